@@ -1,0 +1,5 @@
+//! Limits shared by every process of a host.
+#![deny(missing_docs, unsafe_op_in_unsafe_fn, unsafe_code)]
+
+mod limit;
+mod units;

@@ -1,0 +1,110 @@
+//! Exact integer arithmetic shared by the rules: nanoseconds, costs and the reduced fraction that joins them.
+
+use std::time::Duration;
+
+/// Nanoseconds in one second.
+pub(crate) const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// The latest instant the rules are proven for: 2^63 nanoseconds, about 292 years.
+///
+/// Parameters are checked against it at declaration, so that no product formed later can exceed 128 bits.
+pub(crate) const LATEST_INSTANT: u64 = 1 << 63;
+
+/// The nanoseconds of a duration, or `None` where they exceed 64 bits.
+pub(crate) fn nanos_from_duration(duration: Duration) -> Option<u64> {
+    u64::try_from(duration.as_nanos()).ok()
+}
+
+/// The price of one cost unit in time: `numerator / denominator` nanoseconds, in lowest terms.
+///
+/// With a capacity of `c` units per window of `w` nanoseconds one unit is worth `w / c` nanoseconds. Kept as a
+/// reduced fraction, so instants scaled by the denominator are whole numbers and nothing drifts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UnitPrice {
+    numerator: u64,
+    denominator: u64,
+}
+
+impl UnitPrice {
+    /// The price of one of `capacity` units spread over `window` nanoseconds; `None` where either is zero.
+    pub(crate) fn new(capacity: u64, window: u64) -> Option<Self> {
+        if capacity == 0 || window == 0 {
+            return None;
+        }
+        let divisor = greatest_common_divisor(capacity, window);
+        Some(Self { numerator: window / divisor, denominator: capacity / divisor })
+    }
+
+    /// The scaled time that `units` are worth: nanoseconds times the denominator. Never overflows.
+    pub(crate) fn scaled_cost(self, units: u64) -> u128 {
+        u128::from(units) * u128::from(self.numerator)
+    }
+
+    /// `nanos` scaled by the denominator. Never overflows.
+    pub(crate) fn scaled_nanos(self, nanos: u64) -> u128 {
+        u128::from(nanos) * u128::from(self.denominator)
+    }
+
+    /// Whole nanoseconds that cover a scaled time, rounded up, so that nothing comes due early.
+    pub(crate) fn nanos_to_cover(self, scaled: u128) -> u64 {
+        saturate(divide(scaled, self.denominator, Rounding::Up))
+    }
+
+    /// Whole units that a scaled time is worth, rounded down.
+    pub(crate) fn whole_units(self, scaled: u128) -> u64 {
+        saturate(divide(scaled, self.numerator, Rounding::Down))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Rounding {
+    Up,
+    Down,
+}
+
+/// 128 by 64 bit division that takes the much faster 64-bit instruction whenever the dividend allows it.
+fn divide(dividend: u128, divisor: u64, rounding: Rounding) -> u128 {
+    match u64::try_from(dividend) {
+        Ok(small) if rounding == Rounding::Up => u128::from(small.div_ceil(divisor)),
+        Ok(small) => u128::from(small / divisor),
+        Err(_) if rounding == Rounding::Up => dividend.div_ceil(u128::from(divisor)),
+        Err(_) => dividend / u128::from(divisor),
+    }
+}
+
+/// The nearest 64-bit value.
+pub(crate) fn saturate(value: u128) -> u64 {
+    u64::try_from(value).unwrap_or(u64::MAX)
+}
+
+fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_price_is_in_lowest_terms() {
+        let price = UnitPrice::new(2_000_000, 60 * NANOS_PER_SECOND).expect("both are positive");
+        assert_eq!(price, UnitPrice { numerator: 30_000, denominator: 1 });
+    }
+
+    #[test]
+    fn covering_time_rounds_up_and_units_round_down() {
+        let price = UnitPrice::new(3, 10).expect("both are positive");
+        assert_eq!(price.nanos_to_cover(price.scaled_cost(1)), 4);
+        assert_eq!(price.whole_units(price.scaled_nanos(9)), 2);
+    }
+
+    #[test]
+    fn the_extremes_do_not_overflow() {
+        let price = UnitPrice::new(u64::MAX, u64::MAX - 1).expect("both are positive");
+        assert_eq!(price.whole_units(price.scaled_cost(u64::MAX)), u64::MAX);
+        assert_eq!(price.nanos_to_cover(price.scaled_nanos(u64::MAX)), u64::MAX);
+    }
+}

@@ -1,0 +1,2 @@
+//! Creates, inspects, repairs and removes shmlimit segments.
+fn main() {}
