@@ -1,0 +1,159 @@
+//! What is done when the previous owner of a lock died with it.
+//!
+//! Everything here can be repeated: any number of recoverers may die on the way, and the lock says so to the next.
+
+use std::sync::atomic::Ordering;
+
+use super::plan::Kind;
+use super::segment::{SegmentEngine, SetEngine};
+use super::view::SetView;
+use crate::shm::journal::JournalState;
+
+/// What a recovery did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Repairs {
+    /// The lock's owner had died.
+    pub owner_died: bool,
+    /// Words that a half-done operation had changed and that were put back.
+    pub undone_words: usize,
+    /// A reset that had been begun was carried to its end.
+    pub finished_reset: bool,
+    /// The counts did not agree with the holds and were counted again.
+    pub recounted: bool,
+    /// The set could not be repaired and is poisoned.
+    pub poisoned: bool,
+}
+
+impl SegmentEngine {
+    /// Sets right what a dead owner left. The caller holds the lock.
+    #[cold]
+    pub(crate) fn recover(&self, set: &SetEngine, view: &SetView<'_>, owner_died: bool) -> Repairs {
+        let control = view.control;
+        let mut repairs = Repairs { owner_died, ..Repairs::default() };
+        let mut journal_is_sound = true;
+        match view.journal.state() {
+            JournalState::Idle => {}
+            JournalState::Undo(count) => {
+                repairs.undone_words = count;
+                journal_is_sound = view.journal.undo(count);
+            }
+            JournalState::Reset => {
+                repairs.finished_reset = true;
+                set.carry_out_reset(view);
+            }
+            JournalState::Damaged(_) => {
+                journal_is_sound = false;
+                view.journal.close();
+            }
+        }
+        if owner_died {
+            let owner = self.membership.owner().unwrap_or(0);
+            control.last_recoverer.store(owner, Ordering::Relaxed);
+            control.recoveries.store(
+                control.recoveries.load(Ordering::Relaxed).saturating_add(1),
+                Ordering::Relaxed,
+            );
+        }
+        if !set.is_consistent(view) {
+            repairs.recounted = true;
+            self.recount(set, view);
+        }
+        if !journal_is_sound || !set.is_consistent(view) {
+            repairs.poisoned = true;
+            control.poisoned.store(1, Ordering::Relaxed);
+        }
+        repairs
+    }
+
+    /// Counts everything that follows from the holds again: what is in use, how many are active, which are free.
+    /// The caller holds the lock.
+    #[cold]
+    pub(crate) fn recount(&self, set: &SetEngine, view: &SetView<'_>) {
+        let control = view.control;
+        let capacity = view.hold_capacity();
+        // The mark of the first untouched hold is damaged if it lies beyond the table, or before a hold in use.
+        let in_use = |index: &u64| {
+            view.hold(*index).is_some_and(|(hold, _)| hold.owner.load(Ordering::Relaxed) != 0)
+        };
+        let touched = (0..capacity).rev().find(in_use).map_or(0, |last| last + 1);
+        control.untouched_hold.store(touched, Ordering::Relaxed);
+        let mut active = 0_u64;
+        let mut first_free = 0;
+        for index in (0..touched).rev() {
+            let Some((hold, amounts)) = view.hold(index) else { continue };
+            if hold.owner.load(Ordering::Relaxed) != 0 {
+                active += 1;
+                continue;
+            }
+            for amount in amounts {
+                amount.store(0, Ordering::Relaxed);
+            }
+            hold.next_free.store(first_free, Ordering::Relaxed);
+            first_free = index + 1;
+        }
+        control.free_hold.store(first_free, Ordering::Relaxed);
+        control.active.store(active, Ordering::Relaxed);
+        for (position, limit) in set.held_limits.iter().enumerate() {
+            if let Some(word) = set.in_use_word(view, *limit) {
+                word.store(set.held(view, position), Ordering::Relaxed);
+            }
+        }
+        control
+            .recounts
+            .store(control.recounts.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+    }
+}
+
+impl SetEngine {
+    /// The word that says how much of a concurrency limit is in use.
+    fn in_use_word<'a>(
+        &'a self,
+        view: &SetView<'a>,
+        limit: usize,
+    ) -> Option<&'a std::sync::atomic::AtomicU64> {
+        let is_concurrency = self.plan.limits.get(limit)?.kind == Kind::Concurrency;
+        let (_, state) = self.limit(view, limit)?;
+        if is_concurrency { state.0.first() } else { None }
+    }
+
+    /// What all holds together hold of the limit at `position` of their amounts.
+    fn held(&self, view: &SetView<'_>, position: usize) -> u64 {
+        (0..view.touched_holds())
+            .filter_map(|index| view.hold(index))
+            .filter(|(hold, _)| hold.owner.load(Ordering::Relaxed) != 0)
+            .filter_map(|(_, amounts)| amounts.get(position))
+            .fold(0, |sum, amount| sum.saturating_add(amount.load(Ordering::Relaxed)))
+    }
+
+    /// Whether the counts agree with the holds. Bounded by the size of the table, whatever the links say.
+    pub(crate) fn is_consistent(&self, view: &SetView<'_>) -> bool {
+        let control = view.control;
+        let touched = control.untouched_hold.load(Ordering::Relaxed);
+        if touched > view.hold_capacity() {
+            return false;
+        }
+        let owned = (0..touched)
+            .filter_map(|index| view.hold(index))
+            .filter(|(hold, _)| hold.owner.load(Ordering::Relaxed) != 0)
+            .count() as u64;
+        if control.active.load(Ordering::Relaxed) != owned {
+            return false;
+        }
+        let mut free = 0;
+        let mut next = control.free_hold.load(Ordering::Relaxed);
+        while let Some(index) = next.checked_sub(1) {
+            let Some((hold, _)) = view.hold(index) else { return false };
+            free += 1;
+            if index >= touched || free > touched || hold.owner.load(Ordering::Relaxed) != 0 {
+                return false;
+            }
+            next = hold.next_free.load(Ordering::Relaxed);
+        }
+        let counts_agree = self.held_limits.iter().enumerate().all(|(position, limit)| {
+            self.in_use_word(view, *limit)
+                .is_none_or(|word| word.load(Ordering::Relaxed) == self.held(view, position))
+        });
+        owned + free == touched && counts_agree
+    }
+}

@@ -1,0 +1,94 @@
+//! Back to the beginning: limits replenished, counters zero. Holds stay with their holders.
+//!
+//! A reset changes more words than a journal holds, so it is not undone but carried to its end by whoever finds it
+//! begun: its scope is stored first, then a marker in the journal word, and every step can be repeated.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::segment::{SegmentEngine, SetEngine};
+use super::view::{RepeatableState, SetView};
+use crate::error::Error;
+
+/// What a reset covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ResetScope {
+    /// Bit i says that limit i is replenished.
+    pub(crate) limits: u64,
+    pub(crate) counters: bool,
+}
+
+impl ResetScope {
+    const COUNTERS_BIT: u64 = 1 << 63;
+
+    fn to_word(self) -> u64 {
+        self.limits | if self.counters { Self::COUNTERS_BIT } else { 0 }
+    }
+
+    fn from_word(word: u64) -> Self {
+        Self { limits: word & !Self::COUNTERS_BIT, counters: word & Self::COUNTERS_BIT != 0 }
+    }
+}
+
+impl SegmentEngine {
+    /// Replenishes limits and zeroes counters.
+    pub(crate) fn reset(&self, set: &SetEngine, scope: ResetScope) -> Result<(), Error> {
+        let locked = self.lock(set)?;
+        locked.view.control.reset_scope.store(scope.to_word(), Ordering::Relaxed);
+        locked.view.journal.mark_reset();
+        set.carry_out_reset(&locked.view);
+        Ok(())
+    }
+}
+
+impl SetEngine {
+    /// Carries a reset that was begun to its end. The caller holds the lock.
+    pub(crate) fn carry_out_reset(&self, view: &SetView<'_>) {
+        let scope = ResetScope::from_word(view.control.reset_scope.load(Ordering::Relaxed));
+        for index in 0..self.plan.limits.len() {
+            if scope.limits & (1 << index) == 0 {
+                continue;
+            }
+            if let Some((rule, state)) = self.limit(view, index) {
+                rule.reset(&mut RepeatableState(state.0));
+            }
+        }
+        if scope.counters {
+            for word in counter_words(view) {
+                word.store(0, Ordering::Relaxed);
+            }
+        }
+        view.journal.close();
+    }
+}
+
+/// Every word that only counts.
+fn counter_words<'a>(view: &SetView<'a>) -> impl Iterator<Item = &'a AtomicU64> {
+    let control = view.control;
+    let of_set = [
+        &control.admitted,
+        &control.refused_rate,
+        &control.refused_concurrency,
+        &control.refused_budget,
+        &control.refused_table_full,
+        &control.settled,
+        &control.reclaimed,
+        &control.recoveries,
+        &control.recounts,
+        &control.unknown_names,
+        &control.active_high_water,
+    ];
+    let of_limits = view.counters.iter().flat_map(|counters| {
+        [
+            &counters.admitted,
+            &counters.taken,
+            &counters.refused,
+            &counters.settled,
+            &counters.refunded,
+            &counters.overdraft,
+            &counters.unsettled,
+            &counters.reclaimed,
+            &counters.high_water,
+        ]
+    });
+    of_set.into_iter().chain(of_limits)
+}

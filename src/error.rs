@@ -1,0 +1,271 @@
+//! What can go wrong. What the limits say is never an error: see [`Refusal`](crate::Refusal).
+
+use std::io;
+use std::path::PathBuf;
+
+/// Everything that can go wrong with a segment, a declaration or a request.
+///
+/// Each message names what was wrong, where, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system refused an operation on the segment file.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// There is no file at the path.
+    #[error("there is no segment at {}: create it with `limitctl create` or open_or_create", path.display())]
+    NotFound {
+        /// The path asked for.
+        path: PathBuf,
+    },
+    /// There is a file at the path already.
+    #[error("{} exists already: open it, or remove it with `limitctl remove`", path.display())]
+    AlreadyExists {
+        /// The path asked for.
+        path: PathBuf,
+    },
+    /// The file system has no room for the segment. Nothing was created.
+    #[error("no room for {bytes} bytes at {}: make room or declare fewer holds, entries or participants", path.display())]
+    NoSpace {
+        /// The path asked for.
+        path: PathBuf,
+        /// The size of the segment.
+        bytes: u64,
+    },
+    /// The file is not a segment at all.
+    #[error("{} is not a shmlimit segment: it starts with {found:#018x}, a segment with {expected:#018x}", path.display())]
+    NotASegment {
+        /// The file.
+        path: PathBuf,
+        /// The first eight bytes found, as a number of this host.
+        found: u64,
+        /// The first eight bytes of a segment.
+        expected: u64,
+    },
+    /// The segment was made by a build whose layout differs.
+    #[error("{} has another {what}: found {found}, this build expects {expected}; use one build for all processes, or create a new segment", path.display())]
+    Incompatible {
+        /// The file.
+        path: PathBuf,
+        /// What differs: format, layout fingerprint, word size, byte order, C library, lock kind, clock, features.
+        what: &'static str,
+        /// What the file says.
+        found: u64,
+        /// What this build is.
+        expected: u64,
+    },
+    /// The segment is in use by processes of another namespace, in which process ids or clocks mean something else.
+    #[error("{} is in use in another {what} namespace (found {found}, this process is in {expected}): share it, for example with `--pid=host` or `shareProcessNamespace`", path.display())]
+    ForeignNamespace {
+        /// The file.
+        path: PathBuf,
+        /// `PID` or `time`.
+        what: &'static str,
+        /// The namespace in the header.
+        found: u64,
+        /// The namespace of this process.
+        expected: u64,
+    },
+    /// The segment is of another boot or a copy, and processes are attached to it nevertheless.
+    #[error("{} was copied or comes from another boot, but processes are attached to it: end them, then open it again", path.display())]
+    ForeignBoot {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file's size is not what its header says.
+    #[error("{} has {found} bytes, its header says {expected}: it was truncated or is not a whole copy", path.display())]
+    WrongSize {
+        /// The file.
+        path: PathBuf,
+        /// Bytes expected.
+        expected: u64,
+        /// Bytes found.
+        found: u64,
+    },
+    /// Something in the file cannot be right.
+    #[error("{} is damaged: {what}; create a new segment", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong and where.
+        what: String,
+    },
+    /// The file must not be trusted.
+    #[error("{} is not to be trusted: {why}", path.display())]
+    Untrusted {
+        /// The file.
+        path: PathBuf,
+        /// Why, and what to do.
+        why: String,
+    },
+    /// Locks or mappings do not hold on this file system.
+    #[error("{} lies on {file_system}, where processes of other hosts or caches could share the file: use /dev/shm or a local disk", path.display())]
+    UnsupportedFileSystem {
+        /// The file.
+        path: PathBuf,
+        /// The file system.
+        file_system: &'static str,
+    },
+    /// Every participant slot is taken by a live process.
+    #[error("{} has no room for another process: all {capacity} participants are alive; declare more", path.display())]
+    TooManyParticipants {
+        /// The file.
+        path: PathBuf,
+        /// The participants declared.
+        capacity: u64,
+    },
+    /// Another process is initialising or attaching and does not come to an end.
+    #[error("{} is being attached by another process that does not finish", path.display())]
+    AttachStuck {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The kernel lacks something that correctness needs.
+    #[error("this kernel cannot {what}: {source}; Linux 4.14 or later is needed")]
+    Unsupported {
+        /// What it cannot do.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The segment's declaration is not the one asked for.
+    #[error("{} was created with another declaration: {}", path.display(), join(differences))]
+    ConfigMismatch {
+        /// The file.
+        path: PathBuf,
+        /// Each difference, in words.
+        differences: Vec<String>,
+    },
+    /// The segment was retired, by `limitctl remove` for instance.
+    #[error("{} was retired: open its successor", path.display())]
+    Retired {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The holder of a set's lock is alive and does not let go of it: it is stopped, or writes a core dump.
+    #[error("the lock of set `{set}` is held by {} and was not released in time: see whether it is stopped", holder(*pid))]
+    LockStuck {
+        /// The set.
+        set: String,
+        /// The process that holds it, where the system says.
+        pid: Option<u32>,
+    },
+    /// The lock of a set can never be taken again.
+    #[error("the lock of set `{set}` is beyond recovery: create a new segment")]
+    LockLost {
+        /// The set.
+        set: String,
+    },
+    /// A recovery could not make sense of the set.
+    #[error("set `{set}` is poisoned: run `limitctl recover`, and `limitctl reset` if that does not help")]
+    Poisoned {
+        /// The set.
+        set: String,
+    },
+    /// The segment has no set of that name.
+    #[error("there is no set `{name}`; the segment has {}", join(known))]
+    UnknownSet {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
+    /// The set has no limit of that name, and the handle is strict.
+    #[error("set `{set}` has no limit `{limit}`; it has {}", join(known))]
+    UnknownLimit {
+        /// The set.
+        set: String,
+        /// The name asked for.
+        limit: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
+    /// A rate limit has no default cost, and the request names nothing.
+    #[error("limit `{limit}` of set `{set}` is a rate: the request must name a cost")]
+    CostRequired {
+        /// The set.
+        set: String,
+        /// The limit.
+        limit: String,
+    },
+    /// The cost is more than the limit can ever admit. Nothing was taken.
+    #[error("a cost of {cost} on limit `{limit}` of set `{set}` can never be admitted: the most at once is {most}")]
+    NeverAdmissible {
+        /// The set.
+        set: String,
+        /// The limit.
+        limit: String,
+        /// The cost asked for.
+        cost: u64,
+        /// The most that can be taken at once.
+        most: u64,
+    },
+    /// A decimal amount that is not a whole number of the limit's units.
+    #[error("`{given}` is no amount of limit `{limit}` of set `{set}`: {why}")]
+    InvalidAmount {
+        /// The set.
+        set: String,
+        /// The limit.
+        limit: String,
+        /// The amount given.
+        given: String,
+        /// Why not.
+        why: String,
+    },
+    /// The request was prepared for another set.
+    #[error("the request was prepared for another set than `{set}`")]
+    ForeignRequest {
+        /// The set it was used on.
+        set: String,
+    },
+    /// The permit was settled before.
+    #[error("the permit of set `{set}` was settled already")]
+    AlreadySettled {
+        /// The set.
+        set: String,
+    },
+    /// The permit was released before.
+    #[error("the permit of set `{set}` was released already")]
+    AlreadyReleased {
+        /// The set.
+        set: String,
+    },
+    /// The permit was taken by the parent of this process; it stays the parent's.
+    #[error("the permit of set `{set}` belongs to the process that forked this one")]
+    InheritedPermit {
+        /// The set.
+        set: String,
+    },
+    /// What was held was given back because its process was taken for dead.
+    #[error("what the permit of set `{set}` held was reclaimed")]
+    Reclaimed {
+        /// The set.
+        set: String,
+    },
+    /// The declaration does not make sense.
+    #[error(transparent)]
+    Declaration(#[from] crate::config::DeclarationError),
+    /// A mistake in this library; the operation was undone.
+    #[error("internal error in set `{set}`: {what}; nothing was changed, please report it")]
+    Internal {
+        /// The set.
+        set: String,
+        /// What happened.
+        what: &'static str,
+    },
+}
+
+fn join(items: &[String]) -> String {
+    items.join(", ")
+}
+
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "a process that cannot be named".to_owned(), |pid| format!("process {pid}"))
+}

@@ -1,0 +1,239 @@
+//! The birth of a segment: built under another name, then moved into place, so that nobody ever sees half of one.
+#![allow(unsafe_code)]
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::errno::Errno;
+use nix::sys::statfs::fstatfs;
+
+use super::attach::{allocation_error, damaged, header_checksum, io_error, text_checksum};
+use super::descriptor::FileIdentity;
+use super::geometry::Geometry;
+use super::host::{Place, ProcessOpinion, own_start_time, process_opinion, unsupported_file_system};
+use super::layout::{
+    BYTE_ORDER, C_LIBRARY, CLOCK_BOOT_TIME, COMPATIBLE_FEATURES, DirectoryEntry, FORMAT, Header,
+    INCOMPATIBLE_FEATURES, LOCK_KIND_ROBUST_MUTEX, MAGIC, SetControl, WORD_SIZE, fingerprint,
+};
+use super::region::{OutOfRegion, Region};
+use crate::clock::{boot_nanos, utc_nanos};
+use crate::error::Error;
+
+/// Ends the name of a segment under construction.
+const CONSTRUCTION_SUFFIX: &str = "shmlimit-new";
+
+/// What a new segment is made of.
+#[derive(Debug)]
+pub(crate) struct Blueprint<'a> {
+    pub(crate) geometry: &'a Geometry,
+    /// The definition text of each set, as long as its shape says.
+    pub(crate) definitions: &'a [String],
+    /// Permission bits.
+    pub(crate) mode: u32,
+}
+
+/// Creates the segment at `path`. Exactly one of any number of processes that try at once succeeds.
+///
+/// # Errors
+///
+/// [`Error::AlreadyExists`] where there is something at the path, [`Error::NoSpace`] where there is no room.
+pub(crate) fn create(path: &Path, blueprint: &Blueprint<'_>) -> Result<(), Error> {
+    if path.symlink_metadata().is_ok() {
+        return Err(Error::AlreadyExists { path: path.to_owned() });
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or_else(|| {
+        io_error("create", path, io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))
+    })?;
+    remove_abandoned(folder, name);
+    let (file, construction) = start_construction(folder, name, path)?;
+    let size = blueprint.geometry.total_size;
+    file.set_permissions(Permissions::from_mode(blueprint.mode))
+        .map_err(|source| io_error("set the mode of", path, source))?;
+    let statistics = fstatfs(&file).map_err(|errno| io_error("examine", path, errno.into()))?;
+    if let Some(file_system) = unsupported_file_system(&statistics) {
+        return Err(Error::UnsupportedFileSystem { path: path.to_owned(), file_system });
+    }
+    nix::fcntl::posix_fallocate(&file, 0, size as i64).map_err(|errno| allocation_error(path, size, errno))?;
+    let region = Region::writable(&file, size as usize).map_err(|source| io_error("map", path, source))?;
+    let identity = FileIdentity::of(&file).map_err(|errno| io_error("examine", path, errno.into()))?;
+    fill(&region, blueprint, identity, path)?;
+    construction.publish(path)
+}
+
+/// A file under construction; dropped, it is removed.
+struct Construction {
+    path: PathBuf,
+}
+
+impl Construction {
+    fn publish(self, target: &Path) -> Result<(), Error> {
+        match rename_without_replacing(&self.path, target) {
+            Ok(()) => {
+                // The name is gone, so there is nothing left to remove.
+                std::mem::forget(self);
+                Ok(())
+            }
+            Err(Errno::EEXIST) => Err(Error::AlreadyExists { path: target.to_owned() }),
+            Err(errno) => Err(io_error("publish", target, errno.into())),
+        }
+    }
+}
+
+impl Drop for Construction {
+    fn drop(&mut self) {
+        // Whoever creates next removes what cannot be removed now.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// `renameat2(2)` with `RENAME_NOREPLACE`: unlike link and unlink, it never shows the file under two names.
+fn rename_without_replacing(from: &Path, to: &Path) -> Result<(), Errno> {
+    let from = CString::new(from.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
+    let to = CString::new(to.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: both paths are terminated strings that outlive the call. Made as a bare system call because older C
+    // libraries have no function for it.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_renameat2,
+            libc::AT_FDCWD,
+            from.as_ptr(),
+            libc::AT_FDCWD,
+            to.as_ptr(),
+            libc::RENAME_NOREPLACE,
+        )
+    };
+    Errno::result(answer).map(drop)
+}
+
+/// Opens a fresh file beside the target. Its name says which process makes it, so that others can tell when it was
+/// abandoned.
+fn start_construction(folder: &Path, name: &OsStr, path: &Path) -> Result<(File, Construction), Error> {
+    static ATTEMPT: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let mut construction_name = OsString::from(".");
+        construction_name.push(name);
+        construction_name.push(format!(
+            ".{}.{}.{}.{CONSTRUCTION_SUFFIX}",
+            std::process::id(),
+            own_start_time(),
+            ATTEMPT.fetch_add(1, Ordering::Relaxed),
+        ));
+        let construction = folder.join(construction_name);
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            .open(&construction);
+        match opened {
+            Ok(file) => return Ok((file, Construction { path: construction })),
+            Err(source) if source.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(source) if source.raw_os_error() == Some(libc::ENOSPC) => {
+                return Err(Error::NoSpace { path: path.to_owned(), bytes: 0 });
+            }
+            Err(source) => return Err(io_error("create", path, source)),
+        }
+    }
+}
+
+/// Removes what processes that died while creating this segment left behind.
+fn remove_abandoned(folder: &Path, name: &OsStr) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        if is_abandoned(&entry.file_name(), name) {
+            // Another process may be removing it at the same time.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn is_abandoned(candidate: &OsStr, name: &OsStr) -> bool {
+    let maker = || {
+        let rest = candidate.as_bytes().strip_prefix(b".")?.strip_prefix(name.as_bytes())?.strip_prefix(b".")?;
+        let fields: Vec<&str> = std::str::from_utf8(rest).ok()?.split('.').collect();
+        let [pid, start_time, _, CONSTRUCTION_SUFFIX] = fields[..] else { return None };
+        Some((pid.parse().ok()?, start_time.parse().ok()?))
+    };
+    maker().is_some_and(|(pid, start_time)| process_opinion(pid, start_time) == ProcessOpinion::Dead)
+}
+
+/// Writes everything that is not zero; the magic number last.
+fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &Path) -> Result<(), Error> {
+    let outside = |place: OutOfRegion| damaged(path, place);
+    let geometry = blueprint.geometry;
+    let entries: &[DirectoryEntry] =
+        region.records(geometry.directory_offset, geometry.sets.len() as u64).map_err(outside)?;
+    for ((set, entry), text) in geometry.sets.iter().zip(entries).zip(blueprint.definitions) {
+        entry.extent_offset.store(set.extent_offset, Ordering::Relaxed);
+        entry.extent_size.store(set.extent_size, Ordering::Relaxed);
+        entry.definition_size.store(set.shape.definition_size, Ordering::Relaxed);
+        entry.definition_checksum.store(text_checksum(text.as_bytes()), Ordering::Relaxed);
+        entry.limits.store(set.shape.limits, Ordering::Relaxed);
+        entry.state_words.store(set.shape.state_words, Ordering::Relaxed);
+        entry.holds.store(set.shape.holds, Ordering::Relaxed);
+        entry.held_amounts.store(set.shape.held_amounts, Ordering::Relaxed);
+        let words = region.words(set.extent_offset, set.shape.definition_size.div_ceil(8)).map_err(outside)?;
+        for (word, chunk) in words.iter().zip(text.as_bytes().chunks(8)) {
+            let mut bytes = [0; 8];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        }
+        let control: &SetControl = region.record(set.control_offset).map_err(outside)?;
+        control.lock.initialise().map_err(|source| io_error("initialise the locks of", path, source))?;
+    }
+    let header: &Header = region.record(0).map_err(outside)?;
+    let place = Place::current();
+    let mut hash_key = [0; 16];
+    random_bytes(&mut hash_key).map_err(|errno| io_error("get random bytes for", path, errno.into()))?;
+    let (low, high) = hash_key.split_at(8);
+    let half = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| (word << 8) | u64::from(*byte));
+    for (word, value) in [
+        (&header.format, FORMAT),
+        (&header.fingerprint, fingerprint()),
+        (&header.incompatible_features, INCOMPATIBLE_FEATURES),
+        (&header.compatible_features, COMPATIBLE_FEATURES),
+        (&header.header_size, size_of::<Header>() as u64),
+        (&header.total_size, geometry.total_size),
+        (&header.byte_order, BYTE_ORDER),
+        (&header.word_size, WORD_SIZE),
+        (&header.c_library, C_LIBRARY),
+        (&header.lock_kind, LOCK_KIND_ROBUST_MUTEX),
+        (&header.clock_id, CLOCK_BOOT_TIME),
+        (&header.created_utc, utc_nanos()),
+        (&header.created_at, boot_nanos()),
+        (&header.hash_key[0], half(low)),
+        (&header.hash_key[1], half(high)),
+        (&header.participants, geometry.participants),
+        (&header.participants_offset, geometry.participants_offset),
+        (&header.sets, geometry.sets.len() as u64),
+        (&header.directory_offset, geometry.directory_offset),
+        (&header.boot_id[0], place.boot_id[0]),
+        (&header.boot_id[1], place.boot_id[1]),
+        (&header.pid_namespace, place.pid_namespace),
+        (&header.time_namespace, place.time_namespace),
+        (&header.device, file.device),
+        (&header.inode, file.inode),
+    ] {
+        word.store(value, Ordering::Relaxed);
+    }
+    header.checksum.store(header_checksum(region).map_err(outside)?, Ordering::Relaxed);
+    // Whoever sees the magic number sees everything before it.
+    header.magic.store(MAGIC, Ordering::Release);
+    Ok(())
+}
+
+fn random_bytes(buffer: &mut [u8]) -> Result<(), Errno> {
+    // SAFETY: the pointer and length are those of a live, writable slice.
+    let answer = unsafe { libc::getrandom(buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+    match Errno::result(answer)? {
+        filled if filled as usize == buffer.len() => Ok(()),
+        _ => Err(Errno::EIO),
+    }
+}

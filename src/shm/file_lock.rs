@@ -1,0 +1,68 @@
+//! Open file description locks on single bytes far beyond the end of the segment file.
+//!
+//! The kernel lets go of them when the last descriptor of the open file is closed, which the death of a process
+//! does; unlike POSIX record locks, closing another descriptor of the same file does not.
+
+use std::os::fd::BorrowedFd;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+
+/// The byte of participant slot 0; the others follow.
+const FIRST_PARTICIPANT_BYTE: i64 = 1 << 40;
+
+/// Held exclusively while a segment's processes are joined or its state is initialised.
+const ATTACH_BYTE: i64 = FIRST_PARTICIPANT_BYTE - 1;
+
+/// One byte, or a row of bytes, to lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ByteRange {
+    start: i64,
+    length: i64,
+}
+
+impl ByteRange {
+    /// The byte that stands for attaching.
+    pub(crate) const ATTACH: Self = Self { start: ATTACH_BYTE, length: 1 };
+
+    /// The byte of one participant.
+    pub(crate) fn participant(slot: u64) -> Self {
+        Self { start: FIRST_PARTICIPANT_BYTE + slot as i64, length: 1 }
+    }
+
+    /// The bytes of the first `count` participants.
+    pub(crate) fn participants(count: u64) -> Self {
+        Self { start: FIRST_PARTICIPANT_BYTE, length: count as i64 }
+    }
+
+    fn request(self, kind: libc::c_int) -> libc::flock {
+        libc::flock {
+            l_type: kind as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: self.start,
+            l_len: self.length,
+            l_pid: 0,
+        }
+    }
+}
+
+/// Takes an exclusive lock if no other open file has a lock there.
+pub(crate) fn try_lock(file: BorrowedFd<'_>, range: ByteRange) -> Result<bool, Errno> {
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&range.request(libc::F_WRLCK))) {
+        Ok(_) => Ok(true),
+        Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Gives a lock of this open file back.
+pub(crate) fn unlock(file: BorrowedFd<'_>, range: ByteRange) -> Result<(), Errno> {
+    fcntl(file, FcntlArg::F_OFD_SETLK(&range.request(libc::F_UNLCK))).map(drop)
+}
+
+/// Whether another open file has a lock there.
+pub(crate) fn is_locked_by_others(file: BorrowedFd<'_>, range: ByteRange) -> Result<bool, Errno> {
+    let mut request = range.request(libc::F_WRLCK);
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut request))?;
+    Ok(request.l_type != libc::F_UNLCK as libc::c_short)
+}

@@ -1,0 +1,167 @@
+//! Sizes and offsets of a segment, from what is declared. All arithmetic is checked.
+
+use super::layout::{
+    ALIGNMENT, DirectoryEntry, HEADER_SPACE, Hold, JOURNAL_ENTRIES, JournalEntry, LimitCounters, MOST_LIMITS,
+    MOST_PARTICIPANTS, MOST_SETS, Participant, SetControl,
+};
+
+/// The largest segment: a terabyte, beyond which the participants' lock bytes begin.
+const MOST_BYTES: u64 = 1 << 40;
+
+/// What one set needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SetShape {
+    /// Bytes of the definition text.
+    pub(crate) definition_size: u64,
+    pub(crate) limits: u64,
+    /// Words of state of all limits together.
+    pub(crate) state_words: u64,
+    /// Permits that may hold something at the same time.
+    pub(crate) holds: u64,
+    /// Words that each hold needs for amounts.
+    pub(crate) held_amounts: u64,
+}
+
+/// Where the parts of one set lie, in bytes from the start of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SetGeometry {
+    pub(crate) shape: SetShape,
+    pub(crate) extent_offset: u64,
+    pub(crate) extent_size: u64,
+    pub(crate) control_offset: u64,
+    pub(crate) journal_offset: u64,
+    pub(crate) counters_offset: u64,
+    pub(crate) state_offset: u64,
+    pub(crate) holds_offset: u64,
+    /// Bytes from one hold to the next.
+    pub(crate) hold_stride: u64,
+}
+
+/// Where everything lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    pub(crate) participants: u64,
+    pub(crate) participants_offset: u64,
+    pub(crate) directory_offset: u64,
+    pub(crate) sets: Vec<SetGeometry>,
+    pub(crate) total_size: u64,
+}
+
+/// The sizes asked for do not fit a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooLarge;
+
+impl SetGeometry {
+    /// The parts of a set whose extent starts at `extent_offset`.
+    pub(crate) fn at(extent_offset: u64, shape: SetShape) -> Result<Self, TooLarge> {
+        if shape.limits > MOST_LIMITS as u64 || shape.held_amounts > MOST_LIMITS as u64 {
+            return Err(TooLarge);
+        }
+        let mut cursor = Cursor(extent_offset);
+        cursor.take(shape.definition_size, 1)?;
+        let control_offset = cursor.take(1, size_of::<SetControl>() as u64)?;
+        let journal_offset = cursor.take(JOURNAL_ENTRIES as u64, size_of::<JournalEntry>() as u64)?;
+        let counters_offset = cursor.take(shape.limits, size_of::<LimitCounters>() as u64)?;
+        let state_offset = cursor.take(shape.state_words, 8)?;
+        let hold_stride = aligned(size_of::<Hold>() as u64 + 8 * shape.held_amounts)?;
+        let holds_offset = cursor.take(shape.holds, hold_stride)?;
+        Ok(Self {
+            shape,
+            extent_offset,
+            extent_size: cursor.0 - extent_offset,
+            control_offset,
+            journal_offset,
+            counters_offset,
+            state_offset,
+            holds_offset,
+            hold_stride,
+        })
+    }
+}
+
+impl Geometry {
+    pub(crate) fn new(
+        participants: u64,
+        shapes: impl IntoIterator<Item = SetShape>,
+    ) -> Result<Self, TooLarge> {
+        let shapes: Vec<SetShape> = shapes.into_iter().collect();
+        if participants == 0 || participants > MOST_PARTICIPANTS || shapes.len() as u64 > MOST_SETS {
+            return Err(TooLarge);
+        }
+        let mut cursor = Cursor(HEADER_SPACE);
+        let participants_offset = cursor.take(participants, size_of::<Participant>() as u64)?;
+        let directory_offset = cursor.take(shapes.len() as u64, size_of::<DirectoryEntry>() as u64)?;
+        let mut sets = Vec::with_capacity(shapes.len());
+        for shape in shapes {
+            let set = SetGeometry::at(cursor.0, shape)?;
+            cursor.0 += set.extent_size;
+            sets.push(set);
+        }
+        Ok(Self { participants, participants_offset, directory_offset, sets, total_size: cursor.0 })
+    }
+}
+
+/// The next free byte, always a multiple of the alignment.
+struct Cursor(u64);
+
+impl Cursor {
+    fn take(&mut self, count: u64, size: u64) -> Result<u64, TooLarge> {
+        let start = self.0;
+        let bytes = count.checked_mul(size).ok_or(TooLarge)?;
+        self.0 = aligned(start.checked_add(bytes).ok_or(TooLarge)?)?;
+        if self.0 > MOST_BYTES { Err(TooLarge) } else { Ok(start) }
+    }
+}
+
+fn aligned(bytes: u64) -> Result<u64, TooLarge> {
+    bytes.checked_next_multiple_of(ALIGNMENT).ok_or(TooLarge)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn parts_never_overlap_and_stay_within_the_file(
+            participants in 1..=MOST_PARTICIPANTS,
+            shapes in prop::collection::vec((0..5000_u64, 1..=16_u64, 0..3000_u64, 0..3000_u64, 0..=16_u64), 0..8),
+        ) {
+            let shapes = shapes.into_iter().map(|(definition_size, limits, state_words, holds, held_amounts)| {
+                SetShape { definition_size, limits, state_words, holds, held_amounts }
+            });
+            let geometry = Geometry::new(participants, shapes).expect("small enough");
+            let mut parts = vec![
+                (0, HEADER_SPACE),
+                (geometry.participants_offset, participants * 64),
+                (geometry.directory_offset, geometry.sets.len() as u64 * 64),
+            ];
+            for set in &geometry.sets {
+                parts.extend([
+                    (set.extent_offset, set.shape.definition_size),
+                    (set.control_offset, size_of::<SetControl>() as u64),
+                    (set.journal_offset, (JOURNAL_ENTRIES * 16) as u64),
+                    (set.counters_offset, set.shape.limits * size_of::<LimitCounters>() as u64),
+                    (set.state_offset, set.shape.state_words * 8),
+                    (set.holds_offset, set.shape.holds * set.hold_stride),
+                ]);
+            }
+            for pair in parts.windows(2) {
+                prop_assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{:?} runs into {:?}", pair[0], pair[1]);
+                prop_assert_eq!(pair[1].0 % ALIGNMENT, 0);
+            }
+            let (last, size) = parts[parts.len() - 1];
+            prop_assert!(last + size <= geometry.total_size);
+        }
+    }
+
+    #[test]
+    fn absurd_sizes_are_refused() {
+        let shape = SetShape { definition_size: 10, limits: 1, state_words: 1, holds: u64::MAX, held_amounts: 1 };
+        assert_eq!(Geometry::new(1, [shape]), Err(TooLarge));
+        assert_eq!(Geometry::new(0, []), Err(TooLarge));
+        assert_eq!(Geometry::new(1, [SetShape { holds: 1 << 35, ..shape }]), Err(TooLarge));
+    }
+}

@@ -1,0 +1,168 @@
+//! What the kernel says of this boot, its namespaces, its processes and its file systems.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::sys::statfs::Statfs;
+use nix::unistd::Pid;
+
+/// The boot and the namespaces in which process ids, thread ids and the boot-time clock of this process mean what
+/// they mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The two halves of the kernel's random boot id.
+    pub(crate) boot_id: [u64; 2],
+    /// Inode of the PID namespace; zero where the kernel does not say.
+    pub(crate) pid_namespace: u64,
+    /// Inode of the time namespace; zero where the kernel has none.
+    pub(crate) time_namespace: u64,
+}
+
+impl Place {
+    /// Where this process runs.
+    pub(crate) fn current() -> Self {
+        Self {
+            boot_id: boot_id().unwrap_or([0; 2]),
+            pid_namespace: namespace("/proc/self/ns/pid"),
+            time_namespace: namespace("/proc/self/ns/time"),
+        }
+    }
+}
+
+fn boot_id() -> Option<[u64; 2]> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let (high, low) = digits.split_at_checked(16)?;
+    Some([u64::from_str_radix(high, 16).ok()?, u64::from_str_radix(low, 16).ok()?])
+}
+
+fn namespace(path: &str) -> u64 {
+    fs::metadata(path).map_or(0, |metadata| metadata.ino())
+}
+
+/// Whether a process is running, as far as the process table can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProcessOpinion {
+    /// The process with this id started when it should have.
+    Alive,
+    /// There is no such process, or another one has taken its id.
+    Dead,
+    /// The process table does not say: `/proc` is hidden or not mounted.
+    Unknown,
+}
+
+/// Looks a process up by id and start time, both as seen from this process's namespace.
+pub(crate) fn process_opinion(pid: u64, start_time: u64) -> ProcessOpinion {
+    let Ok(id) = i32::try_from(pid) else { return ProcessOpinion::Dead };
+    if id <= 0 {
+        return ProcessOpinion::Dead;
+    }
+    match process_status(id) {
+        Some(status) if status.start_time != start_time => ProcessOpinion::Dead,
+        // The first thread of a process may end before the others, and shows as a zombie then.
+        Some(status) if status.is_zombie && status.threads <= 1 => ProcessOpinion::Dead,
+        Some(_) => ProcessOpinion::Alive,
+        None => match kill(Pid::from_raw(id), None) {
+            Err(Errno::ESRCH) => ProcessOpinion::Dead,
+            _ => ProcessOpinion::Unknown,
+        },
+    }
+}
+
+/// When this process started, in clock ticks since boot; zero where `/proc` does not say.
+pub(crate) fn own_start_time() -> u64 {
+    process_status(nix::unistd::getpid().as_raw()).map_or(0, |status| status.start_time)
+}
+
+/// The name of this process, as the kernel has it.
+pub(crate) fn own_name() -> String {
+    fs::read_to_string("/proc/self/comm").map_or_else(|_| String::new(), |name| name.trim_end().to_owned())
+}
+
+/// The process that a thread belongs to.
+pub(crate) fn process_of_thread(thread: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
+}
+
+struct ProcessStatus {
+    is_zombie: bool,
+    threads: u64,
+    start_time: u64,
+}
+
+fn process_status(pid: i32) -> Option<ProcessStatus> {
+    let bytes = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the name in parentheses, which may itself hold spaces and parentheses.
+    let after_name = bytes.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(bytes.get(after_name + 1..)?).ok()?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    // proc_pid_stat(5): state is field 3, num_threads field 20, starttime field 22.
+    Some(ProcessStatus {
+        is_zombie: matches!(*fields.first()?, "Z" | "X" | "x"),
+        threads: fields.get(17)?.parse().ok()?,
+        start_time: fields.get(19)?.parse().ok()?,
+    })
+}
+
+/// The name of a file system on which a mapping is not shared by all who can open the file, or on which open file
+/// description locks may not hold; `None` for a local one.
+pub(crate) fn unsupported_file_system(statistics: &Statfs) -> Option<&'static str> {
+    // statfs(2) and linux/magic.h.
+    let magic = i128::from(statistics.filesystem_type().0) & 0xffff_ffff;
+    match magic {
+        0x6969 => Some("NFS"),
+        0xff53_4d42 => Some("CIFS"),
+        0xfe53_4d42 => Some("SMB"),
+        0x517b => Some("SMB"),
+        0x0102_1997 => Some("9P"),
+        0x6573_5546 => Some("FUSE"),
+        0x00c3_6400 => Some("Ceph"),
+        0x5346_414f => Some("AFS"),
+        0x7461_636f => Some("OCFS2"),
+        0x0116_1970 => Some("GFS2"),
+        0x0bd0_0bd0 => Some("Lustre"),
+        0x7372_7279 => Some("a boot image"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_alive_and_its_neighbour_in_time_is_not() {
+        let pid = u64::from(std::process::id());
+        let started = own_start_time();
+        assert_ne!(started, 0);
+        assert_eq!(process_opinion(pid, started), ProcessOpinion::Alive);
+        assert_eq!(process_opinion(pid, started + 1), ProcessOpinion::Dead);
+        assert_eq!(process_opinion(u64::MAX, 0), ProcessOpinion::Dead);
+        assert_eq!(process_opinion(0, 0), ProcessOpinion::Dead);
+    }
+
+    #[test]
+    fn a_zombie_is_dead() {
+        let mut child = std::process::Command::new("true").spawn().expect("a child");
+        let pid = i32::try_from(child.id()).expect("a pid");
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        let started = loop {
+            match process_status(pid) {
+                Some(status) if status.is_zombie => break status.start_time,
+                _ => assert!(std::time::Instant::now() < deadline, "the child never ended"),
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(process_opinion(u64::from(child.id()), started), ProcessOpinion::Dead);
+        child.wait().expect("reaped");
+    }
+
+    #[test]
+    fn the_boot_has_an_id() {
+        assert_ne!(Place::current().boot_id, [0; 2]);
+        assert_eq!(Place::current(), Place::current());
+    }
+}

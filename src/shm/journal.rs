@@ -1,0 +1,205 @@
+//! All or nothing for operations that change several words: an undo journal, written under the set's lock.
+//!
+//! The old value of a word goes into the journal, and the count behind it, before the word changes. After SIGKILL
+//! the survivors see a prefix of the stores in program order, so whatever was changed is in the journal. One store
+//! that sets the count to zero commits. Undoing is idempotent: a recoverer may die anywhere and the next one
+//! starts over.
+//!
+//! The journal word packs the count into its low byte and a sequence number above it, which moves on with every
+//! commit; together they let readers without the lock tell a consistent copy from a torn one.
+
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
+
+use super::layout::{JOURNAL_ENTRIES, JournalEntry};
+
+/// Instead of a count: a reset is being carried out, and is carried to its end by whoever finds it.
+pub(crate) const RESET_MARKER: u64 = 255;
+
+const COUNT_BITS: u32 = 8;
+const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
+
+const _: () = assert!((JOURNAL_ENTRIES as u64) < RESET_MARKER);
+
+/// The journal of one set, and the words it guards.
+#[derive(Clone, Copy)]
+pub(crate) struct Journal<'a> {
+    word: &'a AtomicU64,
+    entries: &'a [JournalEntry],
+    extent: &'a [AtomicU64],
+}
+
+/// What the journal says of the set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JournalState {
+    /// Nothing is in progress.
+    Idle,
+    /// That many words may have changed and are to be put back.
+    Undo(usize),
+    /// A reset is to be carried to its end.
+    Reset,
+    /// A count that no operation writes.
+    Damaged(u64),
+}
+
+/// The journal has no room for another word, or the word lies outside the extent it guards. The operation was
+/// undone. Either is a mistake in the library, never in the caller's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct JournalOverflow;
+
+impl<'a> Journal<'a> {
+    pub(crate) fn new(word: &'a AtomicU64, entries: &'a [JournalEntry], extent: &'a [AtomicU64]) -> Self {
+        Self { word, entries, extent }
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> JournalState {
+        match self.word.load(Ordering::Relaxed) & COUNT_MASK {
+            0 => JournalState::Idle,
+            RESET_MARKER => JournalState::Reset,
+            count if count as usize <= self.entries.len() => JournalState::Undo(count as usize),
+            count => JournalState::Damaged(count),
+        }
+    }
+
+    /// Starts an operation. The caller holds the lock and found the journal idle.
+    #[inline]
+    pub(crate) fn begin(self) -> Transaction<'a> {
+        let sequence = self.word.load(Ordering::Relaxed) & !COUNT_MASK;
+        Transaction { journal: self, sequence, count: 0, overflowed: false }
+    }
+
+    /// Puts back what an operation that did not commit had changed. The caller holds the lock. Entries that name no
+    /// word of the extent are damage: they are skipped, and reported as `false`.
+    pub(crate) fn undo(&self, count: usize) -> bool {
+        let mut sound = true;
+        // Latest first: where a word was journalled twice, its oldest value must be the one that stays.
+        for entry in self.entries.iter().take(count).rev() {
+            let index = entry.index.load(Ordering::Relaxed);
+            match usize::try_from(index).ok().and_then(|index| self.extent.get(index)) {
+                Some(word) => word.store(entry.old.load(Ordering::Relaxed), Ordering::Relaxed),
+                None => sound = false,
+            }
+        }
+        self.close();
+        sound
+    }
+
+    /// Notes that a reset is under way. The caller holds the lock and has stored the reset's scope.
+    pub(crate) fn mark_reset(&self) {
+        let sequence = self.word.load(Ordering::Relaxed) & !COUNT_MASK;
+        // The scope must be in place before the marker says that it counts.
+        compiler_fence(Ordering::SeqCst);
+        self.word.store(sequence | RESET_MARKER, Ordering::Release);
+        fence(Ordering::Release);
+    }
+
+    /// Moves the sequence on and sets the count to zero: the set is consistent from here on.
+    #[inline]
+    pub(crate) fn close(&self) {
+        let sequence = self.word.load(Ordering::Relaxed) & !COUNT_MASK;
+        self.word.store(sequence.wrapping_add(1 << COUNT_BITS), Ordering::Release);
+    }
+
+    /// The sequence number, for a reader without the lock; `None` while an operation is in progress.
+    pub(crate) fn sequence_if_idle(&self) -> Option<u64> {
+        // Synchronises with the release store in `close`: what was committed before is seen.
+        let word = self.word.load(Ordering::Acquire);
+        (word & COUNT_MASK == 0).then_some(word)
+    }
+
+    /// Whether nothing was changed since `sequence` was read. What the reader loaded in between may be used if so.
+    pub(crate) fn unchanged_since(&self, sequence: u64) -> bool {
+        fence(Ordering::Acquire);
+        self.word.load(Ordering::Relaxed) == sequence
+    }
+
+    #[inline]
+    fn index_of(&self, word: &AtomicU64) -> Option<usize> {
+        let base = self.extent.as_ptr().addr();
+        let distance = std::ptr::from_ref(word).addr().wrapping_sub(base);
+        let index = distance / size_of::<AtomicU64>();
+        (index < self.extent.len()).then_some(index)
+    }
+}
+
+/// An operation in progress. Dropped without a commit, it is undone.
+pub(crate) struct Transaction<'a> {
+    journal: Journal<'a>,
+    sequence: u64,
+    count: usize,
+    overflowed: bool,
+}
+
+impl Transaction<'_> {
+    /// Stores `value` into `word`, which lies in the journal's extent, after noting its old value.
+    #[inline]
+    pub(crate) fn store(&mut self, word: &AtomicU64, value: u64) {
+        let old = word.load(Ordering::Relaxed);
+        if old == value {
+            return;
+        }
+        let (Some(index), Some(entry)) =
+            (self.journal.index_of(word), self.journal.entries.get(self.count))
+        else {
+            self.overflowed = true;
+            return;
+        };
+        entry.index.store(index as u64, Ordering::Relaxed);
+        entry.old.store(old, Ordering::Relaxed);
+        self.count += 1;
+        if !cfg!(shmlimit_without_journal) {
+            // The entry must be in place before the count says so, and the count before the word changes. For a
+            // survivor of SIGKILL the program order is enough; for readers on other processors the fence orders
+            // the count before the word.
+            self.journal.word.store(self.sequence | self.count as u64, Ordering::Release);
+        }
+        fence_before_change();
+        word.store(value, Ordering::Relaxed);
+    }
+
+    /// Adds `amount` to `word`, saturating.
+    #[inline]
+    pub(crate) fn add(&mut self, word: &AtomicU64, amount: u64) {
+        self.store(word, word.load(Ordering::Relaxed).saturating_add(amount));
+    }
+
+    /// Subtracts `amount` from `word`, saturating.
+    #[inline]
+    pub(crate) fn subtract(&mut self, word: &AtomicU64, amount: u64) {
+        self.store(word, word.load(Ordering::Relaxed).saturating_sub(amount));
+    }
+
+    /// Makes the changes final.
+    #[inline]
+    pub(crate) fn commit(mut self) -> Result<(), JournalOverflow> {
+        if self.overflowed {
+            return Err(JournalOverflow);
+        }
+        if self.count > 0 {
+            self.journal.close();
+            self.count = 0;
+        }
+        Ok(())
+    }
+
+    /// How many words were changed so far.
+    #[cfg(test)]
+    pub(crate) fn changed_words(&self) -> usize {
+        self.count
+    }
+}
+
+impl Drop for Transaction<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.count > 0 {
+            self.journal.undo(self.count);
+        }
+    }
+}
+
+#[inline(always)]
+fn fence_before_change() {
+    // On x86-64 this only stops the compiler; on weaker machines it orders the count before the change.
+    fence(Ordering::Release);
+}

@@ -1,0 +1,306 @@
+//! The records of a segment, byte by byte. `shm-layout.md` is the specification; a test holds the two together.
+#![allow(unsafe_code)]
+
+use std::mem::offset_of;
+use std::sync::atomic::AtomicU64;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+/// The first eight bytes of a published segment: `SHMLIMIT` in the byte order of the host.
+pub(crate) const MAGIC: u64 = u64::from_ne_bytes(*b"SHMLIMIT");
+
+/// The number of this format. It has nothing to do with the version of the crate.
+pub(crate) const FORMAT: u64 = 1;
+
+/// Features that an older reader may ignore: none yet.
+pub(crate) const COMPATIBLE_FEATURES: u64 = 0;
+
+/// Features that a reader must know to touch the segment at all: none yet.
+pub(crate) const INCOMPATIBLE_FEATURES: u64 = 0;
+
+/// Reads differently on a host of the other byte order.
+pub(crate) const BYTE_ORDER: u64 = 0x0102_0304_0506_0708;
+
+/// Bytes of a machine word; the size of `pthread_mutex_t` depends on it.
+pub(crate) const WORD_SIZE: u64 = size_of::<usize>() as u64;
+
+/// Which C library's `pthread_mutex_t` lies in the segment.
+pub(crate) const C_LIBRARY: u64 = if cfg!(target_env = "musl") { 2 } else { 1 };
+
+/// The process-shared robust mutex.
+pub(crate) const LOCK_KIND_ROBUST_MUTEX: u64 = 1;
+
+/// `CLOCK_BOOTTIME`.
+pub(crate) const CLOCK_BOOT_TIME: u64 = libc::CLOCK_BOOTTIME as u64;
+
+/// Records, tables and extents start at multiples of a cache line.
+pub(crate) const ALIGNMENT: u64 = 64;
+
+/// Bytes kept for the header, so that the tables start on a page of their own.
+pub(crate) const HEADER_SPACE: u64 = 4096;
+
+/// The participants that a segment may be declared with.
+pub(crate) const MOST_PARTICIPANTS: u64 = 4096;
+
+/// The limits that one set may hold.
+pub(crate) const MOST_LIMITS: usize = 16;
+
+/// The sets that one segment may hold.
+pub(crate) const MOST_SETS: u64 = 1024;
+
+/// Words that one operation may change. The largest, an acquire of 16 sliding windows that also takes a hold,
+/// changes 116; the count must stay below [`RESET_MARKER`](super::journal::RESET_MARKER).
+pub(crate) const JOURNAL_ENTRIES: usize = 128;
+
+/// One field of a record: its name, offset and size in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    pub(crate) offset: usize,
+    pub(crate) size: usize,
+}
+
+/// A record that may lie in shared memory.
+///
+/// # Safety
+///
+/// Every byte of the type belongs to an atomic, and the alignment is at most [`ALIGNMENT`].
+pub(crate) unsafe trait SharedRecord: FromBytes + IntoBytes + Sync + 'static {
+    const NAME: &'static str;
+    const FIELDS: &'static [Field];
+}
+
+macro_rules! shared_records {
+    ($($(#[$record_doc:meta])* struct $record:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* })*) => {
+        $(
+            $(#[$record_doc])*
+            #[derive(FromBytes, IntoBytes)]
+            #[repr(C)]
+            pub(crate) struct $record { $($(#[$field_doc])* pub(crate) $field: $type,)* }
+
+            // SAFETY: the fields below are atomics, arrays of atomics, or records of the same make, as their types
+            // say; `IntoBytes` is only derivable without padding; nothing is aligned to more than eight bytes.
+            unsafe impl SharedRecord for $record {
+                const NAME: &'static str = stringify!($record);
+                const FIELDS: &'static [Field] = &[$(Field {
+                    name: stringify!($field),
+                    offset: offset_of!($record, $field),
+                    size: size_of::<$type>(),
+                },)*];
+            }
+        )*
+
+        /// Every record of the format, in the order of the document.
+        pub(crate) const RECORDS: &[(&str, usize, &[Field])] =
+            &[$(($record::NAME, size_of::<$record>(), $record::FIELDS),)*];
+    };
+}
+
+shared_records! {
+    /// The head of the file.
+    struct Header {
+        /// [`MAGIC`], stored last, with release.
+        magic: AtomicU64,
+        /// [`FORMAT`].
+        format: AtomicU64,
+        /// [`fingerprint`] of the records this file was made with.
+        fingerprint: AtomicU64,
+        incompatible_features: AtomicU64,
+        compatible_features: AtomicU64,
+        header_size: AtomicU64,
+        total_size: AtomicU64,
+        byte_order: AtomicU64,
+        word_size: AtomicU64,
+        c_library: AtomicU64,
+        lock_kind: AtomicU64,
+        clock_id: AtomicU64,
+        /// Nanoseconds since the Unix epoch at creation.
+        created_utc: AtomicU64,
+        /// The segment clock at that moment: the other half of the wall-clock anchor.
+        created_at: AtomicU64,
+        /// From the system's random source; seeds the hash of keyed tables.
+        hash_key: [AtomicU64; 2],
+        participants: AtomicU64,
+        participants_offset: AtomicU64,
+        sets: AtomicU64,
+        directory_offset: AtomicU64,
+        /// Over every word from `format` to here.
+        checksum: AtomicU64,
+        /// The boot whose processes may be alive; stored last by a cold start.
+        boot_id: [AtomicU64; 2],
+        pid_namespace: AtomicU64,
+        time_namespace: AtomicU64,
+        /// Device and inode of the file itself: a copy has others.
+        device: AtomicU64,
+        inode: AtomicU64,
+        /// Added, wrapping, to the boot-time clock: the segment clock.
+        clock_offset: AtomicU64,
+        cold_starts: AtomicU64,
+        /// Not zero: attached processes must stop using the segment.
+        retired: AtomicU64,
+        reserved: [AtomicU64; 33],
+    }
+
+    /// One attached process. Whoever holds the file lock of the slot's byte owns the record.
+    struct Participant {
+        /// Generation and phase; see [`ParticipantState`](super::participant::ParticipantState).
+        state: AtomicU64,
+        pid: AtomicU64,
+        /// Clock ticks between boot and the start of the process, as `/proc/PID/stat` has it.
+        start_time: AtomicU64,
+        /// Nanoseconds since the Unix epoch.
+        joined_utc: AtomicU64,
+        /// Up to 32 bytes of the process's name, padded with zeros.
+        name: [AtomicU64; 4],
+    }
+
+    /// Where a set lies. Everything here also follows from the definition, and is compared with it at attach.
+    struct DirectoryEntry {
+        extent_offset: AtomicU64,
+        extent_size: AtomicU64,
+        definition_size: AtomicU64,
+        definition_checksum: AtomicU64,
+        limits: AtomicU64,
+        state_words: AtomicU64,
+        holds: AtomicU64,
+        held_amounts: AtomicU64,
+    }
+
+    /// Room for one process-shared robust mutex, whatever the C library makes of it.
+    struct LockArea {
+        words: [AtomicU64; 8],
+    }
+
+    /// The moving parts of a set.
+    struct SetControl {
+        lock: LockArea,
+        /// Sequence number and count of journalled words, packed.
+        journal: AtomicU64,
+        /// The latest instant at which the set was changed, on the segment clock.
+        last_seen: AtomicU64,
+        /// Not zero: recovery could not restore the set's invariants.
+        poisoned: AtomicU64,
+        /// Which limits a reset in progress covers: bit i is limit i, bit 63 the counters.
+        reset_scope: AtomicU64,
+        /// The hold to take next from the free list, plus one; zero where the list is empty.
+        free_hold: AtomicU64,
+        /// Holds that were never taken start here.
+        untouched_hold: AtomicU64,
+        /// The serial number of the latest hold.
+        hold_serial: AtomicU64,
+        /// Permits out that hold something.
+        active: AtomicU64,
+        admitted: AtomicU64,
+        refused_rate: AtomicU64,
+        refused_concurrency: AtomicU64,
+        refused_budget: AtomicU64,
+        /// Refused for want of a free hold.
+        refused_table_full: AtomicU64,
+        settled: AtomicU64,
+        /// Holds taken back from dead processes.
+        reclaimed: AtomicU64,
+        /// Times the lock was found with a dead owner.
+        recoveries: AtomicU64,
+        /// Times recovery had to recount from the holds.
+        recounts: AtomicU64,
+        /// Requests that named limits the set does not have.
+        unknown_names: AtomicU64,
+        active_high_water: AtomicU64,
+        /// The participant that recovered the lock last, packed as in a hold.
+        last_recoverer: AtomicU64,
+        reserved: [AtomicU64; 4],
+    }
+
+    /// One word as it was before the operation in progress.
+    struct JournalEntry {
+        /// Index of the word within the set's extent.
+        index: AtomicU64,
+        old: AtomicU64,
+    }
+
+    /// What was counted of one limit.
+    struct LimitCounters {
+        /// Requests admitted that named or implied the limit.
+        admitted: AtomicU64,
+        /// Units taken by them.
+        taken: AtomicU64,
+        /// Requests that this limit refused.
+        refused: AtomicU64,
+        settled: AtomicU64,
+        /// Units given back at settle.
+        refunded: AtomicU64,
+        /// Units used above what was reserved.
+        overdraft: AtomicU64,
+        /// Permits dropped without a settle; counted without the lock.
+        unsettled: AtomicU64,
+        /// Units given back for dead holders.
+        reclaimed: AtomicU64,
+        /// The most units held at once.
+        high_water: AtomicU64,
+        reserved: [AtomicU64; 7],
+    }
+
+    /// The head of a hold; the amounts held follow, a word for each limit that gives back.
+    struct Hold {
+        /// Participant slot and generation, packed; zero where the hold is free.
+        owner: AtomicU64,
+        serial: AtomicU64,
+        /// On the segment clock.
+        taken_at: AtomicU64,
+        /// The next free hold, plus one.
+        next_free: AtomicU64,
+    }
+}
+
+/// The words of the header that never change once it is published, from `format` to before `checksum`.
+pub(crate) const CHECKED_HEADER_WORDS: std::ops::Range<usize> =
+    offset_of!(Header, format) / 8..offset_of!(Header, checksum) / 8;
+
+/// FNV-1a (Fowler, Noll, Vo) over words, which is enough against damage; malice is out of scope for a file whose
+/// writers share one trust domain.
+pub(crate) const fn checksum_step(hash: u64, value: u64) -> u64 {
+    let mut hash = hash;
+    let bytes = value.to_le_bytes();
+    let mut index = 0;
+    while index < bytes.len() {
+        hash = (hash ^ bytes[index] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+        index += 1;
+    }
+    hash
+}
+
+/// Where a checksum starts.
+pub(crate) const CHECKSUM_SEED: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// A number that changes with every offset, size and alignment of the format, so that builds that disagree refuse
+/// one another.
+pub(crate) const fn fingerprint() -> u64 {
+    let mut hash = CHECKSUM_SEED;
+    let mut record = 0;
+    while record < RECORDS.len() {
+        let (_, size, fields) = RECORDS[record];
+        hash = checksum_step(hash, size as u64);
+        let mut field = 0;
+        while field < fields.len() {
+            hash = checksum_step(hash, fields[field].offset as u64);
+            hash = checksum_step(hash, fields[field].size as u64);
+            field += 1;
+        }
+        record += 1;
+    }
+    hash = checksum_step(hash, ALIGNMENT);
+    hash = checksum_step(hash, HEADER_SPACE);
+    hash = checksum_step(hash, JOURNAL_ENTRIES as u64);
+    hash = checksum_step(hash, size_of::<libc::pthread_mutex_t>() as u64);
+    checksum_step(hash, align_of::<libc::pthread_mutex_t>() as u64)
+}
+
+const _: () = {
+    assert!(size_of::<Header>() == 512);
+    assert!(size_of::<Participant>() == 64);
+    assert!(size_of::<DirectoryEntry>() == 64);
+    assert!(size_of::<SetControl>() == 256);
+    assert!(size_of::<LimitCounters>() == 128);
+    assert!(size_of::<libc::pthread_mutex_t>() <= size_of::<LockArea>());
+    assert!(ALIGNMENT as usize % align_of::<libc::pthread_mutex_t>() == 0);
+};

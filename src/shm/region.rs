@@ -1,0 +1,106 @@
+//! One mapping of a segment file, seen as atomics. The pointer arithmetic of the library lives here.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::AtomicU64;
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use super::layout::{ALIGNMENT, SharedRecord};
+
+/// A mapped file. Only references to atomics leave it, and only after bounds and alignment were checked.
+#[derive(Debug)]
+pub(crate) struct Region {
+    map: MmapRaw,
+}
+
+/// A place asked for that does not lie within the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutOfRegion {
+    pub(crate) offset: u64,
+    pub(crate) size: u64,
+}
+
+impl Region {
+    /// Maps `size` bytes for reading and writing and touches every page, so that no operation faults later.
+    pub(crate) fn writable(file: &File, size: usize) -> io::Result<Self> {
+        Ok(Self { map: MmapOptions::new().len(size).populate().map_raw(file)? })
+    }
+
+    /// Maps `size` bytes for reading. Storing through a reference from such a region is a fault: only code that
+    /// loads may be given one.
+    pub(crate) fn read_only(file: &File, size: usize) -> io::Result<Self> {
+        Ok(Self { map: MmapOptions::new().len(size).map_raw_read_only(file)? })
+    }
+
+    /// The size of the mapping in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.map.len() as u64
+    }
+
+    /// The record at `offset`.
+    #[inline]
+    pub(crate) fn record<T: SharedRecord>(&self, offset: u64) -> Result<&T, OutOfRegion> {
+        self.records(offset, 1).map(|records| &records[0])
+    }
+
+    /// `count` records in a row from `offset`.
+    #[inline]
+    pub(crate) fn records<T: SharedRecord>(&self, offset: u64, count: u64) -> Result<&[T], OutOfRegion> {
+        let start = self.checked_start(offset, count, size_of::<T>() as u64, align_of::<T>() as u64)?;
+        // SAFETY: `checked_start` has proven that `count` records of `T` lie within the mapping from `start` and
+        // that `start` is aligned for `T`. The mapping lives as long as `self`. `SharedRecord` promises that every
+        // byte of `T` belongs to an atomic, so any bit pattern is valid and other processes may write meanwhile.
+        Ok(unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(start).cast::<T>(), count as usize) })
+    }
+
+    /// `count` words in a row from `offset`.
+    #[inline]
+    pub(crate) fn words(&self, offset: u64, count: u64) -> Result<&[AtomicU64], OutOfRegion> {
+        let start = self.checked_start(offset, count, 8, 8)?;
+        // SAFETY: as in `records`; an atomic of 64 bits is valid for any bit pattern.
+        Ok(unsafe {
+            std::slice::from_raw_parts(self.map.as_ptr().add(start).cast::<AtomicU64>(), count as usize)
+        })
+    }
+
+    #[inline]
+    fn checked_start(&self, offset: u64, count: u64, size: u64, align: u64) -> Result<usize, OutOfRegion> {
+        let bytes = count.checked_mul(size).ok_or(OutOfRegion { offset, size: u64::MAX })?;
+        let end = offset.checked_add(bytes).ok_or(OutOfRegion { offset, size: bytes })?;
+        // The mapping itself is aligned to a page, so an aligned offset is an aligned address.
+        if end > self.size() || !offset.is_multiple_of(align) || align > ALIGNMENT {
+            return Err(OutOfRegion { offset, size: bytes });
+        }
+        Ok(offset as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::layout::{Header, Participant};
+
+    fn region(size: usize) -> Region {
+        let file = tempfile::tempfile().expect("a temporary file");
+        file.set_len(size as u64).expect("room");
+        Region::writable(&file, size).expect("a mapping")
+    }
+
+    #[test]
+    fn hands_out_nothing_beyond_its_end() {
+        let region = region(4096);
+        assert!(region.record::<Header>(4096 - 512).is_ok());
+        assert!(region.record::<Header>(4096 - 504).is_err());
+        assert!(region.records::<Participant>(0, 65).is_err());
+        assert!(region.records::<Participant>(u64::MAX - 7, 1).is_err());
+        assert!(region.words(0, u64::MAX / 4).is_err());
+        assert!(region.words(4096, 0).is_ok());
+    }
+
+    #[test]
+    fn hands_out_nothing_misaligned() {
+        assert_eq!(region(4096).words(12, 1).err(), Some(OutOfRegion { offset: 12, size: 8 }));
+    }
+}
