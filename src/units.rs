@@ -32,7 +32,10 @@ impl UnitPrice {
             return None;
         }
         let divisor = greatest_common_divisor(capacity, window);
-        Some(Self { numerator: window / divisor, denominator: capacity / divisor })
+        Some(Self {
+            numerator: window / divisor,
+            denominator: capacity / divisor,
+        })
     }
 
     /// The scaled time that `units` are worth: nanoseconds times the denominator. Never overflows.
@@ -56,14 +59,18 @@ impl UnitPrice {
     }
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Rounding {
+/// Where a quotient that is not whole goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rounding {
     Up,
     Down,
 }
 
 /// 128 by 64 bit division that takes the much faster 64-bit instruction whenever the dividend allows it.
-fn divide(dividend: u128, divisor: u64, rounding: Rounding) -> u128 {
+///
+/// Panics where the divisor is zero, like any division: the parameters that are divided by are positive.
+#[inline]
+pub(crate) fn divide(dividend: u128, divisor: u64, rounding: Rounding) -> u128 {
     match u64::try_from(dividend) {
         Ok(small) if rounding == Rounding::Up => u128::from(small.div_ceil(divisor)),
         Ok(small) => u128::from(small / divisor),
@@ -91,7 +98,13 @@ mod tests {
     #[test]
     fn the_price_is_in_lowest_terms() {
         let price = UnitPrice::new(2_000_000, 60 * NANOS_PER_SECOND).expect("both are positive");
-        assert_eq!(price, UnitPrice { numerator: 30_000, denominator: 1 });
+        assert_eq!(
+            price,
+            UnitPrice {
+                numerator: 30_000,
+                denominator: 1
+            }
+        );
     }
 
     #[test]

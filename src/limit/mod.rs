@@ -3,9 +3,32 @@
 //! A rule knows no clock, no memory and no lock. Its state is a row of 64-bit words behind [`State`], its time is
 //! handed in as [`Now`], and a row of zeros is a limit that nobody has used yet.
 
+mod backlog;
+mod budget;
+mod calendar;
+mod concurrency;
+mod fixed_window;
 mod gcra;
+mod leaky_bucket;
+mod rule;
+mod sliding_window;
+mod sliding_window_counter;
+#[cfg(test)]
+mod tests;
+mod token_bucket;
 
+pub(crate) use budget::Budget;
+pub(crate) use calendar::{Calendar, CalendarUnit, Weekday};
+pub(crate) use concurrency::Concurrency;
+pub(crate) use fixed_window::FixedWindow;
 pub(crate) use gcra::Gcra;
+pub(crate) use leaky_bucket::LeakyBucket;
+pub(crate) use rule::Rule;
+pub(crate) use sliding_window::SlidingWindow;
+pub(crate) use sliding_window_counter::SlidingWindowCounter;
+pub(crate) use token_bucket::TokenBucket;
+
+use crate::units::LATEST_INSTANT;
 
 /// The instant at which a decision is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +37,17 @@ pub(crate) struct Now {
     pub(crate) monotonic: u64,
     /// Nanoseconds since the Unix epoch; read only by windows that are aligned to UTC, zero otherwise.
     pub(crate) utc: u64,
+}
+
+impl Now {
+    /// Both instants, held at the latest that the rules are proven for. Beyond it time stands still, so limits go on
+    /// refusing rather than overflowing.
+    fn within_proven_range(self) -> Self {
+        Self {
+            monotonic: self.monotonic.min(LATEST_INSTANT),
+            utc: self.utc.min(LATEST_INSTANT),
+        }
+    }
 }
 
 /// A row of words that a rule reads. Every word may hold anything: a rule never panics on what it finds.
@@ -26,6 +60,16 @@ pub(crate) trait State {
 pub(crate) trait StateMut: State {
     /// Replaces the word at `index`, which is below the rule's `state_words()`.
     fn store(&mut self, index: usize, value: u64);
+}
+
+/// Two words as one number, low word first.
+fn load_wide(state: &(impl State + ?Sized), index: usize) -> u128 {
+    u128::from(state.load(index)) | (u128::from(state.load(index + 1)) << 64)
+}
+
+fn store_wide(state: &mut (impl StateMut + ?Sized), index: usize, value: u128) {
+    state.store(index, value as u64);
+    state.store(index + 1, (value >> 64) as u64);
 }
 
 /// What a rule says to a cost at an instant.
@@ -66,19 +110,9 @@ pub(crate) enum InvalidLimit {
     #[error("{0} cannot be computed exactly in 128 bits: choose a smaller capacity, burst or window")]
     TooLarge(&'static str),
     #[error("the {what} is {given}, the most is {most}")]
-    AboveMost { what: &'static str, given: u64, most: u64 },
-}
-
-#[cfg(test)]
-impl State for [u64] {
-    fn load(&self, index: usize) -> u64 {
-        self[index]
-    }
-}
-
-#[cfg(test)]
-impl StateMut for [u64] {
-    fn store(&mut self, index: usize, value: u64) {
-        self[index] = value;
-    }
+    AboveMost {
+        what: &'static str,
+        given: u64,
+        most: u64,
+    },
 }

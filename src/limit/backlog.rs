@@ -1,0 +1,89 @@
+//! What GCRA, the token bucket and the leaky bucket have in common: a bound on work that was admitted ahead of time.
+
+use super::{Assessment, InvalidLimit, Mark, Standing};
+use crate::units::UnitPrice;
+
+/// `capacity` units per window, of which up to `burst` may come at once.
+///
+/// The backlog is the time that what was admitted is still worth: each unit adds its price, each nanosecond takes
+/// one away, and it never goes below zero. All backlogs here are scaled by the price's denominator. The three rules
+/// differ in how they write it down, not in what they admit: ITU-T I.371 gives GCRA in two forms for that reason,
+/// virtual scheduling (an instant) and the continuous-state leaky bucket (a level and an instant).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BacklogBound {
+    price: UnitPrice,
+    burst: u64,
+    /// The backlog that leaves nothing: `burst` units.
+    most: u128,
+}
+
+impl BacklogBound {
+    /// Never overflows: `most` is one product of two words, and nothing below forms a sum that exceeds a backlog.
+    pub(super) fn new(capacity: u64, window: u64, burst: u64) -> Result<Self, InvalidLimit> {
+        if capacity == 0 {
+            return Err(InvalidLimit::Zero("capacity"));
+        }
+        if burst == 0 {
+            return Err(InvalidLimit::Zero("burst"));
+        }
+        let price = UnitPrice::new(capacity, window).ok_or(InvalidLimit::Zero("window"))?;
+        Ok(Self {
+            price,
+            burst,
+            most: price.scaled_cost(burst),
+        })
+    }
+
+    pub(super) fn price(&self) -> UnitPrice {
+        self.price
+    }
+
+    pub(super) fn burst(&self) -> u64 {
+        self.burst
+    }
+
+    /// The backlog of a completely used burst.
+    pub(super) fn most(&self) -> u128 {
+        self.most
+    }
+
+    pub(super) fn assess(&self, backlog: u128, cost: u64) -> Assessment {
+        // The largest backlog on top of which the cost still fits; there is none for a cost above the burst.
+        let Some(admitting) = self.most.checked_sub(self.price.scaled_cost(cost)) else {
+            return Assessment::Refused { retry_after: None };
+        };
+        match backlog.checked_sub(admitting) {
+            None | Some(0) => Assessment::Admissible,
+            Some(excess) => Assessment::Refused {
+                retry_after: Some(self.price.nanos_to_cover(excess)),
+            },
+        }
+    }
+
+    /// How much of `backlog` a refund of `amount` units takes away, scaled, and the whole units which that is worth.
+    ///
+    /// What time has already replenished is not given back a second time, so nothing rises above the burst.
+    pub(super) fn refundable(&self, backlog: u128, amount: u64) -> (u128, u64) {
+        let asked = self.price.scaled_cost(amount);
+        if asked <= backlog {
+            (asked, amount)
+        } else {
+            (backlog, self.price.whole_units(backlog))
+        }
+    }
+
+    pub(super) fn mark(backlog: u128) -> Mark {
+        Mark {
+            first: backlog as u64,
+            second: (backlog >> 64) as u64,
+        }
+    }
+
+    pub(super) fn standing(&self, mark: Mark) -> Standing {
+        let backlog = u128::from(mark.first) | (u128::from(mark.second) << 64);
+        Standing {
+            remaining: self.price.whole_units(self.most.saturating_sub(backlog)),
+            reset_after: self.price.nanos_to_cover(backlog),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The budget: for costs that are known only afterwards.
+
+use super::{Assessment, FixedWindow, InvalidLimit, Mark, Now, Standing, State, StateMut};
+
+/// Admits anything while some of the window's capacity is left, and takes nothing up front.
+///
+/// What was spent is charged afterwards, in full: the charge that crosses the line counts like any other, and later
+/// requests are refused until the window turns. State: that of the fixed window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Budget {
+    window: FixedWindow,
+}
+
+impl Budget {
+    pub(crate) fn new(window: FixedWindow) -> Result<Self, InvalidLimit> {
+        Ok(Self { window })
+    }
+
+    pub(crate) fn state_words(&self) -> usize {
+        self.window.state_words()
+    }
+
+    pub(crate) fn reads_utc(&self) -> bool {
+        self.window.reads_utc()
+    }
+
+    pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now) -> Assessment {
+        // A unit must be left, whatever the cost turns out to be.
+        self.window.assess(state, now, 1)
+    }
+
+    pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
+        self.window.charge(state, now, cost);
+    }
+
+    pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
+        self.window.reset(state);
+    }
+
+    pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
+        self.window.mark(state, now)
+    }
+
+    pub(crate) fn standing(&self, mark: Mark) -> Standing {
+        self.window.standing(mark)
+    }
+}

@@ -1,0 +1,119 @@
+//! Civil days, weeks and months at a fixed offset from UTC, in the proleptic Gregorian calendar.
+
+use super::InvalidLimit;
+use crate::units::{NANOS_PER_SECOND, saturate};
+
+const SECONDS_PER_DAY: i64 = 86_400;
+
+/// The period that a calendar window spans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CalendarUnit {
+    Day,
+    Week,
+    Month,
+}
+
+/// The first day of a week.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weekday {
+    Monday,
+    Tuesday,
+    Wednesday,
+    Thursday,
+    Friday,
+    Saturday,
+    Sunday,
+}
+
+/// How time is cut into civil periods.
+///
+/// There are no time zones here, only a constant offset: a day that daylight saving makes longer or shorter is not
+/// one of these days. Leap seconds do not exist, as on the Unix clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Calendar {
+    pub(crate) unit: CalendarUnit,
+    /// Seconds to add to UTC to get civil time: positive east of Greenwich.
+    pub(crate) utc_offset_seconds: i32,
+    /// Read for weeks only.
+    pub(crate) week_start: Weekday,
+}
+
+/// A half-open stretch of time, in nanoseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Period {
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+impl Calendar {
+    /// Real offsets lie between -12 and +14 hours; anything below a day works.
+    const MOST_OFFSET_SECONDS: u32 = SECONDS_PER_DAY as u32 - 1;
+
+    pub(super) fn check(&self) -> Result<(), InvalidLimit> {
+        if self.utc_offset_seconds.unsigned_abs() > Self::MOST_OFFSET_SECONDS {
+            return Err(InvalidLimit::AboveMost {
+                what: "distance from UTC in seconds",
+                given: u64::from(self.utc_offset_seconds.unsigned_abs()),
+                most: u64::from(Self::MOST_OFFSET_SECONDS),
+            });
+        }
+        Ok(())
+    }
+
+    /// The period that holds the instant `utc`.
+    ///
+    /// The period of the epoch itself may have begun before it: it is cut off there, because instants are unsigned.
+    /// What lies beyond the last instant of 64 bits (the year 2554) is moved to it.
+    pub(super) fn period(&self, utc: u64) -> Period {
+        // A quotient below 2^35, so the conversion loses nothing.
+        let civil_seconds = (utc / NANOS_PER_SECOND) as i64 + i64::from(self.utc_offset_seconds);
+        let first = self.first_day(civil_seconds.div_euclid(SECONDS_PER_DAY));
+        Period {
+            start: self.instant(first),
+            end: self.instant(self.first_day_of_next(first)),
+        }
+    }
+
+    /// The first day of the period that holds `day`; days are counted from 1970-01-01, a Thursday.
+    fn first_day(&self, day: i64) -> i64 {
+        match self.unit {
+            CalendarUnit::Day => day,
+            CalendarUnit::Week => {
+                let weekday = (day + Weekday::Thursday as i64).rem_euclid(7);
+                day - (weekday - self.week_start as i64).rem_euclid(7)
+            }
+            CalendarUnit::Month => first_day_of_month(day),
+        }
+    }
+
+    fn first_day_of_next(&self, first: i64) -> i64 {
+        match self.unit {
+            CalendarUnit::Day => first + 1,
+            CalendarUnit::Week => first + 7,
+            // 31 days after the first of a month it is always the next month: the first to the fourth of it.
+            CalendarUnit::Month => first_day_of_month(first + 31),
+        }
+    }
+
+    /// Where civil `day` begins, in nanoseconds since the epoch.
+    fn instant(&self, day: i64) -> u64 {
+        let seconds = day * SECONDS_PER_DAY - i64::from(self.utc_offset_seconds);
+        saturate(u128::from(seconds.max(0).unsigned_abs()) * u128::from(NANOS_PER_SECOND))
+    }
+}
+
+/// The first day of the month that holds `day`.
+///
+/// After `civil_from_days` in Howard Hinnant's "chrono-Compatible Low-Level Date Algorithms": years that begin in
+/// March put the leap day last, so that the lengths of the months before any month are (153 m + 2) / 5.
+fn first_day_of_month(day: i64) -> i64 {
+    const DAYS_PER_ERA: i64 = 146_097; // 400 years
+    const EPOCH_FROM_YEAR_ZERO: i64 = 719_468; // from 0000-03-01 to 1970-01-01
+    let day_of_era = (day + EPOCH_FROM_YEAR_ZERO).rem_euclid(DAYS_PER_ERA);
+    // Whole years, after taking out one leap day in 4 years, putting one back in 100, and the era's last day.
+    let leap_days = day_of_era / 1_460 - day_of_era / 36_524 + day_of_era / (DAYS_PER_ERA - 1);
+    let year = (day_of_era - leap_days) / 365;
+    let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    day - (day_of_year - (153 * month + 2) / 5)
+}

@@ -1,0 +1,188 @@
+//! The fixed window: a count that starts again when the window turns.
+
+use super::calendar::Calendar;
+use super::{Assessment, InvalidLimit, Mark, Now, Standing, State, StateMut};
+
+/// At most `capacity` units in each window; up to twice that in a stretch of a window's length across a boundary.
+///
+/// State: the units used, where the window that they belong to starts and, for windows by the wall clock, the
+/// monotonic instant at which it was opened. A count of zero means that no window is open, whatever the other words
+/// say; the first charge opens one.
+///
+/// **When the wall clock is set back** before the start of the open window, that window stays open, with its count,
+/// and ends where it would have ended. A step of more than its length must not lock everybody out until the old time
+/// comes round again: then it ends when its length has passed on the monotonic clock since it was opened. Either way
+/// stepping the clock back grants nothing. (A step forward turns the window early, as it must.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FixedWindow {
+    capacity: u64,
+    alignment: Alignment,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Alignment {
+    /// Windows start at multiples of this many nanoseconds since the Unix epoch.
+    Utc(u64),
+    /// A window starts with the first charge after the one before it, and lasts this many nanoseconds.
+    FirstUse(u64),
+    Calendar(Calendar),
+}
+
+/// A window that is open at an instant.
+struct Open {
+    used: u64,
+    /// Nanoseconds until it turns, positive.
+    turns_in: u64,
+}
+
+impl FixedWindow {
+    const USED: usize = 0;
+    const START: usize = 1;
+    const OPENED: usize = 2;
+
+    /// Windows of `window` nanoseconds that start at its multiples since the Unix epoch.
+    pub(crate) fn utc(capacity: u64, window: u64) -> Result<Self, InvalidLimit> {
+        Self::new(capacity, Alignment::Utc(positive_window(window)?))
+    }
+
+    /// Windows of `window` nanoseconds that start with the first use.
+    pub(crate) fn first_use(capacity: u64, window: u64) -> Result<Self, InvalidLimit> {
+        Self::new(capacity, Alignment::FirstUse(positive_window(window)?))
+    }
+
+    pub(crate) fn calendar(capacity: u64, calendar: Calendar) -> Result<Self, InvalidLimit> {
+        calendar.check()?;
+        Self::new(capacity, Alignment::Calendar(calendar))
+    }
+
+    fn new(capacity: u64, alignment: Alignment) -> Result<Self, InvalidLimit> {
+        if capacity == 0 {
+            return Err(InvalidLimit::Zero("capacity"));
+        }
+        Ok(Self { capacity, alignment })
+    }
+
+    pub(crate) fn state_words(&self) -> usize {
+        match self.alignment {
+            Alignment::FirstUse(_) => 2,
+            Alignment::Utc(_) | Alignment::Calendar(_) => 3,
+        }
+    }
+
+    pub(crate) fn most_at_once(&self) -> u64 {
+        self.capacity
+    }
+
+    pub(crate) fn reads_utc(&self) -> bool {
+        !matches!(self.alignment, Alignment::FirstUse(_))
+    }
+
+    pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
+        // The largest count on top of which the cost still fits.
+        let Some(admitting) = self.capacity.checked_sub(cost) else {
+            return Assessment::Refused { retry_after: None };
+        };
+        match self.open(state, now) {
+            Some(open) if open.used > admitting => Assessment::Refused {
+                retry_after: Some(open.turns_in),
+            },
+            _ => Assessment::Admissible,
+        }
+    }
+
+    /// The count saturates; above the capacity it refuses everything until the window turns.
+    pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
+        if cost == 0 {
+            return;
+        }
+        if let Some(open) = self.open(state, now) {
+            state.store(Self::USED, open.used.saturating_add(cost));
+            return;
+        }
+        match self.alignment {
+            Alignment::FirstUse(_) => state.store(Self::START, now.monotonic),
+            Alignment::Utc(_) | Alignment::Calendar(_) => {
+                state.store(Self::START, self.start(now.utc));
+                state.store(Self::OPENED, now.monotonic);
+            }
+        }
+        state.store(Self::USED, cost);
+    }
+
+    pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
+        state.store(Self::USED, 0);
+    }
+
+    pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
+        match self.open(state, now) {
+            Some(open) => Mark {
+                first: open.used,
+                second: open.turns_in,
+            },
+            None => Mark::default(),
+        }
+    }
+
+    pub(crate) fn standing(&self, mark: Mark) -> Standing {
+        Standing {
+            remaining: self.capacity.saturating_sub(mark.first),
+            reset_after: mark.second,
+        }
+    }
+
+    fn open(&self, state: &(impl State + ?Sized), now: Now) -> Option<Open> {
+        let used = state.load(Self::USED);
+        if used == 0 {
+            return None;
+        }
+        let start = state.load(Self::START);
+        let turns_in = match self.alignment {
+            Alignment::FirstUse(_) => self.end(start).saturating_sub(now.monotonic),
+            Alignment::Utc(_) | Alignment::Calendar(_) => {
+                let end = self.end(start);
+                if start <= now.utc {
+                    end.saturating_sub(now.utc)
+                } else {
+                    turns_in_after_step_back(start, end, state.load(Self::OPENED), now)
+                }
+            }
+        };
+        (turns_in > 0).then_some(Open { used, turns_in })
+    }
+
+    /// Where the wall-clock window that holds `utc` starts.
+    fn start(&self, utc: u64) -> u64 {
+        match self.alignment {
+            Alignment::Calendar(calendar) => calendar.period(utc).start,
+            Alignment::Utc(window) | Alignment::FirstUse(window) => utc - utc % window,
+        }
+    }
+
+    /// Where the window that starts at `start` ends. Beyond 64 bits it never does.
+    fn end(&self, start: u64) -> u64 {
+        match self.alignment {
+            Alignment::Calendar(calendar) => calendar.period(start).end,
+            Alignment::Utc(window) | Alignment::FirstUse(window) => start.saturating_add(window),
+        }
+    }
+}
+
+/// Nanoseconds until the window from `start` to `end` turns, where the wall clock says that it has not begun.
+fn turns_in_after_step_back(start: u64, end: u64, opened: u64, now: Now) -> u64 {
+    let length = end.saturating_sub(start);
+    let until_length_passed = opened.saturating_add(length).saturating_sub(now.monotonic);
+    if now.utc.saturating_add(until_length_passed) < start {
+        until_length_passed
+    } else {
+        // By then the wall clock will have come round to the window again, and its end decides.
+        end.saturating_sub(now.utc)
+    }
+}
+
+fn positive_window(window: u64) -> Result<u64, InvalidLimit> {
+    if window == 0 {
+        Err(InvalidLimit::Zero("window"))
+    } else {
+        Ok(window)
+    }
+}

@@ -1,0 +1,81 @@
+//! The leaky bucket as a meter (ITU-T I.371's continuous-state leaky bucket): a level that drains at a constant rate.
+
+use super::backlog::BacklogBound;
+use super::{Assessment, InvalidLimit, Mark, Now, Standing, State, StateMut, load_wide, store_wide};
+
+/// A bucket of size `burst` that drains `capacity` units per window and refuses what would make it overflow.
+///
+/// State, three words: the level at the last charge (scaled by the price's denominator, low word first) and the
+/// instant of that charge in nanoseconds. Looking writes nothing, and the level is only ever drained by whole elapsed
+/// nanoseconds at an exact rate: asking often does not slow it down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeakyBucket {
+    bound: BacklogBound,
+}
+
+impl LeakyBucket {
+    const LEVEL: usize = 0;
+    const SINCE: usize = 2;
+
+    pub(crate) const STATE_WORDS: usize = 3;
+
+    /// `window` is in nanoseconds. Any three positive words can be declared.
+    pub(crate) fn new(capacity: u64, window: u64, burst: u64) -> Result<Self, InvalidLimit> {
+        Ok(Self {
+            bound: BacklogBound::new(capacity, window, burst)?,
+        })
+    }
+
+    pub(crate) fn most_at_once(&self) -> u64 {
+        self.bound.burst()
+    }
+
+    pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
+        self.bound.assess(self.level(state, now), cost)
+    }
+
+    /// Saturates at 2^128 - 1 scaled, which only overdrafts worth more than 584 years of draining can reach.
+    pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
+        if cost == 0 {
+            return;
+        }
+        let level = self
+            .level(state, now)
+            .saturating_add(self.bound.price().scaled_cost(cost));
+        self.set_level(state, now, level);
+    }
+
+    /// Takes up to `amount` units out again. The leaky bucket does not refund; the token bucket, its mirror, does.
+    pub(super) fn take_out(&self, state: &mut (impl StateMut + ?Sized), now: Now, amount: u64) -> u64 {
+        let level = self.level(state, now);
+        let (taken_off, units) = self.bound.refundable(level, amount);
+        if taken_off > 0 {
+            self.set_level(state, now, level - taken_off);
+        }
+        units
+    }
+
+    pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
+        // An empty bucket has nothing to drain, so the instant may stay.
+        store_wide(state, Self::LEVEL, 0);
+    }
+
+    pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
+        BacklogBound::mark(self.level(state, now))
+    }
+
+    pub(crate) fn standing(&self, mark: Mark) -> Standing {
+        self.bound.standing(mark)
+    }
+
+    fn level(&self, state: &(impl State + ?Sized), now: Now) -> u128 {
+        let elapsed = now.monotonic.saturating_sub(state.load(Self::SINCE));
+        load_wide(state, Self::LEVEL).saturating_sub(self.bound.price().scaled_nanos(elapsed))
+    }
+
+    fn set_level(&self, state: &mut (impl StateMut + ?Sized), now: Now, level: u128) {
+        store_wide(state, Self::LEVEL, level);
+        // Never earlier than before: time that was drained once must not drain again.
+        state.store(Self::SINCE, now.monotonic.max(state.load(Self::SINCE)));
+    }
+}

@@ -1,0 +1,175 @@
+//! Any limit rule, behind the one door the engine goes through.
+
+use super::{
+    Assessment, Budget, Concurrency, FixedWindow, Gcra, LeakyBucket, Mark, Now, SlidingWindow,
+    SlidingWindowCounter, Standing, State, StateMut, TokenBucket,
+};
+
+/// A declared limit: its algorithm and parameters, without its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    TokenBucket(TokenBucket),
+    Gcra(Gcra),
+    LeakyBucket(LeakyBucket),
+    FixedWindow(FixedWindow),
+    SlidingWindow(SlidingWindow),
+    SlidingWindowCounter(SlidingWindowCounter),
+    Budget(Budget),
+    Concurrency(Concurrency),
+    /// Always admits.
+    Unlimited,
+}
+
+impl Rule {
+    /// How many words of state the rule keeps.
+    #[inline]
+    pub(crate) fn state_words(&self) -> usize {
+        match self {
+            Self::TokenBucket(_) => TokenBucket::STATE_WORDS,
+            Self::Gcra(_) => Gcra::STATE_WORDS,
+            Self::LeakyBucket(_) => LeakyBucket::STATE_WORDS,
+            Self::FixedWindow(rule) => rule.state_words(),
+            Self::SlidingWindow(rule) => rule.state_words(),
+            Self::SlidingWindowCounter(rule) => rule.state_words(),
+            Self::Budget(rule) => rule.state_words(),
+            Self::Concurrency(_) => Concurrency::STATE_WORDS,
+            Self::Unlimited => 0,
+        }
+    }
+
+    /// A cost above this can never be met.
+    #[inline]
+    pub(crate) fn most_at_once(&self) -> u64 {
+        match self {
+            Self::TokenBucket(rule) => rule.most_at_once(),
+            Self::Gcra(rule) => rule.most_at_once(),
+            Self::LeakyBucket(rule) => rule.most_at_once(),
+            Self::FixedWindow(rule) => rule.most_at_once(),
+            Self::SlidingWindow(rule) => rule.most_at_once(),
+            Self::SlidingWindowCounter(rule) => rule.most_at_once(),
+            Self::Concurrency(rule) => rule.most_at_once(),
+            Self::Budget(_) | Self::Unlimited => u64::MAX,
+        }
+    }
+
+    /// Whether [`Now::utc`] must be filled in.
+    #[inline]
+    pub(crate) fn reads_utc(&self) -> bool {
+        match self {
+            Self::FixedWindow(rule) => rule.reads_utc(),
+            Self::Budget(rule) => rule.reads_utc(),
+            _ => false,
+        }
+    }
+
+    /// Whether [`Rule::refund`] gives anything back.
+    #[inline]
+    pub(crate) fn refunds(&self) -> bool {
+        matches!(self, Self::TokenBucket(_) | Self::Gcra(_))
+    }
+
+    /// What the limit says to `cost` now. Changes nothing. A cost of zero asks whether the limit is overdrawn.
+    #[inline]
+    pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
+        let now = now.within_proven_range();
+        match self {
+            Self::TokenBucket(rule) => rule.assess(state, now, cost),
+            Self::Gcra(rule) => rule.assess(state, now, cost),
+            Self::LeakyBucket(rule) => rule.assess(state, now, cost),
+            Self::FixedWindow(rule) => rule.assess(state, now, cost),
+            Self::SlidingWindow(rule) => rule.assess(state, now, cost),
+            Self::SlidingWindowCounter(rule) => rule.assess(state, now, cost),
+            Self::Budget(rule) => rule.assess(state, now),
+            Self::Concurrency(rule) => rule.assess(state, cost),
+            Self::Unlimited => Assessment::Admissible,
+        }
+    }
+
+    /// Takes `cost`, whatever the limit says to it: what was assessed as admissible, or usage that already happened.
+    /// Saturates. Stores four words at most, none for a cost of zero.
+    #[inline]
+    pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
+        let now = now.within_proven_range();
+        match self {
+            Self::TokenBucket(rule) => rule.charge(state, now, cost),
+            Self::Gcra(rule) => rule.charge(state, now, cost),
+            Self::LeakyBucket(rule) => rule.charge(state, now, cost),
+            Self::FixedWindow(rule) => rule.charge(state, now, cost),
+            Self::SlidingWindow(rule) => rule.charge(state, now, cost),
+            Self::SlidingWindowCounter(rule) => rule.charge(state, now, cost),
+            Self::Budget(rule) => rule.charge(state, now, cost),
+            Self::Concurrency(rule) => rule.charge(state, cost),
+            Self::Unlimited => {}
+        }
+    }
+
+    /// Gives back what was charged and not used, and returns the whole units by which the limit really rose: never
+    /// above full, and zero, with no change, where the algorithm does not refund.
+    #[inline]
+    pub(crate) fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, amount: u64) -> u64 {
+        let now = now.within_proven_range();
+        match self {
+            Self::TokenBucket(rule) => rule.refund(state, now, amount),
+            Self::Gcra(rule) => rule.refund(state, now, amount),
+            _ => 0,
+        }
+    }
+
+    /// Gives back what was held. Does nothing but for concurrency.
+    #[inline]
+    pub(crate) fn give_back(&self, state: &mut (impl StateMut + ?Sized), amount: u64) {
+        if let Self::Concurrency(rule) = self {
+            rule.give_back(state, amount);
+        }
+    }
+
+    /// Makes the limit completely replenished. Idempotent, and at most 61 stores. A concurrency limit stays as it
+    /// is, because its holders keep what they hold.
+    pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
+        match self {
+            Self::TokenBucket(rule) => rule.reset(state),
+            Self::Gcra(rule) => rule.reset(state),
+            Self::LeakyBucket(rule) => rule.reset(state),
+            Self::FixedWindow(rule) => rule.reset(state),
+            Self::SlidingWindow(rule) => rule.reset(state),
+            Self::SlidingWindowCounter(rule) => rule.reset(state),
+            Self::Budget(rule) => rule.reset(state),
+            Self::Concurrency(_) | Self::Unlimited => {}
+        }
+    }
+
+    /// Notes how the limit stands, for [`Rule::standing`] to work out later.
+    #[inline]
+    pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
+        let now = now.within_proven_range();
+        match self {
+            Self::TokenBucket(rule) => rule.mark(state, now),
+            Self::Gcra(rule) => rule.mark(state, now),
+            Self::LeakyBucket(rule) => rule.mark(state, now),
+            Self::FixedWindow(rule) => rule.mark(state, now),
+            Self::SlidingWindow(rule) => rule.mark(state, now),
+            Self::SlidingWindowCounter(rule) => rule.mark(state, now),
+            Self::Budget(rule) => rule.mark(state, now),
+            Self::Concurrency(rule) => rule.mark(state),
+            Self::Unlimited => Mark::default(),
+        }
+    }
+
+    /// What a mark of this rule says.
+    pub(crate) fn standing(&self, mark: Mark) -> Standing {
+        match self {
+            Self::TokenBucket(rule) => rule.standing(mark),
+            Self::Gcra(rule) => rule.standing(mark),
+            Self::LeakyBucket(rule) => rule.standing(mark),
+            Self::FixedWindow(rule) => rule.standing(mark),
+            Self::SlidingWindow(rule) => rule.standing(mark),
+            Self::SlidingWindowCounter(rule) => rule.standing(mark),
+            Self::Budget(rule) => rule.standing(mark),
+            Self::Concurrency(rule) => rule.standing(mark),
+            Self::Unlimited => Standing {
+                remaining: u64::MAX,
+                reset_after: 0,
+            },
+        }
+    }
+}

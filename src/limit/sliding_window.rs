@@ -1,0 +1,251 @@
+//! The sliding window: an exact log of what was admitted and when, in a ring of bounded size.
+
+use super::{Assessment, InvalidLimit, Mark, Now, Standing, State, StateMut};
+
+/// At most `capacity` units in any window, wherever it starts.
+///
+/// An entry made at `t` counts while `now < t + window`: the bound holds for every half-open stretch `[a, a + window)`.
+///
+/// State: a word that packs the ring's head (low half) and length (high half), a word with the running total before
+/// the oldest entry, then the ring of entries, two words each: the time, and the running total up to and including
+/// the entry. Totals rather than costs, so that what any run of entries holds is one subtraction and expiry and
+/// waiting times are binary searches. Totals wrap; the sum of the live entries never exceeds 64 bits, so their
+/// differences are exact.
+///
+/// **Merging.** While fewer than `entries` entries are live each charge gets its own, and the log is exact. From then
+/// on a charge that falls into the same cell of `ceil(window / entries)` nanoseconds as the newest entry joins it, and
+/// the joint entry takes the later time. Units then expire late by less than one cell: the limit may refuse early by
+/// that much, and never admits late.
+///
+/// **The ring of `2 * entries + 1` never overflows.** Call an entry crowded if it was made when `entries` or more
+/// were live. At the moment when the newest entry that is not crowded was made, at most `entries` were live, itself
+/// included. All later ones are crowded, and each opened a cell of its own, later than the newest entry's, which
+/// merging never leaves. The entries alive at an instant lie within `window` consecutive nanoseconds, which touch at
+/// most `entries + 1` cells. A damaged ring may be full all the same: then the newest entry takes the charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlidingWindow {
+    capacity: u64,
+    window: u64,
+    entries: u32,
+    cell: u64,
+}
+
+/// The live part of the log at an instant, as read and made safe from the state.
+struct Live {
+    head: u32,
+    len: u32,
+    /// The running total before the oldest live entry.
+    before: u64,
+    /// The running total of everything.
+    total: u64,
+}
+
+impl Live {
+    fn sum(&self) -> u64 {
+        self.total.wrapping_sub(self.before)
+    }
+}
+
+impl SlidingWindow {
+    const ENDS: usize = 0;
+    const BEFORE: usize = 1;
+    const RING: usize = 2;
+
+    /// 16.7 million entries are half a gigabyte of state.
+    const MOST_ENTRIES: u32 = 1 << 24;
+
+    /// `window` is in nanoseconds; `entries` is how many charges are told apart in any case.
+    pub(crate) fn new(capacity: u64, window: u64, entries: u32) -> Result<Self, InvalidLimit> {
+        if capacity == 0 {
+            return Err(InvalidLimit::Zero("capacity"));
+        }
+        if window == 0 {
+            return Err(InvalidLimit::Zero("window"));
+        }
+        if entries == 0 {
+            return Err(InvalidLimit::Zero("number of entries"));
+        }
+        if entries > Self::MOST_ENTRIES {
+            return Err(InvalidLimit::AboveMost {
+                what: "number of entries",
+                given: u64::from(entries),
+                most: u64::from(Self::MOST_ENTRIES),
+            });
+        }
+        Ok(Self {
+            capacity,
+            window,
+            entries,
+            cell: window.div_ceil(u64::from(entries)),
+        })
+    }
+
+    pub(crate) fn state_words(&self) -> usize {
+        Self::RING + 2 * self.slots() as usize
+    }
+
+    pub(crate) fn most_at_once(&self) -> u64 {
+        self.capacity
+    }
+
+    pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
+        // The largest sum on top of which the cost still fits.
+        let Some(admitting) = self.capacity.checked_sub(cost) else {
+            return Assessment::Refused { retry_after: None };
+        };
+        let live = self.live(state, now);
+        let Some(excess @ 1..) = live.sum().checked_sub(admitting) else {
+            return Assessment::Admissible;
+        };
+        // The oldest entries that together free the excess; the last of them decides.
+        let too_few = first_where(live.len, |index| {
+            self.total_at(state, live.head, index).wrapping_sub(live.before) >= excess
+        });
+        let decisive = too_few.min(live.len.saturating_sub(1));
+        Assessment::Refused {
+            retry_after: Some(self.expires_in(state, live.head, decisive, now)),
+        }
+    }
+
+    /// Stores four words at most. The sum of the live entries saturates.
+    pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
+        let live = self.live(state, now);
+        // Only room for the sum keeps differences of wrapping totals exact.
+        let added = cost.min(u64::MAX - live.sum());
+        if added == 0 {
+            return;
+        }
+        let total = live.total.wrapping_add(added);
+        let newest = live.len.checked_sub(1);
+        let joins = newest.is_some_and(|newest| {
+            live.len == self.slots()
+                || (live.len >= self.entries
+                    && self.time_at(state, live.head, newest) / self.cell == now.monotonic / self.cell)
+        });
+        let (index, len) = match newest {
+            Some(newest) if joins => (newest, live.len),
+            _ => (live.len, live.len + 1),
+        };
+        // Never earlier than the entry before, so that the log stays in order.
+        let time = newest
+            .map_or(0, |newest| self.time_at(state, live.head, newest))
+            .max(now.monotonic);
+        let entry = self.entry(live.head, index);
+        state.store(entry, time);
+        state.store(entry + 1, total);
+        state.store(Self::BEFORE, live.before);
+        state.store(Self::ENDS, u64::from(live.head) | (u64::from(len) << 32));
+    }
+
+    pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
+        state.store(Self::ENDS, 0);
+    }
+
+    pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
+        let live = self.live(state, now);
+        let reset_after = live
+            .len
+            .checked_sub(1)
+            .map_or(0, |newest| self.expires_in(state, live.head, newest, now));
+        Mark {
+            first: live.sum(),
+            second: reset_after,
+        }
+    }
+
+    pub(crate) fn standing(&self, mark: Mark) -> Standing {
+        Standing {
+            remaining: self.capacity.saturating_sub(mark.first),
+            reset_after: mark.second,
+        }
+    }
+
+    /// Reads the ends of the log, makes them safe, and leaves out what has expired.
+    fn live(&self, state: &(impl State + ?Sized), now: Now) -> Live {
+        let ends = state.load(Self::ENDS);
+        let head = (ends as u32) % self.slots();
+        let len = ((ends >> 32) as u32).min(self.slots());
+        let before = state.load(Self::BEFORE);
+        let Some(newest) = len.checked_sub(1) else {
+            return Live {
+                head,
+                len: 0,
+                before,
+                total: before,
+            };
+        };
+        let total = self.total_at(state, head, newest);
+        let is_live = |index| now.monotonic.saturating_sub(self.time_at(state, head, index)) < self.window;
+        // Often nothing has expired, or everything: both are seen without a search.
+        let expired = if is_live(0) {
+            return Live {
+                head,
+                len,
+                before,
+                total,
+            };
+        } else if is_live(newest) {
+            first_where(len, is_live)
+        } else {
+            len
+        };
+        let before = match expired.checked_sub(1) {
+            Some(last_expired) => self.total_at(state, head, last_expired),
+            None => before,
+        };
+        Live {
+            head: self.slot(head, expired),
+            len: len - expired,
+            before,
+            total,
+        }
+    }
+
+    /// Nanoseconds until an entry stops counting; positive.
+    fn expires_in(&self, state: &(impl State + ?Sized), head: u32, index: u32, now: Now) -> u64 {
+        let time = self.time_at(state, head, index);
+        let until = if time <= now.monotonic {
+            self.window.saturating_sub(now.monotonic - time)
+        } else {
+            self.window.saturating_add(time - now.monotonic)
+        };
+        // Live entries expire later than now; only a damaged log has others among them.
+        until.max(1)
+    }
+
+    fn slots(&self) -> u32 {
+        2 * self.entries + 1
+    }
+
+    /// The slot of the entry `index` places after the head. `head < slots`, `index <= slots`, so the sum fits.
+    fn slot(&self, head: u32, index: u32) -> u32 {
+        (head + index) % self.slots()
+    }
+
+    fn entry(&self, head: u32, index: u32) -> usize {
+        Self::RING + 2 * self.slot(head, index) as usize
+    }
+
+    fn time_at(&self, state: &(impl State + ?Sized), head: u32, index: u32) -> u64 {
+        state.load(self.entry(head, index))
+    }
+
+    fn total_at(&self, state: &(impl State + ?Sized), head: u32, index: u32) -> u64 {
+        state.load(self.entry(head, index) + 1)
+    }
+}
+
+/// The first index below `len` where a condition holds that, once true, stays true; `len` where it never does.
+/// At most 32 steps, whatever the condition answers.
+fn first_where(len: u32, condition: impl Fn(u32) -> bool) -> u32 {
+    let (mut low, mut high) = (0, len);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if condition(middle) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    low
+}

@@ -1,0 +1,218 @@
+//! The sliding window counter: a count for each of a few sub-windows, cheap at any capacity.
+
+use super::{Assessment, InvalidLimit, Mark, Now, Standing, State, StateMut};
+use crate::units::{Rounding, divide, saturate};
+
+/// About `capacity` units in any window, judged from `buckets` sub-windows in full and the one before them in part.
+///
+/// The part of the oldest sub-window's count is the share of it that the window still covers, rounded up, as if what
+/// it counted had come evenly. Capacity, window and buckets are `c`, `w` and `n` below. Then,
+/// leaving overdrafts aside:
+///
+/// - any stretch no longer than `w - w/n` holds at most `c`;
+/// - any window of `w` holds less than `2c`; what it holds above `c` is at most the count of the one sub-window that
+///   straddles its start, times the share of that sub-window that had passed out of view;
+/// - nothing is refused that would fit if every unit counted for `w + w/n`.
+///
+/// Time is scaled by `n` here, so that a sub-window is exactly `w` long whether or not `n` divides the window.
+///
+/// State: a ring of `n + 1` buckets of two words each: the number of the sub-window, counted from 1, that it
+/// belongs to, and the count. A bucket with another number than the one sought is simply an empty one, so nothing is
+/// ever swept, and zeros are empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlidingWindowCounter {
+    capacity: u64,
+    window: u64,
+    buckets: u64,
+}
+
+/// Where an instant falls: the sub-window, and how far into it in scaled nanoseconds, less than the window.
+struct Position {
+    sub_window: u64,
+    into: u64,
+}
+
+impl SlidingWindowCounter {
+    const MOST_BUCKETS: u32 = 60;
+
+    /// `window` is in nanoseconds and at least `buckets`: sub-windows last a nanosecond or longer.
+    pub(crate) fn new(capacity: u64, window: u64, buckets: u32) -> Result<Self, InvalidLimit> {
+        if capacity == 0 {
+            return Err(InvalidLimit::Zero("capacity"));
+        }
+        if window == 0 {
+            return Err(InvalidLimit::Zero("window"));
+        }
+        if buckets == 0 {
+            return Err(InvalidLimit::Zero("number of buckets"));
+        }
+        let most = u64::from(Self::MOST_BUCKETS).min(window);
+        let buckets = u64::from(buckets);
+        if buckets > most {
+            return Err(InvalidLimit::AboveMost {
+                what: "number of buckets",
+                given: buckets,
+                most,
+            });
+        }
+        Ok(Self {
+            capacity,
+            window,
+            buckets,
+        })
+    }
+
+    pub(crate) fn state_words(&self) -> usize {
+        2 * (self.buckets as usize + 1)
+    }
+
+    pub(crate) fn most_at_once(&self) -> u64 {
+        self.capacity
+    }
+
+    pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
+        // The largest estimate on top of which the cost still fits.
+        let Some(admitting) = self.capacity.checked_sub(cost) else {
+            return Assessment::Refused { retry_after: None };
+        };
+        let Position { sub_window, into } = self.position(now);
+        let mut full = self.full(state, sub_window);
+        let oldest = self.oldest(state, sub_window);
+        if full + self.weighted(oldest, into) <= u128::from(admitting) {
+            return Assessment::Admissible;
+        }
+        // The estimate never rises while nobody charges, so the first sub-window with an admitting instant has the
+        // least one. In the last of these everything known today has left the window.
+        for ahead in 0..=self.buckets + 1 {
+            let at = sub_window.saturating_add(ahead);
+            if ahead > 0 {
+                // What was the oldest of the full ones is now the one that counts in part.
+                full = full.saturating_sub(u128::from(self.oldest(state, at)));
+            }
+            let Some(room) = u128::from(admitting).checked_sub(full) else {
+                continue;
+            };
+            let into = self.first_fitting(self.oldest(state, at), room);
+            if into == self.window {
+                continue;
+            }
+            return Assessment::Refused {
+                retry_after: Some(self.until(at, into, now)),
+            };
+        }
+        Assessment::Refused { retry_after: None }
+    }
+
+    /// Stores two words. The count saturates.
+    pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
+        if cost == 0 {
+            return;
+        }
+        let sub_window = self.position(now).sub_window;
+        let counted = self.count(state, sub_window);
+        let bucket = self.bucket(sub_window);
+        state.store(bucket, sub_window.saturating_add(1));
+        state.store(bucket + 1, counted.saturating_add(cost));
+    }
+
+    pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
+        for bucket in 0..=self.buckets as usize {
+            if state.load(2 * bucket) != 0 {
+                state.store(2 * bucket, 0);
+            }
+        }
+    }
+
+    pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
+        let Position { sub_window, into } = self.position(now);
+        let estimate = self.full(state, sub_window) + self.weighted(self.oldest(state, sub_window), into);
+        if estimate == 0 {
+            return Mark::default();
+        }
+        // The last bucket that holds anything counts until the end of the sub-window in which it is the oldest.
+        let newest = (0..=self.buckets)
+            .map(|back| sub_window.saturating_sub(back))
+            .find(|&candidate| self.count(state, candidate) > 0)
+            .unwrap_or(sub_window);
+        let gone = newest.saturating_add(self.buckets + 1);
+        Mark {
+            first: saturate(estimate),
+            second: self.until(gone, 0, now),
+        }
+    }
+
+    pub(crate) fn standing(&self, mark: Mark) -> Standing {
+        Standing {
+            remaining: self.capacity.saturating_sub(mark.first),
+            reset_after: mark.second,
+        }
+    }
+
+    fn position(&self, now: Now) -> Position {
+        let scaled = u128::from(now.monotonic) * u128::from(self.buckets);
+        // The window is at least as long as there are buckets, so the quotient is at most the instant.
+        let sub_window = saturate(divide(scaled, self.window, Rounding::Down));
+        let start = u128::from(sub_window) * u128::from(self.window);
+        Position {
+            sub_window,
+            into: saturate(scaled - start),
+        }
+    }
+
+    /// Nanoseconds, rounded up and positive, until `into` scaled nanoseconds of a sub-window have passed.
+    fn until(&self, sub_window: u64, into: u64, now: Now) -> u64 {
+        let scaled = u128::from(sub_window) * u128::from(self.window) + u128::from(into);
+        let instant = divide(scaled, self.buckets, Rounding::Up);
+        saturate(instant.saturating_sub(u128::from(now.monotonic))).max(1)
+    }
+
+    /// The least scaled distance into a sub-window at which what is left of its oldest bucket fits into `room`; the
+    /// window's length where none does before its end.
+    fn first_fitting(&self, oldest: u64, room: u128) -> u64 {
+        if u128::from(oldest) <= room {
+            return 0;
+        }
+        // The part is at most `room` while oldest * (window - into) <= room * window. Here room < oldest, so the
+        // quotient is below the window.
+        let visible = divide(room * u128::from(self.window), oldest, Rounding::Down);
+        self.window - saturate(visible)
+    }
+
+    /// What of the oldest bucket counts, rounded up.
+    fn weighted(&self, oldest: u64, into: u64) -> u128 {
+        let visible = self.window - into;
+        divide(
+            u128::from(oldest) * u128::from(visible),
+            self.window,
+            Rounding::Up,
+        )
+    }
+
+    /// The counts of the `buckets` sub-windows that end with `sub_window`.
+    fn full(&self, state: &(impl State + ?Sized), sub_window: u64) -> u128 {
+        (0..self.buckets)
+            .filter_map(|back| sub_window.checked_sub(back))
+            .map(|index| u128::from(self.count(state, index)))
+            .sum()
+    }
+
+    /// The count of the sub-window before those.
+    fn oldest(&self, state: &(impl State + ?Sized), sub_window: u64) -> u64 {
+        sub_window
+            .checked_sub(self.buckets)
+            .map_or(0, |index| self.count(state, index))
+    }
+
+    fn count(&self, state: &(impl State + ?Sized), sub_window: u64) -> u64 {
+        let bucket = self.bucket(sub_window);
+        if state.load(bucket) == sub_window.saturating_add(1) {
+            state.load(bucket + 1)
+        } else {
+            0
+        }
+    }
+
+    fn bucket(&self, sub_window: u64) -> usize {
+        2 * (sub_window % (self.buckets + 1)) as usize
+    }
+}

@@ -1,0 +1,54 @@
+//! The token bucket (RFC 3290, appendix A): tokens arrive at a constant rate, up to a size.
+
+use super::leaky_bucket::LeakyBucket;
+use super::{Assessment, InvalidLimit, Mark, Now, Standing, State, StateMut};
+
+/// A bucket of `burst` tokens, refilled with `capacity` tokens per window.
+///
+/// What is written down is not the tokens that are there but those that are missing. They refill as a leaky bucket
+/// drains, so the state is a leaky bucket's: three words, zero is full, and an overdraft is simply more missing
+/// tokens than the bucket holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TokenBucket {
+    missing: LeakyBucket,
+}
+
+impl TokenBucket {
+    pub(crate) const STATE_WORDS: usize = LeakyBucket::STATE_WORDS;
+
+    /// `window` is in nanoseconds. Any three positive words can be declared.
+    pub(crate) fn new(capacity: u64, window: u64, burst: u64) -> Result<Self, InvalidLimit> {
+        Ok(Self {
+            missing: LeakyBucket::new(capacity, window, burst)?,
+        })
+    }
+
+    pub(crate) fn most_at_once(&self) -> u64 {
+        self.missing.most_at_once()
+    }
+
+    pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
+        self.missing.assess(state, now, cost)
+    }
+
+    pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
+        self.missing.charge(state, now, cost);
+    }
+
+    /// The whole tokens that came back: less than `amount` where the refill had brought some of them already.
+    pub(crate) fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, amount: u64) -> u64 {
+        self.missing.take_out(state, now, amount)
+    }
+
+    pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
+        self.missing.reset(state);
+    }
+
+    pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
+        self.missing.mark(state, now)
+    }
+
+    pub(crate) fn standing(&self, mark: Mark) -> Standing {
+        self.missing.standing(mark)
+    }
+}
