@@ -127,18 +127,28 @@ impl SegmentEngine {
             return locked.refuse(costs, None).map(Decision::Refused);
         }
         let needs_hold = set.held_limits.iter().any(|index| costs.limits & (1 << index) != 0);
-        let free = if needs_hold { locked.view.find_free_hold() } else { FreeHold::None };
-        match free {
-            FreeHold::None if needs_hold => {
-                return locked.refuse(costs, Some(RefusalReason::TableFull)).map(Decision::Refused);
-            }
-            FreeHold::Damaged => {
-                self.recount(set, &locked.view);
-                return Err(Error::Poisoned { set: set.plan.name.clone() });
-            }
-            _ => {}
+        if !needs_hold {
+            return locked.admit(costs, owner, FreeHold::None);
         }
-        locked.admit(costs, owner, free)
+        match self.find_free_hold(set, &locked)? {
+            FreeHold::None => locked.refuse(costs, Some(RefusalReason::TableFull)).map(Decision::Refused),
+            free => locked.admit(costs, owner, free),
+        }
+    }
+
+    /// A free hold, counting the table again where its list of free holds is damaged.
+    #[inline]
+    fn find_free_hold(&self, set: &SetEngine, locked: &LockedSet<'_>) -> Result<FreeHold, Error> {
+        let mut free = locked.view.find_free_hold();
+        if free == FreeHold::Damaged {
+            self.recount(set, &locked.view);
+            free = locked.view.find_free_hold();
+        }
+        if free == FreeHold::Damaged {
+            locked.view.control.poisoned.store(1, Ordering::Relaxed);
+            return Err(Error::Poisoned { set: set.plan.name.clone() });
+        }
+        Ok(free)
     }
 }
 

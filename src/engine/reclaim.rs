@@ -11,6 +11,9 @@ use crate::shm::participant::ParticipantId;
 /// The shortest time between two looks for the dead by one process.
 const SHORTEST_INTERVAL: u64 = 1_000_000;
 
+/// After this long another thread may look although the first has not come to an end.
+const LONGEST_LOOK: u64 = 1_000_000_000;
+
 /// A process spends at most one part in this many of its time on looking.
 const SHARE_OF_TIME: u64 = 20;
 
@@ -27,7 +30,13 @@ impl SegmentEngine {
         let claimed = started >= due
             && set
                 .next_probe
-                .compare_exchange(due, u64::MAX, Ordering::Relaxed, Ordering::Relaxed)
+                .compare_exchange(
+                    due,
+                    // A child forked while this thread looks inherits the word: it must not wait for ever.
+                    started.saturating_add(LONGEST_LOOK),
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                )
                 .is_ok();
         if !claimed {
             return Ok(0);

@@ -34,6 +34,12 @@ impl Region {
         Ok(Self { map: MmapOptions::new().len(size).map_raw_read_only(file)? })
     }
 
+    /// Private memory of the same size, all zeros: for a copy of what lies in another region.
+    pub(crate) fn private(size: u64) -> io::Result<Self> {
+        let size = usize::try_from(size).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        Ok(Self { map: memmap2::MmapMut::map_anon(size)?.into() })
+    }
+
     /// The size of the mapping in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.map.len() as u64
