@@ -1,0 +1,3 @@
+//! Joins rules and ground.
+
+pub(crate) mod plan;
