@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::hold::{FreeHold, HoldReference};
 use super::plan::Kind;
+use super::recover::POISONED_BY_COUNTS;
 use super::segment::{LockedSet, SegmentEngine, SetEngine};
 use super::view::JournalledState;
 use crate::error::Error;
@@ -145,7 +146,7 @@ impl SegmentEngine {
             free = locked.view.find_free_hold();
         }
         if free == FreeHold::Damaged {
-            locked.view.control.poisoned.store(1, Ordering::Relaxed);
+            locked.view.control.poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed);
             return Err(Error::Poisoned { set: set.plan.name.clone() });
         }
         Ok(free)

@@ -11,10 +11,11 @@ mod segment;
 mod settle;
 mod view;
 
-pub(crate) use acquire::{Costs, Decision, Refused, Taken, TakenLimit};
-pub(crate) use hold::HoldReference;
+pub use acquire::RefusalReason;
+pub(crate) use acquire::{AssessedLimit, Costs, Decision, Refused, Taken};
 pub(crate) use observe::{ObservedHold, SetObservation, observe};
-pub(crate) use recover::Repairs;
+pub use recover::Repairs;
 pub(crate) use reset::ResetScope;
 pub(crate) use segment::{SegmentEngine, SetEngine};
 pub(crate) use settle::{Released, SettledLimit};
+pub(crate) use view::SetView;

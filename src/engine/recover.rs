@@ -7,7 +7,14 @@ use std::sync::atomic::Ordering;
 use super::plan::Kind;
 use super::segment::{SegmentEngine, SetEngine};
 use super::view::SetView;
+use crate::error::Error;
 use crate::shm::journal::JournalState;
+
+/// The holds could not be counted: counting them again may help.
+pub(crate) const POISONED_BY_COUNTS: u64 = 1;
+
+/// The journal named words that no operation changes: what they were is lost, and only a reset helps.
+pub(crate) const POISONED_BY_JOURNAL: u64 = 2;
 
 /// What a recovery did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -59,11 +66,34 @@ impl SegmentEngine {
             repairs.recounted = true;
             self.recount(set, view);
         }
-        if !journal_is_sound || !set.is_consistent(view) {
+        if !journal_is_sound {
             repairs.poisoned = true;
-            control.poisoned.store(1, Ordering::Relaxed);
+            control.poisoned.store(POISONED_BY_JOURNAL, Ordering::Relaxed);
+        } else if !set.is_consistent(view) {
+            repairs.poisoned = true;
+            control.poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed);
         }
         repairs
+    }
+
+    /// Recovers a set now: its lock, its counts, and what the dead hold. Answers what was repaired under the lock
+    /// and how many holds were given back.
+    pub(crate) fn repair(&self, set: &SetEngine) -> Result<(Option<Repairs>, u64), Error> {
+        let (locked, mut repairs) = self.lock_and_report(set)?;
+        let view = &locked.view;
+        if !set.is_consistent(view) {
+            self.recount(set, view);
+            repairs.get_or_insert_default().recounted = true;
+        }
+        if view.control.poisoned.load(Ordering::Relaxed) == POISONED_BY_COUNTS && set.is_consistent(view) {
+            view.control.poisoned.store(0, Ordering::Relaxed);
+        }
+        if view.control.poisoned.load(Ordering::Relaxed) != 0 {
+            repairs.get_or_insert_default().poisoned = true;
+            return Ok((repairs, 0));
+        }
+        drop(locked);
+        Ok((repairs, self.reclaim(set)?))
     }
 
     /// Counts everything that follows from the holds again: what is in use, how many are active, which are free.

@@ -32,10 +32,20 @@ impl ResetScope {
 impl SegmentEngine {
     /// Replenishes limits and zeroes counters.
     pub(crate) fn reset(&self, set: &SetEngine, scope: ResetScope) -> Result<(), Error> {
-        let locked = self.lock(set)?;
+        let (locked, _) = self.lock_and_report(set)?;
+        let poisoned = &locked.view.control.poisoned;
+        if poisoned.load(Ordering::Relaxed) != 0 && scope.limits != set.all_limits() {
+            return Err(Error::Poisoned { set: set.plan.name.clone() });
+        }
         locked.view.control.reset_scope.store(scope.to_word(), Ordering::Relaxed);
         locked.view.journal.mark_reset();
         set.carry_out_reset(&locked.view);
+        if poisoned.load(Ordering::Relaxed) != 0 {
+            self.recount(set, &locked.view);
+            if set.is_consistent(&locked.view) {
+                poisoned.store(0, Ordering::Relaxed);
+            }
+        }
         Ok(())
     }
 }

@@ -15,7 +15,7 @@ use crate::clock::{boot_nanos, utc_nanos};
 use crate::error::Error;
 use crate::limit::{Now, Rule};
 use crate::shm::attach::{Attached, damaged};
-use crate::shm::geometry::{Geometry, SetGeometry, SetShape};
+use crate::shm::geometry::{SetGeometry, SetShape};
 use crate::shm::host::process_of_thread;
 use crate::shm::journal::{JournalOverflow, JournalState};
 use crate::shm::layout::{Header, MOST_LIMITS};
@@ -32,6 +32,8 @@ pub(crate) struct SetEngine {
     state_ranges: Vec<Range<usize>>,
     /// For each word of a hold's amounts, the limit it belongs to.
     pub(crate) held_limits: Vec<usize>,
+    /// The first limit without a default cost.
+    pub(crate) first_rate: Option<usize>,
     reads_utc: bool,
     /// When this process may look for dead holders again, on the boot-time clock.
     pub(crate) next_probe: AtomicU64,
@@ -43,7 +45,6 @@ pub(crate) struct SegmentEngine {
     path: PathBuf,
     region: Arc<Region>,
     pub(crate) membership: Membership,
-    pub(crate) geometry: Geometry,
     clock_offset: u64,
     lock_patience: Duration,
     sets: Vec<SetEngine>,
@@ -94,7 +95,8 @@ impl SetEngine {
             .collect();
         let reads_utc = plan.limits.iter().any(|limit| limit.rule.reads_utc());
         let held_limits = plan.held_limits();
-        Self { plan, geometry, state_ranges, held_limits, reads_utc, next_probe: AtomicU64::new(0) }
+        let first_rate = plan.limits.iter().position(|limit| limit.kind == Kind::Rate);
+        Self { plan, geometry, state_ranges, held_limits, first_rate, reads_utc, next_probe: AtomicU64::new(0) }
     }
 
     /// The name of a limit.
@@ -136,7 +138,6 @@ impl SegmentEngine {
             path: path.to_owned(),
             region: verified.region,
             membership,
-            geometry: verified.geometry,
             clock_offset,
             lock_patience,
             sets,

@@ -133,7 +133,6 @@ pub(crate) fn attach(path: &Path, trust_any_owner: bool) -> Result<Attached, Err
 pub(crate) struct Observed {
     pub(crate) verified: Verified,
     pub(crate) file: File,
-    pub(crate) size: u64,
     pub(crate) same_place: bool,
 }
 
@@ -147,7 +146,7 @@ pub(crate) fn observe(path: &Path, trust_any_owner: bool) -> Result<Observed, Er
     let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
     let identity = FileIdentity::of(&file).map_err(|errno| io_error("examine", path, errno.into()))?;
     let same_place = is_same_place(header, identity);
-    Ok(Observed { verified, file, size, same_place })
+    Ok(Observed { verified, file, same_place })
 }
 
 impl Verified {

@@ -74,7 +74,7 @@ macro_rules! shared_records {
     ($($(#[$record_doc:meta])* struct $record:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* })*) => {
         $(
             $(#[$record_doc])*
-            #[derive(FromBytes, IntoBytes)]
+            #[derive(Debug, FromBytes, IntoBytes)]
             #[repr(C)]
             pub(crate) struct $record { $($(#[$field_doc])* pub(crate) $field: $type,)* }
 
@@ -138,7 +138,7 @@ shared_records! {
         cold_starts: AtomicU64,
         /// Not zero: attached processes must stop using the segment.
         retired: AtomicU64,
-        reserved: [AtomicU64; 33],
+        reserved: [AtomicU64; 34],
     }
 
     /// One attached process. Whoever holds the file lock of the slot's byte owns the record.

@@ -18,6 +18,7 @@ use super::fork_identity::IdentityPage;
 use super::host::{ProcessOpinion, own_name, own_start_time, process_opinion};
 use super::layout::Participant;
 use super::region::{OutOfRegion, Region};
+use crate::clock::utc_nanos;
 use crate::error::Error;
 
 const SLOT_BITS: u32 = 16;
@@ -157,7 +158,7 @@ impl ParticipantTable {
     }
 
     /// Takes a slot for this process: one whose byte is free and whose last owner is dead.
-    fn join(&self, file: &File) -> Result<Option<ParticipantId>, Errno> {
+    fn join(&self, file: &File, utc: u64) -> Result<Option<ParticipantId>, Errno> {
         use std::os::fd::AsFd;
         for (slot, record) in (0..).zip(self.records().unwrap_or_default()) {
             let byte = ByteRange::participant(slot);
@@ -179,7 +180,7 @@ impl ParticipantTable {
             record.state.store(joining.to_word(), Ordering::Release);
             record.pid.store(u64::from(std::process::id()), Ordering::Relaxed);
             record.start_time.store(own_start_time(), Ordering::Relaxed);
-            record.joined_utc.store(crate::clock::utc_nanos(), Ordering::Relaxed);
+            record.joined_utc.store(utc, Ordering::Relaxed);
             store_name(record, &own_name());
             let live = ParticipantState { generation, phase: Phase::Live };
             // Readers that see the phase see the fields stored before.
@@ -280,6 +281,24 @@ impl Membership {
         &self.table
     }
 
+    /// Frees the slots of dead processes; answers how many. Joining does not need it.
+    pub(crate) fn free_dead_participants(&self) -> usize {
+        let Ok(records) = self.table.records() else { return 0 };
+        let dead = self.table.taken().into_iter().filter(|record| !self.is_alive(record.id));
+        dead.filter(|dead| {
+            let state = ParticipantState { generation: dead.id.generation, phase: dead.phase };
+            let free = ParticipantState { generation: dead.id.generation, phase: Phase::Free };
+            // Whoever joins in the slot meanwhile moves its generation on.
+            records.get(dead.id.slot as usize).is_some_and(|record| {
+                record
+                    .state
+                    .compare_exchange(state.to_word(), free.to_word(), Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+            })
+        })
+        .count()
+    }
+
     /// Takes this process's byte again if something closed the descriptor that held it. A failure is not reported:
     /// the process table still says that this process lives, and the next call tries again.
     pub(crate) fn keep_token(&self) {
@@ -350,7 +369,7 @@ impl Drop for Membership {
 
 fn join_or_explain(table: &ParticipantTable, file: &File, path: &std::path::Path) -> Result<ParticipantId, Error> {
     table
-        .join(file)
+        .join(file, utc_nanos())
         .map_err(|errno| failed("lock", path, errno))?
         .ok_or_else(|| Error::TooManyParticipants { path: path.to_owned(), capacity: table.count })
 }

@@ -1,0 +1,182 @@
+//! In what two declarations differ.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use toml::{Table, Value};
+
+use super::Declaration;
+
+/// One thing in which a declaration differs from what a segment was created with.
+///
+/// ```
+/// use std::time::Duration;
+/// use shmlimit::{Declaration, Limit, SetDeclaration};
+///
+/// let minute = Duration::from_secs(60);
+/// let declaring = |capacity: u64| {
+///     Declaration::new().set(SetDeclaration::new("openai").limit(Limit::calls("requests", capacity, minute).burst(5)))
+/// };
+/// let differences = declaring(5).differences(&declaring(10));
+/// assert_eq!(
+///     differences[0].to_string(),
+///     r#"set "openai" / limit "requests" / capacity: declared 5, in the segment 10"#,
+/// );
+/// assert_eq!(differences.len(), 1);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    path: String,
+    declared: Option<String>,
+    in_segment: Option<String>,
+}
+
+impl Difference {
+    /// Where they differ, such as `set "openai" / limit "tokens" / capacity`.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The declared value as TOML writes it, where there is one. A whole set or limit is `present`.
+    pub fn declared(&self) -> Option<&str> {
+        self.declared.as_deref()
+    }
+
+    /// The segment's value as TOML writes it, where there is one. A whole set or limit is `present`.
+    pub fn in_segment(&self) -> Option<&str> {
+        self.in_segment.as_deref()
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let declared = self.declared().unwrap_or("absent");
+        let in_segment = self.in_segment().unwrap_or("absent");
+        write!(
+            f,
+            "{}: declared {declared}, in the segment {in_segment}",
+            self.path
+        )
+    }
+}
+
+impl Declaration {
+    /// Each thing in which this declaration differs from `in_segment`, the one a segment was created with.
+    ///
+    /// Compared is what the declarations mean: `"60s"` is `"1m"`, and a default is the same written out or not.
+    /// The segment's path and mode do not count. The order of sets and of limits does, because the segment stores
+    /// them in it.
+    pub fn differences(&self, in_segment: &Self) -> Vec<Difference> {
+        let mut found = Vec::new();
+        compare_tables("", &comparable(self), &comparable(in_segment), &mut found);
+        found
+    }
+}
+
+fn comparable(declaration: &Declaration) -> Table {
+    let mut canonical = declaration.canonical();
+    canonical.segment.path = None;
+    canonical.segment.mode = None;
+    // Without the path, everything in a declaration is a number or Unicode, which a table always takes.
+    Table::try_from(&canonical).unwrap_or_default()
+}
+
+fn compare_tables(path: &str, declared: &Table, in_segment: &Table, found: &mut Vec<Difference>) {
+    let only_in_segment = in_segment.keys().filter(|key| !declared.contains_key(*key));
+    for key in declared.keys().chain(only_in_segment) {
+        match (declared.get(key), in_segment.get(key)) {
+            (Some(Value::Array(declared)), Some(Value::Array(in_segment))) => {
+                compare_named(path, key, declared, in_segment, found);
+            }
+            (declared, in_segment) => compare_values(join(path, key), declared, in_segment, found),
+        }
+    }
+}
+
+fn compare_values(
+    path: String,
+    declared: Option<&Value>,
+    in_segment: Option<&Value>,
+    found: &mut Vec<Difference>,
+) {
+    let nothing = Table::new();
+    match (declared, in_segment) {
+        (Some(Value::Table(declared)), Some(Value::Table(in_segment))) => {
+            compare_tables(&path, declared, in_segment, found);
+        }
+        // Metadata that only one of them has: entry by entry, as if the other's were empty.
+        (Some(Value::Table(declared)), None) => compare_tables(&path, declared, &nothing, found),
+        (None, Some(Value::Table(in_segment))) => compare_tables(&path, &nothing, in_segment, found),
+        _ if declared == in_segment => {}
+        _ => found.push(Difference {
+            path,
+            declared: declared.map(shown),
+            in_segment: in_segment.map(shown),
+        }),
+    }
+}
+
+/// Sets or limits: matched by name, then compared; their order counts where all of them match.
+fn compare_named(
+    path: &str,
+    key: &str,
+    declared: &[Value],
+    in_segment: &[Value],
+    found: &mut Vec<Difference>,
+) {
+    let place = |value: &Value| join(path, &format!("{key} {:?}", name(value)));
+    let present = || Some("present".to_owned());
+    let counterpart = |of: &Value, among: &[Value]| among.iter().position(|other| name(other) == name(of));
+
+    for value in declared {
+        match counterpart(value, in_segment) {
+            Some(other) => compare_values(place(value), Some(value), in_segment.get(other), found),
+            None => found.push(Difference {
+                path: place(value),
+                declared: present(),
+                in_segment: None,
+            }),
+        }
+    }
+    for value in in_segment {
+        if counterpart(value, declared).is_none() {
+            found.push(Difference {
+                path: place(value),
+                declared: None,
+                in_segment: present(),
+            });
+        }
+    }
+    let names = |values: &[Value]| values.iter().map(name).map(str::to_owned).collect::<Vec<_>>();
+    let (here, there) = (names(declared), names(in_segment));
+    let matched = here.iter().collect::<BTreeSet<_>>() == there.iter().collect::<BTreeSet<_>>();
+    if matched && here != there {
+        let order = |names: Vec<String>| Some(format!("{names:?}"));
+        let path = join(path, &format!("order of {key}s"));
+        found.push(Difference {
+            path,
+            declared: order(here),
+            in_segment: order(there),
+        });
+    }
+}
+
+fn name(value: &Value) -> &str {
+    value.get("name").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn join(path: &str, key: &str) -> String {
+    if path.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{path} / {key}")
+    }
+}
+
+/// As TOML writes it, but always in one line.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("{text:?}"),
+        other => other.to_string(),
+    }
+}

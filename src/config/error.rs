@@ -1,0 +1,164 @@
+//! What can be wrong with a declaration.
+
+use std::io;
+use std::path::PathBuf;
+
+/// What is wrong with a declaration: where, what was given, and what to do about it.
+///
+/// `place` reads like `set "openai" / limit "tokens" / window`, the same way as
+/// [`Difference::path`](crate::Difference::path).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeclarationError {
+    /// The file could not be read.
+    #[error("cannot read the declaration {}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The text is not TOML, or has a field that is unknown, missing or of the wrong type.
+    #[error("{origin} is not a declaration: {reason}")]
+    Syntax {
+        /// Where the text came from.
+        origin: String,
+        /// What is wrong and in which line, over several lines.
+        reason: String,
+    },
+    /// The declaration cannot be written as TOML, whose strings are Unicode.
+    #[error("{place}: {given} is not Unicode and cannot be written as TOML: choose another")]
+    NotUnicode {
+        /// The field.
+        place: String,
+        /// Its value, as far as it can be shown.
+        given: String,
+    },
+    /// A name is empty, too long, or has control characters.
+    #[error("{place}: {given:?} is not a name: write 1 to 64 bytes without control characters")]
+    Name {
+        /// What is named.
+        place: String,
+        /// The name.
+        given: String,
+    },
+    /// Two sets of a declaration, or two limits of a set, have the same name.
+    #[error("{place} is declared twice: give each a name of its own")]
+    Duplicate {
+        /// The second of them.
+        place: String,
+    },
+    /// A number, or the number of things declared, is out of range.
+    #[error("{place}: {given} is out of range: choose from {least} to {most}")]
+    OutOfRange {
+        /// The field.
+        place: String,
+        /// What was declared.
+        given: u64,
+        /// The least that is allowed.
+        least: u64,
+        /// The most that is allowed.
+        most: u64,
+    },
+    /// A value cannot be what the field needs.
+    #[error("{place}: {given} {problem}")]
+    Value {
+        /// The field.
+        place: String,
+        /// What was declared.
+        given: String,
+        /// What is wrong with it and what to do.
+        problem: String,
+    },
+    /// A field that the limit needs is not there.
+    #[error("{place} is missing: {advice}")]
+    Missing {
+        /// The field.
+        place: String,
+        /// What to do.
+        advice: String,
+    },
+    /// A field that has no meaning beside the others.
+    #[error("{place}: {given} has no meaning here: {advice}")]
+    Misplaced {
+        /// The field.
+        place: String,
+        /// What was declared.
+        given: String,
+        /// What to do.
+        advice: String,
+    },
+    /// What the algorithm cannot decide by, though each field may be right by itself.
+    #[error("{place}: {reason}")]
+    Unsuitable {
+        /// The limit.
+        place: String,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+}
+
+/// Where in a declaration something stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    pub(super) set: &'a str,
+    pub(super) limit: Option<&'a str>,
+}
+
+impl Place<'_> {
+    pub(super) fn here(&self) -> String {
+        let Self { set, limit } = self;
+        match limit {
+            Some(limit) => format!("set {set:?} / limit {limit:?}"),
+            None => format!("set {set:?}"),
+        }
+    }
+
+    pub(super) fn field(&self, field: &str) -> String {
+        format!("{} / {field}", self.here())
+    }
+
+    pub(super) fn value(
+        &self,
+        field: &str,
+        given: impl ToString,
+        problem: impl ToString,
+    ) -> DeclarationError {
+        DeclarationError::Value {
+            place: self.field(field),
+            given: format!("{:?}", given.to_string()),
+            problem: problem.to_string(),
+        }
+    }
+}
+
+/// Whether `given` lies in `least..=most`.
+pub(super) fn check_range(
+    place: impl FnOnce() -> String,
+    given: u64,
+    least: u64,
+    most: u64,
+) -> Result<(), DeclarationError> {
+    if (least..=most).contains(&given) {
+        Ok(())
+    } else {
+        Err(DeclarationError::OutOfRange {
+            place: place(),
+            given,
+            least,
+            most,
+        })
+    }
+}
+
+/// Whether `given` may name something.
+pub(super) fn check_name(place: impl FnOnce() -> String, given: &str) -> Result<(), DeclarationError> {
+    if (1..=64).contains(&given.len()) && !given.chars().any(char::is_control) {
+        Ok(())
+    } else {
+        Err(DeclarationError::Name {
+            place: place(),
+            given: given.to_owned(),
+        })
+    }
+}

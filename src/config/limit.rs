@@ -1,0 +1,326 @@
+//! One limit, as it is declared.
+
+use serde::{Deserialize, Serialize};
+
+use super::amount::{Amount, InvalidAmount, Scale};
+use super::window::{UtcOffset, Weekday, Window};
+use crate::engine::plan::Kind;
+
+/// How a calls or rate limit decides. `gcra` unless declared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// Theoretical arrival time: capacity per window, replenished continuously, up to the burst at once. Refunds.
+    #[default]
+    Gcra,
+    /// A bucket that refills continuously, up to the burst. Refunds.
+    TokenBucket,
+    /// A bucket that drains continuously and refuses what would overflow it. Never refunds.
+    LeakyBucket,
+    /// A counter per window; twice the capacity may pass across a boundary.
+    FixedWindow,
+    /// An exact log of what was taken: capacity in any window of that length.
+    SlidingWindow,
+    /// Sub-windows, the oldest weighted by its remaining share: cheap at any capacity.
+    SlidingWindowCounter,
+}
+
+impl Algorithm {
+    /// Whether unused cost can be given back.
+    pub(super) fn refunds(self) -> bool {
+        matches!(self, Self::Gcra | Self::TokenBucket)
+    }
+
+    /// Whether it has a burst apart from its capacity.
+    pub(super) fn has_burst(self) -> bool {
+        matches!(self, Self::Gcra | Self::TokenBucket | Self::LeakyBucket)
+    }
+}
+
+/// Where the windows of a fixed window start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Align {
+    /// At multiples of the window since the Unix epoch.
+    #[default]
+    Utc,
+    /// At the first use after the last window ended.
+    FirstUse,
+}
+
+/// What becomes of the cost that a process had reserved and not settled when it died.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum OnDeath {
+    /// It stays charged.
+    #[default]
+    Charge,
+    /// It is given back.
+    Refund,
+}
+
+/// One limit of a [`SetDeclaration`](crate::SetDeclaration).
+///
+/// A limit starts with its kind, and what has a default can be changed afterwards. Nothing is checked until the
+/// declaration is used or [validated](crate::Declaration::validate); every error then names the limit, the field
+/// and what to do.
+///
+/// ```
+/// use std::time::Duration;
+/// use shmlimit::{Algorithm, Amount, Limit, Window};
+///
+/// let minute = Duration::from_secs(60);
+/// let requests = Limit::calls("requests", 10_000, minute);
+/// let tokens = Limit::rate("tokens", 2_000_000, minute).algorithm(Algorithm::TokenBucket).burst(500_000);
+/// let in_flight = Limit::concurrency("in_flight", 64);
+/// let dollars = Limit::budget("dollars", "99.95", Window::Month).unit("0.01").utc_offset_minutes(330);
+/// let anything = Limit::calls("anything", Amount::Unlimited, minute);
+/// ```
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[must_use]
+pub struct Limit {
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    pub(super) capacity: Amount,
+    // Ray's words for a leaky bucket: `rate` per `interval` beside a capacity that is the bucket. Only read, never
+    // written: see `canonical`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rate: Option<Amount>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) interval: Option<Window>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unit: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) window: Option<Window>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) algorithm: Option<Algorithm>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) burst: Option<Amount>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) align: Option<Align>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) utc_offset: Option<UtcOffset>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) week_start: Option<Weekday>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) buckets: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) entries: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) on_death: Option<OnDeath>,
+}
+
+impl Limit {
+    /// A limit of `capacity` calls per window: a request takes one unless it names more.
+    pub fn calls(name: impl Into<String>, capacity: impl Into<Amount>, window: impl Into<Window>) -> Self {
+        Self::new(name.into(), Kind::Calls, capacity.into(), Some(window.into()))
+    }
+
+    /// A limit of `capacity` cost per window: a request names its cost and settles to the actual usage.
+    pub fn rate(name: impl Into<String>, capacity: impl Into<Amount>, window: impl Into<Window>) -> Self {
+        Self::new(name.into(), Kind::Rate, capacity.into(), Some(window.into()))
+    }
+
+    /// A limit of `capacity` spent per window, where the cost is known only afterwards: a request takes nothing
+    /// and is admitted while anything remains. It counts in a fixed window.
+    pub fn budget(name: impl Into<String>, capacity: impl Into<Amount>, window: impl Into<Window>) -> Self {
+        Self::new(name.into(), Kind::Budget, capacity.into(), Some(window.into()))
+    }
+
+    /// A limit of `capacity` held at the same time: a request takes one unless it names more, and gives it back.
+    pub fn concurrency(name: impl Into<String>, capacity: impl Into<Amount>) -> Self {
+        Self::new(name.into(), Kind::Concurrency, capacity.into(), None)
+    }
+
+    fn new(name: String, kind: Kind, capacity: Amount, window: Option<Window>) -> Self {
+        Self {
+            name,
+            kind,
+            capacity,
+            rate: None,
+            interval: None,
+            unit: None,
+            window,
+            algorithm: None,
+            burst: None,
+            align: None,
+            utc_offset: None,
+            week_start: None,
+            buckets: None,
+            entries: None,
+            on_death: None,
+        }
+    }
+
+    /// How a calls or rate limit decides; [`Algorithm::Gcra`] unless declared.
+    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = Some(algorithm);
+        self
+    }
+
+    /// How much of a [`Gcra`](Algorithm::Gcra) or [`TokenBucket`](Algorithm::TokenBucket) may be taken at once, or
+    /// how much a [`LeakyBucket`](Algorithm::LeakyBucket) holds; as much as the capacity unless declared.
+    pub fn burst(mut self, burst: impl Into<Amount>) -> Self {
+        self.burst = Some(burst.into());
+        self
+    }
+
+    /// The size of one unit of a rate or a budget, a positive decimal such as `"0.001"`; `"1"` unless declared.
+    ///
+    /// Capacity, burst and costs may then be decimals, as long as each is a whole number of units. Nothing is
+    /// rounded and no float is involved.
+    pub fn unit(mut self, unit: impl Into<String>) -> Self {
+        self.unit = Some(unit.into());
+        self
+    }
+
+    /// Where the windows of a [`FixedWindow`](Algorithm::FixedWindow) or a budget start; [`Align::Utc`] unless
+    /// declared. Calendar windows start where the calendar says.
+    pub fn align(mut self, align: Align) -> Self {
+        self.align = Some(align);
+        self
+    }
+
+    /// How many minutes east of UTC a calendar window's days begin, from -1080 to 1080; 0 unless declared.
+    pub fn utc_offset_minutes(mut self, minutes: i16) -> Self {
+        self.utc_offset = Some(UtcOffset { minutes });
+        self
+    }
+
+    /// The day on which the weeks of [`Window::Week`] begin; Monday unless declared.
+    pub fn week_start(mut self, day: Weekday) -> Self {
+        self.week_start = Some(day);
+        self
+    }
+
+    /// Into how many parts a [`SlidingWindowCounter`](Algorithm::SlidingWindowCounter) divides its window, from
+    /// 1 to 60; 10 unless declared.
+    pub fn buckets(mut self, buckets: u32) -> Self {
+        self.buckets = Some(buckets);
+        self
+    }
+
+    /// How many takings a [`SlidingWindow`](Algorithm::SlidingWindow) remembers exactly, from 1 to 65536; as many
+    /// as the capacity has units, at most 1024, unless declared.
+    pub fn entries(mut self, entries: u32) -> Self {
+        self.entries = Some(entries);
+        self
+    }
+
+    /// What becomes of the cost that a process had reserved from a rate limit and not settled when it died;
+    /// [`OnDeath::Charge`] unless declared. Only [`Gcra`](Algorithm::Gcra) and
+    /// [`TokenBucket`](Algorithm::TokenBucket) can [refund](OnDeath::Refund).
+    pub fn on_death(mut self, on_death: OnDeath) -> Self {
+        self.on_death = Some(on_death);
+        self
+    }
+
+    /// The limit's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How the limit is taken and given back.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The limit's unit, by which decimal costs become the whole units that the engine counts.
+    ///
+    /// Cannot fail once the declaration has been validated.
+    pub(crate) fn scale(&self) -> Result<Scale, InvalidAmount> {
+        self.unit.as_deref().map_or(Ok(Scale::ONE), Scale::parse)
+    }
+
+    /// The algorithm that decides, where the limit has one.
+    pub(super) fn effective_algorithm(&self) -> Option<Algorithm> {
+        match self.kind {
+            Kind::Calls | Kind::Rate => Some(self.algorithm.unwrap_or_default()),
+            Kind::Budget => Some(Algorithm::FixedWindow),
+            Kind::Concurrency => None,
+        }
+    }
+
+    /// Whether what a dead holder had reserved is given back.
+    pub(super) fn refunds_on_death(&self) -> bool {
+        self.kind == Kind::Rate && self.on_death == Some(OnDeath::Refund) && !self.capacity.is_unlimited()
+    }
+
+    /// The capacity in whole units, where it has one that can be counted.
+    pub(super) fn capacity_units(&self) -> Option<u64> {
+        self.units(&self.capacity).ok()?
+    }
+
+    /// Whole units of an amount; `None` where it is unlimited.
+    pub(super) fn units(&self, amount: &Amount) -> Result<Option<u64>, InvalidAmount> {
+        match amount {
+            Amount::Whole(whole) => self.scale()?.units_of_whole(*whole).map(Some),
+            Amount::Decimal(text) => self.scale()?.units(text).map(Some),
+            Amount::Unlimited => Ok(None),
+        }
+    }
+
+    /// The same limit with every default written out and every value written in the one canonical way, so that two
+    /// limits mean the same exactly where their canonical forms are equal.
+    ///
+    /// Total, also for limits that are not valid: what cannot be understood stays as it is.
+    pub(super) fn canonical(&self) -> Self {
+        let algorithm = self.effective_algorithm();
+        let mut limit = Self {
+            algorithm,
+            capacity: self.capacity.canonical(),
+            ..self.clone()
+        };
+        if let (Some(rate), Some(interval)) = (&self.rate, self.interval) {
+            limit.window = Some(interval);
+            limit.burst = Some(self.capacity.clone());
+            limit.capacity = if self.capacity.is_unlimited() {
+                Amount::Unlimited
+            } else {
+                rate.canonical()
+            };
+            (limit.rate, limit.interval) = (None, None);
+        }
+        if matches!(self.kind, Kind::Rate | Kind::Budget) {
+            limit.unit = self.scale().ok().map(|scale| scale.to_string()).or(limit.unit);
+        }
+        if self.kind == Kind::Rate {
+            limit.on_death = Some(self.on_death.unwrap_or_default());
+        }
+        match algorithm {
+            Some(Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket) => {
+                // An unlimited capacity has no burst, whatever was written.
+                let burst = limit.burst.as_ref().unwrap_or(&limit.capacity).canonical();
+                limit.burst = (!limit.capacity.is_unlimited()).then_some(burst);
+            }
+            Some(Algorithm::FixedWindow) => match limit.window {
+                Some(window) if window.is_calendar() => {
+                    limit.utc_offset = Some(self.utc_offset.unwrap_or_default());
+                    if window == Window::Week {
+                        limit.week_start = Some(self.week_start.unwrap_or_default());
+                    }
+                }
+                _ => limit.align = Some(self.align.unwrap_or_default()),
+            },
+            Some(Algorithm::SlidingWindow) => limit.entries = Some(self.effective_entries()),
+            Some(Algorithm::SlidingWindowCounter) => limit.buckets = Some(self.effective_buckets()),
+            None => {}
+        }
+        limit
+    }
+
+    pub(super) fn effective_buckets(&self) -> u32 {
+        self.buckets.unwrap_or(10)
+    }
+
+    pub(super) fn effective_entries(&self) -> u32 {
+        const MOST_BY_DEFAULT: u32 = 1024;
+        let by_capacity = self.capacity_units().and_then(|units| u32::try_from(units).ok());
+        self.entries
+            .unwrap_or_else(|| by_capacity.map_or(MOST_BY_DEFAULT, |units| units.min(MOST_BY_DEFAULT)))
+    }
+}

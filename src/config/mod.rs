@@ -1,0 +1,350 @@
+//! Declarations: what a segment is to hold, from TOML or from code, checked and compiled to plans.
+
+mod amount;
+mod compile;
+mod difference;
+mod error;
+mod limit;
+mod set;
+mod window;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::{fmt, fs};
+
+use serde::de::{self, Deserializer};
+use serde::ser::Serializer;
+use serde::{Deserialize, Serialize};
+
+pub use amount::Amount;
+pub use difference::Difference;
+pub use error::DeclarationError;
+use error::{check_name, check_range};
+pub use limit::{Algorithm, Align, Limit, OnDeath};
+pub use set::SetDeclaration;
+pub use window::{Weekday, Window};
+
+use crate::engine::plan::SetPlan;
+
+const MOST_SETS: u64 = 1024;
+const MOST_PARTICIPANTS: u64 = 4096;
+
+/// What a segment is to hold: its sets, and how its file is created.
+///
+/// # In code
+///
+/// ```
+/// use std::time::Duration;
+/// use shmlimit::{Algorithm, Declaration, Limit, SetDeclaration};
+///
+/// let minute = Duration::from_secs(60);
+/// let declaration = Declaration::new().participants(64).set(
+///     SetDeclaration::new("openai")
+///         .metadata("region", "us-east-1")
+///         .limit(Limit::calls("requests", 10_000, minute))
+///         .limit(Limit::rate("tokens", 2_000_000, minute).algorithm(Algorithm::TokenBucket))
+///         .limit(Limit::concurrency("in_flight", 64)),
+/// );
+/// declaration.validate()?;
+/// # Ok::<(), shmlimit::DeclarationError>(())
+/// ```
+///
+/// # In TOML
+///
+/// ```
+/// let declaration = shmlimit::Declaration::from_toml(r#"
+///     [segment]                       # all optional
+///     path = "/dev/shm/gateway.limits"
+///     mode = "0660"
+///     participants = 256
+///
+///     [[set]]
+///     name = "openai"
+///     metadata = { region = "us-east-1" }
+///
+///       [[set.limit]]
+///       name = "requests"
+///       kind = "calls"
+///       capacity = 10_000
+///       window = "60s"
+///
+///       [[set.limit]]
+///       name = "dollars"
+///       kind = "budget"
+///       unit = "0.01"
+///       capacity = "99.95"
+///       window = "calendar:month"
+///       utc_offset = "+05:30"
+///
+///       [[set.limit]]
+///       name = "in_flight"
+///       kind = "concurrency"
+///       capacity = 64
+/// "#)?;
+/// assert_eq!(declaration.sets()[0].limits().len(), 3);
+/// # Ok::<(), shmlimit::DeclarationError>(())
+/// ```
+///
+/// | `[segment]` | value | unless declared |
+/// |---|---|---|
+/// | `path` | where the file is | whoever opens it says |
+/// | `mode` | permissions in octal: `"0600"` to `"0777"`, of which the owner may read and write | `"0600"` |
+/// | `participants` | how many processes may be attached at once: 1 to 4096 | 256 |
+///
+/// | `[[set]]` (1 to 1024) | value | unless declared |
+/// |---|---|---|
+/// | `name` | 1 to 64 bytes without control characters, unique | required |
+/// | `metadata` | up to 32 strings of up to 256 bytes, with keys like names | none |
+/// | `holds` | how many permits with something to give back may be out: see [`SetDeclaration::holds`] | by capacity |
+///
+/// | `[[set.limit]]` (1 to 16 a set) | value | unless declared |
+/// |---|---|---|
+/// | `name` | as of sets | required |
+/// | `kind` | `"calls"`, `"rate"`, `"concurrency"`, `"budget"`: see [`Kind`](crate::Kind) | required |
+/// | `capacity` | at least 1, or `"unlimited"`: see [`Amount`] | required |
+/// | `window` | `"60s"`, `"1m30s"`, `"calendar:day"`...: see [`Window`] | required, but for concurrency and `"unlimited"` |
+/// | `algorithm` | `"gcra"`, `"token_bucket"`, `"leaky_bucket"`, `"fixed_window"`, `"sliding_window"`, `"sliding_window_counter"`: see [`Algorithm`] | `"gcra"` |
+/// | `burst` | gcra, token_bucket, leaky_bucket: at least 1 | the capacity |
+/// | `rate`, `interval` | leaky_bucket: another way to say `capacity` per `window`; then `capacity` is the size of the bucket, in place of `burst` | |
+/// | `align` | fixed_window, budget: `"utc"`, `"first_use"`: see [`Align`] | `"utc"` |
+/// | `utc_offset` | calendar windows: `"-18:00"` to `"+18:00"` | `"+00:00"` |
+/// | `week_start` | `"calendar:week"`: a day such as `"sunday"` | `"monday"` |
+/// | `buckets` | sliding_window_counter: 1 to 60, see [`Limit::buckets`] | 10 |
+/// | `entries` | sliding_window: 1 to 65536, see [`Limit::entries`] | the capacity, at most 1024 |
+/// | `unit` | rate, budget: the size of one unit, so that amounts may be decimals in quotes: see [`Limit::unit`] | `"1"` |
+/// | `on_death` | rate: `"charge"`, `"refund"` (gcra and token_bucket): see [`OnDeath`] | `"charge"` |
+///
+/// A field that is not in these tables is an error, and so is one that means nothing beside the others.
+///
+/// With serde, a declaration can also be a part of a program's own configuration. What serde reads is not validated
+/// yet.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[must_use]
+pub struct Declaration {
+    #[serde(default)]
+    segment: SegmentOptions,
+    #[serde(default, rename = "set")]
+    sets: Vec<SetDeclaration>,
+}
+
+impl Declaration {
+    /// A declaration of no sets yet; it needs from 1 to 1024.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a set.
+    pub fn set(mut self, set: SetDeclaration) -> Self {
+        self.sets.push(set);
+        self
+    }
+
+    /// Where the segment's file is, for programs that are given only the declaration.
+    pub fn path(mut self, path: impl Into<PathBuf>) -> Self {
+        self.segment.path = Some(path.into());
+        self
+    }
+
+    /// The permissions of the segment's file, at most 0777 and including 0600; 0600 unless declared.
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.segment.mode = Some(Octal(mode));
+        self
+    }
+
+    /// How many processes may be attached at once, from 1 to 4096; 256 unless declared.
+    pub fn participants(mut self, participants: u32) -> Self {
+        self.segment.participants = Some(participants);
+        self
+    }
+
+    /// Reads a declaration and validates it.
+    ///
+    /// # Errors
+    ///
+    /// [`DeclarationError::Syntax`] where the text is not TOML or not of the documented fields and types, and what
+    /// [`validate`](Self::validate) finds.
+    pub fn from_toml(text: &str) -> Result<Self, DeclarationError> {
+        Self::parse(text, "the text")
+    }
+
+    /// Reads a declaration from a file and validates it.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_toml`](Self::from_toml), and [`DeclarationError::Unreadable`] where the file cannot be read or is
+    /// not UTF-8.
+    pub fn from_toml_file(path: impl AsRef<Path>) -> Result<Self, DeclarationError> {
+        let path = path.as_ref();
+        let text = fs::read_to_string(path).map_err(|source| DeclarationError::Unreadable {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(&text, &path.display().to_string())
+    }
+
+    fn parse(text: &str, origin: &str) -> Result<Self, DeclarationError> {
+        let declaration: Self = toml::from_str(text).map_err(|error| DeclarationError::Syntax {
+            origin: origin.to_owned(),
+            reason: error.to_string().trim_end().to_owned(),
+        })?;
+        declaration.validate()?;
+        Ok(declaration)
+    }
+
+    /// The declaration as TOML, in the canonical form: the same text for all declarations that mean the same, with
+    /// every default written out, so that it keeps its meaning where defaults change.
+    ///
+    /// # Errors
+    ///
+    /// What [`validate`](Self::validate) finds, and [`DeclarationError::NotUnicode`] for a path that TOML cannot
+    /// express.
+    pub fn to_toml(&self) -> Result<String, DeclarationError> {
+        self.validate()?;
+        // Of what has been validated, only the path has values that TOML lacks.
+        toml::to_string(&self.canonical()).map_err(|_| DeclarationError::NotUnicode {
+            place: "segment / path".to_owned(),
+            given: format!("{:?}", self.segment.path),
+        })
+    }
+
+    /// Checks everything that can be wrong with a declaration by itself.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that is wrong, with its place and what to do about it.
+    pub fn validate(&self) -> Result<(), DeclarationError> {
+        self.compile().map(drop)
+    }
+
+    /// How the segment's file is created.
+    pub fn segment(&self) -> &SegmentOptions {
+        &self.segment
+    }
+
+    /// The sets in the order in which they were declared.
+    pub fn sets(&self) -> &[SetDeclaration] {
+        &self.sets
+    }
+
+    /// The plans that the engine decides by, in the order of the sets and their limits.
+    pub(crate) fn compile(&self) -> Result<Vec<SetPlan>, DeclarationError> {
+        self.segment.check()?;
+        check_range(|| "sets".to_owned(), self.sets.len() as u64, 1, MOST_SETS)?;
+        let mut names = HashSet::new();
+        let mut plans = Vec::with_capacity(self.sets.len());
+        for (index, set) in self.sets.iter().enumerate() {
+            check_name(|| format!("set {}", index + 1), &set.name)?;
+            if !names.insert(&set.name) {
+                return Err(DeclarationError::Duplicate {
+                    place: format!("set {:?}", set.name),
+                });
+            }
+            plans.push(set.compile()?);
+        }
+        Ok(plans)
+    }
+
+    /// The same declaration with every default written out: see [`Limit::canonical`].
+    fn canonical(&self) -> Self {
+        let segment = SegmentOptions {
+            path: self.segment.path.clone(),
+            mode: Some(Octal(self.segment.mode())),
+            participants: Some(self.segment.participants()),
+        };
+        Self {
+            segment,
+            sets: self.sets.iter().map(SetDeclaration::canonical).collect(),
+        }
+    }
+}
+
+/// How the file of a segment is created: the `[segment]` of a [`Declaration`].
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SegmentOptions {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<Octal>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    participants: Option<u32>,
+}
+
+impl SegmentOptions {
+    /// Where the file is, if the declaration says so.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// The permissions of the file.
+    pub fn mode(&self) -> u32 {
+        self.mode.map_or(0o600, |Octal(mode)| mode)
+    }
+
+    /// How many processes may be attached at once.
+    pub fn participants(&self) -> u32 {
+        self.participants.unwrap_or(256)
+    }
+
+    fn check(&self) -> Result<(), DeclarationError> {
+        check_range(
+            || "segment / participants".to_owned(),
+            self.participants().into(),
+            1,
+            MOST_PARTICIPANTS,
+        )?;
+        let mode = self.mode();
+        if mode > 0o777 || mode & 0o600 != 0o600 {
+            return Err(DeclarationError::Value {
+                place: "segment / mode".to_owned(),
+                given: Octal(mode).to_string(),
+                problem: "is not a mode for a segment: choose at most 0777, of which the owner has 0600"
+                    .to_owned(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A file mode, written as in `"0660"`.
+#[derive(Clone, Copy, Debug)]
+struct Octal(u32);
+
+impl fmt::Display for Octal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04o}", self.0)
+    }
+}
+
+impl Serialize for Octal {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Octal {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InQuotes;
+
+        impl de::Visitor<'_> for InQuotes {
+            type Value = Octal;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a mode of octal digits in quotes, such as \"0660\"")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Octal, E> {
+                let digits = !text.is_empty() && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+                let mode = digits.then(|| u32::from_str_radix(text, 8).ok()).flatten();
+                mode.map(Octal)
+                    .ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+            }
+        }
+
+        deserializer.deserialize_str(InQuotes)
+    }
+}

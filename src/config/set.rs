@@ -1,0 +1,178 @@
+//! A set of limits, as it is declared.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::{DeclarationError, Place, check_name, check_range};
+use super::limit::Limit;
+use crate::engine::plan::{Kind, SetPlan};
+
+const MOST_LIMITS: u64 = 16;
+const MOST_METADATA: u64 = 32;
+const MOST_METADATA_VALUE_BYTES: u64 = 256;
+const MOST_HOLDS: u64 = 65_536;
+/// The holds of what has no capacity to derive them from.
+const HOLDS_WITHOUT_CAPACITY: u64 = 1024;
+
+/// Limits that are taken together, in one atomic step.
+///
+/// ```
+/// use std::time::Duration;
+/// use shmlimit::{Limit, SetDeclaration};
+///
+/// let openai = SetDeclaration::new("openai")
+///     .metadata("region", "us-east-1")
+///     .limit(Limit::calls("requests", 10_000, Duration::from_secs(60)))
+///     .limit(Limit::concurrency("in_flight", 64));
+/// ```
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[must_use]
+pub struct SetDeclaration {
+    pub(super) name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) holds: Option<u32>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) metadata: BTreeMap<String, String>,
+    #[serde(default, rename = "limit")]
+    pub(super) limits: Vec<Limit>,
+}
+
+impl SetDeclaration {
+    /// A set of no limits yet; it needs from 1 to 16.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            holds: None,
+            metadata: BTreeMap::new(),
+            limits: Vec::new(),
+        }
+    }
+
+    /// Adds a limit.
+    pub fn limit(mut self, limit: Limit) -> Self {
+        self.limits.push(limit);
+        self
+    }
+
+    /// Adds an entry that every permit of the set carries: at most 32 of them, each with a key of 1 to 64 bytes
+    /// without control characters and a value of at most 256 bytes. The last value of a key counts.
+    pub fn metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.metadata.insert(key.into(), value.into());
+        self
+    }
+
+    /// How many permits may be out at once that have something to give back, from 1 to 65536.
+    ///
+    /// Such are the permits of a set with a concurrency limit, or with a rate limit that
+    /// [refunds on death](crate::OnDeath::Refund). Unless declared, as many as the capacities of the concurrency
+    /// limits add up to (1024 for each that is unlimited), at most 65536; or 1024, where only rate limits give
+    /// back. A set in which nothing gives back has none.
+    pub fn holds(mut self, holds: u32) -> Self {
+        self.holds = Some(holds);
+        self
+    }
+
+    /// The set's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The limits in the order in which they were declared.
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    pub(super) fn compile(&self) -> Result<SetPlan, DeclarationError> {
+        let place = Place {
+            set: &self.name,
+            limit: None,
+        };
+        check_range(|| place.field("limits"), self.limits.len() as u64, 1, MOST_LIMITS)?;
+        self.check_metadata(&place)?;
+
+        let mut names = HashSet::new();
+        let mut limits = Vec::with_capacity(self.limits.len());
+        for (index, limit) in self.limits.iter().enumerate() {
+            check_name(|| format!("{} / limit {}", place.here(), index + 1), &limit.name)?;
+            let place = Place {
+                limit: Some(&limit.name),
+                ..place
+            };
+            if !names.insert(&limit.name) {
+                return Err(DeclarationError::Duplicate { place: place.here() });
+            }
+            limits.push(limit.compile(&place)?);
+        }
+        Ok(SetPlan {
+            name: self.name.clone(),
+            limits,
+            metadata: Arc::new(self.metadata.clone()),
+            hold_capacity: self.hold_capacity(&place)?,
+        })
+    }
+
+    fn check_metadata(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
+        check_range(
+            || place.field("metadata"),
+            self.metadata.len() as u64,
+            0,
+            MOST_METADATA,
+        )?;
+        for (key, value) in &self.metadata {
+            check_name(|| place.field("metadata"), key)?;
+            let bytes = || format!("{} / bytes", place.field(&format!("metadata / {key:?}")));
+            check_range(bytes, value.len() as u64, 0, MOST_METADATA_VALUE_BYTES)?;
+        }
+        Ok(())
+    }
+
+    fn hold_capacity(&self, place: &Place<'_>) -> Result<u32, DeclarationError> {
+        let by_default = self.default_holds();
+        let Some(holds) = self.holds else {
+            return Ok(by_default);
+        };
+        if by_default > 0 {
+            check_range(|| place.field("holds"), holds.into(), 1, MOST_HOLDS)?;
+        } else if holds > 0 {
+            return Err(DeclarationError::Misplaced {
+                place: place.field("holds"),
+                given: holds.to_string(),
+                advice: "no limit of the set gives anything back; remove it, or add a concurrency limit"
+                    .to_owned(),
+            });
+        }
+        Ok(holds)
+    }
+
+    /// Zero exactly where nothing gives back.
+    fn default_holds(&self) -> u32 {
+        let held = self
+            .limits
+            .iter()
+            .filter(|limit| limit.kind == Kind::Concurrency)
+            .map(|limit| limit.capacity_units().unwrap_or(HOLDS_WITHOUT_CAPACITY))
+            .reduce(u64::saturating_add);
+        let refunded = || {
+            self.limits
+                .iter()
+                .any(Limit::refunds_on_death)
+                .then_some(HOLDS_WITHOUT_CAPACITY)
+        };
+        // At most 65536 by the clamp.
+        held.or_else(refunded)
+            .map_or(0, |holds| holds.clamp(1, MOST_HOLDS) as u32)
+    }
+
+    /// The same set with every default written out: see [`Limit::canonical`].
+    pub(super) fn canonical(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            holds: Some(self.holds.unwrap_or_else(|| self.default_holds())),
+            metadata: self.metadata.clone(),
+            limits: self.limits.iter().map(Limit::canonical).collect(),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Tests of declarations as a whole.

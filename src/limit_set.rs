@@ -1,0 +1,231 @@
+//! A set of limits as its users hold it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::engine::{Decision, SetEngine};
+use crate::error::Error;
+use crate::permit::{Outcome, Permit};
+use crate::refusal::{Refusal, Verdict};
+use crate::request::Request;
+use crate::segment::SharedSegment;
+
+/// A set of limits that are taken together.
+///
+/// A handle is cheap to clone, may be used by any number of threads, and stays valid in forked children.
+#[derive(Clone, Debug)]
+pub struct LimitSet {
+    shared: Arc<SharedSegment>,
+    index: usize,
+    strict: bool,
+}
+
+/// A limit of a set by position: what to use instead of a name where every nanosecond counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LimitIndex(pub(crate) usize);
+
+/// What names a limit: its name, or its [`LimitIndex`].
+pub trait LimitName: sealed::Sealed {
+    /// The position of the limit in its set.
+    #[doc(hidden)]
+    fn find(&self, set: &LimitSet) -> Option<LimitIndex>;
+    /// The name, for messages.
+    #[doc(hidden)]
+    fn display(&self) -> String;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for &str {}
+    impl Sealed for &String {}
+    impl Sealed for super::LimitIndex {}
+}
+
+impl LimitName for &str {
+    fn find(&self, set: &LimitSet) -> Option<LimitIndex> {
+        set.limit_index(self)
+    }
+
+    fn display(&self) -> String {
+        (*self).to_owned()
+    }
+}
+
+impl LimitName for &String {
+    fn find(&self, set: &LimitSet) -> Option<LimitIndex> {
+        set.limit_index(self)
+    }
+
+    fn display(&self) -> String {
+        (*self).clone()
+    }
+}
+
+impl LimitName for LimitIndex {
+    fn find(&self, set: &LimitSet) -> Option<LimitIndex> {
+        (self.0 < set.engine_set().plan.limits.len()).then_some(*self)
+    }
+
+    fn display(&self) -> String {
+        format!("number {}", self.0)
+    }
+}
+
+impl LimitSet {
+    pub(crate) fn new(shared: Arc<SharedSegment>, index: usize) -> Self {
+        Self { shared, index, strict: false }
+    }
+
+    /// Makes unknown names an error on this handle, instead of a warning.
+    #[must_use]
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.strict = strict;
+        self
+    }
+
+    /// The set's name.
+    pub fn name(&self) -> &str {
+        &self.engine_set().plan.name
+    }
+
+    /// What the set was declared with: region, endpoint, account.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.engine_set().plan.metadata
+    }
+
+    /// The names of the limits, in the order of the declaration.
+    pub fn limits(&self) -> impl Iterator<Item = &str> {
+        self.engine_set().plan.limits.iter().map(|limit| limit.name.as_str())
+    }
+
+    /// The position of the limit of that name.
+    pub fn limit_index(&self, name: &str) -> Option<LimitIndex> {
+        self.engine_set().plan.limits.iter().position(|limit| limit.name == name).map(LimitIndex)
+    }
+
+    /// A request that takes every limit with its default: one of each calls and concurrency limit, nothing of a
+    /// budget. A rate limit has no default and must be named: see [`Request::with`].
+    pub fn request(&self) -> Request {
+        Request::new(self)
+    }
+
+    /// Takes everything that the request names, or nothing, and answers at once.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().set(
+    /// #     SetDeclaration::new("openai").limit(Limit::rate("tokens", 10_000, Duration::from_secs(60))));
+    /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+    /// let openai = segment.set("openai")?;
+    /// let request = openai.request().with("tokens", 1_500)?;
+    /// match openai.try_acquire(&request)? {
+    ///     shmlimit::Outcome::Admitted(mut permit) => {
+    ///         let settlement = permit.settle([("tokens", 900)])?;
+    ///         assert_eq!(settlement.refunded("tokens"), 600);
+    ///     }
+    ///     shmlimit::Outcome::Refused(refusal) => println!("{refusal}"),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CostRequired`] and [`Error::NeverAdmissible`] for requests that no waiting could help,
+    /// [`Error::ForeignRequest`], [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`]. A refusal is no
+    /// error.
+    #[inline]
+    pub fn try_acquire(&self, request: &Request) -> Result<Outcome<'_>, Error> {
+        let costs = request.costs_for(self)?;
+        Ok(match self.shared.engine.try_acquire(self.engine_set(), costs)? {
+            Decision::Admitted(taken) => Outcome::Admitted(Permit::new(self, taken)),
+            Decision::Refused(refused) => Outcome::Refused(Refusal::new(self, refused)),
+        })
+    }
+
+    /// What each limit would say to the request now. Takes and counts nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_acquire`](Self::try_acquire), but a cost that can never be admitted is answered, not an error.
+    pub fn peek(&self, request: &Request) -> Result<Vec<Verdict<'_>>, Error> {
+        let costs = request.costs_for(self)?;
+        let assessed = self.shared.engine.peek(self.engine_set(), costs)?;
+        Ok(assessed.iter().map(|limit| Verdict::of(self, limit)).collect())
+    }
+
+    #[inline]
+    pub(crate) fn engine_set(&self) -> &SetEngine {
+        &self.shared.engine.sets()[self.index]
+    }
+
+    #[inline]
+    pub(crate) fn shared(&self) -> &SharedSegment {
+        &self.shared
+    }
+
+    /// Whether both handles are of the same set of the same attachment.
+    #[inline]
+    pub(crate) fn is_same_set(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared) && self.index == other.index
+    }
+
+    /// A request that names nothing cannot be used where a rate limit needs a cost.
+    #[inline]
+    pub(crate) fn require_no_cost(&self) -> Result<(), Error> {
+        match self.engine_set().first_rate {
+            None => Ok(()),
+            Some(index) => Err(Error::CostRequired {
+                set: self.name().to_owned(),
+                limit: self.engine_set().limit_name(index),
+            }),
+        }
+    }
+
+    /// A decimal amount of a limit, in units.
+    pub(crate) fn units(&self, index: usize, natural: &str) -> Result<u64, Error> {
+        let declared = self.shared.declaration.sets().get(self.index).and_then(|set| set.limits().get(index));
+        let units = declared.map(|limit| limit.scale().and_then(|scale| scale.units(natural)));
+        match units {
+            Some(Ok(units)) => Ok(units),
+            Some(Err(error)) => Err(Error::InvalidAmount {
+                set: self.name().to_owned(),
+                limit: self.engine_set().limit_name(index),
+                given: natural.to_owned(),
+                why: error.to_string(),
+            }),
+            None => Err(self.unknown_limit(format!("number {index}"))),
+        }
+    }
+
+    pub(crate) fn require_index(&self, name: &str) -> Result<usize, Error> {
+        self.limit_index(name).map(|LimitIndex(index)| index).ok_or_else(|| self.unknown_limit(name.to_owned()))
+    }
+
+    /// The position of a named limit. An unknown name is an error on a strict handle; otherwise it is counted,
+    /// warned about once, and skipped.
+    pub(crate) fn resolve(&self, name: &impl LimitName) -> Result<Option<usize>, Error> {
+        if let Some(LimitIndex(index)) = name.find(self) {
+            return Ok(Some(index));
+        }
+        let name = name.display();
+        self.shared.engine.count_unknown_name(self.engine_set());
+        if self.strict {
+            return Err(self.unknown_limit(name));
+        }
+        if self.shared.is_first_warning(self.index, &name) {
+            #[cfg(feature = "tracing")]
+            tracing::warn!(set = self.name(), limit = name, "skipped a limit that the set does not have");
+        }
+        Ok(None)
+    }
+
+    fn unknown_limit(&self, limit: String) -> Error {
+        Error::UnknownLimit {
+            set: self.name().to_owned(),
+            limit,
+            known: self.limits().map(str::to_owned).collect(),
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! What an admitted request holds.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+
+use arrayvec::ArrayVec;
+
+use crate::engine::plan::Kind;
+use crate::engine::{Released, SettledLimit, Taken};
+use crate::error::Error;
+use crate::limit_set::{LimitName, LimitSet};
+use crate::refusal::{Refusal, Verdict};
+use crate::shm::layout::MOST_LIMITS;
+
+/// The answer to a request. Neither is an error.
+// The larger variant is the one that the hot path returns, and a box would cost an allocation.
+#[allow(clippy::large_enum_variant)]
+#[derive(Debug)]
+#[must_use]
+pub enum Outcome<'a> {
+    /// Everything was taken.
+    Admitted(Permit<'a>),
+    /// Nothing was taken.
+    Refused(Refusal<'a>),
+}
+
+impl<'a> Outcome<'a> {
+    /// The permit, or the refusal as the error of a `Result`.
+    ///
+    /// # Errors
+    ///
+    /// The refusal.
+    #[allow(clippy::result_large_err)]
+    pub fn permit(self) -> Result<Permit<'a>, Refusal<'a>> {
+        match self {
+            Self::Admitted(permit) => Ok(permit),
+            Self::Refused(refusal) => Err(refusal),
+        }
+    }
+
+    /// Whether everything was taken.
+    pub fn is_admitted(&self) -> bool {
+        matches!(self, Self::Admitted(_))
+    }
+}
+
+/// What an admitted request holds. Dropping it gives concurrency back and keeps what was charged.
+///
+/// It may be moved to another thread. It never crosses a fork: in a forked child it does nothing, and what it holds
+/// stays the parent's.
+#[derive(Debug)]
+#[must_use = "a permit that is dropped at once holds nothing"]
+pub struct Permit<'a> {
+    set: SetReference<'a>,
+    taken: Taken,
+    progress: Progress,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Reserved,
+    Settled,
+    Released,
+}
+
+/// A set that is borrowed for as long as the caller's handle lives, or a handle of the permit's own.
+#[derive(Debug)]
+enum SetReference<'a> {
+    Borrowed(&'a LimitSet),
+    // Boxed, so that the borrowed form, which the hot path moves about, stays small.
+    Owned(Box<LimitSet>),
+}
+
+impl Deref for SetReference<'_> {
+    type Target = LimitSet;
+
+    #[inline]
+    fn deref(&self) -> &LimitSet {
+        match self {
+            Self::Borrowed(set) => set,
+            Self::Owned(set) => set,
+        }
+    }
+}
+
+impl<'a> Permit<'a> {
+    #[inline]
+    pub(crate) fn new(set: &'a LimitSet, taken: Taken) -> Self {
+        Self { set: SetReference::Borrowed(set), taken, progress: Progress::Reserved }
+    }
+
+    /// A permit that keeps the segment attached by itself, for tasks and threads that outlive the set's handle.
+    pub fn into_owned(mut self) -> Permit<'static> {
+        let owned = Permit {
+            set: SetReference::Owned(Box::new((*self.set).clone())),
+            taken: self.taken.clone(),
+            progress: self.progress,
+        };
+        // What it held is the other's from here on: dropping this one must do nothing.
+        self.taken.hold = None;
+        self.progress = Progress::Released;
+        owned
+    }
+
+    /// Replaces reserved costs by actual ones, for all named limits at once. Concurrency stays held until the permit
+    /// is dropped or released.
+    ///
+    /// Less than reserved is refunded where the algorithm allows, more is charged although it may exceed the limit.
+    /// A budget is debited. Limits that the permit did not take, and calls limits of which it took only one, are
+    /// skipped; what is not named keeps its reserved cost.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AlreadySettled`], [`Error::AlreadyReleased`], [`Error::InheritedPermit`] in a forked child,
+    /// [`Error::UnknownLimit`] on a strict handle, [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`].
+    /// After an error nothing has been settled, and it can be tried again.
+    pub fn settle<N: LimitName>(
+        &mut self,
+        actual: impl IntoIterator<Item = (N, u64)>,
+    ) -> Result<Settlement<'_>, Error> {
+        let set = self.set.name();
+        match self.progress {
+            Progress::Reserved => {}
+            Progress::Settled => return Err(Error::AlreadySettled { set: set.to_owned() }),
+            Progress::Released => return Err(Error::AlreadyReleased { set: set.to_owned() }),
+        }
+        if !self.is_own() {
+            return Err(Error::InheritedPermit { set: set.to_owned() });
+        }
+        let mut usage: ArrayVec<(usize, u64), MOST_LIMITS> = ArrayVec::new();
+        for (name, used) in actual {
+            let Some(index) = self.set.resolve(&name)? else { continue };
+            if !self.settles(index) {
+                continue;
+            }
+            match usage.iter_mut().find(|(named, _)| *named == index) {
+                Some((_, earlier)) => *earlier = used,
+                None => usage.push((index, used)),
+            }
+        }
+        let limits = self.set.shared().engine.settle(self.set.engine_set(), &self.taken, &usage)?;
+        self.progress = Progress::Settled;
+        Ok(Settlement { set: &self.set, limits })
+    }
+
+    /// Gives back what the permit holds; more than once does nothing more.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Reclaimed`] where what it held had been taken back because this process was taken for dead; nothing
+    /// is changed then. [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`], after which it still holds
+    /// what it held, and releasing or dropping it tries again.
+    pub fn release(&mut self) -> Result<(), Error> {
+        if !self.is_own() {
+            return Ok(());
+        }
+        let set = self.set.engine_set();
+        let engine = &self.set.shared().engine;
+        if let Some(hold) = self.taken.hold {
+            let released = engine.release(set, hold, self.taken.owner)?;
+            self.taken.hold = None;
+            if released == Released::WasReclaimed {
+                self.progress = Progress::Released;
+                return Err(Error::Reclaimed { set: set.plan.name.clone() });
+            }
+        }
+        if self.progress == Progress::Reserved {
+            let rates = self.taken.limits.iter().filter(|limit| {
+                limit.cost > 0 && set.plan.limits.get(limit.index).is_some_and(|plan| plan.kind == Kind::Rate)
+            });
+            for limit in rates {
+                engine.count_unsettled(set, limit.index);
+            }
+        }
+        self.progress = Progress::Released;
+        Ok(())
+    }
+
+    /// What the set was declared with: region, endpoint, account.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        self.set.metadata()
+    }
+
+    /// The units taken of each limit, by name.
+    pub fn taken(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.taken
+            .limits
+            .iter()
+            .filter_map(|limit| Some((self.set.limits().nth(limit.index)?, limit.cost)))
+    }
+
+    /// How each limit stood just after it was taken.
+    pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'_>> {
+        self.taken.limits.iter().map(|limit| Verdict::admitted(&self.set, limit.index, limit.mark))
+    }
+
+    /// Whether this process took the permit, and not one that forked it.
+    fn is_own(&self) -> bool {
+        self.set.shared().engine.membership.is_current(self.taken.owner)
+    }
+
+    /// Whether settling the limit means something.
+    fn settles(&self, index: usize) -> bool {
+        let Some(taken) = self.taken.limits.iter().find(|limit| limit.index == index) else { return false };
+        match self.set.engine_set().plan.limits.get(index).map(|limit| limit.kind) {
+            Some(Kind::Rate | Kind::Budget) => true,
+            Some(Kind::Calls) => taken.cost > 1,
+            Some(Kind::Concurrency) | None => false,
+        }
+    }
+}
+
+impl Drop for Permit<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.progress == Progress::Released {
+            return;
+        }
+        // Nobody is left to tell. What could not be given back is reclaimed when this process ends.
+        if let Err(_error) = self.release() {
+            #[cfg(feature = "tracing")]
+            tracing::warn!(set = self.set.name(), error = %_error, "a dropped permit could not be released");
+        }
+    }
+}
+
+/// What settling a permit changed.
+#[derive(Clone, Debug)]
+pub struct Settlement<'a> {
+    set: &'a LimitSet,
+    limits: ArrayVec<SettledLimit, MOST_LIMITS>,
+}
+
+impl Settlement<'_> {
+    /// Units of the limit that were given back.
+    pub fn refunded(&self, limit: impl LimitName) -> u64 {
+        self.find(&limit).map_or(0, |settled| settled.refunded)
+    }
+
+    /// Units of the limit that were used, and charged, above what was reserved.
+    pub fn overdraft(&self, limit: impl LimitName) -> u64 {
+        self.find(&limit).map_or(0, |settled| settled.overdraft)
+    }
+
+    fn find(&self, limit: &impl LimitName) -> Option<&SettledLimit> {
+        let index = limit.find(self.set)?;
+        self.limits.iter().find(|settled| settled.index == index.0)
+    }
+}

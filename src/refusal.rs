@@ -1,0 +1,102 @@
+//! What the limits say when they say no, and how they stand.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::engine::{AssessedLimit, RefusalReason, Refused};
+use crate::limit::{Assessment, Mark};
+use crate::limit_set::LimitSet;
+
+/// A request was refused: nothing was taken.
+#[derive(Clone, Debug)]
+pub struct Refusal<'a> {
+    set: &'a LimitSet,
+    refused: Refused,
+}
+
+impl<'a> Refusal<'a> {
+    pub(crate) fn new(set: &'a LimitSet, refused: Refused) -> Self {
+        Self { set, refused }
+    }
+
+    /// The limit that bound; none where every [hold](crate::SetDeclaration::holds) of the set was taken.
+    ///
+    /// Of several, one that time alone cannot heal, else the one that takes longest.
+    pub fn binding(&self) -> Option<&'a str> {
+        name(self.set, self.refused.binding?)
+    }
+
+    /// Why.
+    pub fn reason(&self) -> RefusalReason {
+        self.refused.reason
+    }
+
+    /// After how long the request would be admitted if nobody else took anything: never before, always at exactly
+    /// that instant. None where time alone does not help.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.refused.retry_after.map(Duration::from_nanos)
+    }
+
+    /// What each requested limit said.
+    pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'a>> {
+        self.refused.limits.iter().map(|limit| Verdict::of(self.set, limit))
+    }
+}
+
+impl fmt::Display for Refusal<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "set `{}` refused", self.set.name())?;
+        match self.binding() {
+            Some(limit) => write!(f, " by limit `{limit}`")?,
+            None => write!(f, ": all of its holds are taken")?,
+        }
+        match self.retry_after() {
+            Some(wait) => write!(f, ", retry after {wait:?}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What one limit says, and how it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Verdict<'a> {
+    /// The limit's name.
+    pub limit: &'a str,
+    /// Whether the limit admits the cost.
+    pub admitted: bool,
+    /// Units that could be taken at once. What was just taken is not among them.
+    pub remaining: u64,
+    /// Zero if admitted; otherwise after how long the cost would be, if nobody else took anything, or none where time
+    /// alone does not help.
+    pub retry_after: Option<Duration>,
+    /// Until the limit is completely replenished, if nobody takes anything.
+    pub reset_after: Duration,
+}
+
+impl<'a> Verdict<'a> {
+    pub(crate) fn of(set: &'a LimitSet, limit: &AssessedLimit) -> Self {
+        let verdict = Self::admitted(set, limit.index, limit.mark);
+        match limit.assessment {
+            Assessment::Admissible => verdict,
+            Assessment::Refused { retry_after } => {
+                Self { admitted: false, retry_after: retry_after.map(Duration::from_nanos), ..verdict }
+            }
+        }
+    }
+
+    pub(crate) fn admitted(set: &'a LimitSet, index: usize, mark: Mark) -> Self {
+        let standing = set.engine_set().plan.limits.get(index).map(|limit| limit.rule.standing(mark));
+        Self {
+            limit: name(set, index).unwrap_or_default(),
+            admitted: true,
+            remaining: standing.map_or(0, |standing| standing.remaining),
+            retry_after: Some(Duration::ZERO),
+            reset_after: Duration::from_nanos(standing.map_or(0, |standing| standing.reset_after)),
+        }
+    }
+}
+
+fn name(set: &LimitSet, index: usize) -> Option<&str> {
+    set.engine_set().plan.limits.get(index).map(|limit| limit.name.as_str())
+}

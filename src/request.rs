@@ -1,0 +1,119 @@
+//! What to take, with names resolved once.
+
+use crate::engine::Costs;
+use crate::engine::plan::Kind;
+use crate::error::Error;
+use crate::limit_set::{LimitName, LimitSet};
+use crate::shm::layout::MOST_LIMITS;
+
+/// What to take from a set. Prepared once and used any number of times; its costs are cheap to change.
+///
+/// A request that names nothing takes every limit with its default. One that names something takes what it names,
+/// and one of every calls and concurrency limit that it does not name; rate limits that it does not name are not
+/// taken. Budgets are always asked; a cost named for one is debited at once.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+/// # let folder = tempfile::tempdir()?;
+/// # let declaration = Declaration::new().set(SetDeclaration::new("openai")
+/// #     .limit(Limit::calls("requests", 10, Duration::from_secs(60)))
+/// #     .limit(Limit::rate("tokens", 10_000, Duration::from_secs(60))));
+/// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+/// let openai = segment.set("openai")?;
+/// let tokens = openai.limit_index("tokens").expect("declared");
+/// let mut request = openai.request().with("tokens", 0)?;
+/// for estimate in [800, 1_500] {
+///     request.set(tokens, estimate)?; // compares no strings
+///     let permit = openai.try_acquire(&request)?.permit();
+///     assert!(permit.is_ok());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Request {
+    set: LimitSet,
+    costs: Costs,
+    names_something: bool,
+}
+
+impl Request {
+    pub(crate) fn new(set: &LimitSet) -> Self {
+        let mut costs = Costs { limits: 0, amounts: [0; MOST_LIMITS] };
+        for (index, limit) in set.engine_set().plan.limits.iter().enumerate() {
+            let default = match limit.kind {
+                Kind::Calls | Kind::Concurrency => 1,
+                Kind::Budget => 0,
+                Kind::Rate => continue,
+            };
+            costs.limits |= 1 << index;
+            costs.amounts[index] = default;
+        }
+        Self { set: set.clone(), costs, names_something: false }
+    }
+
+    /// Names a limit and what to take of it, in units. Zero asks without taking.
+    ///
+    /// # Errors
+    ///
+    /// As [`set`](Self::set).
+    pub fn with(mut self, limit: impl LimitName, cost: u64) -> Result<Self, Error> {
+        self.set(limit, cost)?;
+        Ok(self)
+    }
+
+    /// Names a limit and what to take of it as a decimal in natural units, exactly: `"1.5"` of a limit whose unit
+    /// is `"0.001"` are 1500 units.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidAmount`] where it is no whole number of units, and as [`set`](Self::set).
+    pub fn with_decimal(mut self, limit: impl LimitName, cost: &str) -> Result<Self, Error> {
+        let Some(index) = self.set.resolve(&limit)? else {
+            self.names_something = true;
+            return Ok(self);
+        };
+        let units = self.set.units(index, cost)?;
+        self.put(index, units);
+        Ok(self)
+    }
+
+    /// Names a limit, or changes what to take of it, in units.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownLimit`] where the set's handle is strict; otherwise an unknown name is skipped, counted, and
+    /// warned about once.
+    #[inline]
+    pub fn set(&mut self, limit: impl LimitName, cost: u64) -> Result<(), Error> {
+        match limit.find(&self.set) {
+            Some(index) => self.put(index.0, cost),
+            None => {
+                self.set.resolve(&limit)?;
+                self.names_something = true;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn put(&mut self, index: usize, cost: u64) {
+        self.names_something = true;
+        if let Some(amount) = self.costs.amounts.get_mut(index) {
+            *amount = cost;
+            self.costs.limits |= 1 << index;
+        }
+    }
+
+    /// What to take, if the request may be used on `set`.
+    #[inline]
+    pub(crate) fn costs_for(&self, set: &LimitSet) -> Result<&Costs, Error> {
+        if !self.set.is_same_set(set) {
+            return Err(Error::ForeignRequest { set: set.name().to_owned() });
+        }
+        if !self.names_something {
+            set.require_no_cost()?;
+        }
+        Ok(&self.costs)
+    }
+}

@@ -1,0 +1,374 @@
+//! A segment as its users hold it.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::config::Declaration;
+use crate::engine::plan::SetPlan;
+use crate::engine::{Repairs, ResetScope, SegmentEngine};
+use crate::error::Error;
+use crate::limit_set::LimitSet;
+use crate::shm::attach::{Verified, attach};
+use crate::shm::create::{Blueprint, create};
+use crate::shm::geometry::Geometry;
+use crate::snapshot::{SegmentSnapshot, SnapshotSource};
+
+/// How long an operation waits for the lock of a set before it says that the holder is stuck.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often `open_or_create` may find the segment created and removed again by others.
+const CREATION_ATTEMPTS: usize = 100;
+
+/// What the handles of one attached segment share.
+#[derive(Debug)]
+pub(crate) struct SharedSegment {
+    pub(crate) engine: SegmentEngine,
+    pub(crate) declaration: Declaration,
+    /// The unknown names that were warned about, by set and name.
+    warned: Mutex<HashSet<(usize, String)>>,
+}
+
+impl SharedSegment {
+    /// Whether this is the first time that this process meets the name. In doubt it is not: a child may have
+    /// inherited the lock while another thread of its parent held it.
+    pub(crate) fn is_first_warning(&self, set: usize, name: &str) -> bool {
+        self.warned.try_lock().is_ok_and(|mut warned| warned.insert((set, name.to_owned())))
+    }
+}
+
+/// A segment that this process is attached to.
+///
+/// A handle is cheap to clone, may be used by any number of threads, and stays valid in forked children: a child
+/// becomes a participant of its own at its first use. The process stays attached until the last handle, set and
+/// [owned permit](crate::Permit::into_owned) is dropped.
+///
+/// ```
+/// use std::time::Duration;
+/// use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("api.limits");
+/// let declaration = Declaration::new().set(
+///     SetDeclaration::new("api")
+///         .limit(Limit::calls("requests", 100, Duration::from_secs(1)))
+///         .limit(Limit::concurrency("in_flight", 8)),
+/// );
+/// let segment = Segment::open_or_create(&path, &declaration)?; // any number of processes at once
+/// let api = segment.set("api")?;
+/// let permit = api.try_acquire(&api.request())?.permit().expect("nobody else took anything");
+/// drop(permit); // gives the concurrency back
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Segment {
+    shared: Arc<SharedSegment>,
+}
+
+/// How to open or create a segment.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// let segment = shmlimit::OpenOptions::new().lock_timeout(Duration::from_millis(500)).open("/dev/shm/api.limits")?;
+/// # Ok::<(), shmlimit::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct OpenOptions {
+    lock_timeout: Duration,
+    trust_any_owner: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self { lock_timeout: LOCK_PATIENCE, trust_any_owner: false }
+    }
+}
+
+impl OpenOptions {
+    /// The defaults: wait 2 seconds for a lock, trust only files that nobody else could have planted.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How long an operation waits for the lock of a set before it answers [`Error::LockStuck`]; 2 seconds unless
+    /// set. Locks are held for well under a microsecond, so only a stopped or dumping process is met.
+    pub fn lock_timeout(mut self, timeout: Duration) -> Self {
+        self.lock_timeout = timeout;
+        self
+    }
+
+    /// Whether to accept a file that anybody may write, or that belongs to another user in a folder that others may
+    /// write. Whoever can write the file can bring every process that uses it down.
+    pub fn trust_any_owner(mut self, trust: bool) -> Self {
+        self.trust_any_owner = trust;
+        self
+    }
+
+    /// Opens a segment that exists.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotFound`], and whatever makes the file unusable: see the variants of [`Error`].
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Segment, Error> {
+        self.open_absolute(&absolute(path.as_ref())?)
+    }
+
+    /// Creates a segment and opens it. Its space is allocated in full.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AlreadyExists`], [`Error::NoSpace`], [`Error::Declaration`], and what the system says.
+    pub fn create(&self, path: impl AsRef<Path>, declaration: &Declaration) -> Result<Segment, Error> {
+        let path = absolute(path.as_ref())?;
+        create_file(&path, declaration)?;
+        self.open_absolute(&path)
+    }
+
+    /// Opens the segment, or creates it. Any number of processes may do so at once with the same declaration.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ConfigMismatch`] where the segment exists with another declaration, and as
+    /// [`open`](Self::open) and [`create`](Self::create).
+    pub fn open_or_create(&self, path: impl AsRef<Path>, declaration: &Declaration) -> Result<Segment, Error> {
+        let path = absolute(path.as_ref())?;
+        declaration.validate()?;
+        for _ in 0..CREATION_ATTEMPTS {
+            match self.open_absolute(&path) {
+                Ok(segment) => {
+                    let differences = declaration.differences(segment.declaration());
+                    return if differences.is_empty() {
+                        Ok(segment)
+                    } else {
+                        let differences = differences.iter().map(ToString::to_string).collect();
+                        Err(Error::ConfigMismatch { path, differences })
+                    };
+                }
+                Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            match create_file(&path, declaration) {
+                Ok(()) | Err(Error::AlreadyExists { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::NotFound { path })
+    }
+
+    fn open_absolute(&self, path: &Path) -> Result<Segment, Error> {
+        let attached = attach(path, self.trust_any_owner)?;
+        let (declaration, plans) = compile_definitions(&attached.verified, path)?;
+        let engine = SegmentEngine::new(path, attached, plans, self.lock_timeout);
+        Ok(Segment { shared: Arc::new(SharedSegment { engine, declaration, warned: Mutex::default() }) })
+    }
+}
+
+impl Segment {
+    /// Opens a segment that exists: [`OpenOptions::open`] with the defaults.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenOptions::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        OpenOptions::new().open(path)
+    }
+
+    /// Creates a segment and opens it: [`OpenOptions::create`] with the defaults.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenOptions::create`].
+    pub fn create(path: impl AsRef<Path>, declaration: &Declaration) -> Result<Self, Error> {
+        OpenOptions::new().create(path, declaration)
+    }
+
+    /// Opens the segment, or creates it: [`OpenOptions::open_or_create`] with the defaults.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenOptions::open_or_create`].
+    pub fn open_or_create(path: impl AsRef<Path>, declaration: &Declaration) -> Result<Self, Error> {
+        OpenOptions::new().open_or_create(path, declaration)
+    }
+
+    /// The set of that name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownSet`], which names the sets there are.
+    pub fn set(&self, name: &str) -> Result<LimitSet, Error> {
+        let sets = self.shared.engine.sets();
+        match sets.iter().position(|set| set.plan.name == name) {
+            Some(index) => Ok(LimitSet::new(Arc::clone(&self.shared), index)),
+            None => Err(Error::UnknownSet {
+                name: name.to_owned(),
+                known: sets.iter().map(|set| set.plan.name.clone()).collect(),
+            }),
+        }
+    }
+
+    /// Every set, in the order of the declaration.
+    pub fn sets(&self) -> impl Iterator<Item = LimitSet> + '_ {
+        (0..self.shared.engine.sets().len()).map(|index| LimitSet::new(Arc::clone(&self.shared), index))
+    }
+
+    /// What the segment was created with. Path and mode are not part of it.
+    pub fn declaration(&self) -> &Declaration {
+        &self.shared.declaration
+    }
+
+    /// The file, as an absolute path.
+    pub fn path(&self) -> &Path {
+        self.shared.engine.path()
+    }
+
+    /// A copy of everything, taken without a lock.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where there is no memory for the copy.
+    pub fn snapshot(&self) -> Result<SegmentSnapshot, Error> {
+        let engine = &self.shared.engine;
+        SnapshotSource {
+            path: engine.path(),
+            region: engine.region(),
+            sets: engine.sets(),
+            declaration: &self.shared.declaration,
+            table: engine.membership.table(),
+            is_alive: &|id| engine.membership.is_alive(id),
+            clock_offset: engine.clock_offset(),
+            same_place: true,
+        }
+        .take()
+    }
+
+    /// Sets right what dead processes left behind: locks, half-done operations, holds, participant slots. All of it
+    /// happens by itself when somebody needs it; this does it now, and says what it did.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Retired`]. A set whose lock cannot be taken is reported in its entry and does not stop the others.
+    pub fn recover(&self) -> Result<RecoveryReport, Error> {
+        let engine = &self.shared.engine;
+        let mut sets = Vec::new();
+        for set in engine.sets() {
+            let (repairs, reclaimed, problem) = match engine.repair(set) {
+                Ok((repairs, reclaimed)) => (repairs, reclaimed, None),
+                Err(error @ Error::Retired { .. }) => return Err(error),
+                Err(error) => (None, 0, Some(error.to_string())),
+            };
+            sets.push(SetRecovery { set: set.plan.name.clone(), repairs, reclaimed, problem });
+        }
+        let freed_participants = engine.membership.free_dead_participants();
+        Ok(RecoveryReport { sets, freed_participants })
+    }
+
+    /// Marks the segment as no longer to be used: every later operation, of any process, answers
+    /// [`Error::Retired`]. The file stays.
+    ///
+    /// # Errors
+    ///
+    /// None that can be provoked; the signature leaves room.
+    pub fn retire(&self) -> Result<(), Error> {
+        self.shared.engine.retire()
+    }
+}
+
+/// What [`Segment::recover`] did.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct RecoveryReport {
+    /// Each set in the order of the declaration.
+    pub sets: Vec<SetRecovery>,
+    /// Participant slots of dead processes that are free now.
+    pub freed_participants: usize,
+}
+
+/// What [`Segment::recover`] did with one set.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct SetRecovery {
+    /// The set's name.
+    pub set: String,
+    /// What was repaired under the lock; none where there was nothing to repair.
+    pub repairs: Option<Repairs>,
+    /// Holds that were given back for dead processes.
+    pub reclaimed: u64,
+    /// Why the set could not be recovered.
+    pub problem: Option<String>,
+}
+
+impl LimitSet {
+    /// Replenishes the limits of these names (all of them, where none is named) and, with `counters`, sets the set's
+    /// counters to zero. What is held stays held. A reset of all limits also heals a poisoned set.
+    ///
+    /// A process that dies on the way leaves the rest to whoever uses the set next.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownLimit`], [`Error::Retired`], [`Error::LockStuck`], [`Error::LockLost`].
+    pub fn reset(&self, limits: &[&str], counters: bool) -> Result<(), Error> {
+        let set = self.engine_set();
+        let mut named = 0;
+        for name in limits {
+            named |= 1 << self.require_index(name)?;
+        }
+        let limits = if limits.is_empty() { set.all_limits() } else { named };
+        self.shared().engine.reset(set, ResetScope { limits, counters })
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(|source| Error::Io {
+        action: "find",
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Creates the file and does not open it.
+fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
+    let plans = declaration.compile()?;
+    let definitions = declaration
+        .sets()
+        .iter()
+        .map(|set| Declaration::new().set(set.clone()).to_toml())
+        .collect::<Result<Vec<String>, _>>()?;
+    let shapes = plans.iter().zip(&definitions).map(|(plan, text)| plan.shape(text.len() as u64));
+    let participants = u64::from(declaration.segment().participants());
+    let geometry = Geometry::new(participants, shapes)
+        .map_err(|_| Error::NoSpace { path: path.to_owned(), bytes: u64::MAX })?;
+    create(
+        path,
+        &Blueprint { geometry: &geometry, definitions: &definitions, mode: declaration.segment().mode() },
+    )
+}
+
+/// The declaration that a segment holds, compiled, and compared with the directory.
+pub(crate) fn compile_definitions(
+    verified: &Verified,
+    path: &Path,
+) -> Result<(Declaration, Vec<SetPlan>), Error> {
+    let damaged = |what: String| Error::Damaged { path: path.to_owned(), what };
+    let mut declaration = Declaration::new().participants(verified.geometry.participants as u32);
+    for text in &verified.definitions {
+        let stored = Declaration::from_toml(text)
+            .map_err(|error| damaged(format!("a set's definition cannot be read: {error}")))?;
+        let [set] = stored.sets() else {
+            return Err(damaged("a set's definition does not define one set".into()));
+        };
+        declaration = declaration.set(set.clone());
+    }
+    let plans =
+        declaration.compile().map_err(|error| damaged(format!("the definitions do not fit: {error}")))?;
+    for (plan, geometry) in plans.iter().zip(&verified.geometry.sets) {
+        if plan.shape(geometry.shape.definition_size) != geometry.shape {
+            return Err(damaged(format!("the directory entry of set `{}` does not fit its definition", plan.name)));
+        }
+    }
+    Ok((declaration, plans))
+}

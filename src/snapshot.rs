@@ -1,0 +1,385 @@
+//! A copy of everything a segment holds, taken without a lock.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+
+use crate::clock::{boot_nanos, utc_nanos};
+use crate::config::Declaration;
+use crate::engine::plan::Kind;
+use crate::engine::{ObservedHold, SetEngine, SetObservation, SetView, observe as observe_set};
+use crate::error::Error;
+use crate::limit::Now;
+use crate::segment::compile_definitions;
+use crate::shm::attach::{Observed, damaged, observe};
+use crate::shm::host::process_of_thread;
+use crate::shm::layout::{FORMAT, Header, LimitCounters, SetControl};
+use crate::shm::participant::{ParticipantId, ParticipantTable};
+use crate::shm::region::Region;
+
+/// A segment, copied. Each set's part is consistent in itself unless it says that it is torn.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct SegmentSnapshot {
+    /// The file.
+    pub path: PathBuf,
+    /// Bytes.
+    pub size: u64,
+    /// The number of the file's format.
+    pub format: u64,
+    /// Nanoseconds since the Unix epoch.
+    pub created_utc_ns: u64,
+    /// Whether the segment was retired: see [`Segment::retire`](crate::Segment::retire).
+    pub retired: bool,
+    /// Whether the file belongs to this boot, these namespaces and this inode. If not, whoever opens it next
+    /// starts it cold: see the [crate's documentation](crate).
+    pub same_place: bool,
+    /// How often it was started cold.
+    pub cold_starts: u64,
+    /// How many processes may be attached.
+    pub participant_capacity: u64,
+    /// The processes attached, and those that died attached.
+    pub participants: Vec<ParticipantSnapshot>,
+    /// Each set in the order of the declaration.
+    pub sets: Vec<SetSnapshot>,
+}
+
+/// A process, attached or dead.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct ParticipantSnapshot {
+    /// Its place in the table.
+    pub slot: u64,
+    /// Which life of the slot.
+    pub generation: u64,
+    /// Its process id in the segment's PID namespace.
+    pub pid: u64,
+    /// Its name when it attached. Not sanitised.
+    pub name: String,
+    /// When it attached, in nanoseconds since the Unix epoch.
+    pub joined_utc_ns: u64,
+    /// Whether it is alive.
+    pub alive: bool,
+}
+
+/// A set, copied.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct SetSnapshot {
+    /// The set's name.
+    pub name: String,
+    /// What it was declared with.
+    pub metadata: BTreeMap<String, String>,
+    /// The set kept changing while it was copied: the parts may not belong together.
+    pub torn: bool,
+    /// What the lock said when the copy was begun.
+    pub lock: LockSnapshot,
+    /// Words that an operation in progress, or one whose process died, has changed; none during a reset.
+    pub words_in_flight: Option<usize>,
+    /// A recovery could not repair the set.
+    pub poisoned: bool,
+    /// What was counted.
+    pub counts: SetCounts,
+    /// Permits out that hold something.
+    pub active: u64,
+    /// How many may be out.
+    pub hold_capacity: u64,
+    /// Each limit in the order of the declaration.
+    pub limits: Vec<LimitSnapshot>,
+    /// Each hold in use.
+    pub holds: Vec<HoldSnapshot>,
+}
+
+/// A lock, as its word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LockSnapshot {
+    /// The process that holds it, where it is held and the process can be named.
+    pub holder_pid: Option<u32>,
+    /// The thread that holds it.
+    pub holder_thread: Option<u32>,
+    /// Its holder died, and nobody has taken it since.
+    pub owner_died: bool,
+}
+
+/// What was counted of a set, since its creation or the last reset of the counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub struct SetCounts {
+    pub admitted: u64,
+    pub refused_rate: u64,
+    pub refused_concurrency: u64,
+    pub refused_budget: u64,
+    pub refused_table_full: u64,
+    pub settled: u64,
+    /// Holds given back for dead processes.
+    pub reclaimed: u64,
+    /// Times the lock was found with a dead owner.
+    pub recoveries: u64,
+    /// Times the holds had to be counted again.
+    pub recounts: u64,
+    /// Requests and settles that named limits the set does not have.
+    pub unknown_names: u64,
+    pub active_high_water: u64,
+}
+
+/// A limit, copied.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct LimitSnapshot {
+    /// The limit's name.
+    pub name: String,
+    /// How it is taken.
+    pub kind: Kind,
+    /// The most that can be taken at once; none where it is unlimited.
+    pub most_at_once: Option<u64>,
+    /// Units that could be taken now.
+    pub remaining: u64,
+    /// Nanoseconds until it is completely replenished.
+    pub reset_after_ns: u64,
+    /// What was counted.
+    pub counts: LimitCounts,
+}
+
+/// What was counted of a limit, since its creation or the last reset of the counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub struct LimitCounts {
+    /// Requests.
+    pub admitted: u64,
+    /// Units.
+    pub taken: u64,
+    /// Requests.
+    pub refused: u64,
+    /// Permits.
+    pub settled: u64,
+    /// Units given back at settle.
+    pub refunded: u64,
+    /// Units used above what was reserved.
+    pub overdraft: u64,
+    /// Permits dropped without a settle.
+    pub unsettled: u64,
+    /// Units given back for dead holders.
+    pub reclaimed: u64,
+    /// The most units held at once.
+    pub high_water: u64,
+}
+
+/// What a permit holds.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct HoldSnapshot {
+    /// Its place in the table.
+    pub index: u64,
+    /// Numbers the permits of the set that hold something.
+    pub serial: u64,
+    /// The slot of the process that holds it.
+    pub owner_slot: Option<u64>,
+    /// Its process id, where the slot still is its own.
+    pub owner_pid: Option<u64>,
+    /// Whether that process is alive; what a dead one holds is given back to whoever needs it.
+    pub owner_alive: bool,
+    /// How long it has been held, in nanoseconds.
+    pub held_ns: u64,
+    /// Units held, by limit.
+    pub amounts: BTreeMap<String, u64>,
+}
+
+/// A segment opened for looking only: it is mapped read-only, nothing is locked, and this process does not become a
+/// participant.
+#[derive(Debug)]
+pub struct SegmentReader {
+    path: PathBuf,
+    observed: Observed,
+    declaration: Declaration,
+    sets: Vec<SetEngine>,
+}
+
+impl SegmentReader {
+    /// Opens a segment for looking only. Needs no more than permission to read the file.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenOptions::open`](crate::OpenOptions::open).
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        // Looking cannot be made to do harm by whoever owns the file.
+        let observed = observe(path, true)?;
+        let (declaration, plans) = compile_definitions(&observed.verified, path)?;
+        let sets = plans
+            .into_iter()
+            .zip(&observed.verified.geometry.sets)
+            .map(|(plan, geometry)| SetEngine::new(plan, *geometry))
+            .collect();
+        Ok(Self { path: path.to_owned(), observed, declaration, sets })
+    }
+
+    /// What the segment was created with. Path and mode are not part of it.
+    pub fn declaration(&self) -> &Declaration {
+        &self.declaration
+    }
+
+    /// Copies everything.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where there is no memory for the copy.
+    pub fn snapshot(&self) -> Result<SegmentSnapshot, Error> {
+        let table = self.observed.verified.participants();
+        let header: &Header =
+            self.observed.verified.region.record(0).map_err(|place| damaged(&self.path, place))?;
+        SnapshotSource {
+            path: &self.path,
+            region: &self.observed.verified.region,
+            sets: &self.sets,
+            declaration: &self.declaration,
+            table: &table,
+            is_alive: &|id| {
+                self.observed.same_place && table.is_alive(id, Some(self.observed.file.as_fd()))
+            },
+            clock_offset: header.clock_offset.load(Ordering::Relaxed),
+            same_place: self.observed.same_place,
+        }
+        .take()
+    }
+}
+
+/// Where a snapshot comes from.
+pub(crate) struct SnapshotSource<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) region: &'a Region,
+    pub(crate) sets: &'a [SetEngine],
+    pub(crate) declaration: &'a Declaration,
+    pub(crate) table: &'a ParticipantTable,
+    pub(crate) is_alive: &'a dyn Fn(ParticipantId) -> bool,
+    pub(crate) clock_offset: u64,
+    pub(crate) same_place: bool,
+}
+
+impl SnapshotSource<'_> {
+    pub(crate) fn take(&self) -> Result<SegmentSnapshot, Error> {
+        let header: &Header = self.region.record(0).map_err(|place| damaged(self.path, place))?;
+        let now = Now { monotonic: boot_nanos().wrapping_add(self.clock_offset), utc: utc_nanos() };
+        let sets = self.sets.iter().map(|set| self.set(set, now)).collect::<Result<_, _>>()?;
+        let participants = self
+            .table
+            .taken()
+            .into_iter()
+            .map(|record| ParticipantSnapshot {
+                slot: record.id.slot,
+                generation: record.id.generation,
+                pid: record.pid,
+                alive: (self.is_alive)(record.id),
+                name: record.name,
+                joined_utc_ns: record.joined_utc,
+            })
+            .collect();
+        Ok(SegmentSnapshot {
+            path: self.path.to_owned(),
+            size: self.region.size(),
+            format: FORMAT,
+            created_utc_ns: load(&header.created_utc),
+            retired: load(&header.retired) != 0,
+            same_place: self.same_place,
+            cold_starts: load(&header.cold_starts),
+            participant_capacity: u64::from(self.declaration.segment().participants()),
+            participants,
+            sets,
+        })
+    }
+
+    fn set(&self, set: &SetEngine, now: Now) -> Result<SetSnapshot, Error> {
+        let failed = |source| Error::Io { action: "copy", path: self.path.to_owned(), source };
+        let observation = observe_set(self.region, set).map_err(failed)?;
+        let view = observation.view(set).map_err(failed)?;
+        let now = SetObservation::instant(&view, now);
+        Ok(SetSnapshot {
+            name: set.plan.name.clone(),
+            metadata: (*set.plan.metadata).clone(),
+            torn: observation.torn,
+            lock: LockSnapshot {
+                holder_pid: observation.lock.holder.and_then(process_of_thread),
+                holder_thread: observation.lock.holder,
+                owner_died: observation.lock.owner_died,
+            },
+            words_in_flight: SetObservation::words_in_flight(&view),
+            poisoned: load(&view.control.poisoned) != 0,
+            counts: SetCounts::of(view.control),
+            active: load(&view.control.active),
+            hold_capacity: view.hold_capacity(),
+            limits: (0..set.plan.limits.len()).filter_map(|index| limit(set, &view, index, now)).collect(),
+            holds: set.observed_holds(&view).into_iter().map(|hold| self.hold(set, hold, now)).collect(),
+        })
+    }
+
+    fn hold(&self, set: &SetEngine, hold: ObservedHold, now: Now) -> HoldSnapshot {
+        let owner = ParticipantId::from_word(hold.owner);
+        let record = owner.and_then(|id| self.table.read(id.slot)).filter(|record| Some(record.id) == owner);
+        HoldSnapshot {
+            index: hold.index,
+            serial: hold.serial,
+            owner_slot: owner.map(|id| id.slot),
+            owner_pid: record.map(|record| record.pid),
+            owner_alive: owner.is_some_and(|id| (self.is_alive)(id)),
+            held_ns: now.monotonic.saturating_sub(hold.taken_at),
+            amounts: hold.amounts.into_iter().map(|(limit, amount)| (set.limit_name(limit), amount)).collect(),
+        }
+    }
+}
+
+fn limit(set: &SetEngine, view: &SetView<'_>, index: usize, now: Now) -> Option<LimitSnapshot> {
+    let plan = set.plan.limits.get(index)?;
+    let (rule, state) = set.limit(view, index)?;
+    let standing = rule.standing(rule.mark(&state, now));
+    Some(LimitSnapshot {
+        name: plan.name.clone(),
+        kind: plan.kind,
+        most_at_once: Some(rule.most_at_once()).filter(|most| *most != u64::MAX),
+        remaining: standing.remaining,
+        reset_after_ns: standing.reset_after,
+        counts: LimitCounts::of(view.counters.get(index)?),
+    })
+}
+
+impl SetCounts {
+    fn of(control: &SetControl) -> Self {
+        Self {
+            admitted: load(&control.admitted),
+            refused_rate: load(&control.refused_rate),
+            refused_concurrency: load(&control.refused_concurrency),
+            refused_budget: load(&control.refused_budget),
+            refused_table_full: load(&control.refused_table_full),
+            settled: load(&control.settled),
+            reclaimed: load(&control.reclaimed),
+            recoveries: load(&control.recoveries),
+            recounts: load(&control.recounts),
+            unknown_names: load(&control.unknown_names),
+            active_high_water: load(&control.active_high_water),
+        }
+    }
+}
+
+impl LimitCounts {
+    fn of(counters: &LimitCounters) -> Self {
+        Self {
+            admitted: load(&counters.admitted),
+            taken: load(&counters.taken),
+            refused: load(&counters.refused),
+            settled: load(&counters.settled),
+            refunded: load(&counters.refunded),
+            overdraft: load(&counters.overdraft),
+            unsettled: load(&counters.unsettled),
+            reclaimed: load(&counters.reclaimed),
+            high_water: load(&counters.high_water),
+        }
+    }
+}
+
+fn load(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Relaxed)
+}
