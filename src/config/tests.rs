@@ -1,1 +1,0 @@
-//! Tests of declarations as a whole.

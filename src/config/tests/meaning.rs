@@ -1,0 +1,132 @@
+//! The same meaning in other words: TOML and code, canonical text, differences.
+
+use super::*;
+
+#[test]
+fn toml_and_code_declare_the_same() {
+    let read = Declaration::from_toml(GATEWAY).expect("the specification's example");
+    assert_eq!(
+        read.to_toml().expect("valid"),
+        gateway().to_toml().expect("valid")
+    );
+    assert_eq!(read.segment().path(), Some(Path::new("/dev/shm/gateway.limits")));
+    assert_eq!(read.segment().mode(), 0o660);
+    assert_eq!(read.sets()[0].name(), "openai");
+    assert_eq!(read.sets()[0].limits()[1].name(), "tokens");
+    assert_eq!(read.sets()[0].limits()[1].kind(), Kind::Rate);
+}
+
+#[test]
+fn a_rate_per_interval_is_a_leaky_bucket_in_other_words() {
+    let ray = "kind = \"rate\", algorithm = \"leaky_bucket\", capacity = 100, rate = 10, interval = \"1s\"";
+    assert_eq!(
+        rule_of(ray),
+        Rule::LeakyBucket(LeakyBucket::new(10, NANOS_PER_SECOND, 100).expect("valid"))
+    );
+    let ours = declaring(
+        Limit::rate("l", 10, Duration::from_secs(1))
+            .algorithm(Algorithm::LeakyBucket)
+            .burst(100),
+    );
+    let ray = Declaration::from_toml(&limit_toml(ray)).expect("valid");
+    assert_eq!(texts(&ours.differences(&ray)), [""; 0]);
+    assert_eq!(ours.to_toml().expect("valid"), ray.to_toml().expect("valid"));
+}
+
+#[test]
+fn capacities_beyond_tomls_integers_are_written_as_strings() {
+    let declaration = declaring(Limit::concurrency("l", u64::MAX));
+    let text = declaration.to_toml().expect("valid");
+    assert!(text.contains("capacity = \"18446744073709551615\""), "{text}");
+    let read = Declaration::from_toml(&text).expect("what was written");
+    assert_eq!(
+        plan(&read).rule,
+        Rule::Concurrency(Concurrency::new(u64::MAX).expect("valid"))
+    );
+}
+
+#[test]
+fn the_canonical_text_writes_every_default_out() {
+    let text = declaring(Limit::rate("l", "5.0", MINUTE))
+        .to_toml()
+        .expect("valid");
+    assert_eq!(
+        text,
+        r#"[segment]
+mode = "0600"
+participants = 256
+
+[[set]]
+name = "s"
+holds = 0
+
+[[set.limit]]
+name = "l"
+kind = "rate"
+capacity = 5
+unit = "1"
+window = "1m"
+algorithm = "gcra"
+burst = 5
+on_death = "charge"
+"#
+    );
+}
+
+#[test]
+fn what_means_the_same_does_not_differ() {
+    let read = |lines| Declaration::from_toml(&limit_toml(lines)).expect("valid");
+    let short = read("kind = \"rate\", capacity = 5, window = \"60s\"");
+    let long = read(
+        "kind = \"rate\", capacity = \"5.00\", window = \"1m\", burst = 5, algorithm = \"gcra\", unit = \"1.0\", \
+         on_death = \"charge\"",
+    );
+    assert_eq!(texts(&short.differences(&long)), [""; 0]);
+    let elsewhere = short.clone().path("/elsewhere").mode(0o666).participants(256);
+    assert_eq!(texts(&short.differences(&elsewhere)), [""; 0]);
+}
+
+#[test]
+fn every_difference_is_named() {
+    let other = Declaration::new()
+        .participants(8)
+        .set(
+            SetDeclaration::new("openai")
+                .metadata("account", "a")
+                .limit(Limit::calls("requests", 10, Duration::from_millis(1500)))
+                .limit(Limit::concurrency("in_flight", 64)),
+        )
+        .set(SetDeclaration::new("other").limit(Limit::concurrency("in_flight", 64)));
+    assert_eq!(
+        texts(&gateway().differences(&other)),
+        [
+            r#"segment / participants: declared 256, in the segment 8"#,
+            r#"set "openai" / limit "requests" / burst: declared 10000, in the segment 10"#,
+            r#"set "openai" / limit "requests" / capacity: declared 10000, in the segment 10"#,
+            r#"set "openai" / limit "requests" / window: declared "1m", in the segment "1s500ms""#,
+            r#"set "openai" / limit "tokens": declared present, in the segment absent"#,
+            r#"set "openai" / metadata / region: declared "us-east-1", in the segment absent"#,
+            r#"set "openai" / metadata / account: declared absent, in the segment "a""#,
+            r#"set "other": declared absent, in the segment present"#,
+        ]
+    );
+}
+
+#[test]
+fn another_kind_and_another_order_are_differences() {
+    let set = |limits: [Limit; 2]| {
+        let [first, second] = limits;
+        Declaration::new().set(SetDeclaration::new("s").holds(4).limit(first).limit(second))
+    };
+    let (a, b) = (Limit::concurrency("a", 4), Limit::concurrency("b", 4));
+    assert_eq!(
+        texts(&set([a.clone(), b.clone()]).differences(&set([b.clone(), a.clone()]))),
+        [r#"set "s" / order of limits: declared ["a", "b"], in the segment ["b", "a"]"#]
+    );
+    let difference = &set([a.clone(), Limit::calls("b", 4, MINUTE)]).differences(&set([a, b]))[3];
+    assert_eq!(difference.path(), r#"set "s" / limit "b" / window"#);
+    assert_eq!(
+        (difference.declared(), difference.in_segment()),
+        (Some(r#""1m""#), None)
+    );
+}

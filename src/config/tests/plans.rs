@@ -1,0 +1,166 @@
+//! What declarations compile to.
+
+use super::*;
+
+#[test]
+fn the_example_compiles_to_the_plan_of_its_words() {
+    let plans = gateway().compile().expect("valid");
+    let [set] = &plans[..] else {
+        panic!("one set is declared, {} compiled", plans.len())
+    };
+    assert_eq!((set.name.as_str(), set.hold_capacity), ("openai", 64));
+    assert_eq!(set.metadata.get("region").map(String::as_str), Some("us-east-1"));
+    let rules: Vec<_> = set
+        .limits
+        .iter()
+        .map(|limit| (limit.name.as_str(), limit.kind, limit.rule))
+        .collect();
+    let gcra = Gcra::new(10_000, MINUTE_NANOS, 10_000).expect("valid");
+    let bucket = TokenBucket::new(2_000_000, MINUTE_NANOS, 2_000_000).expect("valid");
+    let concurrency = Concurrency::new(64).expect("valid");
+    assert_eq!(
+        rules,
+        [
+            ("requests", Kind::Calls, Rule::Gcra(gcra)),
+            ("tokens", Kind::Rate, Rule::TokenBucket(bucket)),
+            ("in_flight", Kind::Concurrency, Rule::Concurrency(concurrency)),
+        ]
+    );
+}
+
+#[test]
+fn every_algorithm_compiles_to_its_rule() {
+    const CALLS: &str = "kind = \"calls\", capacity = 9, window = \"1m\"";
+    assert_eq!(
+        rule_of(&format!("{CALLS}, burst = 3")),
+        Rule::Gcra(Gcra::new(9, MINUTE_NANOS, 3).expect("valid")),
+    );
+    assert_eq!(
+        rule_of(&format!("{CALLS}, algorithm = \"leaky_bucket\"")),
+        Rule::LeakyBucket(LeakyBucket::new(9, MINUTE_NANOS, 9).expect("valid")),
+    );
+    assert_eq!(
+        rule_of(&format!("{CALLS}, algorithm = \"fixed_window\"")),
+        Rule::FixedWindow(FixedWindow::utc(9, MINUTE_NANOS).expect("valid")),
+    );
+    assert_eq!(
+        rule_of(&format!(
+            "{CALLS}, algorithm = \"fixed_window\", align = \"first_use\""
+        )),
+        Rule::FixedWindow(FixedWindow::first_use(9, MINUTE_NANOS).expect("valid")),
+    );
+    assert_eq!(
+        rule_of(&format!("{CALLS}, algorithm = \"sliding_window\"")),
+        Rule::SlidingWindow(SlidingWindow::new(9, MINUTE_NANOS, 9).expect("valid")),
+    );
+    assert_eq!(
+        rule_of("kind = \"calls\", capacity = 5000, window = \"1m\", algorithm = \"sliding_window\""),
+        Rule::SlidingWindow(SlidingWindow::new(5000, MINUTE_NANOS, 1024).expect("valid")),
+    );
+    assert_eq!(
+        rule_of(&format!(
+            "{CALLS}, algorithm = \"sliding_window\", entries = 65536"
+        )),
+        Rule::SlidingWindow(SlidingWindow::new(9, MINUTE_NANOS, 65_536).expect("valid")),
+    );
+    assert_eq!(
+        rule_of(&format!("{CALLS}, algorithm = \"sliding_window_counter\"")),
+        Rule::SlidingWindowCounter(SlidingWindowCounter::new(9, MINUTE_NANOS, 10).expect("valid")),
+    );
+    assert_eq!(
+        rule_of(&format!(
+            "{CALLS}, algorithm = \"sliding_window_counter\", buckets = 60"
+        )),
+        Rule::SlidingWindowCounter(SlidingWindowCounter::new(9, MINUTE_NANOS, 60).expect("valid")),
+    );
+}
+
+#[test]
+fn a_budget_counts_in_a_fixed_window() {
+    let calendar = Calendar {
+        unit: CalendarUnit::Week,
+        utc_offset_seconds: -(3 * 3600 + 30 * 60),
+        week_start: RuleWeekday::Sunday,
+    };
+    let window = FixedWindow::calendar(7, calendar).expect("valid");
+    assert_eq!(
+        rule_of(
+            "kind = \"budget\", capacity = 7, window = \"calendar:week\", utc_offset = \"-03:30\", \
+             week_start = \"sunday\""
+        ),
+        Rule::Budget(Budget::new(window).expect("valid")),
+    );
+}
+
+#[test]
+fn unlimited_needs_no_window_and_takes_one() {
+    assert_eq!(
+        rule_of("kind = \"calls\", capacity = \"unlimited\""),
+        Rule::Unlimited
+    );
+    assert_eq!(
+        rule_of("kind = \"rate\", capacity = \"unlimited\", window = \"1m\", burst = 5"),
+        Rule::Unlimited
+    );
+    assert_eq!(
+        rule_of("kind = \"concurrency\", capacity = \"unlimited\""),
+        Rule::Unlimited
+    );
+    assert_eq!(
+        plan(&declaring(Limit::budget("l", "unlimited", MINUTE))).rule,
+        Rule::Unlimited
+    );
+}
+
+#[test]
+fn decimal_amounts_become_whole_units() {
+    let limit = Limit::rate("l", "1.5", MINUTE).burst("0.75").unit("0.001");
+    let scale = limit.scale().expect("a unit");
+    assert_eq!(scale.units("0.25"), Ok(250));
+    assert_eq!(
+        plan(&declaring(limit)).rule,
+        Rule::Gcra(Gcra::new(1500, MINUTE_NANOS, 750).expect("valid"))
+    );
+    let whole = Limit::rate("l", 2, MINUTE).unit("0.001");
+    assert_eq!(
+        plan(&declaring(whole)).rule,
+        Rule::Gcra(Gcra::new(2000, MINUTE_NANOS, 2000).expect("valid"))
+    );
+    assert_eq!(Limit::calls("l", 2, MINUTE).scale(), Ok(Scale::ONE));
+}
+
+#[test]
+fn holds_follow_what_gives_back() {
+    let holds = |set: SetDeclaration| set.compile().expect("valid").hold_capacity;
+    let set = || SetDeclaration::new("s");
+    let refunding = || Limit::rate("refunding", 5, MINUTE).on_death(OnDeath::Refund);
+
+    assert_eq!(holds(set().limit(Limit::calls("a", 5, MINUTE))), 0);
+    assert_eq!(holds(set().limit(Limit::calls("a", 5, MINUTE)).holds(0)), 0);
+    assert_eq!(holds(set().limit(Limit::rate("a", 5, MINUTE))), 0);
+    assert_eq!(holds(set().limit(refunding())), 1024);
+    assert_eq!(
+        holds(set().limit(refunding()).limit(Limit::concurrency("a", 3))),
+        3
+    );
+    assert_eq!(
+        holds(
+            set()
+                .limit(Limit::concurrency("a", 3))
+                .limit(Limit::concurrency("b", 4))
+        ),
+        7
+    );
+    assert_eq!(holds(set().limit(Limit::concurrency("a", "unlimited"))), 1024);
+    let huge = Limit::concurrency("b", u64::MAX);
+    assert_eq!(holds(set().limit(Limit::concurrency("a", 3)).limit(huge)), 65_536);
+    assert_eq!(holds(set().limit(Limit::concurrency("a", 3)).holds(9)), 9);
+}
+
+#[test]
+fn refunds_on_death_only_where_declared() {
+    assert!(!plan(&declaring(Limit::rate("l", 5, MINUTE))).refund_on_death);
+    assert!(plan(&declaring(Limit::rate("l", 5, MINUTE).on_death(OnDeath::Refund))).refund_on_death);
+    let unlimited = Limit::rate("l", "unlimited", MINUTE).on_death(OnDeath::Refund);
+    assert!(!plan(&declaring(unlimited)).refund_on_death);
+}
