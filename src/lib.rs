@@ -16,12 +16,12 @@ mod snapshot;
 mod units;
 
 pub use config::{
-    Algorithm, Align, Amount, Declaration, DeclarationError, Difference, Limit, OnDeath, SegmentOptions,
-    SetDeclaration, Weekday, Window,
+    Algorithm, Align, Amount, Declaration, Difference, Limit, OnDeath, SegmentOptions, SetDeclaration,
+    Weekday, Window,
 };
 pub use engine::plan::Kind;
 pub use engine::{RefusalReason, Repairs};
-pub use error::Error;
+pub use error::{DeclarationError, Error};
 pub use limit_set::{LimitIndex, LimitName, LimitSet};
 pub use permit::{Outcome, Permit, Settlement};
 pub use refusal::{Refusal, Verdict};

@@ -73,7 +73,11 @@ impl LimitName for LimitIndex {
 
 impl LimitSet {
     pub(crate) fn new(shared: Arc<SharedSegment>, index: usize) -> Self {
-        Self { shared, index, strict: false }
+        Self {
+            shared,
+            index,
+            strict: false,
+        }
     }
 
     /// Makes unknown names an error on this handle, instead of a warning.
@@ -95,12 +99,21 @@ impl LimitSet {
 
     /// The names of the limits, in the order of the declaration.
     pub fn limits(&self) -> impl Iterator<Item = &str> {
-        self.engine_set().plan.limits.iter().map(|limit| limit.name.as_str())
+        self.engine_set()
+            .plan
+            .limits
+            .iter()
+            .map(|limit| limit.name.as_str())
     }
 
     /// The position of the limit of that name.
     pub fn limit_index(&self, name: &str) -> Option<LimitIndex> {
-        self.engine_set().plan.limits.iter().position(|limit| limit.name == name).map(LimitIndex)
+        self.engine_set()
+            .plan
+            .limits
+            .iter()
+            .position(|limit| limit.name == name)
+            .map(LimitIndex)
     }
 
     /// A request that takes every limit with its default: one of each calls and concurrency limit, nothing of a
@@ -185,7 +198,12 @@ impl LimitSet {
 
     /// A decimal amount of a limit, in units.
     pub(crate) fn units(&self, index: usize, natural: &str) -> Result<u64, Error> {
-        let declared = self.shared.declaration.sets().get(self.index).and_then(|set| set.limits().get(index));
+        let declared = self
+            .shared
+            .declaration
+            .sets()
+            .get(self.index)
+            .and_then(|set| set.limits().get(index));
         let units = declared.map(|limit| limit.scale().and_then(|scale| scale.units(natural)));
         match units {
             Some(Ok(units)) => Ok(units),
@@ -200,7 +218,9 @@ impl LimitSet {
     }
 
     pub(crate) fn require_index(&self, name: &str) -> Result<usize, Error> {
-        self.limit_index(name).map(|LimitIndex(index)| index).ok_or_else(|| self.unknown_limit(name.to_owned()))
+        self.limit_index(name)
+            .map(|LimitIndex(index)| index)
+            .ok_or_else(|| self.unknown_limit(name.to_owned()))
     }
 
     /// The position of a named limit. An unknown name is an error on a strict handle; otherwise it is counted,
@@ -216,7 +236,11 @@ impl LimitSet {
         }
         if self.shared.is_first_warning(self.index, &name) {
             #[cfg(feature = "tracing")]
-            tracing::warn!(set = self.name(), limit = name, "skipped a limit that the set does not have");
+            tracing::warn!(
+                set = self.name(),
+                limit = name,
+                "skipped a limit that the set does not have"
+            );
         }
         Ok(None)
     }

@@ -86,7 +86,11 @@ impl Deref for SetReference<'_> {
 impl<'a> Permit<'a> {
     #[inline]
     pub(crate) fn new(set: &'a LimitSet, taken: Taken) -> Self {
-        Self { set: SetReference::Borrowed(set), taken, progress: Progress::Reserved }
+        Self {
+            set: SetReference::Borrowed(set),
+            taken,
+            progress: Progress::Reserved,
+        }
     }
 
     /// A permit that keeps the segment attached by itself, for tasks and threads that outlive the set's handle.
@@ -129,7 +133,9 @@ impl<'a> Permit<'a> {
         }
         let mut usage: ArrayVec<(usize, u64), MOST_LIMITS> = ArrayVec::new();
         for (name, used) in actual {
-            let Some(index) = self.set.resolve(&name)? else { continue };
+            let Some(index) = self.set.resolve(&name)? else {
+                continue;
+            };
             if !self.settles(index) {
                 continue;
             }
@@ -138,9 +144,16 @@ impl<'a> Permit<'a> {
                 None => usage.push((index, used)),
             }
         }
-        let limits = self.set.shared().engine.settle(self.set.engine_set(), &self.taken, &usage)?;
+        let limits = self
+            .set
+            .shared()
+            .engine
+            .settle(self.set.engine_set(), &self.taken, &usage)?;
         self.progress = Progress::Settled;
-        Ok(Settlement { set: &self.set, limits })
+        Ok(Settlement {
+            set: &self.set,
+            limits,
+        })
     }
 
     /// Gives back what the permit holds; more than once does nothing more.
@@ -161,12 +174,19 @@ impl<'a> Permit<'a> {
             self.taken.hold = None;
             if released == Released::WasReclaimed {
                 self.progress = Progress::Released;
-                return Err(Error::Reclaimed { set: set.plan.name.clone() });
+                return Err(Error::Reclaimed {
+                    set: set.plan.name.clone(),
+                });
             }
         }
         if self.progress == Progress::Reserved {
             let rates = self.taken.limits.iter().filter(|limit| {
-                limit.cost > 0 && set.plan.limits.get(limit.index).is_some_and(|plan| plan.kind == Kind::Rate)
+                limit.cost > 0
+                    && set
+                        .plan
+                        .limits
+                        .get(limit.index)
+                        .is_some_and(|plan| plan.kind == Kind::Rate)
             });
             for limit in rates {
                 engine.count_unsettled(set, limit.index);
@@ -191,7 +211,10 @@ impl<'a> Permit<'a> {
 
     /// How each limit stood just after it was taken.
     pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'_>> {
-        self.taken.limits.iter().map(|limit| Verdict::admitted(&self.set, limit.index, limit.mark))
+        self.taken
+            .limits
+            .iter()
+            .map(|limit| Verdict::admitted(&self.set, limit.index, limit.mark))
     }
 
     /// Whether this process took the permit, and not one that forked it.
@@ -201,8 +224,17 @@ impl<'a> Permit<'a> {
 
     /// Whether settling the limit means something.
     fn settles(&self, index: usize) -> bool {
-        let Some(taken) = self.taken.limits.iter().find(|limit| limit.index == index) else { return false };
-        match self.set.engine_set().plan.limits.get(index).map(|limit| limit.kind) {
+        let Some(taken) = self.taken.limits.iter().find(|limit| limit.index == index) else {
+            return false;
+        };
+        match self
+            .set
+            .engine_set()
+            .plan
+            .limits
+            .get(index)
+            .map(|limit| limit.kind)
+        {
             Some(Kind::Rate | Kind::Budget) => true,
             Some(Kind::Calls) => taken.cost > 1,
             Some(Kind::Concurrency) | None => false,

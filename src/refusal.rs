@@ -39,7 +39,10 @@ impl<'a> Refusal<'a> {
 
     /// What each requested limit said.
     pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'a>> {
-        self.refused.limits.iter().map(|limit| Verdict::of(self.set, limit))
+        self.refused
+            .limits
+            .iter()
+            .map(|limit| Verdict::of(self.set, limit))
     }
 }
 
@@ -79,14 +82,21 @@ impl<'a> Verdict<'a> {
         let verdict = Self::admitted(set, limit.index, limit.mark);
         match limit.assessment {
             Assessment::Admissible => verdict,
-            Assessment::Refused { retry_after } => {
-                Self { admitted: false, retry_after: retry_after.map(Duration::from_nanos), ..verdict }
-            }
+            Assessment::Refused { retry_after } => Self {
+                admitted: false,
+                retry_after: retry_after.map(Duration::from_nanos),
+                ..verdict
+            },
         }
     }
 
     pub(crate) fn admitted(set: &'a LimitSet, index: usize, mark: Mark) -> Self {
-        let standing = set.engine_set().plan.limits.get(index).map(|limit| limit.rule.standing(mark));
+        let standing = set
+            .engine_set()
+            .plan
+            .limits
+            .get(index)
+            .map(|limit| limit.rule.standing(mark));
         Self {
             limit: name(set, index).unwrap_or_default(),
             admitted: true,
@@ -98,5 +108,9 @@ impl<'a> Verdict<'a> {
 }
 
 fn name(set: &LimitSet, index: usize) -> Option<&str> {
-    set.engine_set().plan.limits.get(index).map(|limit| limit.name.as_str())
+    set.engine_set()
+        .plan
+        .limits
+        .get(index)
+        .map(|limit| limit.name.as_str())
 }

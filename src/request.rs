@@ -39,7 +39,10 @@ pub struct Request {
 
 impl Request {
     pub(crate) fn new(set: &LimitSet) -> Self {
-        let mut costs = Costs { limits: 0, amounts: [0; MOST_LIMITS] };
+        let mut costs = Costs {
+            limits: 0,
+            amounts: [0; MOST_LIMITS],
+        };
         for (index, limit) in set.engine_set().plan.limits.iter().enumerate() {
             let default = match limit.kind {
                 Kind::Calls | Kind::Concurrency => 1,
@@ -49,7 +52,11 @@ impl Request {
             costs.limits |= 1 << index;
             costs.amounts[index] = default;
         }
-        Self { set: set.clone(), costs, names_something: false }
+        Self {
+            set: set.clone(),
+            costs,
+            names_something: false,
+        }
     }
 
     /// Names a limit and what to take of it, in units. Zero asks without taking.
@@ -109,7 +116,9 @@ impl Request {
     #[inline]
     pub(crate) fn costs_for(&self, set: &LimitSet) -> Result<&Costs, Error> {
         if !self.set.is_same_set(set) {
-            return Err(Error::ForeignRequest { set: set.name().to_owned() });
+            return Err(Error::ForeignRequest {
+                set: set.name().to_owned(),
+            });
         }
         if !self.names_something {
             set.require_no_cost()?;

@@ -36,7 +36,9 @@ impl SharedSegment {
     /// Whether this is the first time that this process meets the name. In doubt it is not: a child may have
     /// inherited the lock while another thread of its parent held it.
     pub(crate) fn is_first_warning(&self, set: usize, name: &str) -> bool {
-        self.warned.try_lock().is_ok_and(|mut warned| warned.insert((set, name.to_owned())))
+        self.warned
+            .try_lock()
+            .is_ok_and(|mut warned| warned.insert((set, name.to_owned())))
     }
 }
 
@@ -84,7 +86,10 @@ pub struct OpenOptions {
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { lock_timeout: LOCK_PATIENCE, trust_any_owner: false }
+        Self {
+            lock_timeout: LOCK_PATIENCE,
+            trust_any_owner: false,
+        }
     }
 }
 
@@ -134,7 +139,11 @@ impl OpenOptions {
     ///
     /// [`Error::ConfigMismatch`] where the segment exists with another declaration, and as
     /// [`open`](Self::open) and [`create`](Self::create).
-    pub fn open_or_create(&self, path: impl AsRef<Path>, declaration: &Declaration) -> Result<Segment, Error> {
+    pub fn open_or_create(
+        &self,
+        path: impl AsRef<Path>,
+        declaration: &Declaration,
+    ) -> Result<Segment, Error> {
         let path = absolute(path.as_ref())?;
         declaration.validate()?;
         for _ in 0..CREATION_ATTEMPTS {
@@ -163,7 +172,13 @@ impl OpenOptions {
         let attached = attach(path, self.trust_any_owner)?;
         let (declaration, plans) = compile_definitions(&attached.verified, path)?;
         let engine = SegmentEngine::new(path, attached, plans, self.lock_timeout);
-        Ok(Segment { shared: Arc::new(SharedSegment { engine, declaration, warned: Mutex::default() }) })
+        Ok(Segment {
+            shared: Arc::new(SharedSegment {
+                engine,
+                declaration,
+                warned: Mutex::default(),
+            }),
+        })
     }
 }
 
@@ -261,10 +276,18 @@ impl Segment {
                 Err(error @ Error::Retired { .. }) => return Err(error),
                 Err(error) => (None, 0, Some(error.to_string())),
             };
-            sets.push(SetRecovery { set: set.plan.name.clone(), repairs, reclaimed, problem });
+            sets.push(SetRecovery {
+                set: set.plan.name.clone(),
+                repairs,
+                reclaimed,
+                problem,
+            });
         }
         let freed_participants = engine.membership.free_dead_participants();
-        Ok(RecoveryReport { sets, freed_participants })
+        Ok(RecoveryReport {
+            sets,
+            freed_participants,
+        })
     }
 
     /// Marks the segment as no longer to be used: every later operation, of any process, answers
@@ -317,7 +340,11 @@ impl LimitSet {
         for name in limits {
             named |= 1 << self.require_index(name)?;
         }
-        let limits = if limits.is_empty() { set.all_limits() } else { named };
+        let limits = if limits.is_empty() {
+            set.all_limits()
+        } else {
+            named
+        };
         self.shared().engine.reset(set, ResetScope { limits, counters })
     }
 }
@@ -338,13 +365,22 @@ fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
         .iter()
         .map(|set| Declaration::new().set(set.clone()).to_toml())
         .collect::<Result<Vec<String>, _>>()?;
-    let shapes = plans.iter().zip(&definitions).map(|(plan, text)| plan.shape(text.len() as u64));
+    let shapes = plans
+        .iter()
+        .zip(&definitions)
+        .map(|(plan, text)| plan.shape(text.len() as u64));
     let participants = u64::from(declaration.segment().participants());
-    let geometry = Geometry::new(participants, shapes)
-        .map_err(|_| Error::NoSpace { path: path.to_owned(), bytes: u64::MAX })?;
+    let geometry = Geometry::new(participants, shapes).map_err(|_| Error::NoSpace {
+        path: path.to_owned(),
+        bytes: u64::MAX,
+    })?;
     create(
         path,
-        &Blueprint { geometry: &geometry, definitions: &definitions, mode: declaration.segment().mode() },
+        &Blueprint {
+            geometry: &geometry,
+            definitions: &definitions,
+            mode: declaration.segment().mode(),
+        },
     )
 }
 
@@ -353,7 +389,10 @@ pub(crate) fn compile_definitions(
     verified: &Verified,
     path: &Path,
 ) -> Result<(Declaration, Vec<SetPlan>), Error> {
-    let damaged = |what: String| Error::Damaged { path: path.to_owned(), what };
+    let damaged = |what: String| Error::Damaged {
+        path: path.to_owned(),
+        what,
+    };
     let mut declaration = Declaration::new().participants(verified.geometry.participants as u32);
     for text in &verified.definitions {
         let stored = Declaration::from_toml(text)
@@ -363,11 +402,15 @@ pub(crate) fn compile_definitions(
         };
         declaration = declaration.set(set.clone());
     }
-    let plans =
-        declaration.compile().map_err(|error| damaged(format!("the definitions do not fit: {error}")))?;
+    let plans = declaration
+        .compile()
+        .map_err(|error| damaged(format!("the definitions do not fit: {error}")))?;
     for (plan, geometry) in plans.iter().zip(&verified.geometry.sets) {
         if plan.shape(geometry.shape.definition_size) != geometry.shape {
-            return Err(damaged(format!("the directory entry of set `{}` does not fit its definition", plan.name)));
+            return Err(damaged(format!(
+                "the directory entry of set `{}` does not fit its definition",
+                plan.name
+            )));
         }
     }
     Ok((declaration, plans))

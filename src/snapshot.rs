@@ -216,7 +216,12 @@ impl SegmentReader {
             .zip(&observed.verified.geometry.sets)
             .map(|(plan, geometry)| SetEngine::new(plan, *geometry))
             .collect();
-        Ok(Self { path: path.to_owned(), observed, declaration, sets })
+        Ok(Self {
+            path: path.to_owned(),
+            observed,
+            declaration,
+            sets,
+        })
     }
 
     /// What the segment was created with. Path and mode are not part of it.
@@ -231,17 +236,19 @@ impl SegmentReader {
     /// [`Error::Io`] where there is no memory for the copy.
     pub fn snapshot(&self) -> Result<SegmentSnapshot, Error> {
         let table = self.observed.verified.participants();
-        let header: &Header =
-            self.observed.verified.region.record(0).map_err(|place| damaged(&self.path, place))?;
+        let header: &Header = self
+            .observed
+            .verified
+            .region
+            .record(0)
+            .map_err(|place| damaged(&self.path, place))?;
         SnapshotSource {
             path: &self.path,
             region: &self.observed.verified.region,
             sets: &self.sets,
             declaration: &self.declaration,
             table: &table,
-            is_alive: &|id| {
-                self.observed.same_place && table.is_alive(id, Some(self.observed.file.as_fd()))
-            },
+            is_alive: &|id| self.observed.same_place && table.is_alive(id, Some(self.observed.file.as_fd())),
             clock_offset: header.clock_offset.load(Ordering::Relaxed),
             same_place: self.observed.same_place,
         }
@@ -264,8 +271,15 @@ pub(crate) struct SnapshotSource<'a> {
 impl SnapshotSource<'_> {
     pub(crate) fn take(&self) -> Result<SegmentSnapshot, Error> {
         let header: &Header = self.region.record(0).map_err(|place| damaged(self.path, place))?;
-        let now = Now { monotonic: boot_nanos().wrapping_add(self.clock_offset), utc: utc_nanos() };
-        let sets = self.sets.iter().map(|set| self.set(set, now)).collect::<Result<_, _>>()?;
+        let now = Now {
+            monotonic: boot_nanos().wrapping_add(self.clock_offset),
+            utc: utc_nanos(),
+        };
+        let sets = self
+            .sets
+            .iter()
+            .map(|set| self.set(set, now))
+            .collect::<Result<_, _>>()?;
         let participants = self
             .table
             .taken()
@@ -294,7 +308,11 @@ impl SnapshotSource<'_> {
     }
 
     fn set(&self, set: &SetEngine, now: Now) -> Result<SetSnapshot, Error> {
-        let failed = |source| Error::Io { action: "copy", path: self.path.to_owned(), source };
+        let failed = |source| Error::Io {
+            action: "copy",
+            path: self.path.to_owned(),
+            source,
+        };
         let observation = observe_set(self.region, set).map_err(failed)?;
         let view = observation.view(set).map_err(failed)?;
         let now = SetObservation::instant(&view, now);
@@ -312,14 +330,22 @@ impl SnapshotSource<'_> {
             counts: SetCounts::of(view.control),
             active: load(&view.control.active),
             hold_capacity: view.hold_capacity(),
-            limits: (0..set.plan.limits.len()).filter_map(|index| limit(set, &view, index, now)).collect(),
-            holds: set.observed_holds(&view).into_iter().map(|hold| self.hold(set, hold, now)).collect(),
+            limits: (0..set.plan.limits.len())
+                .filter_map(|index| limit(set, &view, index, now))
+                .collect(),
+            holds: set
+                .observed_holds(&view)
+                .into_iter()
+                .map(|hold| self.hold(set, hold, now))
+                .collect(),
         })
     }
 
     fn hold(&self, set: &SetEngine, hold: ObservedHold, now: Now) -> HoldSnapshot {
         let owner = ParticipantId::from_word(hold.owner);
-        let record = owner.and_then(|id| self.table.read(id.slot)).filter(|record| Some(record.id) == owner);
+        let record = owner
+            .and_then(|id| self.table.read(id.slot))
+            .filter(|record| Some(record.id) == owner);
         HoldSnapshot {
             index: hold.index,
             serial: hold.serial,
@@ -327,7 +353,11 @@ impl SnapshotSource<'_> {
             owner_pid: record.map(|record| record.pid),
             owner_alive: owner.is_some_and(|id| (self.is_alive)(id)),
             held_ns: now.monotonic.saturating_sub(hold.taken_at),
-            amounts: hold.amounts.into_iter().map(|(limit, amount)| (set.limit_name(limit), amount)).collect(),
+            amounts: hold
+                .amounts
+                .into_iter()
+                .map(|(limit, amount)| (set.limit_name(limit), amount))
+                .collect(),
         }
     }
 }

@@ -3,10 +3,11 @@
 use serde::Serialize;
 
 use super::amount::Amount;
-use super::error::{DeclarationError, Place, check_range};
 use super::limit::{Algorithm, Align, Limit, OnDeath};
+use super::place::{Place, check_range};
 use super::window::{UtcOffset, Weekday, Window};
 use crate::engine::plan::{Kind, LimitPlan};
+use crate::error::DeclarationError;
 use crate::limit::{
     self, Budget, Calendar, CalendarUnit, Concurrency, FixedWindow, Gcra, InvalidLimit, LeakyBucket, Rule,
     SlidingWindow, SlidingWindowCounter, TokenBucket,

@@ -3,8 +3,8 @@
 mod amount;
 mod compile;
 mod difference;
-mod error;
 mod limit;
+mod place;
 mod set;
 mod window;
 
@@ -21,13 +21,13 @@ use serde::{Deserialize, Serialize};
 
 pub use amount::Amount;
 pub use difference::Difference;
-pub use error::DeclarationError;
-use error::{check_name, check_range};
 pub use limit::{Algorithm, Align, Limit, OnDeath};
+use place::{check_name, check_range};
 pub use set::SetDeclaration;
 pub use window::{Weekday, Window};
 
 use crate::engine::plan::SetPlan;
+use crate::error::DeclarationError;
 
 const MOST_SETS: u64 = 1024;
 const MOST_PARTICIPANTS: u64 = 4096;

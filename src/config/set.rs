@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::error::{DeclarationError, Place, check_name, check_range};
 use super::limit::Limit;
+use super::place::{Place, check_name, check_range};
 use crate::engine::plan::{Kind, SetPlan};
+use crate::error::DeclarationError;
 
 const MOST_LIMITS: u64 = 16;
 const MOST_METADATA: u64 = 32;

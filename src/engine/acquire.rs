@@ -100,8 +100,10 @@ impl SegmentEngine {
         let owner = self.membership.owner()?;
         match self.decide(set, costs, owner)? {
             Decision::Refused(refused)
-                if matches!(refused.reason, RefusalReason::Concurrency | RefusalReason::TableFull)
-                    && self.reclaim_if_due(set)? > 0 =>
+                if matches!(
+                    refused.reason,
+                    RefusalReason::Concurrency | RefusalReason::TableFull
+                ) && self.reclaim_if_due(set)? > 0 =>
             {
                 // Something was given back for the dead: that is what this request was waiting for.
                 self.decide(set, costs, owner)
@@ -123,16 +125,23 @@ impl SegmentEngine {
     #[inline]
     fn decide(&self, set: &SetEngine, costs: &Costs, owner: u64) -> Result<Decision, Error> {
         let locked = self.lock(set)?;
-        let admissible = costs.iter().all(|(index, cost)| locked.assess(index, cost) == Assessment::Admissible);
+        let admissible = costs
+            .iter()
+            .all(|(index, cost)| locked.assess(index, cost) == Assessment::Admissible);
         if !admissible {
             return locked.refuse(costs, None).map(Decision::Refused);
         }
-        let needs_hold = set.held_limits.iter().any(|index| costs.limits & (1 << index) != 0);
+        let needs_hold = set
+            .held_limits
+            .iter()
+            .any(|index| costs.limits & (1 << index) != 0);
         if !needs_hold {
             return locked.admit(costs, owner, FreeHold::None);
         }
         match self.find_free_hold(set, &locked)? {
-            FreeHold::None => locked.refuse(costs, Some(RefusalReason::TableFull)).map(Decision::Refused),
+            FreeHold::None => locked
+                .refuse(costs, Some(RefusalReason::TableFull))
+                .map(Decision::Refused),
             free => locked.admit(costs, owner, free),
         }
     }
@@ -146,8 +155,14 @@ impl SegmentEngine {
             free = locked.view.find_free_hold();
         }
         if free == FreeHold::Damaged {
-            locked.view.control.poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed);
-            return Err(Error::Poisoned { set: set.plan.name.clone() });
+            locked
+                .view
+                .control
+                .poisoned
+                .store(POISONED_BY_COUNTS, Ordering::Relaxed);
+            return Err(Error::Poisoned {
+                set: set.plan.name.clone(),
+            });
         }
         Ok(free)
     }
@@ -158,7 +173,11 @@ impl SetEngine {
     #[inline]
     fn refuse_the_impossible(&self, costs: &Costs) -> Result<(), Error> {
         for (index, cost) in costs.iter() {
-            let most = self.plan.limits.get(index).map_or(0, |limit| limit.rule.most_at_once());
+            let most = self
+                .plan
+                .limits
+                .get(index)
+                .map_or(0, |limit| limit.rule.most_at_once());
             if cost > most {
                 return Err(Error::NeverAdmissible {
                     set: self.plan.name.clone(),
@@ -183,7 +202,9 @@ impl LockedSet<'_> {
 
     #[inline]
     fn mark(&self, index: usize) -> Mark {
-        self.set.limit(&self.view, index).map_or_else(Mark::default, |(rule, state)| rule.mark(&state, self.now))
+        self.set
+            .limit(&self.view, index)
+            .map_or_else(Mark::default, |(rule, state)| rule.mark(&state, self.now))
     }
 
     fn assess_all(&self, costs: &Costs) -> ArrayVec<AssessedLimit, MOST_LIMITS> {
@@ -202,9 +223,14 @@ impl LockedSet<'_> {
         let view = &self.view;
         let mut transaction = view.journal.begin();
         for (index, cost) in costs.iter() {
-            let Some((rule, state)) = self.set.limit(view, index) else { continue };
+            let Some((rule, state)) = self.set.limit(view, index) else {
+                continue;
+            };
             rule.charge(
-                &mut JournalledState { words: state.0, transaction: &mut transaction },
+                &mut JournalledState {
+                    words: state.0,
+                    transaction: &mut transaction,
+                },
                 self.now,
                 cost,
             );
@@ -214,16 +240,26 @@ impl LockedSet<'_> {
             }
         }
         let hold = self.take_hold(&mut transaction, free, owner, |limit| {
-            if costs.limits & (1 << limit) == 0 { 0 } else { costs.amounts.get(limit).copied().unwrap_or(0) }
+            if costs.limits & (1 << limit) == 0 {
+                0
+            } else {
+                costs.amounts.get(limit).copied().unwrap_or(0)
+            }
         });
         if hold.is_some() {
             self.raise_high_water(&mut transaction);
         }
         transaction.add(&view.control.admitted, 1);
-        transaction.commit().map_err(|overflow| self.set.internal_error(overflow))?;
+        transaction
+            .commit()
+            .map_err(|overflow| self.set.internal_error(overflow))?;
         let mut limits = ArrayVec::new();
         for (index, cost) in costs.iter() {
-            limits.push(TakenLimit { index, cost, mark: self.mark(index) });
+            limits.push(TakenLimit {
+                index,
+                cost,
+                mark: self.mark(index),
+            });
         }
         Ok(Decision::Admitted(Taken { owner, hold, limits }))
     }
@@ -231,8 +267,12 @@ impl LockedSet<'_> {
     /// Notes the most that was held at once of each concurrency limit.
     fn raise_high_water(&self, transaction: &mut crate::shm::journal::Transaction<'_>) {
         for index in &self.set.held_limits {
-            let is_concurrency =
-                self.set.plan.limits.get(*index).is_some_and(|limit| limit.kind == Kind::Concurrency);
+            let is_concurrency = self
+                .set
+                .plan
+                .limits
+                .get(*index)
+                .is_some_and(|limit| limit.kind == Kind::Concurrency);
             let (Some((_, state)), Some(counters)) =
                 (self.set.limit(&self.view, *index), self.view.counters.get(*index))
             else {
@@ -277,7 +317,9 @@ impl LockedSet<'_> {
                 transaction.add(&counters.refused, 1);
             }
         }
-        transaction.commit().map_err(|overflow| self.set.internal_error(overflow))?;
+        transaction
+            .commit()
+            .map_err(|overflow| self.set.internal_error(overflow))?;
         Ok(Refused {
             reason,
             binding: binding.map(|(index, _)| index),
@@ -287,7 +329,11 @@ impl LockedSet<'_> {
     }
 
     fn kind(&self, index: usize) -> Kind {
-        self.set.plan.limits.get(index).map_or(Kind::Rate, |limit| limit.kind)
+        self.set
+            .plan
+            .limits
+            .get(index)
+            .map_or(Kind::Rate, |limit| limit.kind)
     }
 
     fn refusal_counter(&self, reason: RefusalReason) -> &AtomicU64 {

@@ -32,16 +32,19 @@ impl SetView<'_> {
     pub(crate) fn find_free_hold(&self) -> FreeHold {
         match self.control.free_hold.load(Ordering::Relaxed).checked_sub(1) {
             Some(index) => match self.hold(index) {
-                Some((hold, _)) if hold.owner.load(Ordering::Relaxed) == 0 => {
-                    FreeHold::Returned { index, next: hold.next_free.load(Ordering::Relaxed) }
-                }
+                Some((hold, _)) if hold.owner.load(Ordering::Relaxed) == 0 => FreeHold::Returned {
+                    index,
+                    next: hold.next_free.load(Ordering::Relaxed),
+                },
                 _ => FreeHold::Damaged,
             },
             None => {
                 let index = self.control.untouched_hold.load(Ordering::Relaxed);
                 match self.hold(index) {
                     None if index == self.hold_capacity() => FreeHold::None,
-                    Some((hold, _)) if hold.owner.load(Ordering::Relaxed) == 0 => FreeHold::Untouched { index },
+                    Some((hold, _)) if hold.owner.load(Ordering::Relaxed) == 0 => {
+                        FreeHold::Untouched { index }
+                    }
                     _ => FreeHold::Damaged,
                 }
             }
@@ -98,12 +101,19 @@ impl LockedSet<'_> {
     /// Frees a hold and gives its concurrency back. With `owner_died`, also what is refunded on death; answers
     /// whether there was anything at the index.
     pub(crate) fn free_hold(&self, transaction: &mut Transaction<'_>, index: u64, owner_died: bool) -> bool {
-        let Some((hold, amounts)) = self.view.hold(index) else { return false };
+        let Some((hold, amounts)) = self.view.hold(index) else {
+            return false;
+        };
         let control = self.view.control;
         for (word, limit) in amounts.iter().zip(&self.set.held_limits) {
             let amount = word.load(Ordering::Relaxed);
-            let Some((rule, state)) = self.set.limit(&self.view, *limit) else { continue };
-            let mut state = JournalledState { words: state.0, transaction: &mut *transaction };
+            let Some((rule, state)) = self.set.limit(&self.view, *limit) else {
+                continue;
+            };
+            let mut state = JournalledState {
+                words: state.0,
+                transaction: &mut *transaction,
+            };
             rule.give_back(&mut state, amount);
             if owner_died {
                 rule.refund(&mut state, self.now, amount);

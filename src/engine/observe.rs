@@ -34,12 +34,20 @@ pub(crate) fn observe(region: &Region, set: &SetEngine) -> io::Result<SetObserva
         };
         copy_set(region, &copy, set).map_err(outside)?;
         if view.journal.unchanged_since(sequence) {
-            return Ok(SetObservation { copy, torn: false, lock });
+            return Ok(SetObservation {
+                copy,
+                torn: false,
+                lock,
+            });
         }
     }
     fence(Ordering::Acquire);
     copy_set(region, &copy, set).map_err(outside)?;
-    Ok(SetObservation { copy, torn: true, lock })
+    Ok(SetObservation {
+        copy,
+        torn: true,
+        lock,
+    })
 }
 
 impl SetObservation {
@@ -61,7 +69,10 @@ impl SetObservation {
     /// An instant for looking at the copy: never before its latest change.
     pub(crate) fn instant(view: &SetView<'_>, now: Now) -> Now {
         let last_seen = view.control.last_seen.load(Ordering::Relaxed);
-        Now { monotonic: now.monotonic.max(last_seen), ..now }
+        Now {
+            monotonic: now.monotonic.max(last_seen),
+            ..now
+        }
     }
 }
 
@@ -112,5 +123,8 @@ fn copy_set(region: &Region, copy: &Region, set: &SetEngine) -> Result<(), OutOf
 }
 
 fn outside(place: OutOfRegion) -> io::Error {
-    io::Error::other(format!("{} bytes at {} lie outside the segment", place.size, place.offset))
+    io::Error::other(format!(
+        "{} bytes at {} lie outside the segment",
+        place.size, place.offset
+    ))
 }

@@ -43,8 +43,12 @@ impl SegmentEngine {
         }
         let outcome = self.reclaim(set);
         let ended = boot_nanos();
-        let pause = ended.saturating_sub(started).saturating_mul(SHARE_OF_TIME).max(SHORTEST_INTERVAL);
-        set.next_probe.store(ended.saturating_add(pause), Ordering::Relaxed);
+        let pause = ended
+            .saturating_sub(started)
+            .saturating_mul(SHARE_OF_TIME)
+            .max(SHORTEST_INTERVAL);
+        set.next_probe
+            .store(ended.saturating_add(pause), Ordering::Relaxed);
         outcome
     }
 
@@ -76,11 +80,14 @@ impl SegmentEngine {
             let view = self.view(set)?;
             let found: Vec<u64> = (next..view.touched_holds())
                 .filter(|index| {
-                    view.hold(*index).is_some_and(|(hold, _)| hold.owner.load(Ordering::Relaxed) == owner)
+                    view.hold(*index)
+                        .is_some_and(|(hold, _)| hold.owner.load(Ordering::Relaxed) == owner)
                 })
                 .take(BATCH)
                 .collect();
-            let Some(last) = found.last() else { return Ok(reclaimed) };
+            let Some(last) = found.last() else {
+                return Ok(reclaimed);
+            };
             next = last + 1;
             let locked = self.lock(set)?;
             for index in found {
@@ -94,7 +101,9 @@ impl SegmentEngine {
                 let mut transaction = locked.view.journal.begin();
                 locked.free_hold(&mut transaction, index, true);
                 transaction.add(&locked.view.control.reclaimed, 1);
-                transaction.commit().map_err(|overflow| set.internal_error(overflow))?;
+                transaction
+                    .commit()
+                    .map_err(|overflow| set.internal_error(overflow))?;
                 reclaimed += 1;
             }
         }

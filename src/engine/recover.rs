@@ -37,7 +37,10 @@ impl SegmentEngine {
     #[cold]
     pub(crate) fn recover(&self, set: &SetEngine, view: &SetView<'_>, owner_died: bool) -> Repairs {
         let control = view.control;
-        let mut repairs = Repairs { owner_died, ..Repairs::default() };
+        let mut repairs = Repairs {
+            owner_died,
+            ..Repairs::default()
+        };
         let mut journal_is_sound = true;
         match view.journal.state() {
             JournalState::Idle => {}
@@ -104,14 +107,17 @@ impl SegmentEngine {
         let capacity = view.hold_capacity();
         // The mark of the first untouched hold is damaged if it lies beyond the table, or before a hold in use.
         let in_use = |index: &u64| {
-            view.hold(*index).is_some_and(|(hold, _)| hold.owner.load(Ordering::Relaxed) != 0)
+            view.hold(*index)
+                .is_some_and(|(hold, _)| hold.owner.load(Ordering::Relaxed) != 0)
         };
         let touched = (0..capacity).rev().find(in_use).map_or(0, |last| last + 1);
         control.untouched_hold.store(touched, Ordering::Relaxed);
         let mut active = 0_u64;
         let mut first_free = 0;
         for index in (0..touched).rev() {
-            let Some((hold, amounts)) = view.hold(index) else { continue };
+            let Some((hold, amounts)) = view.hold(index) else {
+                continue;
+            };
             if hold.owner.load(Ordering::Relaxed) != 0 {
                 active += 1;
                 continue;
@@ -129,9 +135,10 @@ impl SegmentEngine {
                 word.store(set.held(view, position), Ordering::Relaxed);
             }
         }
-        control
-            .recounts
-            .store(control.recounts.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+        control.recounts.store(
+            control.recounts.load(Ordering::Relaxed).saturating_add(1),
+            Ordering::Relaxed,
+        );
     }
 }
 
@@ -153,7 +160,9 @@ impl SetEngine {
             .filter_map(|index| view.hold(index))
             .filter(|(hold, _)| hold.owner.load(Ordering::Relaxed) != 0)
             .filter_map(|(_, amounts)| amounts.get(position))
-            .fold(0, |sum, amount| sum.saturating_add(amount.load(Ordering::Relaxed)))
+            .fold(0, |sum, amount| {
+                sum.saturating_add(amount.load(Ordering::Relaxed))
+            })
     }
 
     /// Whether the counts agree with the holds. Bounded by the size of the table, whatever the links say.
@@ -173,7 +182,9 @@ impl SetEngine {
         let mut free = 0;
         let mut next = control.free_hold.load(Ordering::Relaxed);
         while let Some(index) = next.checked_sub(1) {
-            let Some((hold, _)) = view.hold(index) else { return false };
+            let Some((hold, _)) = view.hold(index) else {
+                return false;
+            };
             free += 1;
             if index >= touched || free > touched || hold.owner.load(Ordering::Relaxed) != 0 {
                 return false;

@@ -25,7 +25,10 @@ impl ResetScope {
     }
 
     fn from_word(word: u64) -> Self {
-        Self { limits: word & !Self::COUNTERS_BIT, counters: word & Self::COUNTERS_BIT != 0 }
+        Self {
+            limits: word & !Self::COUNTERS_BIT,
+            counters: word & Self::COUNTERS_BIT != 0,
+        }
     }
 }
 
@@ -35,9 +38,15 @@ impl SegmentEngine {
         let (locked, _) = self.lock_and_report(set)?;
         let poisoned = &locked.view.control.poisoned;
         if poisoned.load(Ordering::Relaxed) != 0 && scope.limits != set.all_limits() {
-            return Err(Error::Poisoned { set: set.plan.name.clone() });
+            return Err(Error::Poisoned {
+                set: set.plan.name.clone(),
+            });
         }
-        locked.view.control.reset_scope.store(scope.to_word(), Ordering::Relaxed);
+        locked
+            .view
+            .control
+            .reset_scope
+            .store(scope.to_word(), Ordering::Relaxed);
         locked.view.journal.mark_reset();
         set.carry_out_reset(&locked.view);
         if poisoned.load(Ordering::Relaxed) != 0 {

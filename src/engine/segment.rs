@@ -74,7 +74,11 @@ impl SetPlan {
         SetShape {
             definition_size,
             limits: self.limits.len() as u64,
-            state_words: self.limits.iter().map(|limit| limit.rule.state_words() as u64).sum(),
+            state_words: self
+                .limits
+                .iter()
+                .map(|limit| limit.rule.state_words() as u64)
+                .sum(),
             holds: u64::from(self.hold_capacity),
             held_amounts: self.held_limits().len() as u64,
         }
@@ -96,17 +100,32 @@ impl SetEngine {
         let reads_utc = plan.limits.iter().any(|limit| limit.rule.reads_utc());
         let held_limits = plan.held_limits();
         let first_rate = plan.limits.iter().position(|limit| limit.kind == Kind::Rate);
-        Self { plan, geometry, state_ranges, held_limits, first_rate, reads_utc, next_probe: AtomicU64::new(0) }
+        Self {
+            plan,
+            geometry,
+            state_ranges,
+            held_limits,
+            first_rate,
+            reads_utc,
+            next_probe: AtomicU64::new(0),
+        }
     }
 
     /// The name of a limit.
     pub(crate) fn limit_name(&self, index: usize) -> String {
-        self.plan.limits.get(index).map_or_else(String::new, |limit| limit.name.clone())
+        self.plan
+            .limits
+            .get(index)
+            .map_or_else(String::new, |limit| limit.name.clone())
     }
 
     /// The rule of a limit and its state words.
     #[inline]
-    pub(crate) fn limit<'a>(&'a self, view: &SetView<'a>, index: usize) -> Option<(&'a Rule, StateWords<'a>)> {
+    pub(crate) fn limit<'a>(
+        &'a self,
+        view: &SetView<'a>,
+        index: usize,
+    ) -> Option<(&'a Rule, StateWords<'a>)> {
         let words = view.state.get(self.state_ranges.get(index)?.clone())?;
         Some((&self.plan.limits.get(index)?.rule, StateWords(words)))
     }
@@ -128,7 +147,11 @@ impl SetEngine {
 impl SegmentEngine {
     /// Puts the compiled sets onto an attached segment. Their shapes have been compared with its directory.
     pub(crate) fn new(path: &Path, attached: Attached, plans: Vec<SetPlan>, lock_patience: Duration) -> Self {
-        let Attached { verified, membership, clock_offset } = attached;
+        let Attached {
+            verified,
+            membership,
+            clock_offset,
+        } = attached;
         let sets = plans
             .into_iter()
             .zip(&verified.geometry.sets)
@@ -179,7 +202,9 @@ impl SegmentEngine {
     pub(crate) fn lock<'a>(&'a self, set: &'a SetEngine) -> Result<LockedSet<'a>, Error> {
         let (locked, _) = self.lock_and_report(set)?;
         if locked.view.control.poisoned.load(Ordering::Relaxed) != 0 {
-            return Err(Error::Poisoned { set: set.plan.name.clone() });
+            return Err(Error::Poisoned {
+                set: set.plan.name.clone(),
+            });
         }
         Ok(locked)
     }
@@ -191,7 +216,9 @@ impl SegmentEngine {
         set: &'a SetEngine,
     ) -> Result<(LockedSet<'a>, Option<Repairs>), Error> {
         if self.header()?.retired.load(Ordering::Relaxed) != 0 {
-            return Err(Error::Retired { path: self.path.clone() });
+            return Err(Error::Retired {
+                path: self.path.clone(),
+            });
         }
         let view = self.view(set)?;
         // Read before the lock is taken, so that the system's clock is not part of the critical section.
@@ -215,7 +242,15 @@ impl SegmentEngine {
         } else {
             now.monotonic = last_seen;
         }
-        Ok((LockedSet { view, set, now, _guard: guard }, repairs))
+        Ok((
+            LockedSet {
+                view,
+                set,
+                now,
+                _guard: guard,
+            },
+            repairs,
+        ))
     }
 
     #[cold]
@@ -228,9 +263,11 @@ impl SegmentEngine {
                 pid: holder.map(|thread| process_of_thread(thread).unwrap_or(thread)),
             },
             LockError::Unrecoverable => Error::LockLost { set: name },
-            LockError::System(source) => {
-                Error::Io { action: "lock a set of", path: self.path.clone(), source }
-            }
+            LockError::System(source) => Error::Io {
+                action: "lock a set of",
+                path: self.path.clone(),
+                source,
+            },
         }
     }
 }

@@ -44,14 +44,25 @@ impl SegmentEngine {
         let mut transaction = view.journal.begin();
         let mut outcome = ArrayVec::new();
         for (index, used) in actual {
-            let Some(reserved) = taken.limits.iter().find(|limit| limit.index == *index) else { continue };
-            let (Some((rule, state)), Some(counters), Some(plan)) =
-                (set.limit(view, *index), view.counters.get(*index), set.plan.limits.get(*index))
-            else {
+            let Some(reserved) = taken.limits.iter().find(|limit| limit.index == *index) else {
                 continue;
             };
-            let mut state = JournalledState { words: state.0, transaction: &mut transaction };
-            let mut settled = SettledLimit { index: *index, refunded: 0, overdraft: 0 };
+            let (Some((rule, state)), Some(counters), Some(plan)) = (
+                set.limit(view, *index),
+                view.counters.get(*index),
+                set.plan.limits.get(*index),
+            ) else {
+                continue;
+            };
+            let mut state = JournalledState {
+                words: state.0,
+                transaction: &mut transaction,
+            };
+            let mut settled = SettledLimit {
+                index: *index,
+                refunded: 0,
+                overdraft: 0,
+            };
             match used.checked_sub(reserved.cost) {
                 Some(0) => {}
                 Some(above) => {
@@ -74,7 +85,9 @@ impl SegmentEngine {
                 // What was used is final: the death of the holder must not give it back any more.
                 if let Some(hold) = taken.hold.filter(|hold| locked.owns(*hold, taken.owner)) {
                     let position = set.held_limits.iter().position(|limit| limit == index);
-                    let amount = view.hold(hold.index).and_then(|(_, amounts)| amounts.get(position?));
+                    let amount = view
+                        .hold(hold.index)
+                        .and_then(|(_, amounts)| amounts.get(position?));
                     if let Some(amount) = amount {
                         transaction.store(amount, 0);
                     }
@@ -85,7 +98,9 @@ impl SegmentEngine {
             }
         }
         transaction.add(&view.control.settled, 1);
-        transaction.commit().map_err(|overflow| set.internal_error(overflow))?;
+        transaction
+            .commit()
+            .map_err(|overflow| set.internal_error(overflow))?;
         Ok(outcome)
     }
 
@@ -102,7 +117,9 @@ impl SegmentEngine {
         }
         let mut transaction = locked.view.journal.begin();
         locked.free_hold(&mut transaction, hold.index, false);
-        transaction.commit().map_err(|overflow| set.internal_error(overflow))?;
+        transaction
+            .commit()
+            .map_err(|overflow| set.internal_error(overflow))?;
         Ok(Released::GivenBack)
     }
 

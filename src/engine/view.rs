@@ -51,13 +51,18 @@ impl<'a> SetView<'a> {
         let amounts = offset + size_of::<Hold>() as u64;
         Some((
             self.region.record(offset).ok()?,
-            self.region.words(amounts, self.geometry.shape.held_amounts).ok()?,
+            self.region
+                .words(amounts, self.geometry.shape.held_amounts)
+                .ok()?,
         ))
     }
 
     /// Holds that were ever taken: what lies beyond is zero.
     pub(crate) fn touched_holds(&self) -> u64 {
-        self.control.untouched_hold.load(Ordering::Relaxed).min(self.hold_capacity())
+        self.control
+            .untouched_hold
+            .load(Ordering::Relaxed)
+            .min(self.hold_capacity())
     }
 }
 

@@ -62,7 +62,11 @@ impl<'a> AttachLock<'a> {
             match try_lock(file.as_fd(), ByteRange::ATTACH) {
                 Ok(true) => return Ok(Self { file }),
                 Ok(false) if Instant::now() < deadline => std::thread::sleep(Duration::from_micros(200)),
-                Ok(false) => return Err(Error::AttachStuck { path: path.to_owned() }),
+                Ok(false) => {
+                    return Err(Error::AttachStuck {
+                        path: path.to_owned(),
+                    });
+                }
                 Err(errno) => return Err(io_error("lock", path, errno.into())),
             }
         }
@@ -86,10 +90,13 @@ fn open(path: &Path, options: &mut OpenOptions) -> Result<File, Error> {
         .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
         .open(path)
         .map_err(|source| match source.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::ENOENT) => Error::NotFound { path: path.to_owned() },
-            Some(Errno::ELOOP) => {
-                Error::Untrusted { path: path.to_owned(), why: "it is a symbolic link; name the file itself".into() }
-            }
+            Some(Errno::ENOENT) => Error::NotFound {
+                path: path.to_owned(),
+            },
+            Some(Errno::ELOOP) => Error::Untrusted {
+                path: path.to_owned(),
+                why: "it is a symbolic link; name the file itself".into(),
+            },
             Some(Errno::EISDIR | Errno::ENXIO) => not_regular(path),
             _ => io_error("open", path, source),
         })?;
@@ -97,7 +104,10 @@ fn open(path: &Path, options: &mut OpenOptions) -> Result<File, Error> {
 }
 
 fn not_regular(path: &Path) -> Error {
-    Error::Untrusted { path: path.to_owned(), why: "it is not a regular file".into() }
+    Error::Untrusted {
+        path: path.to_owned(),
+        why: "it is not a regular file".into(),
+    }
 }
 
 /// Attaches to a segment: checks the file, starts it cold if it comes from another boot or is a copy, and joins its
@@ -111,21 +121,30 @@ pub(crate) fn attach(path: &Path, trust_any_owner: bool) -> Result<Attached, Err
         Region::read_only(&file, HEADER_SPACE as usize).map_err(|source| io_error("map", path, source))?;
     check_header(&header_region, size, path)?;
     // A copy may be sparse: on a full file system the first store into a hole would be a bus error.
-    nix::fcntl::posix_fallocate(&file, 0, size as i64).map_err(|errno| allocation_error(path, size, errno))?;
+    nix::fcntl::posix_fallocate(&file, 0, size as i64)
+        .map_err(|errno| allocation_error(path, size, errno))?;
     let region = Region::writable(&file, size as usize).map_err(|source| io_error("map", path, source))?;
     let verified = verify(Arc::new(region), path)?;
     let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
     if header.retired.load(Ordering::Acquire) != 0 {
-        return Err(Error::Retired { path: path.to_owned() });
+        return Err(Error::Retired {
+            path: path.to_owned(),
+        });
     }
     let table = verified.participants();
     let lock = AttachLock::take(&file, path)?;
     ensure_same_place(&verified, header, &table, &file, path)?;
     let clock_offset = header.clock_offset.load(Ordering::Relaxed);
-    let own_file = file.try_clone().map_err(|source| io_error("duplicate", path, source))?;
+    let own_file = file
+        .try_clone()
+        .map_err(|source| io_error("duplicate", path, source))?;
     let membership = Membership::join(own_file, path.to_owned(), table)?;
     drop(lock);
-    Ok(Attached { verified, membership, clock_offset })
+    Ok(Attached {
+        verified,
+        membership,
+        clock_offset,
+    })
 }
 
 /// A segment opened for looking only: mapped without write permission, nothing joined, nothing locked.
@@ -146,7 +165,11 @@ pub(crate) fn observe(path: &Path, trust_any_owner: bool) -> Result<Observed, Er
     let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
     let identity = FileIdentity::of(&file).map_err(|errno| io_error("examine", path, errno.into()))?;
     let same_place = is_same_place(header, identity);
-    Ok(Observed { verified, file, same_place })
+    Ok(Observed {
+        verified,
+        file,
+        same_place,
+    })
 }
 
 impl Verified {
@@ -162,18 +185,28 @@ impl Verified {
 
 /// Whether the file may be trusted, by what the system says of it; answers its size.
 fn check_file(file: &File, path: &Path, trust_any_owner: bool) -> Result<u64, Error> {
-    let metadata = file.metadata().map_err(|source| io_error("examine", path, source))?;
+    let metadata = file
+        .metadata()
+        .map_err(|source| io_error("examine", path, source))?;
     if !metadata.is_file() {
         return Err(not_regular(path));
     }
-    let untrusted = |why: String| Error::Untrusted { path: path.to_owned(), why };
+    let untrusted = |why: String| Error::Untrusted {
+        path: path.to_owned(),
+        why,
+    };
     if metadata.nlink() > 1 {
-        return Err(untrusted(format!("it has {} names; a segment has one", metadata.nlink())));
+        return Err(untrusted(format!(
+            "it has {} names; a segment has one",
+            metadata.nlink()
+        )));
     }
     if !trust_any_owner {
         let own = nix::unistd::geteuid().as_raw();
         if metadata.mode() & 0o002 != 0 {
-            return Err(untrusted("anybody may write it; change its mode, or say that you trust it".into()));
+            return Err(untrusted(
+                "anybody may write it; change its mode, or say that you trust it".into(),
+            ));
         }
         if metadata.uid() != own && metadata.uid() != 0 && folder_is_writable_by_others(path) {
             let owner = metadata.uid();
@@ -184,16 +217,26 @@ fn check_file(file: &File, path: &Path, trust_any_owner: bool) -> Result<u64, Er
     }
     let statistics = fstatfs(file).map_err(|errno| io_error("examine", path, errno.into()))?;
     if let Some(file_system) = unsupported_file_system(&statistics) {
-        return Err(Error::UnsupportedFileSystem { path: path.to_owned(), file_system });
+        return Err(Error::UnsupportedFileSystem {
+            path: path.to_owned(),
+            file_system,
+        });
     }
     if metadata.len() < HEADER_SPACE {
-        return Err(Error::WrongSize { path: path.to_owned(), expected: HEADER_SPACE, found: metadata.len() });
+        return Err(Error::WrongSize {
+            path: path.to_owned(),
+            expected: HEADER_SPACE,
+            found: metadata.len(),
+        });
     }
     Ok(metadata.len())
 }
 
 fn folder_is_writable_by_others(path: &Path) -> bool {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     // A folder that cannot be examined is given no credit.
     std::fs::metadata(folder).map_or(true, |metadata| metadata.mode() & 0o022 != 0)
 }
@@ -204,7 +247,11 @@ fn check_header(region: &Region, size: u64, path: &Path) -> Result<(), Error> {
     // Synchronises with the release store that ends a creation.
     let magic = header.magic.load(Ordering::Acquire);
     if magic != MAGIC {
-        return Err(Error::NotASegment { path: path.to_owned(), found: magic, expected: MAGIC });
+        return Err(Error::NotASegment {
+            path: path.to_owned(),
+            found: magic,
+            expected: MAGIC,
+        });
     }
     for (what, word, expected) in [
         ("byte order", &header.byte_order, BYTE_ORDER),
@@ -218,21 +265,38 @@ fn check_header(region: &Region, size: u64, path: &Path) -> Result<(), Error> {
     ] {
         let found = word.load(Ordering::Relaxed);
         if found != expected {
-            return Err(Error::Incompatible { path: path.to_owned(), what, found, expected });
+            return Err(Error::Incompatible {
+                path: path.to_owned(),
+                what,
+                found,
+                expected,
+            });
         }
     }
     let features = header.incompatible_features.load(Ordering::Relaxed);
     if features & !INCOMPATIBLE_FEATURES != 0 {
         let what = "set of features that must be known";
-        return Err(Error::Incompatible { path: path.to_owned(), what, found: features, expected: INCOMPATIBLE_FEATURES });
+        return Err(Error::Incompatible {
+            path: path.to_owned(),
+            what,
+            found: features,
+            expected: INCOMPATIBLE_FEATURES,
+        });
     }
     let expected = header.total_size.load(Ordering::Relaxed);
     if size != expected {
-        return Err(Error::WrongSize { path: path.to_owned(), expected, found: size });
+        return Err(Error::WrongSize {
+            path: path.to_owned(),
+            expected,
+            found: size,
+        });
     }
     let checksum = header_checksum(region).map_err(|place| damaged(path, place))?;
     if header.checksum.load(Ordering::Relaxed) != checksum {
-        return Err(Error::Damaged { path: path.to_owned(), what: "the header's checksum does not match".into() });
+        return Err(Error::Damaged {
+            path: path.to_owned(),
+            what: "the header's checksum does not match".into(),
+        });
     }
     Ok(())
 }
@@ -242,27 +306,36 @@ pub(crate) fn header_checksum(region: &Region) -> Result<u64, OutOfRegion> {
     let words = region.words(0, size_of::<Header>() as u64 / 8)?;
     Ok(words[CHECKED_HEADER_WORDS]
         .iter()
-        .fold(CHECKSUM_SEED, |hash, word| checksum_step(hash, word.load(Ordering::Relaxed))))
+        .fold(CHECKSUM_SEED, |hash, word| {
+            checksum_step(hash, word.load(Ordering::Relaxed))
+        }))
 }
 
 /// The checksum of a definition text.
 pub(crate) fn text_checksum(text: &[u8]) -> u64 {
     let length = checksum_step(CHECKSUM_SEED, text.len() as u64);
-    text.iter().fold(length, |hash, byte| checksum_step(hash, u64::from(*byte)))
+    text.iter()
+        .fold(length, |hash, byte| checksum_step(hash, u64::from(*byte)))
 }
 
 /// Checks the tables and definitions of a segment whose header was checked.
 fn verify(region: Arc<Region>, path: &Path) -> Result<Verified, Error> {
-    let inconsistent = |what: &str| Error::Damaged { path: path.to_owned(), what: what.to_owned() };
+    let inconsistent = |what: &str| Error::Damaged {
+        path: path.to_owned(),
+        what: what.to_owned(),
+    };
     let header: &Header = region.record(0).map_err(|place| damaged(path, place))?;
     let participants = header.participants.load(Ordering::Relaxed);
     let set_count = header.sets.load(Ordering::Relaxed);
     if participants > MOST_PARTICIPANTS || set_count > MOST_SETS {
-        return Err(inconsistent("the header counts more participants or sets than a segment can have"));
+        return Err(inconsistent(
+            "the header counts more participants or sets than a segment can have",
+        ));
     }
     let directory_offset = header.directory_offset.load(Ordering::Relaxed);
-    let entries: &[DirectoryEntry] =
-        region.records(directory_offset, set_count).map_err(|place| damaged(path, place))?;
+    let entries: &[DirectoryEntry] = region
+        .records(directory_offset, set_count)
+        .map_err(|place| damaged(path, place))?;
     let shapes: Vec<SetShape> = entries.iter().map(read_shape).collect();
     let geometry = Geometry::new(participants, shapes)
         .map_err(|_| inconsistent("the directory describes sets that no segment can hold"))?;
@@ -277,7 +350,9 @@ fn verify(region: Arc<Region>, path: &Path) -> Result<Verified, Error> {
         if entry.extent_offset.load(Ordering::Relaxed) != set.extent_offset
             || entry.extent_size.load(Ordering::Relaxed) != set.extent_size
         {
-            return Err(inconsistent("a directory entry's extent does not follow from its counts"));
+            return Err(inconsistent(
+                "a directory entry's extent does not follow from its counts",
+            ));
         }
         let text = read_text(&region, set).map_err(|place| damaged(path, place))?;
         if text_checksum(&text) != entry.definition_checksum.load(Ordering::Relaxed) {
@@ -286,7 +361,11 @@ fn verify(region: Arc<Region>, path: &Path) -> Result<Verified, Error> {
         let text = String::from_utf8(text).map_err(|_| inconsistent("a set's definition is not UTF-8"))?;
         definitions.push(text);
     }
-    Ok(Verified { region, geometry, definitions })
+    Ok(Verified {
+        region,
+        geometry,
+        definitions,
+    })
 }
 
 fn read_shape(entry: &DirectoryEntry) -> SetShape {
@@ -344,15 +423,23 @@ fn ensure_same_place(
         });
     }
     let place = Place::current();
-    for (what, word, expected) in
-        [("PID", &header.pid_namespace, place.pid_namespace), ("time", &header.time_namespace, place.time_namespace)]
-    {
+    for (what, word, expected) in [
+        ("PID", &header.pid_namespace, place.pid_namespace),
+        ("time", &header.time_namespace, place.time_namespace),
+    ] {
         let found = word.load(Ordering::Relaxed);
         if found != expected {
-            return Err(Error::ForeignNamespace { path: path.to_owned(), what, found, expected });
+            return Err(Error::ForeignNamespace {
+                path: path.to_owned(),
+                what,
+                found,
+                expected,
+            });
         }
     }
-    Err(Error::ForeignBoot { path: path.to_owned() })
+    Err(Error::ForeignBoot {
+        path: path.to_owned(),
+    })
 }
 
 enum ColdStartFailure {
@@ -375,8 +462,10 @@ fn cold_start(
     header.boot_id[0].store(0, Ordering::Release);
     let mut latest = 0;
     for set in &verified.geometry.sets {
-        let control: &SetControl =
-            verified.region.record(set.control_offset).map_err(ColdStartFailure::OutOfRegion)?;
+        let control: &SetControl = verified
+            .region
+            .record(set.control_offset)
+            .map_err(ColdStartFailure::OutOfRegion)?;
         control.lock.initialise().map_err(ColdStartFailure::System)?;
         let seen = control.last_seen.load(Ordering::Relaxed);
         if seen < LATEST_INSTANT {
@@ -387,9 +476,13 @@ fn cold_start(
     let elapsed = utc_nanos().saturating_sub(header.created_utc.load(Ordering::Relaxed));
     let by_wall_clock = header.created_at.load(Ordering::Relaxed).saturating_add(elapsed);
     let segment_time = by_wall_clock.max(latest);
-    header.clock_offset.store(segment_time.wrapping_sub(boot_nanos()), Ordering::Relaxed);
+    header
+        .clock_offset
+        .store(segment_time.wrapping_sub(boot_nanos()), Ordering::Relaxed);
     header.pid_namespace.store(place.pid_namespace, Ordering::Relaxed);
-    header.time_namespace.store(place.time_namespace, Ordering::Relaxed);
+    header
+        .time_namespace
+        .store(place.time_namespace, Ordering::Relaxed);
     header.device.store(identity.device, Ordering::Relaxed);
     header.inode.store(identity.inode, Ordering::Relaxed);
     header.cold_starts.fetch_add(1, Ordering::Relaxed);
@@ -399,12 +492,19 @@ fn cold_start(
 }
 
 pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {
-    Error::Io { action, path: path.to_owned(), source }
+    Error::Io {
+        action,
+        path: path.to_owned(),
+        source,
+    }
 }
 
 pub(crate) fn allocation_error(path: &Path, bytes: u64, errno: Errno) -> Error {
     match errno {
-        Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => Error::NoSpace { path: path.to_owned(), bytes },
+        Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => Error::NoSpace {
+            path: path.to_owned(),
+            bytes,
+        },
         other => io_error("allocate", path, other.into()),
     }
 }

@@ -44,11 +44,20 @@ pub(crate) struct Blueprint<'a> {
 /// [`Error::AlreadyExists`] where there is something at the path, [`Error::NoSpace`] where there is no room.
 pub(crate) fn create(path: &Path, blueprint: &Blueprint<'_>) -> Result<(), Error> {
     if path.symlink_metadata().is_ok() {
-        return Err(Error::AlreadyExists { path: path.to_owned() });
+        return Err(Error::AlreadyExists {
+            path: path.to_owned(),
+        });
     }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     let name = path.file_name().ok_or_else(|| {
-        io_error("create", path, io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))
+        io_error(
+            "create",
+            path,
+            io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"),
+        )
     })?;
     remove_abandoned(folder, name);
     let (file, construction) = start_construction(folder, name, path)?;
@@ -57,9 +66,13 @@ pub(crate) fn create(path: &Path, blueprint: &Blueprint<'_>) -> Result<(), Error
         .map_err(|source| io_error("set the mode of", path, source))?;
     let statistics = fstatfs(&file).map_err(|errno| io_error("examine", path, errno.into()))?;
     if let Some(file_system) = unsupported_file_system(&statistics) {
-        return Err(Error::UnsupportedFileSystem { path: path.to_owned(), file_system });
+        return Err(Error::UnsupportedFileSystem {
+            path: path.to_owned(),
+            file_system,
+        });
     }
-    nix::fcntl::posix_fallocate(&file, 0, size as i64).map_err(|errno| allocation_error(path, size, errno))?;
+    nix::fcntl::posix_fallocate(&file, 0, size as i64)
+        .map_err(|errno| allocation_error(path, size, errno))?;
     let region = Region::writable(&file, size as usize).map_err(|source| io_error("map", path, source))?;
     let identity = FileIdentity::of(&file).map_err(|errno| io_error("examine", path, errno.into()))?;
     fill(&region, blueprint, identity, path)?;
@@ -79,7 +92,9 @@ impl Construction {
                 std::mem::forget(self);
                 Ok(())
             }
-            Err(Errno::EEXIST) => Err(Error::AlreadyExists { path: target.to_owned() }),
+            Err(Errno::EEXIST) => Err(Error::AlreadyExists {
+                path: target.to_owned(),
+            }),
             Err(errno) => Err(io_error("publish", target, errno.into())),
         }
     }
@@ -136,7 +151,10 @@ fn start_construction(folder: &Path, name: &OsStr, path: &Path) -> Result<(File,
             Ok(file) => return Ok((file, Construction { path: construction })),
             Err(source) if source.kind() == io::ErrorKind::AlreadyExists => {}
             Err(source) if source.raw_os_error() == Some(libc::ENOSPC) => {
-                return Err(Error::NoSpace { path: path.to_owned(), bytes: 0 });
+                return Err(Error::NoSpace {
+                    path: path.to_owned(),
+                    bytes: 0,
+                });
             }
             Err(source) => return Err(io_error("create", path, source)),
         }
@@ -156,9 +174,15 @@ fn remove_abandoned(folder: &Path, name: &OsStr) {
 
 fn is_abandoned(candidate: &OsStr, name: &OsStr) -> bool {
     let maker = || {
-        let rest = candidate.as_bytes().strip_prefix(b".")?.strip_prefix(name.as_bytes())?.strip_prefix(b".")?;
+        let rest = candidate
+            .as_bytes()
+            .strip_prefix(b".")?
+            .strip_prefix(name.as_bytes())?
+            .strip_prefix(b".")?;
         let fields: Vec<&str> = std::str::from_utf8(rest).ok()?.split('.').collect();
-        let [pid, start_time, _, CONSTRUCTION_SUFFIX] = fields[..] else { return None };
+        let [pid, start_time, _, CONSTRUCTION_SUFFIX] = fields[..] else {
+            return None;
+        };
         Some((pid.parse().ok()?, start_time.parse().ok()?))
     };
     maker().is_some_and(|(pid, start_time)| process_opinion(pid, start_time) == ProcessOpinion::Dead)
@@ -168,25 +192,37 @@ fn is_abandoned(candidate: &OsStr, name: &OsStr) -> bool {
 fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &Path) -> Result<(), Error> {
     let outside = |place: OutOfRegion| damaged(path, place);
     let geometry = blueprint.geometry;
-    let entries: &[DirectoryEntry] =
-        region.records(geometry.directory_offset, geometry.sets.len() as u64).map_err(outside)?;
+    let entries: &[DirectoryEntry] = region
+        .records(geometry.directory_offset, geometry.sets.len() as u64)
+        .map_err(outside)?;
     for ((set, entry), text) in geometry.sets.iter().zip(entries).zip(blueprint.definitions) {
         entry.extent_offset.store(set.extent_offset, Ordering::Relaxed);
         entry.extent_size.store(set.extent_size, Ordering::Relaxed);
-        entry.definition_size.store(set.shape.definition_size, Ordering::Relaxed);
-        entry.definition_checksum.store(text_checksum(text.as_bytes()), Ordering::Relaxed);
+        entry
+            .definition_size
+            .store(set.shape.definition_size, Ordering::Relaxed);
+        entry
+            .definition_checksum
+            .store(text_checksum(text.as_bytes()), Ordering::Relaxed);
         entry.limits.store(set.shape.limits, Ordering::Relaxed);
         entry.state_words.store(set.shape.state_words, Ordering::Relaxed);
         entry.holds.store(set.shape.holds, Ordering::Relaxed);
-        entry.held_amounts.store(set.shape.held_amounts, Ordering::Relaxed);
-        let words = region.words(set.extent_offset, set.shape.definition_size.div_ceil(8)).map_err(outside)?;
+        entry
+            .held_amounts
+            .store(set.shape.held_amounts, Ordering::Relaxed);
+        let words = region
+            .words(set.extent_offset, set.shape.definition_size.div_ceil(8))
+            .map_err(outside)?;
         for (word, chunk) in words.iter().zip(text.as_bytes().chunks(8)) {
             let mut bytes = [0; 8];
             bytes[..chunk.len()].copy_from_slice(chunk);
             word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
         }
         let control: &SetControl = region.record(set.control_offset).map_err(outside)?;
-        control.lock.initialise().map_err(|source| io_error("initialise the locks of", path, source))?;
+        control
+            .lock
+            .initialise()
+            .map_err(|source| io_error("initialise the locks of", path, source))?;
     }
     let header: &Header = region.record(0).map_err(outside)?;
     let place = Place::current();
@@ -223,7 +259,9 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
     ] {
         word.store(value, Ordering::Relaxed);
     }
-    header.checksum.store(header_checksum(region).map_err(outside)?, Ordering::Relaxed);
+    header
+        .checksum
+        .store(header_checksum(region).map_err(outside)?, Ordering::Relaxed);
     // Whoever sees the magic number sees everything before it.
     header.magic.store(MAGIC, Ordering::Release);
     Ok(())

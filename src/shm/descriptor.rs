@@ -25,7 +25,10 @@ pub(crate) struct FileIdentity {
 impl FileIdentity {
     pub(crate) fn of(file: impl AsFd) -> Result<Self, Errno> {
         let status = fstat(file)?;
-        Ok(Self { device: status.st_dev, inode: status.st_ino })
+        Ok(Self {
+            device: status.st_dev,
+            inode: status.st_ino,
+        })
     }
 }
 
@@ -60,7 +63,10 @@ impl Descriptor {
     /// Keeps the number of an open file.
     pub(crate) fn adopt(file: File) -> Result<Self, Errno> {
         let identity = FileIdentity::of(&file)?;
-        Ok(Self { number: AtomicI32::new(file.into_raw_fd()), file: identity })
+        Ok(Self {
+            number: AtomicI32::new(file.into_raw_fd()),
+            file: identity,
+        })
     }
 
     /// Which file it stands for.

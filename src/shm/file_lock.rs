@@ -23,16 +23,25 @@ pub(crate) struct ByteRange {
 
 impl ByteRange {
     /// The byte that stands for attaching.
-    pub(crate) const ATTACH: Self = Self { start: ATTACH_BYTE, length: 1 };
+    pub(crate) const ATTACH: Self = Self {
+        start: ATTACH_BYTE,
+        length: 1,
+    };
 
     /// The byte of one participant.
     pub(crate) fn participant(slot: u64) -> Self {
-        Self { start: FIRST_PARTICIPANT_BYTE + slot as i64, length: 1 }
+        Self {
+            start: FIRST_PARTICIPANT_BYTE + slot as i64,
+            length: 1,
+        }
     }
 
     /// The bytes of the first `count` participants.
     pub(crate) fn participants(count: u64) -> Self {
-        Self { start: FIRST_PARTICIPANT_BYTE, length: count as i64 }
+        Self {
+            start: FIRST_PARTICIPANT_BYTE,
+            length: count as i64,
+        }
     }
 
     fn request(self, kind: libc::c_int) -> libc::flock {

@@ -54,7 +54,10 @@ impl IdentityPage {
     #[cold]
     fn assign(self) -> ProcessIdentity {
         let fresh = NEXT.fetch_add(1, Ordering::Relaxed);
-        match self.word.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
+        match self
+            .word
+            .compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed)
+        {
             Ok(_) => ProcessIdentity(fresh),
             // Another thread of this process was first.
             Err(identity) => ProcessIdentity(identity),
@@ -65,7 +68,12 @@ impl IdentityPage {
         let size = NonZeroUsize::new(4096).ok_or(Errno::EINVAL)?;
         // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory of ours.
         let page = unsafe {
-            mmap_anonymous(None, size, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE)
+            mmap_anonymous(
+                None,
+                size,
+                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+                MapFlags::MAP_PRIVATE,
+            )
         }?;
         // SAFETY: the page was mapped by the call above and is not used yet.
         if let Err(error) = unsafe { madvise(page, size.get(), MmapAdvise::MADV_WIPEONFORK) } {
@@ -75,7 +83,9 @@ impl IdentityPage {
         }
         // SAFETY: the page is readable, writable, zeroed, aligned to more than eight bytes and never unmapped, so
         // a reference for the life of the process is sound; it is only ever used as this one atomic.
-        Ok(Self { word: unsafe { page.cast::<AtomicU64>().as_ref() } })
+        Ok(Self {
+            word: unsafe { page.cast::<AtomicU64>().as_ref() },
+        })
     }
 }
 

@@ -97,7 +97,13 @@ impl Geometry {
             cursor.0 += set.extent_size;
             sets.push(set);
         }
-        Ok(Self { participants, participants_offset, directory_offset, sets, total_size: cursor.0 })
+        Ok(Self {
+            participants,
+            participants_offset,
+            directory_offset,
+            sets,
+            total_size: cursor.0,
+        })
     }
 }
 
@@ -109,7 +115,11 @@ impl Cursor {
         let start = self.0;
         let bytes = count.checked_mul(size).ok_or(TooLarge)?;
         self.0 = aligned(start.checked_add(bytes).ok_or(TooLarge)?)?;
-        if self.0 > MOST_BYTES { Err(TooLarge) } else { Ok(start) }
+        if self.0 > MOST_BYTES {
+            Err(TooLarge)
+        } else {
+            Ok(start)
+        }
     }
 }
 
@@ -159,9 +169,24 @@ mod tests {
 
     #[test]
     fn absurd_sizes_are_refused() {
-        let shape = SetShape { definition_size: 10, limits: 1, state_words: 1, holds: u64::MAX, held_amounts: 1 };
+        let shape = SetShape {
+            definition_size: 10,
+            limits: 1,
+            state_words: 1,
+            holds: u64::MAX,
+            held_amounts: 1,
+        };
         assert_eq!(Geometry::new(1, [shape]), Err(TooLarge));
         assert_eq!(Geometry::new(0, []), Err(TooLarge));
-        assert_eq!(Geometry::new(1, [SetShape { holds: 1 << 35, ..shape }]), Err(TooLarge));
+        assert_eq!(
+            Geometry::new(
+                1,
+                [SetShape {
+                    holds: 1 << 35,
+                    ..shape
+                }]
+            ),
+            Err(TooLarge)
+        );
     }
 }

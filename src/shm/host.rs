@@ -35,7 +35,10 @@ fn boot_id() -> Option<[u64; 2]> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     let (high, low) = digits.split_at_checked(16)?;
-    Some([u64::from_str_radix(high, 16).ok()?, u64::from_str_radix(low, 16).ok()?])
+    Some([
+        u64::from_str_radix(high, 16).ok()?,
+        u64::from_str_radix(low, 16).ok()?,
+    ])
 }
 
 fn namespace(path: &str) -> u64 {
@@ -55,7 +58,9 @@ pub(crate) enum ProcessOpinion {
 
 /// Looks a process up by id and start time, both as seen from this process's namespace.
 pub(crate) fn process_opinion(pid: u64, start_time: u64) -> ProcessOpinion {
-    let Ok(id) = i32::try_from(pid) else { return ProcessOpinion::Dead };
+    let Ok(id) = i32::try_from(pid) else {
+        return ProcessOpinion::Dead;
+    };
     if id <= 0 {
         return ProcessOpinion::Dead;
     }
@@ -84,7 +89,9 @@ pub(crate) fn own_name() -> String {
 /// The process that a thread belongs to.
 pub(crate) fn process_of_thread(thread: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
 }
 
 struct ProcessStatus {
@@ -156,7 +163,10 @@ mod tests {
             }
             std::thread::yield_now();
         };
-        assert_eq!(process_opinion(u64::from(child.id()), started), ProcessOpinion::Dead);
+        assert_eq!(
+            process_opinion(u64::from(child.id()), started),
+            ProcessOpinion::Dead
+        );
         child.wait().expect("reaped");
     }
 

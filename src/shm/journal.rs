@@ -48,7 +48,11 @@ pub(crate) struct JournalOverflow;
 
 impl<'a> Journal<'a> {
     pub(crate) fn new(word: &'a AtomicU64, entries: &'a [JournalEntry], extent: &'a [AtomicU64]) -> Self {
-        Self { word, entries, extent }
+        Self {
+            word,
+            entries,
+            extent,
+        }
     }
 
     #[inline]
@@ -65,7 +69,12 @@ impl<'a> Journal<'a> {
     #[inline]
     pub(crate) fn begin(self) -> Transaction<'a> {
         let sequence = self.word.load(Ordering::Relaxed) & !COUNT_MASK;
-        Transaction { journal: self, sequence, count: 0, overflowed: false }
+        Transaction {
+            journal: self,
+            sequence,
+            count: 0,
+            overflowed: false,
+        }
     }
 
     /// Puts back what an operation that did not commit had changed. The caller holds the lock. Entries that name no
@@ -75,7 +84,10 @@ impl<'a> Journal<'a> {
         // Latest first: where a word was journalled twice, its oldest value must be the one that stays.
         for entry in self.entries.iter().take(count).rev() {
             let index = entry.index.load(Ordering::Relaxed);
-            match usize::try_from(index).ok().and_then(|index| self.extent.get(index)) {
+            match usize::try_from(index)
+                .ok()
+                .and_then(|index| self.extent.get(index))
+            {
                 Some(word) => word.store(entry.old.load(Ordering::Relaxed), Ordering::Relaxed),
                 None => sound = false,
             }
@@ -97,7 +109,8 @@ impl<'a> Journal<'a> {
     #[inline]
     pub(crate) fn close(&self) {
         let sequence = self.word.load(Ordering::Relaxed) & !COUNT_MASK;
-        self.word.store(sequence.wrapping_add(1 << COUNT_BITS), Ordering::Release);
+        self.word
+            .store(sequence.wrapping_add(1 << COUNT_BITS), Ordering::Release);
     }
 
     /// The sequence number, for a reader without the lock; `None` while an operation is in progress.
@@ -138,8 +151,7 @@ impl Transaction<'_> {
         if old == value {
             return;
         }
-        let (Some(index), Some(entry)) =
-            (self.journal.index_of(word), self.journal.entries.get(self.count))
+        let (Some(index), Some(entry)) = (self.journal.index_of(word), self.journal.entries.get(self.count))
         else {
             self.overflowed = true;
             return;
@@ -151,7 +163,9 @@ impl Transaction<'_> {
             // The entry must be in place before the count says so, and the count before the word changes. For a
             // survivor of SIGKILL the program order is enough; for readers on other processors the fence orders
             // the count before the word.
-            self.journal.word.store(self.sequence | self.count as u64, Ordering::Release);
+            self.journal
+                .word
+                .store(self.sequence | self.count as u64, Ordering::Release);
         }
         fence_before_change();
         word.store(value, Ordering::Relaxed);

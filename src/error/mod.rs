@@ -1,7 +1,11 @@
 //! What can go wrong. What the limits say is never an error: see [`Refusal`](crate::Refusal).
 
+mod declaration;
+
 use std::io;
 use std::path::PathBuf;
+
+pub use declaration::DeclarationError;
 
 /// Everything that can go wrong with a segment, a declaration or a request.
 ///
@@ -196,7 +200,9 @@ pub enum Error {
         limit: String,
     },
     /// The cost is more than the limit can ever admit. Nothing was taken.
-    #[error("a cost of {cost} on limit `{limit}` of set `{set}` can never be admitted: the most at once is {most}")]
+    #[error(
+        "a cost of {cost} on limit `{limit}` of set `{set}` can never be admitted: the most at once is {most}"
+    )]
     NeverAdmissible {
         /// The set.
         set: String,
@@ -251,7 +257,7 @@ pub enum Error {
     },
     /// The declaration does not make sense.
     #[error(transparent)]
-    Declaration(#[from] crate::config::DeclarationError),
+    Declaration(#[from] DeclarationError),
     /// A mistake in this library; the operation was undone.
     #[error("internal error in set `{set}`: {what}; nothing was changed, please report it")]
     Internal {
@@ -267,5 +273,8 @@ fn join(items: &[String]) -> String {
 }
 
 fn holder(pid: Option<u32>) -> String {
-    pid.map_or_else(|| "a process that cannot be named".to_owned(), |pid| format!("process {pid}"))
+    pid.map_or_else(
+        || "a process that cannot be named".to_owned(),
+        |pid| format!("process {pid}"),
+    )
 }

@@ -1,0 +1,68 @@
+//! Where in a declaration something stands, and the checks that every part of it shares.
+
+use crate::error::DeclarationError;
+
+/// Where in a declaration something stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    pub(super) set: &'a str,
+    pub(super) limit: Option<&'a str>,
+}
+
+impl Place<'_> {
+    pub(super) fn here(&self) -> String {
+        let Self { set, limit } = self;
+        match limit {
+            Some(limit) => format!("set {set:?} / limit {limit:?}"),
+            None => format!("set {set:?}"),
+        }
+    }
+
+    pub(super) fn field(&self, field: &str) -> String {
+        format!("{} / {field}", self.here())
+    }
+
+    pub(super) fn value(
+        &self,
+        field: &str,
+        given: impl ToString,
+        problem: impl ToString,
+    ) -> DeclarationError {
+        DeclarationError::Value {
+            place: self.field(field),
+            given: format!("{:?}", given.to_string()),
+            problem: problem.to_string(),
+        }
+    }
+}
+
+/// Whether `given` lies in `least..=most`.
+pub(super) fn check_range(
+    place: impl FnOnce() -> String,
+    given: u64,
+    least: u64,
+    most: u64,
+) -> Result<(), DeclarationError> {
+    if (least..=most).contains(&given) {
+        Ok(())
+    } else {
+        Err(DeclarationError::OutOfRange {
+            place: place(),
+            given,
+            least,
+            most,
+        })
+    }
+}
+
+/// Whether `given` may name something.
+pub(super) fn check_name(place: impl FnOnce() -> String, given: &str) -> Result<(), DeclarationError> {
+    if (1..=64).contains(&given.len()) && !given.chars().any(char::is_control) {
+        Ok(())
+    } else {
+        Err(DeclarationError::Name {
+            place: place(),
+            given: given.to_owned(),
+        })
+    }
+}
