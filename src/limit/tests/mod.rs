@@ -45,7 +45,7 @@ impl StateMut for Counting<'_> {
 }
 
 /// A rule with its state.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Limit {
     rule: Rule,
     words: Vec<u64>,
