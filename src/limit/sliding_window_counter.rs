@@ -93,9 +93,6 @@ impl SlidingWindowCounter {
                 continue;
             };
             let into = self.first_fitting(self.oldest(state, at), room);
-            if into == self.window {
-                continue;
-            }
             return Assessment::Refused {
                 retry_after: Some(self.until(at, into, now)),
             };
@@ -167,7 +164,7 @@ impl SlidingWindowCounter {
     }
 
     /// The least scaled distance into a sub-window at which what is left of its oldest bucket fits into `room`; the
-    /// window's length where none does before its end.
+    /// window's length, where the next sub-window begins, if none does before.
     fn first_fitting(&self, oldest: u64, room: u128) -> u64 {
         if u128::from(oldest) <= room {
             return 0;
