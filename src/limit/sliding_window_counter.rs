@@ -82,8 +82,8 @@ impl SlidingWindowCounter {
             return Assessment::Admissible;
         }
         // The estimate never rises while nobody charges, so the first sub-window with an admitting instant has the
-        // least one. In the last of these everything known today has left the window.
-        for ahead in 0..=self.buckets + 1 {
+        // least one. In the last of these, all that was full today has left or is the oldest.
+        for ahead in 0..=self.buckets {
             let at = sub_window.saturating_add(ahead);
             if ahead > 0 {
                 // What was the oldest of the full ones is now the one that counts in part.
