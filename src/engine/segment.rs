@@ -220,7 +220,7 @@ impl SegmentEngine {
     }
 
     /// Takes the set's lock, first setting right what a dead owner left behind.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock<'a>(&'a self, set: &'a SetEngine) -> Result<LockedSet<'a>, Box<Error>> {
         let locked = self.lock_as_it_is(set)?;
         if locked.needs_attention() {
@@ -280,7 +280,7 @@ impl SegmentEngine {
         Ok(LockedSet { set, now, guard })
     }
 
-    #[inline]
+    #[inline(always)]
     fn now(&self, set: &SetEngine) -> Now {
         Now {
             monotonic: boot_nanos().wrapping_add(self.clock_offset),
