@@ -20,6 +20,13 @@ const SHARE_OF_TIME: u64 = 20;
 /// Holds given back under one hold of the lock.
 const BATCH: usize = 64;
 
+impl SetEngine {
+    /// Whether this process may look for dead holders again.
+    pub(crate) fn reclaim_is_due(&self) -> bool {
+        boot_nanos() >= self.next_probe.load(Ordering::Relaxed)
+    }
+}
+
 impl SegmentEngine {
     /// Looks for dead holders, unless this process did so a moment ago; answers how many holds were given back.
     #[cold]
