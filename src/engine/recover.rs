@@ -41,21 +41,25 @@ impl SegmentEngine {
             owner_died,
             ..Repairs::default()
         };
-        let mut journal_is_sound = true;
-        match view.journal.state() {
-            JournalState::Idle => {}
+        let journal_is_sound = match view.journal.state() {
+            JournalState::Idle => true,
             JournalState::Undo(count) => {
                 repairs.undone_words = count;
-                journal_is_sound = view.journal.undo(count);
+                view.journal.undo(count)
             }
             JournalState::Reset => {
                 repairs.finished_reset = true;
                 set.carry_out_reset(view);
+                true
             }
-            JournalState::Damaged(_) => {
-                journal_is_sound = false;
-                view.journal.close();
-            }
+            JournalState::Damaged(_) => false,
+        };
+        if !journal_is_sound {
+            // Said before the journal is closed: whoever recovers after this recoverer's death finds it idle.
+            control.poisoned.store(POISONED_BY_JOURNAL, Ordering::Relaxed);
+        }
+        if view.journal.state() != JournalState::Idle {
+            view.journal.close();
         }
         if owner_died {
             let owner = self.membership.owner().unwrap_or(0);
@@ -71,7 +75,6 @@ impl SegmentEngine {
         }
         if !journal_is_sound {
             repairs.poisoned = true;
-            control.poisoned.store(POISONED_BY_JOURNAL, Ordering::Relaxed);
         } else if !set.is_consistent(view) {
             repairs.poisoned = true;
             control.poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed);

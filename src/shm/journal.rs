@@ -77,23 +77,32 @@ impl<'a> Journal<'a> {
         }
     }
 
-    /// Puts back what an operation that did not commit had changed. The caller holds the lock. Entries that name no
-    /// word of the extent are damage: they are skipped, and reported as `false`.
+    /// Puts back what an operation that did not commit had changed, and leaves the journal as it is: the caller, who
+    /// holds the lock, [closes](Self::close) it. Entries that name a word which no operation changes are damage: they
+    /// are skipped, and reported as `false`.
+    #[must_use]
     pub(crate) fn undo(&self, count: usize) -> bool {
         let mut sound = true;
         // Latest first: where a word was journalled twice, its oldest value must be the one that stays.
         for entry in self.entries.iter().take(count).rev() {
-            let index = entry.index.load(Ordering::Relaxed);
-            match usize::try_from(index)
-                .ok()
-                .and_then(|index| self.extent.get(index))
-            {
+            match self.changeable_word(entry.index.load(Ordering::Relaxed)) {
                 Some(word) => word.store(entry.old.load(Ordering::Relaxed), Ordering::Relaxed),
                 None => sound = false,
             }
         }
-        self.close();
         sound
+    }
+
+    /// The word at an index that an entry names. Not the definition, not the lock and not the journal itself, which
+    /// lie in the extent too: a lock that is overwritten while it is held takes its holder down with it.
+    fn changeable_word(&self, index: u64) -> Option<&'a AtomicU64> {
+        let word = self.extent.get(usize::try_from(index).ok()?)?;
+        let address = std::ptr::from_ref(word).addr();
+        // The definition and the lock lie before the journal word.
+        let is_after_the_lock = address > std::ptr::from_ref(self.word).addr();
+        let entries = self.entries.as_ptr_range();
+        let is_an_entry = (entries.start.addr()..entries.end.addr()).contains(&address);
+        (is_after_the_lock && !is_an_entry).then_some(word)
     }
 
     /// Notes that a reset is under way. The caller holds the lock and has stored the reset's scope.
@@ -207,7 +216,9 @@ impl Drop for Transaction<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.count > 0 {
-            self.journal.undo(self.count);
+            // What this transaction wrote itself is sound.
+            let _ = self.journal.undo(self.count);
+            self.journal.close();
         }
     }
 }
@@ -216,4 +227,84 @@ impl Drop for Transaction<'_> {
 fn fence_before_change() {
     // On x86-64 this only stops the compiler; on weaker machines it orders the count before the change.
     fence(Ordering::Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::layout::SharedRecord;
+
+    /// An extent as `geometry.rs` lays it out: definition, lock, journal word, a word, entries, a word.
+    const LOCK: usize = 1;
+    const JOURNAL: usize = 2;
+    const BEFORE_ENTRIES: usize = 3;
+    const ENTRIES: usize = 4;
+    const ENTRY_COUNT: usize = 2;
+    const AFTER_ENTRIES: usize = ENTRIES + 2 * ENTRY_COUNT;
+
+    struct Extent {
+        region: crate::shm::region::Region,
+    }
+
+    impl Extent {
+        fn new() -> Self {
+            let region = crate::shm::region::Region::private(4096).expect("memory");
+            Self { region }
+        }
+
+        fn words(&self) -> &[AtomicU64] {
+            self.region.words(0, AFTER_ENTRIES as u64 + 1).expect("within")
+        }
+
+        fn journal(&self) -> Journal<'_> {
+            assert_eq!(JournalEntry::FIELDS.len(), 2);
+            let entries = self.region.records(ENTRIES as u64 * 8, ENTRY_COUNT as u64);
+            Journal::new(&self.words()[JOURNAL], entries.expect("within"), self.words())
+        }
+
+        fn values(&self) -> Vec<u64> {
+            self.words()
+                .iter()
+                .map(|word| word.load(Ordering::Relaxed))
+                .collect()
+        }
+    }
+
+    #[test]
+    fn what_was_not_committed_is_put_back_and_the_sequence_moves_on() {
+        let extent = Extent::new();
+        let before = extent.values();
+        let mut transaction = extent.journal().begin();
+        transaction.store(&extent.words()[BEFORE_ENTRIES], 7);
+        transaction.store(&extent.words()[AFTER_ENTRIES], 8);
+        assert_eq!(extent.journal().state(), JournalState::Undo(2));
+        drop(transaction);
+        assert_eq!(extent.journal().state(), JournalState::Idle);
+        for index in [BEFORE_ENTRIES, AFTER_ENTRIES] {
+            assert_eq!(extent.values()[index], before[index]);
+        }
+        assert_eq!(extent.journal().sequence_if_idle(), Some(1 << COUNT_BITS));
+    }
+
+    #[test]
+    fn a_damaged_entry_reaches_neither_the_lock_nor_the_journal() {
+        for index in [
+            0,
+            LOCK,
+            JOURNAL,
+            ENTRIES,
+            AFTER_ENTRIES - 1,
+            AFTER_ENTRIES + 1,
+            usize::MAX,
+        ] {
+            let extent = Extent::new();
+            let journal = extent.journal();
+            journal.entries[0].index.store(index as u64, Ordering::Relaxed);
+            journal.entries[0].old.store(99, Ordering::Relaxed);
+            journal.word.store(1, Ordering::Relaxed);
+            let before = extent.values();
+            assert!(!journal.undo(1), "entry {index} was taken for sound");
+            assert_eq!(extent.values(), before);
+        }
+    }
 }
