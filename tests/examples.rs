@@ -7,7 +7,7 @@ use shmlimit::{Declaration, Segment};
 #[test]
 fn the_gateway_declaration_makes_a_segment_that_admits() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/gateway.toml");
-    let declaration = Declaration::from_file(&path).expect("a declaration");
+    let declaration = Declaration::from_toml_file(&path).expect("a declaration");
     let folder = tempfile::tempdir().expect("a folder");
     let segment = Segment::create(folder.path().join("gateway.limits"), &declaration).expect("a segment");
     let chat = segment.set("chat").expect("declared");
