@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-use arrayvec::ArrayVec;
+use smallvec::SmallVec;
 
 use crate::engine::plan::Kind;
-use crate::engine::{Decisions, HoldReference, Released, Reservation, SettledLimit};
+use crate::engine::{Decision, Released, SettledLimit, SettledLimits};
 use crate::error::Error;
 use crate::limit_set::{LimitName, LimitSet};
 use crate::refusal::{Refusal, Verdict};
-use crate::shm::layout::MOST_LIMITS;
 
 /// The answer to a request. Neither is an error.
 // The larger variant is the one that the hot path returns, and a box would cost an allocation.
@@ -53,14 +52,12 @@ impl<'a> Outcome<'a> {
 pub struct Permit<'a> {
     set: SetReference<'a>,
     progress: Progress,
-    /// The participant that took it.
-    owner: u64,
-    hold: Option<HoldReference>,
-    /// The cost of each limit, and how it stood.
-    decisions: Decisions,
+    decision: Decision,
 }
 
+// A word wide, so that moving a permit moves whole words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
 enum Progress {
     Reserved,
     Settled,
@@ -89,18 +86,11 @@ impl Deref for SetReference<'_> {
 
 impl<'a> Permit<'a> {
     #[inline]
-    pub(crate) fn new(
-        set: &'a LimitSet,
-        owner: u64,
-        hold: Option<HoldReference>,
-        decisions: Decisions,
-    ) -> Self {
+    pub(crate) fn new(set: &'a LimitSet, decision: Decision) -> Self {
         Self {
             set: SetReference::Borrowed(set),
             progress: Progress::Reserved,
-            owner,
-            hold,
-            decisions,
+            decision,
         }
     }
 
@@ -109,9 +99,7 @@ impl<'a> Permit<'a> {
         let owned = Permit {
             set: SetReference::Owned(Box::new((*self.set).clone())),
             progress: self.progress,
-            owner: self.owner,
-            hold: self.hold.take(),
-            decisions: self.decisions.clone(),
+            decision: self.decision.clone(),
         };
         // What it held is the other's from here on: dropping this one must do nothing.
         self.progress = Progress::Released;
@@ -143,7 +131,7 @@ impl<'a> Permit<'a> {
         if !self.is_own() {
             return Err(Error::InheritedPermit { set: set.to_owned() });
         }
-        let mut usage: ArrayVec<(usize, u64), MOST_LIMITS> = ArrayVec::new();
+        let mut usage: SmallVec<[(usize, u64); 4]> = SmallVec::new();
         for (name, used) in actual {
             let Some(index) = self.set.resolve(&name)? else {
                 continue;
@@ -156,16 +144,11 @@ impl<'a> Permit<'a> {
                 None => usage.push((index, used)),
             }
         }
-        let reservation = Reservation {
-            owner: self.owner,
-            hold: self.hold,
-            decisions: &self.decisions,
-        };
         let limits = self
             .set
             .shared()
             .engine
-            .settle(self.set.engine_set(), &reservation, &usage)?;
+            .settle(self.set.engine_set(), &self.decision, &usage)?;
         self.progress = Progress::Settled;
         Ok(Settlement {
             set: &self.set,
@@ -185,9 +168,9 @@ impl<'a> Permit<'a> {
             return Ok(());
         }
         let set = self.set.engine_set();
-        if let Some(hold) = self.hold {
-            let released = self.set.shared().engine.release(set, hold, self.owner)?;
-            self.hold = None;
+        if let Some(hold) = self.decision.hold {
+            let released = self.set.shared().engine.release(set, hold, self.decision.owner)?;
+            self.decision.hold = None;
             if released == Released::WasReclaimed {
                 self.progress = Progress::Released;
                 return Err(Error::Reclaimed {
@@ -209,7 +192,7 @@ impl<'a> Permit<'a> {
         if set.first_rate.is_none() {
             return;
         }
-        for (index, decided) in self.decisions.iter() {
+        for (index, decided) in self.decision.iter() {
             let is_rate = set
                 .plan
                 .limits
@@ -228,26 +211,30 @@ impl<'a> Permit<'a> {
 
     /// The units taken of each limit, by name.
     pub fn taken(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.decisions
+        self.decision
             .iter()
             .filter_map(|(index, decided)| Some((self.set.limits().nth(index)?, decided.figure)))
     }
 
     /// How each limit stood just after it was taken.
     pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'_>> {
-        self.decisions
+        self.decision
             .iter()
             .map(|(index, decided)| Verdict::admitted(&self.set, index, decided))
     }
 
     /// Whether this process took the permit, and not one that forked it.
     fn is_own(&self) -> bool {
-        self.set.shared().engine.membership.is_current(self.owner)
+        self.set
+            .shared()
+            .engine
+            .membership
+            .is_current(self.decision.owner)
     }
 
     /// Whether settling the limit means something.
     fn settles(&self, index: usize) -> bool {
-        let Some(taken) = self.decisions.get(index) else {
+        let Some(taken) = self.decision.get(index) else {
             return false;
         };
         match self
@@ -283,7 +270,7 @@ impl Drop for Permit<'_> {
 #[derive(Clone, Debug)]
 pub struct Settlement<'a> {
     set: &'a LimitSet,
-    limits: ArrayVec<SettledLimit, MOST_LIMITS>,
+    limits: SettledLimits,
 }
 
 impl Settlement<'_> {

@@ -1,11 +1,10 @@
 //! Taking several limits at once: all of them, or none.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrayvec::ArrayVec;
+use smallvec::SmallVec;
 
 use super::hold::{FreeHold, HoldReference};
-use super::memory::JournalledState;
 use super::plan::Kind;
 use super::recover::POISONED_BY_COUNTS;
 use super::segment::{LockedSet, SegmentEngine, SetEngine};
@@ -73,19 +72,36 @@ pub(crate) struct Decided {
 /// A wait that time does not end.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// How each limit of a request was decided. Filled in place, because moving it about would cost more than deciding.
+/// Limits whose decisions a permit or refusal carries within itself. Room for all sixteen would make every move of
+/// a permit cost more than deciding does, so the decisions on more limits than this are on the heap.
+const DECIDED_INLINE: usize = 4;
+
+/// How a request was decided. Filled in place and never taken apart: moving it about in pieces would cost more than
+/// deciding.
 #[derive(Clone, Debug)]
-pub(crate) struct Decisions {
+pub(crate) struct Decision {
     limits: LimitMask,
-    decided: ArrayVec<Decided, MOST_LIMITS>,
+    /// The participant that the request was decided for.
+    pub(crate) owner: u64,
+    /// What an admitted request holds.
+    pub(crate) hold: Option<HoldReference>,
+    decided: SmallVec<[Decided; DECIDED_INLINE]>,
 }
 
-impl Decisions {
+impl Decision {
+    /// Has the room for what is to be decided, because nothing is allocated under a lock.
     #[inline]
-    pub(crate) fn none() -> Self {
+    pub(crate) fn pending(costs: &Costs) -> Self {
+        let mut decided = SmallVec::new();
+        let count = costs.limits.0.count_ones() as usize;
+        if count > DECIDED_INLINE {
+            decided.reserve_exact(count);
+        }
         Self {
-            limits: LimitMask(0),
-            decided: ArrayVec::new_const(),
+            limits: costs.limits,
+            owner: 0,
+            hold: None,
+            decided,
         }
     }
 
@@ -98,6 +114,16 @@ impl Decisions {
         self.iter()
             .find(|(limit, _)| *limit == index)
             .map(|(_, decided)| decided)
+    }
+
+    /// The limit that refused and the nanoseconds until it would not, [`NEVER`] where time does not help; `None`
+    /// where no limit did. What only somebody else can heal binds before what time heals, and of the latter the
+    /// longest; the first of equals stays.
+    pub(crate) fn binding(&self) -> Option<(usize, u64)> {
+        self.iter()
+            .filter(|(_, decided)| decided.figure > 0)
+            .map(|(index, decided)| (index, decided.figure))
+            .reduce(|first, second| if second.1 > first.1 { second } else { first })
     }
 }
 
@@ -116,80 +142,63 @@ pub enum RefusalReason {
     TableFull,
 }
 
-/// Yes or no.
-#[derive(Clone, Copy, Debug)]
+/// Yes, or who would have to do something for a yes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    Admitted {
-        owner: u64,
-        hold: Option<HoldReference>,
-    },
-    Refused {
-        reason: RefusalReason,
-        /// The limit that bound; none where the table of holds was full.
-        binding: Option<usize>,
-        /// Nanoseconds, where time alone heals it.
-        retry_after: Option<u64>,
-    },
+    Admitted,
+    /// A limit refused that time, or the turn of a window, heals.
+    RefusedForNow,
+    /// What is held would have to be given back.
+    RefusedByHolders,
 }
 
 impl SegmentEngine {
     /// Takes everything that `costs` names, or nothing.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn try_acquire(
         &self,
         set: &SetEngine,
         costs: &Costs,
-        decisions: &mut Decisions,
-    ) -> Result<Answer, Error> {
+        decision: &mut Decision,
+    ) -> Result<Answer, Box<Error>> {
         set.refuse_the_impossible(costs)?;
-        let owner = self.membership.owner()?;
-        match self.decide(set, costs, owner, decisions)? {
-            Answer::Refused {
-                reason: RefusalReason::Concurrency | RefusalReason::TableFull,
-                ..
-            } if self.reclaim_if_due(set)? > 0 => {
+        decision.owner = self.membership.owner()?;
+        match self.decide(set, costs, decision)? {
+            Answer::RefusedByHolders if self.reclaim_if_due(set)? > 0 => {
                 // Something was given back for the dead: that is what this request was waiting for.
-                self.decide(set, costs, owner, decisions)
+                self.decide(set, costs, decision)
             }
             answer => Ok(answer),
         }
     }
 
     /// What `costs` would be told now. Takes and counts nothing.
-    pub(crate) fn peek(&self, set: &SetEngine, costs: &Costs) -> Result<Decisions, Error> {
-        let locked = self.lock(set)?;
-        let mut decisions = Decisions::none();
-        locked.assess_all(costs, &mut decisions);
-        Ok(decisions)
+    pub(crate) fn peek(&self, set: &SetEngine, costs: &Costs) -> Result<Decision, Box<Error>> {
+        let mut decision = Decision::pending(costs);
+        self.lock(set)?.assess_all(costs, &mut decision);
+        Ok(decision)
     }
 
-    #[inline]
-    fn decide(
-        &self,
-        set: &SetEngine,
-        costs: &Costs,
-        owner: u64,
-        decisions: &mut Decisions,
-    ) -> Result<Answer, Error> {
+    fn decide(&self, set: &SetEngine, costs: &Costs, decision: &mut Decision) -> Result<Answer, Box<Error>> {
         let locked = self.lock(set)?;
-        let admissible = costs
-            .iter()
-            .all(|(index, cost)| locked.assess(index, cost) == Assessment::Admissible);
-        if !admissible {
-            return locked.refuse(costs, None, decisions);
+        for (index, cost) in costs.iter() {
+            let assessment = set.limits.get(index).map(|limit| limit.assess(locked.now, cost));
+            if assessment != Some(Assessment::Admissible) {
+                return locked.refuse(costs, decision);
+            }
         }
         if costs.limits.0 & set.held_mask == 0 {
-            return locked.admit(costs, owner, None, decisions);
+            return locked.admit(costs, None, decision);
         }
         match self.find_free_hold(set)? {
-            FreeHold::None => locked.refuse(costs, Some(RefusalReason::TableFull), decisions),
-            free => locked.admit(costs, owner, Some(free), decisions),
+            FreeHold::None => locked.refuse(costs, decision),
+            free => locked.admit(costs, Some(free), decision),
         }
     }
 
     /// A free hold, counting the table again where its list of free holds is damaged.
     #[inline]
-    fn find_free_hold(&self, set: &SetEngine) -> Result<FreeHold, Error> {
+    fn find_free_hold(&self, set: &SetEngine) -> Result<FreeHold, Box<Error>> {
         match set.memory.find_free_hold() {
             FreeHold::Damaged => self.find_free_hold_after_recount(set),
             free => Ok(free),
@@ -197,12 +206,12 @@ impl SegmentEngine {
     }
 
     #[cold]
-    fn find_free_hold_after_recount(&self, set: &SetEngine) -> Result<FreeHold, Error> {
+    fn find_free_hold_after_recount(&self, set: &SetEngine) -> Result<FreeHold, Box<Error>> {
         self.recount(set);
         match set.memory.find_free_hold() {
             FreeHold::Damaged => {
                 let poisoned = &set.memory.control().poisoned;
-                poisoned.store(POISONED_BY_COUNTS, std::sync::atomic::Ordering::Relaxed);
+                poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed);
                 Err(set.poisoned())
             }
             free => Ok(free),
@@ -213,13 +222,9 @@ impl SegmentEngine {
 impl SetEngine {
     /// A cost above what a limit admits at once is an error before anything is taken.
     #[inline]
-    fn refuse_the_impossible(&self, costs: &Costs) -> Result<(), Error> {
+    fn refuse_the_impossible(&self, costs: &Costs) -> Result<(), Box<Error>> {
         for (index, cost) in costs.iter() {
-            let most = self
-                .plan
-                .limits
-                .get(index)
-                .map_or(0, |limit| limit.rule.most_at_once());
+            let most = self.limits.get(index).map_or(0, |limit| limit.most_at_once);
             if cost > most {
                 return Err(self.never_admissible(index, cost, most));
             }
@@ -227,43 +232,41 @@ impl SetEngine {
         Ok(())
     }
 
+    /// Why a decision was a refusal. Where every limit would have admitted, there was no hold left.
+    pub(crate) fn refusal_reason(&self, decision: &Decision) -> RefusalReason {
+        let binding = decision.binding().and_then(|(index, _)| self.limits.get(index));
+        match binding.map(|limit| limit.kind) {
+            None => RefusalReason::TableFull,
+            Some(Kind::Concurrency) => RefusalReason::Concurrency,
+            Some(Kind::Budget) => RefusalReason::Budget,
+            Some(Kind::Rate | Kind::Calls) => RefusalReason::Rate,
+        }
+    }
+
     #[cold]
-    fn never_admissible(&self, index: usize, cost: u64, most: u64) -> Error {
-        Error::NeverAdmissible {
+    fn never_admissible(&self, index: usize, cost: u64, most: u64) -> Box<Error> {
+        Box::new(Error::NeverAdmissible {
             set: self.plan.name.clone(),
             limit: self.limit_name(index),
             cost,
             most,
-        }
+        })
     }
 }
 
 impl LockedSet<'_> {
-    #[inline]
-    fn assess(&self, index: usize, cost: u64) -> Assessment {
-        match self.set.limit(index) {
-            Some((rule, state)) => rule.assess(&state, self.now, cost),
-            None => Assessment::Refused { retry_after: None },
-        }
-    }
-
-    #[inline]
-    fn mark(&self, index: usize) -> Mark {
-        self.set
-            .limit(index)
-            .map_or_else(Mark::default, |(rule, state)| rule.mark(&state, self.now))
-    }
-
-    fn assess_all(&self, costs: &Costs, decisions: &mut Decisions) {
-        decisions.limits = costs.limits;
-        decisions.decided.clear();
+    fn assess_all(&self, costs: &Costs, decision: &mut Decision) {
+        decision.decided.clear();
         for (index, cost) in costs.iter() {
-            let figure = match self.assess(index, cost) {
+            let Some(limit) = self.set.limits.get(index) else {
+                continue;
+            };
+            let figure = match limit.assess(self.now, cost) {
                 Assessment::Admissible => 0,
                 Assessment::Refused { retry_after } => retry_after.unwrap_or(NEVER),
             };
-            decisions.decided.push(Decided {
-                mark: self.mark(index),
+            decision.decided.push(Decided {
+                mark: limit.mark(self.now),
                 figure,
             });
         }
@@ -273,88 +276,49 @@ impl LockedSet<'_> {
     fn admit(
         &self,
         costs: &Costs,
-        owner: u64,
         free: Option<FreeHold>,
-        decisions: &mut Decisions,
-    ) -> Result<Answer, Error> {
-        let memory = &self.set.memory;
-        let mut transaction = memory.journal().begin();
+        decision: &mut Decision,
+    ) -> Result<Answer, Box<Error>> {
+        let mut transaction = self.set.memory.journal().begin();
+        decision.decided.clear();
         for (index, cost) in costs.iter() {
-            let Some((rule, state)) = self.set.limit(index) else {
+            let Some(limit) = self.set.limits.get(index) else {
                 continue;
             };
-            let mut state = JournalledState {
-                words: state.0,
-                transaction: &mut transaction,
-            };
-            rule.charge(&mut state, self.now, cost);
-            if let Some(counters) = memory.counters.get(index) {
-                transaction.add(&counters.admitted, 1);
-                transaction.add(&counters.taken, cost);
-            }
-        }
-        let hold = match free {
-            Some(free) => self.take_hold(&mut transaction, free, owner, costs),
-            None => None,
-        };
-        transaction.add(&memory.control().admitted, 1);
-        transaction
-            .commit()
-            .map_err(|overflow| self.set.internal_error(overflow))?;
-        decisions.limits = costs.limits;
-        decisions.decided.clear();
-        for (index, cost) in costs.iter() {
-            decisions.decided.push(Decided {
-                mark: self.mark(index),
+            limit.charge(&mut transaction, self.now, cost);
+            transaction.add(&limit.counters().admitted, 1);
+            transaction.add(&limit.counters().taken, cost);
+            decision.decided.push(Decided {
+                mark: limit.mark(self.now),
                 figure: cost,
             });
         }
-        Ok(Answer::Admitted { owner, hold })
+        if let Some(free) = free {
+            decision.hold = self.take_hold(&mut transaction, free, decision.owner, costs);
+        }
+        transaction.add(&self.set.memory.control().admitted, 1);
+        match transaction.commit() {
+            Ok(()) => Ok(Answer::Admitted),
+            Err(overflow) => Err(self.set.internal_error(overflow)),
+        }
     }
 
-    /// Counts a refusal and works out what bound.
-    fn refuse(
-        &self,
-        costs: &Costs,
-        reason: Option<RefusalReason>,
-        decisions: &mut Decisions,
-    ) -> Result<Answer, Error> {
-        self.assess_all(costs, decisions);
-        // What only somebody else can heal binds before what time heals, and of the latter the longest. `NEVER` is
-        // the longest of all; the first of equals stays.
-        let binding = decisions
-            .iter()
-            .filter(|(_, decided)| decided.figure > 0)
-            .map(|(index, decided)| (index, decided.figure))
-            .reduce(|first, second| if second.1 > first.1 { second } else { first });
-        let reason = reason.unwrap_or_else(|| match binding.map(|(index, _)| self.kind(index)) {
-            Some(Kind::Concurrency) => RefusalReason::Concurrency,
-            Some(Kind::Budget) => RefusalReason::Budget,
-            _ => RefusalReason::Rate,
-        });
+    /// Counts a refusal.
+    fn refuse(&self, costs: &Costs, decision: &mut Decision) -> Result<Answer, Box<Error>> {
+        self.assess_all(costs, decision);
+        let reason = self.set.refusal_reason(decision);
         let mut transaction = self.set.memory.journal().begin();
         transaction.add(self.refusal_counter(reason), 1);
-        for (index, decided) in decisions.iter() {
-            if let (1.., Some(counters)) = (decided.figure, self.set.memory.counters.get(index)) {
-                transaction.add(&counters.refused, 1);
+        for (index, decided) in decision.iter() {
+            if let (1.., Some(limit)) = (decided.figure, self.set.limits.get(index)) {
+                transaction.add(&limit.counters().refused, 1);
             }
         }
-        transaction
-            .commit()
-            .map_err(|overflow| self.set.internal_error(overflow))?;
-        Ok(Answer::Refused {
-            reason,
-            binding: binding.map(|(index, _)| index),
-            retry_after: binding.map(|(_, wait)| wait).filter(|wait| *wait != NEVER),
-        })
-    }
-
-    fn kind(&self, index: usize) -> Kind {
-        self.set
-            .plan
-            .limits
-            .get(index)
-            .map_or(Kind::Rate, |limit| limit.kind)
+        match (transaction.commit(), reason) {
+            (Err(overflow), _) => Err(self.set.internal_error(overflow)),
+            (Ok(()), RefusalReason::Concurrency | RefusalReason::TableFull) => Ok(Answer::RefusedByHolders),
+            (Ok(()), RefusalReason::Rate | RefusalReason::Budget) => Ok(Answer::RefusedForNow),
+        }
     }
 
     fn refusal_counter(&self, reason: RefusalReason) -> &AtomicU64 {
@@ -382,16 +346,10 @@ impl LockedSet<'_> {
                 0
             }
         })?;
-        for index in &self.set.held_limits {
-            let (Some(in_use), Some(counters)) =
-                (self.set.in_use_word(*index), self.set.memory.counters.get(*index))
-            else {
-                continue;
-            };
-            transaction.raise(
-                &counters.high_water,
-                in_use.load(std::sync::atomic::Ordering::Relaxed),
-            );
+        for limit in self.set.held_limits() {
+            if let Some(in_use) = limit.in_use() {
+                transaction.raise(&limit.counters().high_water, in_use.load(Ordering::Relaxed));
+            }
         }
         Some(hold)
     }

@@ -47,6 +47,8 @@ pub(crate) enum JournalState {
 pub(crate) struct JournalOverflow;
 
 impl<'a> Journal<'a> {
+    /// The journal at `word` with its `entries`, which guards what lies behind the word in `extent`.
+    #[inline]
     pub(crate) fn new(word: &'a AtomicU64, entries: &'a [JournalEntry], extent: &'a [AtomicU64]) -> Self {
         Self {
             word,
@@ -85,24 +87,17 @@ impl<'a> Journal<'a> {
         let mut sound = true;
         // Latest first: where a word was journalled twice, its oldest value must be the one that stays.
         for entry in self.entries.iter().take(count).rev() {
-            match self.changeable_word(entry.index.load(Ordering::Relaxed)) {
+            let index = entry.index.load(Ordering::Relaxed);
+            match usize::try_from(index)
+                .ok()
+                .filter(|index| self.may_change(*index))
+                .and_then(|index| self.extent.get(index))
+            {
                 Some(word) => word.store(entry.old.load(Ordering::Relaxed), Ordering::Relaxed),
                 None => sound = false,
             }
         }
         sound
-    }
-
-    /// The word at an index that an entry names. Not the definition, not the lock and not the journal itself, which
-    /// lie in the extent too: a lock that is overwritten while it is held takes its holder down with it.
-    fn changeable_word(&self, index: u64) -> Option<&'a AtomicU64> {
-        let word = self.extent.get(usize::try_from(index).ok()?)?;
-        let address = std::ptr::from_ref(word).addr();
-        // The definition and the lock lie before the journal word.
-        let is_after_the_lock = address > std::ptr::from_ref(self.word).addr();
-        let entries = self.entries.as_ptr_range();
-        let is_an_entry = (entries.start.addr()..entries.end.addr()).contains(&address);
-        (is_after_the_lock && !is_an_entry).then_some(word)
     }
 
     /// Notes that a reset is under way. The caller holds the lock and has stored the reset's scope.
@@ -133,6 +128,16 @@ impl<'a> Journal<'a> {
     pub(crate) fn unchanged_since(&self, sequence: u64) -> bool {
         fence(Ordering::Acquire);
         self.word.load(Ordering::Relaxed) == sequence
+    }
+
+    /// Whether operations change the word of that index. The definition and the lock lie before the journal's word,
+    /// and its entries hold what is being undone: an index that names one of those is damage, and writing there
+    /// would take the lock from under its holder.
+    fn may_change(&self, index: usize) -> bool {
+        let address = self.extent.as_ptr().wrapping_add(index).addr();
+        let entries = self.entries.as_ptr_range();
+        address > std::ptr::from_ref(self.word).addr()
+            && !(entries.start.addr()..entries.end.addr()).contains(&address)
     }
 
     #[inline]

@@ -40,12 +40,12 @@ fn every_algorithm_has_as_many_state_words_as_documented() {
             "{algorithm}"
         );
     }
-    assert_eq!(documented("`sliding_window`"), "4 + 4 × `entries`");
+    assert_eq!(documented("`sliding_window`"), "2 + 4 × `entries`");
     assert_eq!(documented("`sliding_window_counter`"), "2 × (`buckets` + 1)");
     for count in [1, 2, 10, 60] {
         let words = count as usize;
         let log = Rule::SlidingWindow(SlidingWindow::new(capacity, window, count).expect("valid"));
-        assert_eq!(log.state_words(), 4 + 4 * words);
+        assert_eq!(log.state_words(), 2 + 4 * words);
         let counter =
             Rule::SlidingWindowCounter(SlidingWindowCounter::new(capacity, window, count).expect("valid"));
         assert_eq!(counter.state_words(), 2 * (words + 1));
