@@ -63,7 +63,7 @@ impl Rule {
     }
 
     /// Whether [`Rule::refund`] gives anything back.
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn refunds(&self) -> bool {
         matches!(self, Self::TokenBucket(_) | Self::Gcra(_))
     }

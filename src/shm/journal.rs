@@ -217,12 +217,6 @@ impl Transaction<'_> {
         }
         Ok(())
     }
-
-    /// How many words were changed so far.
-    #[cfg(test)]
-    pub(crate) fn changed_words(&self) -> usize {
-        self.count
-    }
 }
 
 impl Drop for Transaction<'_> {

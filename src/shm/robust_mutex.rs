@@ -305,7 +305,7 @@ impl Drop for Guard<'_> {
 mod tests {
     use std::sync::atomic::AtomicU64;
 
-    use raw_sync::locks::{LockImpl, LockInit, Mutex};
+    use raw_sync::locks::{LockInit, Mutex};
 
     use super::*;
 
