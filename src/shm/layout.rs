@@ -303,5 +303,5 @@ const _: () = {
     assert!(size_of::<SetControl>() == 256);
     assert!(size_of::<LimitCounters>() == 128);
     assert!(size_of::<libc::pthread_mutex_t>() <= size_of::<LockArea>());
-    assert!(ALIGNMENT as usize % align_of::<libc::pthread_mutex_t>() == 0);
+    assert!((ALIGNMENT as usize).is_multiple_of(align_of::<libc::pthread_mutex_t>()));
 };

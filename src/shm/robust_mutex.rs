@@ -146,10 +146,10 @@ impl LockArea {
                 return Err(LockError::Unrecoverable);
             }
             let answer = self.timed_lock(slice);
-            if answer != libc::ETIMEDOUT {
-                if let Some(guard) = self.guard(answer)? {
-                    return Ok(guard);
-                }
+            if answer != libc::ETIMEDOUT
+                && let Some(guard) = self.guard(answer)?
+            {
+                return Ok(guard);
             }
         }
     }
