@@ -16,4 +16,5 @@ pub(crate) mod journal;
 pub(crate) mod layout;
 pub(crate) mod participant;
 pub(crate) mod region;
+pub(crate) mod remove;
 pub(crate) mod robust_mutex;
