@@ -15,7 +15,7 @@ use crate::exit::ExitCode;
 ///
 /// A segment is a file, usually in /dev/shm, that holds sets of limits shared by every process that has it open.
 #[derive(Debug, Parser)]
-#[command(name = "limitctl", version, after_long_help = ExitCode::EXPLANATION, propagate_version = true)]
+#[command(name = "limitctl", version, after_long_help = ExitCode::EXPLANATION)]
 pub struct Arguments {
     #[command(subcommand)]
     pub verb: Verb,
@@ -38,8 +38,7 @@ pub enum Verb {
 pub struct Trust {
     /// Accept a file that somebody else may have planted
     ///
-    /// Accepts a file that anybody may write, or that belongs to another user in a folder that others may write.
-    /// Whoever can write the file can bring this program down.
+    /// That is one that anybody may write, or that belongs to another user in a folder that others may write. Whoever can write the file can bring this program down.
     #[arg(long)]
     trust_any_owner: bool,
 }
@@ -52,7 +51,7 @@ pub struct Access {
 
     /// How long to wait for the lock of a set, such as 500ms or 5s
     ///
-    /// How long to wait for the lock of a set, such as 500ms or 5s. Locks are held for well under a microsecond, so
+    /// Locks are held for well under a microsecond, so
     /// only a process that is stopped or writes a core dump is ever waited for.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
     lock_timeout: Duration,

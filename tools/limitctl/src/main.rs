@@ -26,9 +26,13 @@ fn main() -> std::process::ExitCode {
 /// Help and version are answers; everything else that the parser says is a mistake in the arguments.
 fn answer_of_parser(answer: &clap::Error) -> Result<ExitCode, Failure> {
     if answer.use_stderr() {
-        // There is nowhere left to complain to where standard error is gone.
-        let _ = answer.print();
-        return Ok(ExitCode::Usage);
+        let text = answer.render().to_string();
+        let message = match text.strip_prefix("error: ") {
+            Some(message) => message.trim_end().to_owned(),
+            // The help, which answers a call without arguments.
+            None => format!("there is no verb\n\n{}", text.trim_end()),
+        };
+        return Err(Failure::new(ExitCode::Usage, message));
     }
     output::print(&answer.render().ansi().to_string())?;
     Ok(ExitCode::Done)

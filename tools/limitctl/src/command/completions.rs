@@ -9,13 +9,12 @@ use crate::output;
 
 /// Print completions for a shell
 ///
-/// Prints a script that teaches a shell to complete limitctl's arguments, for example:
-/// limitctl completions bash > ~/.local/share/bash-completion/completions/limitctl
+/// For example: limitctl completions bash > ~/.local/share/bash-completion/completions/limitctl
 #[derive(Args, Debug)]
 pub struct Completions {
     /// The shell
     ///
-    /// The shell that is to run the script.
+    /// Each has its own place for the script: see its manual.
     shell: Shell,
 }
 

@@ -15,7 +15,7 @@ use crate::text::human;
 
 /// Create a segment
 ///
-/// Creates a segment from a declaration in TOML or, for one simple set, from flags:
+/// The declaration comes from a file in TOML or, for one simple set, from flags:
 ///
 ///     limitctl create --config gateway.toml /dev/shm/gateway.limits
 ///
@@ -29,58 +29,57 @@ use crate::text::human;
 pub struct Create {
     /// The declaration, in TOML
     ///
-    /// The file with the declaration, in TOML.
+    /// Has a table for the segment and one for each set, with one for each of its limits: see the documentation of
+    /// shmlimit::Declaration.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
     /// The name of the set, where flags declare it
     ///
-    /// The name of the one set that --calls, --rate and --concurrency declare the limits of.
+    /// Its limits are those of --calls, --rate and --concurrency, in this order.
     #[arg(long, value_name = "NAME", requires = "limits")]
     set: Option<String>,
 
     /// A limit of calls, such as requests=100/1s
     ///
-    /// A limit of so many calls in each window, such as requests=100/1s. May be repeated.
+    /// Admits so many calls in each window; "unlimited" only counts them. May be repeated.
     #[arg(long, value_name = "NAME=CAPACITY/WINDOW", value_parser = per_window, requires = "set")]
     calls: Vec<PerWindow>,
 
     /// A limit of cost, such as tokens=90000/1m
     ///
-    /// A limit of so much cost in each window, such as tokens=90000/1m; each request names its cost. May be
-    /// repeated.
+    /// Admits so much in each window; each request names its cost. May be repeated.
     #[arg(long, value_name = "NAME=CAPACITY/WINDOW", value_parser = per_window, requires = "set")]
     rate: Vec<PerWindow>,
 
     /// A limit of what is held at the same time, such as in_flight=8
     ///
-    /// A limit of so much held at the same time, such as in_flight=8. May be repeated.
+    /// Each request holds one, unless it names more, until it is done or its process dies. May be repeated.
     #[arg(long, value_name = "NAME=CAPACITY", value_parser = at_once, requires = "set")]
     concurrency: Vec<AtOnce>,
 
     /// The permissions of the file in octal; 0600 unless declared
     ///
-    /// The permissions of the file in octal, such as 0660, whatever the umask; 0600 unless declared. Whoever uses
-    /// the segment must be able to read and write it, and whoever can write it is trusted.
+    /// The umask takes nothing away. Whoever uses the segment must be able to read and write it, and whoever can
+    /// write it is trusted.
     #[arg(long, value_parser = octal)]
     mode: Option<u32>,
 
     /// How many processes may be attached at once; 256 unless declared
     ///
-    /// How many processes may be attached at once, from 1 to 4096; 256 unless declared.
+    /// From 1 to 4096. A place takes 64 bytes.
     #[arg(long, value_name = "COUNT")]
     participants: Option<u32>,
 
     /// Be content with a segment that exists already with the same declaration
     ///
-    /// Is content with a segment that exists already with the same declaration. One with another declaration is
-    /// an error (exit code 78), and stays as it is.
+    /// One with another declaration is an error (exit code 78), and stays as it is.
     #[arg(long)]
     if_missing: bool,
 
     /// Where to create the segment
     ///
-    /// Where to create the segment. May be left out where the declaration has a path.
+    /// May be left out where the declaration has a path.
     path: Option<PathBuf>,
 }
 

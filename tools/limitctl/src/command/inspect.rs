@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use shmlimit::{
-    Declaration, HoldSnapshot, Limit, LimitSnapshot, SegmentReader, SegmentSnapshot, SetCounts,
+    Amount, Declaration, HoldSnapshot, Limit, LimitSnapshot, SegmentReader, SegmentSnapshot, SetCounts,
     SetDeclaration, SetSnapshot,
 };
 
@@ -18,20 +18,19 @@ use crate::text::{sanitise, style};
 
 /// Show everything a segment holds
 ///
-/// Shows everything a segment holds: processes, sets, limits, holds with their owners, counters, who has which lock.
-/// Maps the file read-only, takes no lock and waits for nobody, so it works whatever state the segment is in, and
+/// That is: processes, sets, limits, holds with their owners, counters, who has which lock. Maps the file read-only, takes no lock and waits for nobody, so it works whatever state the segment is in, and
 /// needs no more than permission to read the file.
 #[derive(Args, Debug)]
 pub struct Inspect {
     /// Print JSON
     ///
-    /// Prints JSON instead of tables. Amounts are in the units that the limits count in.
+    /// It also has the declaration. Amounts are in the units that the limits count in, times in nanoseconds.
     #[arg(long)]
     json: bool,
 
     /// The segment
     ///
-    /// The file of the segment.
+    /// A file that `limitctl create` or a program made. Symbolic links are not followed.
     path: PathBuf,
 }
 
@@ -323,7 +322,7 @@ fn limits(set: &SetSnapshot, declared: &SetDeclaration) -> String {
             sanitise::line(&limit.name).into(),
             word(&limit.kind).into(),
             sanitise::line(&definition(declared)).into(),
-            remaining(limit),
+            remaining(limit, declared),
             human::duration(limit.reset_after_ns).into(),
             count(limit.counts.admitted).into(),
             count(limit.counts.taken).into(),
@@ -334,11 +333,11 @@ fn limits(set: &SetSnapshot, declared: &SetDeclaration) -> String {
     table.render(2)
 }
 
-fn remaining(limit: &LimitSnapshot) -> Cell {
-    match (limit.most_at_once, limit.remaining) {
-        (None, _) => "unlimited".into(),
-        (Some(_), 0) => Cell::styled("0", style::WARNING),
-        (Some(_), remaining) => count(remaining).into(),
+fn remaining(limit: &LimitSnapshot, declared: &Limit) -> Cell {
+    match (declared.capacity(), limit.remaining) {
+        (Amount::Unlimited, _) => "unlimited".into(),
+        (_, 0) => Cell::styled("0", style::WARNING),
+        (_, remaining) => count(remaining).into(),
     }
 }
 
@@ -349,13 +348,14 @@ fn also(limit: &LimitSnapshot) -> String {
         ("overdraft", limit.counts.overdraft),
         ("unsettled", limit.counts.unsettled),
         ("reclaimed", limit.counts.reclaimed),
-        ("most held", limit.counts.high_water),
+        ("held at most", limit.counts.high_water),
     ])
 }
 
 /// What the limit was declared as, in few words: `100 per 1s, gcra, burst 20`.
 fn definition(limit: &Limit) -> String {
-    let mut text = limit.capacity().to_string();
+    let capacity = amount(limit.capacity());
+    let mut text = capacity.clone();
     if let Some(window) = limit.window() {
         text.push_str(&format!(" per {window}"));
     }
@@ -364,7 +364,8 @@ fn definition(limit: &Limit) -> String {
     }
     if let Some(burst) = limit
         .burst_amount()
-        .filter(|burst| burst.to_string() != limit.capacity().to_string())
+        .map(amount)
+        .filter(|burst| *burst != capacity)
     {
         text.push_str(&format!(", burst {burst}"));
     }
@@ -372,6 +373,13 @@ fn definition(limit: &Limit) -> String {
         text.push_str(&format!(", counted in units of {unit}"));
     }
     text
+}
+
+fn amount(amount: &Amount) -> String {
+    match amount {
+        Amount::Whole(whole) => count(*whole),
+        other => other.to_string(),
+    }
 }
 
 fn amounts(hold: &HoldSnapshot) -> String {

@@ -15,18 +15,20 @@ use crate::text::{human, sanitise, style};
 
 /// List the segments of a folder
 ///
-/// Lists the segments of a folder with their state. Other files are left out. Nothing is attached, locked or changed.
+/// Shows the state of each: ok; retired (to be used no more); cold (of another boot or namespace, or a copy: the next
+/// process to open it voids its locks and owners); foreign format; damaged. Other files are left out. Nothing is
+/// attached, locked or changed.
 #[derive(Args, Debug)]
 pub struct List {
     /// Print JSON
     ///
-    /// Prints JSON instead of a table.
+    /// It says the same as the table, with full paths and times in nanoseconds.
     #[arg(long)]
     json: bool,
 
     /// The folder
     ///
-    /// The folder whose files are looked at. Folders inside it are not.
+    /// Folders inside it are not looked at.
     #[arg(default_value = "/dev/shm")]
     folder: PathBuf,
 }

@@ -8,12 +8,12 @@ use crate::output;
 
 /// Print the manual page
 ///
-/// Prints the manual page of limitctl or of one of its verbs as roff, for example: limitctl man inspect | man -l -
+/// As roff, for example: limitctl man inspect | man -l -
 #[derive(Args, Debug)]
 pub struct Man {
     /// The verb to print the page of
     ///
-    /// The verb to print the page of; the page of limitctl itself, which lists the verbs, unless given.
+    /// Unless given, it is the page of limitctl itself, which lists the verbs.
     verb: Option<String>,
 }
 

@@ -14,7 +14,7 @@ use crate::text::{human, sanitise, style};
 
 /// Set right what dead processes left behind
 ///
-/// Sets right what dead processes left behind: locks, half-done operations, holds, places in the table of processes.
+/// That is: locks, half-done operations, holds, places in the table of processes.
 /// All of it happens by itself as soon as a process needs it; this does it now, and says what it did. Ends with exit
 /// code 1 where something could not be set right.
 #[derive(Args, Debug)]
@@ -24,19 +24,19 @@ pub struct Recover {
 
     /// Only look, and change nothing
     ///
-    /// Only looks, without attaching, and changes nothing. Ends with exit code 1 if there is something to recover.
+    /// Does not attach either. Ends with exit code 1 if there is something to recover.
     #[arg(long)]
     check: bool,
 
     /// Print JSON
     ///
-    /// Prints JSON instead of text.
+    /// It says the same as the text, set by set.
     #[arg(long)]
     json: bool,
 
     /// The segment
     ///
-    /// The file of the segment.
+    /// A file that `limitctl create` or a program made. Symbolic links are not followed.
     path: PathBuf,
 }
 

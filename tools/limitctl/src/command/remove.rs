@@ -12,7 +12,7 @@ use crate::output;
 
 /// Remove a segment
 ///
-/// Marks a segment as retired, so that processes attached to it get a clear error, and deletes its file. Refuses
+/// Marks it as retired, so that processes attached to it get a clear error, and deletes its file. Refuses
 /// while live processes are attached (exit code 1), unless the segment was retired before. A file that is not a
 /// segment is never deleted.
 #[derive(Args, Debug)]
@@ -22,15 +22,14 @@ pub struct Remove {
 
     /// Remove it under attached processes, or though it is damaged
     ///
-    /// Removes the segment also while live processes are attached, and also where it is damaged or of another
-    /// format. A damaged segment cannot be marked: processes attached to it are not told, and go on with a file
+    /// Another format counts as damage. A damaged segment cannot be marked: processes attached to it are not told, and go on with a file
     /// that has no name any more.
     #[arg(long)]
     force: bool,
 
     /// The segment
     ///
-    /// The file of the segment.
+    /// A file that `limitctl create` or a program made. Symbolic links are not followed.
     path: PathBuf,
 }
 

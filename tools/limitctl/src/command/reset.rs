@@ -12,7 +12,7 @@ use crate::text::sanitise;
 
 /// Replenish limits
 ///
-/// Replenishes limits, as if nothing had been taken yet. What processes hold stays held. A reset of all limits of a
+/// Afterwards it is as if nothing had been taken yet. What processes hold stays held. A reset of all limits of a
 /// poisoned set heals it.
 #[derive(Args, Debug)]
 pub struct Reset {
@@ -21,23 +21,23 @@ pub struct Reset {
 
     /// Also set the counters of the set to zero
     ///
-    /// Also sets the counters of the set, and of all its limits, to zero.
+    /// That is what was counted of the set and of all its limits, also of those that are not named.
     #[arg(long)]
     counters: bool,
 
     /// The segment
     ///
-    /// The file of the segment.
+    /// A file that `limitctl create` or a program made. Symbolic links are not followed.
     path: PathBuf,
 
     /// The set; every set unless given
     ///
-    /// The name of the set; every set unless given.
+    /// One of the names that `limitctl inspect` shows.
     set: Option<String>,
 
     /// Limits of the set; all of them unless given
     ///
-    /// The names of limits of the set; all of them unless given.
+    /// Names that `limitctl inspect` shows of the set.
     #[arg(value_name = "LIMIT")]
     limits: Vec<String>,
 }
@@ -50,25 +50,21 @@ impl Reset {
             None => segment.sets().collect(),
         };
         let limits: Vec<&str> = self.limits.iter().map(String::as_str).collect();
-        let mut text = String::new();
         for set in sets {
             set.reset(&limits, self.counters)?;
             let replenished: Vec<&str> = set
                 .limits()
                 .filter(|name| limits.is_empty() || limits.contains(name))
                 .collect();
-            text.push_str(&sanitise::line(&format!(
-                "{}: replenished {}",
-                set.name(),
-                replenished.join(", ")
-            )));
-            text.push_str(if self.counters {
-                "; zeroed the counters\n"
+            let done = sanitise::line(&format!("{}: replenished {}", set.name(), replenished.join(", ")));
+            let counters = if self.counters {
+                "; zeroed the counters"
             } else {
-                "\n"
-            });
+                ""
+            };
+            // Said at once: another set may be locked by somebody who does not let go.
+            output::print(&format!("{done}{counters}\n"))?;
         }
-        output::print(&text)?;
         Ok(ExitCode::Done)
     }
 }
