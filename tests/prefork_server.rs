@@ -243,7 +243,7 @@ fn serves_until_sigterm_and_tells_clients_how_the_limits_stand() {
 
 #[test]
 fn a_killed_worker_is_replaced_and_the_count_goes_on() {
-    let (server, started) = Server::serve(TWO_A_MINUTE);
+    let (_server, started) = Server::serve(TWO_A_MINUTE);
     let address = started["listening"].as_str().expect("an address");
     for _ in 0..2 {
         assert_eq!(Answer::get(address).status, 200);

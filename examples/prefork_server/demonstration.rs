@@ -23,8 +23,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Between two looks for the killed worker's permits.
 const LOOK_CLOSELY_EVERY: Duration = Duration::from_micros(50);
 
-/// After this long the killed worker's permits count as lost.
+/// How long to look for the killed worker's permits.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
+
+/// Whoever is refused for want of a place this long after the kill should have got one from the dead.
+const SOON: Duration = Duration::from_millis(100);
 
 /// What was seen.
 #[derive(Clone, Debug)]
@@ -56,6 +59,8 @@ pub struct Killed {
     pub held: u64,
     /// From the kill until nobody held them any more.
     pub freed_after: Option<Duration>,
+    /// Requests that were refused while they should have got what the dead worker held.
+    pub refused_in_vain: u64,
     pub replacement: Option<(Worker, Duration)>,
 }
 
@@ -103,6 +108,8 @@ pub fn run(
             workers.extend(killed.and_then(|killed| killed.replacement).map(|(new, _)| new));
         }
     };
+    // Permits of the dead are taken back by whoever needs them. Where nobody did, this does.
+    segment.recover()?;
     let end = watch.look()?;
     let looks = watch.looks;
     Ok(Some(Findings {
@@ -168,8 +175,10 @@ impl Watch<'_, '_> {
             after: kill_time - started,
             held: held.len() as u64,
             freed_after: None,
+            refused_in_vain: 0,
             replacement: None,
         };
+        let mut refused_soon = None;
         while kill_time.elapsed() < LONGEST_WAIT
             && (killed.freed_after.is_none() || killed.replacement.is_none())
         {
@@ -177,6 +186,10 @@ impl Watch<'_, '_> {
             let is_held = set.holds.iter().any(|hold| held.contains(&hold.serial));
             if killed.freed_after.is_none() && !set.torn && !is_held {
                 killed.freed_after = Some(kill_time.elapsed());
+            }
+            if killed.freed_after.is_none() && kill_time.elapsed() > SOON {
+                let refused = set.counts.refused_concurrency;
+                killed.refused_in_vain = refused - *refused_soon.get_or_insert(refused);
             }
             if killed.replacement.is_none()
                 && let Some(replaced) = self.crew.replace_if_ended(worker)?

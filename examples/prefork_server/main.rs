@@ -17,9 +17,11 @@ mod fields;
 mod options;
 mod report;
 mod rules;
+mod table;
 mod worker;
 
 use std::fs;
+use std::iter;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -40,7 +42,10 @@ fn main() -> ExitCode {
     match run(&Options::parse()) {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("prefork_server: {failure}");
+            eprint!("prefork_server: {failure}");
+            let causes = iter::successors(failure.source(), |cause| cause.source());
+            causes.for_each(|cause| eprint!(": {cause}"));
+            eprintln!();
             ExitCode::FAILURE
         }
     }
@@ -80,7 +85,7 @@ fn run(options: &Options) -> Result<ExitCode, Failure> {
     } else {
         print!("{report}");
     }
-    Ok(if report.all_held() {
+    Ok(if report.held {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -90,14 +95,14 @@ fn run(options: &Options) -> Result<ExitCode, Failure> {
 fn announce_demonstration(segment: &Segment, rules: &Rules, options: &Options) {
     println!(
         "{} share one listening socket and the limits in {}:",
-        report::counted(options.workers.into(), "worker process", "worker processes"),
+        table::counted(options.workers.into(), "worker process", "worker processes"),
         segment.path().display()
     );
-    println!("  {}", report::in_words(rules));
+    println!("  {}", table::in_words(rules));
     println!(
-        "A client with {} asks for far more for {}; each request is worked on for about {} ms.\n",
-        report::counted(options.connections.into(), "connection", "connections"),
-        report::counted(options.seconds, "second", "seconds"),
+        "A client with {} ignores Retry-After for {}; a request is worked on for about {} ms.\n",
+        table::counted(options.connections.into(), "connection", "connections"),
+        table::counted(options.seconds, "second", "seconds"),
         options.work_ms
     );
 }
@@ -117,7 +122,7 @@ fn serve(
         println!("{started}");
     } else {
         println!("Serving on http://{server}/ with workers {pids:?}; Ctrl-C ends.");
-        println!("  {}", report::in_words(rules));
+        println!("  {}", table::in_words(rules));
         println!("  segment {}", segment.path().display());
         println!("Try: curl -i http://{server}/");
     }

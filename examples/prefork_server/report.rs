@@ -1,6 +1,5 @@
-//! What the demonstration found, next to what the limits allow: for people, or as JSON.
+//! What the demonstration found, next to what the limits allow.
 
-use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,64 +9,68 @@ use shmlimit::{Kind, Segment};
 use crate::Failure;
 use crate::client::Answers;
 use crate::demonstration::{Findings, Killed};
-use crate::rules::{Rule, Rules};
+use crate::rules::Rules;
+use crate::table::thousands;
 
 /// Everything that is printed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Whether every limit held.
-    held: bool,
-    segment: PathBuf,
-    seconds: f64,
-    workers: Vec<WorkerRow>,
-    total: Total,
-    checks: Vec<Check>,
-    killed: Option<KillReport>,
-    alone: Option<Alone>,
+    pub held: bool,
+    pub segment: PathBuf,
+    pub seconds: f64,
+    /// The names of the limits.
+    pub limits: Vec<String>,
+    pub workers: Vec<WorkerRow>,
+    pub total: Total,
+    pub checks: Vec<Check>,
+    pub killed: Option<KillReport>,
+    pub alone: Option<Alone>,
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct WorkerRow {
-    pid: i32,
-    place: usize,
-    requests: u64,
-    answers: Answers,
-    note: Option<String>,
+pub struct WorkerRow {
+    pub pid: i32,
+    pub place: usize,
+    pub requests: u64,
+    pub answers: Answers,
+    pub note: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
-struct Total {
-    requests: u64,
-    answers: Answers,
-    cut_off: u64,
+pub struct Total {
+    pub requests: u64,
+    pub answers: Answers,
+    pub cut_off: u64,
 }
 
 /// A bound, and what was counted.
 #[derive(Clone, Debug, Serialize)]
-struct Check {
-    subject: String,
-    what: String,
-    allowed: u64,
-    counted: u64,
-    held: bool,
+pub struct Check {
+    pub subject: String,
+    pub what: String,
+    pub allowed: u64,
+    pub counted: u64,
+    pub held: bool,
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct KillReport {
-    pid: i32,
-    after_seconds: f64,
-    held: u64,
-    freed_after_us: Option<u64>,
-    replacement: Option<i32>,
-    replaced_after_us: Option<u64>,
+pub struct KillReport {
+    pub pid: i32,
+    pub after_seconds: f64,
+    pub held: u64,
+    pub freed_after_us: Option<u64>,
+    pub refused_in_vain: u64,
+    pub replacement: Option<i32>,
+    pub replaced_after_us: Option<u64>,
 }
 
 /// What limiters that are not shared would have let through.
 #[derive(Clone, Debug, Serialize)]
-struct Alone {
-    limit: String,
-    shared: u64,
-    alone: u64,
+pub struct Alone {
+    pub limit: String,
+    pub shared: u64,
+    pub alone: u64,
 }
 
 impl Report {
@@ -81,20 +84,17 @@ impl Report {
             segment: segment.path().to_owned(),
             seconds: findings.tally.elapsed.as_secs_f64(),
             alone: alone(rules, findings, &workers),
+            limits: rules.limits.iter().map(|limit| limit.name.clone()).collect(),
             workers,
             total,
             checks,
             killed,
         })
     }
-
-    pub fn all_held(&self) -> bool {
-        self.held
-    }
 }
 
 impl Answers {
-    fn requests(&self) -> u64 {
+    pub fn requests(&self) -> u64 {
         self.admitted + self.all_refused() + self.other
     }
 
@@ -102,7 +102,7 @@ impl Answers {
         self.refused.values().sum()
     }
 
-    fn refused_by(&self, limit: &str) -> u64 {
+    pub fn refused_by(&self, limit: &str) -> u64 {
         self.refused.get(limit).copied().unwrap_or(0)
     }
 
@@ -237,7 +237,7 @@ fn checks(rules: &Rules, findings: &Findings, total: &Total, killed: Option<&Kil
             what,
             killed.held,
             reclaimed,
-            reclaimed == killed.held && killed.freed_after_us.is_some(),
+            reclaimed == killed.held && killed.refused_in_vain == 0,
         );
     }
     checks
@@ -251,6 +251,7 @@ impl KillReport {
             after_seconds: killed.after.as_secs_f64(),
             held: killed.held,
             freed_after_us: killed.freed_after.map(micros).transpose()?,
+            refused_in_vain: killed.refused_in_vain,
             replacement: killed.replacement.map(|(new, _)| new.pid.as_raw()),
             replaced_after_us: killed.replacement.map(|(_, after)| micros(after)).transpose()?,
         })
@@ -272,162 +273,4 @@ fn alone(rules: &Rules, findings: &Findings, workers: &[WorkerRow]) -> Option<Al
         shared,
         alone: by_place.sum(),
     })
-}
-
-impl Display for Report {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.write_workers(f)?;
-        self.write_checks(f)?;
-        self.write_kill(f)?;
-        if let Some(alone) = self.alone.as_ref().filter(|alone| alone.alone > alone.shared) {
-            writeln!(
-                f,
-                "\nHad each worker kept `{}` in its own memory, there would have been room for {} of these requests.",
-                alone.limit,
-                thousands(alone.alone)
-            )?;
-        }
-        let exceeded = self.checks.iter().filter(|check| !check.held).count();
-        match exceeded {
-            0 => writeln!(f, "Every limit held."),
-            _ => writeln!(f, "NOT HELD: see {}.", counted(exceeded as u64, "line", "lines")),
-        }
-    }
-}
-
-impl Report {
-    fn write_workers(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let limits: Vec<&str> = self.total.answers.refused.keys().map(String::as_str).collect();
-        let widths: Vec<usize> = limits.iter().map(|limit| limit.len().max(9) + 2).collect();
-        let refused_width = widths.iter().sum::<usize>().max(11);
-        write!(f, "{:>10}{:>12}{:>12}", "", "", "200")?;
-        writeln!(f, "{:>refused_width$}", "429, by limit")?;
-        write!(f, "{:>10}{:>12}{:>12}", "worker", "requests", "admitted")?;
-        for (limit, width) in limits.iter().zip(&widths) {
-            write!(f, "{limit:>width$}")?;
-        }
-        writeln!(f)?;
-        let mut row = |name: &str, requests: u64, answers: &Answers, note: &str| {
-            write!(
-                f,
-                "{name:>10}{:>12}{:>12}",
-                thousands(requests),
-                thousands(answers.admitted)
-            )?;
-            for (limit, width) in limits.iter().zip(&widths) {
-                write!(f, "{:>width$}", thousands(answers.refused_by(limit)))?;
-            }
-            writeln!(f, "{}{note}", if note.is_empty() { "" } else { "   " })
-        };
-        for worker in &self.workers {
-            let note = worker.note.as_deref().unwrap_or_default();
-            row(&worker.pid.to_string(), worker.requests, &worker.answers, note)?;
-        }
-        let note = match self.total.cut_off {
-            0 => String::new(),
-            cut_off => format!("{cut_off} more cut off by the kill"),
-        };
-        row(
-            "total",
-            self.total.requests - self.total.cut_off,
-            &self.total.answers,
-            &note,
-        )
-    }
-
-    fn write_kill(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Some(killed) = &self.killed else {
-            return writeln!(f, "\nNo worker was killed: none held a permit when it was time.");
-        };
-        write!(
-            f,
-            "\nWorker {} was killed (SIGKILL) after {:.2} s, holding {}: ",
-            killed.pid,
-            killed.after_seconds,
-            counted(killed.held, "permit", "permits")
-        )?;
-        match killed.freed_after_us {
-            Some(micros) => writeln!(f, "free again after {}.", millis(micros))?,
-            None => writeln!(f, "never given back.")?,
-        }
-        if let (Some(replacement), Some(micros)) = (killed.replacement, killed.replaced_after_us) {
-            writeln!(
-                f,
-                "Its replacement, {replacement}, was forked after {}.",
-                millis(micros)
-            )?;
-        }
-        Ok(())
-    }
-
-    fn write_checks(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let label = |check: &Check| match check.subject.as_str() {
-            "" => check.what.clone(),
-            subject => format!("{subject}: {}", check.what),
-        };
-        let width = self
-            .checks
-            .iter()
-            .map(|check| label(check).len())
-            .max()
-            .unwrap_or(0);
-        writeln!(f, "\n  {:width$}{:>10}{:>10}", "", "allowed", "counted")?;
-        for check in &self.checks {
-            writeln!(
-                f,
-                "  {:width$}{:>10}{:>10}   {}",
-                label(check),
-                thousands(check.allowed),
-                thousands(check.counted),
-                if check.held { "ok" } else { "NOT HELD" }
-            )?;
-        }
-        Ok(())
-    }
-}
-
-/// The limits in a few words.
-pub fn in_words(rules: &Rules) -> String {
-    let limits = rules.limits.iter().map(|limit: &Rule| {
-        let capacity = limit.capacity.map_or_else(|| "unlimited".to_owned(), thousands);
-        let window = limit
-            .window
-            .map(|window| format!(" per {window}"))
-            .unwrap_or_default();
-        match (limit.kind, limit.burst) {
-            (Kind::Concurrency, _) => format!("{} {capacity} at once", limit.name),
-            (_, Some(burst)) => format!(
-                "{} {capacity}{window}, {} in a burst",
-                limit.name,
-                thousands(burst)
-            ),
-            (_, None) => format!("{} {capacity}{window}", limit.name),
-        }
-    });
-    limits.collect::<Vec<_>>().join("; ")
-}
-
-pub fn counted(number: u64, one: &str, several: &str) -> String {
-    format!(
-        "{} {}",
-        thousands(number),
-        if number == 1 { one } else { several }
-    )
-}
-
-fn millis(micros: u64) -> String {
-    format!("{}.{} ms", micros / 1000, micros % 1000 / 100)
-}
-
-/// With a comma between each three digits.
-fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.char_indices() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
