@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::engine::{Decision, SetEngine};
+use crate::engine::{Answer, Decisions, SetEngine};
 use crate::error::Error;
 use crate::permit::{Outcome, Permit};
 use crate::refusal::{Refusal, Verdict};
@@ -151,10 +151,27 @@ impl LimitSet {
     #[inline]
     pub fn try_acquire(&self, request: &Request) -> Result<Outcome<'_>, Error> {
         let costs = request.costs_for(self)?;
-        Ok(match self.shared.engine.try_acquire(self.engine_set(), costs)? {
-            Decision::Admitted(taken) => Outcome::Admitted(Permit::new(self, taken)),
-            Decision::Refused(refused) => Outcome::Refused(Refusal::new(self, refused)),
-        })
+        let mut decisions = Decisions::none();
+        match self
+            .shared
+            .engine
+            .try_acquire(self.engine_set(), costs, &mut decisions)?
+        {
+            Answer::Admitted { owner, hold } => {
+                Ok(Outcome::Admitted(Permit::new(self, owner, hold, decisions)))
+            }
+            Answer::Refused {
+                reason,
+                binding,
+                retry_after,
+            } => Ok(Outcome::Refused(Refusal::new(
+                self,
+                reason,
+                binding,
+                retry_after,
+                decisions,
+            ))),
+        }
     }
 
     /// What each limit would say to the request now. Takes and counts nothing.
@@ -164,8 +181,11 @@ impl LimitSet {
     /// As [`try_acquire`](Self::try_acquire), but a cost that can never be admitted is answered, not an error.
     pub fn peek(&self, request: &Request) -> Result<Vec<Verdict<'_>>, Error> {
         let costs = request.costs_for(self)?;
-        let assessed = self.shared.engine.peek(self.engine_set(), costs)?;
-        Ok(assessed.iter().map(|limit| Verdict::of(self, limit)).collect())
+        let decisions = self.shared.engine.peek(self.engine_set(), costs)?;
+        Ok(decisions
+            .iter()
+            .map(|(index, decided)| Verdict::refused(self, index, decided))
+            .collect())
     }
 
     #[inline]
@@ -230,7 +250,7 @@ impl LimitSet {
             return Ok(Some(index));
         }
         let name = name.display();
-        self.shared.engine.count_unknown_name(self.engine_set());
+        self.engine_set().count_unknown_name();
         if self.strict {
             return Err(self.unknown_limit(name));
         }

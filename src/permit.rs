@@ -6,7 +6,7 @@ use std::ops::Deref;
 use arrayvec::ArrayVec;
 
 use crate::engine::plan::Kind;
-use crate::engine::{Released, SettledLimit, Taken};
+use crate::engine::{Decisions, HoldReference, Released, Reservation, SettledLimit};
 use crate::error::Error;
 use crate::limit_set::{LimitName, LimitSet};
 use crate::refusal::{Refusal, Verdict};
@@ -52,8 +52,12 @@ impl<'a> Outcome<'a> {
 #[must_use = "a permit that is dropped at once holds nothing"]
 pub struct Permit<'a> {
     set: SetReference<'a>,
-    taken: Taken,
     progress: Progress,
+    /// The participant that took it.
+    owner: u64,
+    hold: Option<HoldReference>,
+    /// The cost of each limit, and how it stood.
+    decisions: Decisions,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,11 +89,18 @@ impl Deref for SetReference<'_> {
 
 impl<'a> Permit<'a> {
     #[inline]
-    pub(crate) fn new(set: &'a LimitSet, taken: Taken) -> Self {
+    pub(crate) fn new(
+        set: &'a LimitSet,
+        owner: u64,
+        hold: Option<HoldReference>,
+        decisions: Decisions,
+    ) -> Self {
         Self {
             set: SetReference::Borrowed(set),
-            taken,
             progress: Progress::Reserved,
+            owner,
+            hold,
+            decisions,
         }
     }
 
@@ -97,11 +108,12 @@ impl<'a> Permit<'a> {
     pub fn into_owned(mut self) -> Permit<'static> {
         let owned = Permit {
             set: SetReference::Owned(Box::new((*self.set).clone())),
-            taken: self.taken.clone(),
             progress: self.progress,
+            owner: self.owner,
+            hold: self.hold.take(),
+            decisions: self.decisions.clone(),
         };
         // What it held is the other's from here on: dropping this one must do nothing.
-        self.taken.hold = None;
         self.progress = Progress::Released;
         owned
     }
@@ -144,11 +156,16 @@ impl<'a> Permit<'a> {
                 None => usage.push((index, used)),
             }
         }
+        let reservation = Reservation {
+            owner: self.owner,
+            hold: self.hold,
+            decisions: &self.decisions,
+        };
         let limits = self
             .set
             .shared()
             .engine
-            .settle(self.set.engine_set(), &self.taken, &usage)?;
+            .settle(self.set.engine_set(), &reservation, &usage)?;
         self.progress = Progress::Settled;
         Ok(Settlement {
             set: &self.set,
@@ -168,10 +185,9 @@ impl<'a> Permit<'a> {
             return Ok(());
         }
         let set = self.set.engine_set();
-        let engine = &self.set.shared().engine;
-        if let Some(hold) = self.taken.hold {
-            let released = engine.release(set, hold, self.taken.owner)?;
-            self.taken.hold = None;
+        if let Some(hold) = self.hold {
+            let released = self.set.shared().engine.release(set, hold, self.owner)?;
+            self.hold = None;
             if released == Released::WasReclaimed {
                 self.progress = Progress::Released;
                 return Err(Error::Reclaimed {
@@ -180,20 +196,29 @@ impl<'a> Permit<'a> {
             }
         }
         if self.progress == Progress::Reserved {
-            let rates = self.taken.limits.iter().filter(|limit| {
-                limit.cost > 0
-                    && set
-                        .plan
-                        .limits
-                        .get(limit.index)
-                        .is_some_and(|plan| plan.kind == Kind::Rate)
-            });
-            for limit in rates {
-                engine.count_unsettled(set, limit.index);
-            }
+            self.count_unsettled();
         }
         self.progress = Progress::Released;
         Ok(())
+    }
+
+    /// Counts each rate limit whose reserved cost was never replaced by an actual one.
+    #[inline]
+    fn count_unsettled(&self) {
+        let set = self.set.engine_set();
+        if set.first_rate.is_none() {
+            return;
+        }
+        for (index, decided) in self.decisions.iter() {
+            let is_rate = set
+                .plan
+                .limits
+                .get(index)
+                .is_some_and(|limit| limit.kind == Kind::Rate);
+            if is_rate && decided.figure > 0 {
+                set.count_unsettled(index);
+            }
+        }
     }
 
     /// What the set was declared with: region, endpoint, account.
@@ -203,28 +228,26 @@ impl<'a> Permit<'a> {
 
     /// The units taken of each limit, by name.
     pub fn taken(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.taken
-            .limits
+        self.decisions
             .iter()
-            .filter_map(|limit| Some((self.set.limits().nth(limit.index)?, limit.cost)))
+            .filter_map(|(index, decided)| Some((self.set.limits().nth(index)?, decided.figure)))
     }
 
     /// How each limit stood just after it was taken.
     pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'_>> {
-        self.taken
-            .limits
+        self.decisions
             .iter()
-            .map(|limit| Verdict::admitted(&self.set, limit.index, limit.mark))
+            .map(|(index, decided)| Verdict::admitted(&self.set, index, decided))
     }
 
     /// Whether this process took the permit, and not one that forked it.
     fn is_own(&self) -> bool {
-        self.set.shared().engine.membership.is_current(self.taken.owner)
+        self.set.shared().engine.membership.is_current(self.owner)
     }
 
     /// Whether settling the limit means something.
     fn settles(&self, index: usize) -> bool {
-        let Some(taken) = self.taken.limits.iter().find(|limit| limit.index == index) else {
+        let Some(taken) = self.decisions.get(index) else {
             return false;
         };
         match self
@@ -236,7 +259,7 @@ impl<'a> Permit<'a> {
             .map(|limit| limit.kind)
         {
             Some(Kind::Rate | Kind::Budget) => true,
-            Some(Kind::Calls) => taken.cost > 1,
+            Some(Kind::Calls) => taken.figure > 1,
             Some(Kind::Concurrency) | None => false,
         }
     }

@@ -171,7 +171,7 @@ impl OpenOptions {
     fn open_absolute(&self, path: &Path) -> Result<Segment, Error> {
         let attached = attach(path, self.trust_any_owner)?;
         let (declaration, plans) = compile_definitions(&attached.verified, path)?;
-        let engine = SegmentEngine::new(path, attached, plans, self.lock_timeout);
+        let engine = SegmentEngine::new(path, attached, plans, self.lock_timeout)?;
         Ok(Segment {
             shared: Arc::new(SharedSegment {
                 engine,
@@ -292,12 +292,8 @@ impl Segment {
 
     /// Marks the segment as no longer to be used: every later operation, of any process, answers
     /// [`Error::Retired`]. The file stays.
-    ///
-    /// # Errors
-    ///
-    /// None that can be provoked; the signature leaves room.
-    pub fn retire(&self) -> Result<(), Error> {
-        self.shared.engine.retire()
+    pub fn retire(&self) {
+        self.shared.engine.retire();
     }
 }
 

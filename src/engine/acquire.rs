@@ -1,52 +1,104 @@
 //! Taking several limits at once: all of them, or none.
 
+use std::sync::atomic::AtomicU64;
+
 use arrayvec::ArrayVec;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::hold::{FreeHold, HoldReference};
+use super::memory::JournalledState;
 use super::plan::Kind;
 use super::recover::POISONED_BY_COUNTS;
 use super::segment::{LockedSet, SegmentEngine, SetEngine};
-use super::view::JournalledState;
 use crate::error::Error;
 use crate::limit::{Assessment, Mark};
+use crate::shm::journal::Transaction;
 use crate::shm::layout::MOST_LIMITS;
 
 /// What a request takes of each limit of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Costs {
-    /// Bit i says that limit i is taken.
-    pub(crate) limits: u64,
+    pub(crate) limits: LimitMask,
     pub(crate) amounts: [u64; MOST_LIMITS],
 }
 
-impl Costs {
-    #[inline]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
-        let mut rest = self.limits;
+/// Some of the limits of a set: bit i is limit i.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LimitMask(pub(crate) u64);
+
+impl LimitMask {
+    #[inline(always)]
+    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
+        let mut rest = self.0;
         std::iter::from_fn(move || {
+            if rest == 0 {
+                return None;
+            }
             let index = rest.trailing_zeros() as usize;
-            let amount = *self.amounts.get(index)?;
             rest &= rest - 1;
-            Some((index, amount))
+            Some(index)
         })
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, index: usize) {
+        self.0 |= 1 << index;
+    }
+
+    #[inline]
+    pub(crate) fn contains(self, index: usize) -> bool {
+        self.0 & (1 << index) != 0
     }
 }
 
-/// One limit of an admitted request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TakenLimit {
-    pub(crate) index: usize,
-    pub(crate) cost: u64,
-    pub(crate) mark: Mark,
+impl Costs {
+    #[inline(always)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        // The mask never has a bit beyond the amounts; taking the remainder says so to the compiler.
+        self.limits
+            .iter()
+            .map(|index| (index, self.amounts[index % MOST_LIMITS]))
+    }
 }
 
-/// What an admitted request took.
+/// How one limit of a request was decided.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Decided {
+    /// How the limit stood just after the decision.
+    pub(crate) mark: Mark,
+    /// Of an admitted request, the cost. Of a refused one, the nanoseconds until the cost would fit: zero where it
+    /// does, [`NEVER`] where time does not help.
+    pub(crate) figure: u64,
+}
+
+/// A wait that time does not end.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// How each limit of a request was decided. Filled in place, because moving it about would cost more than deciding.
 #[derive(Clone, Debug)]
-pub(crate) struct Taken {
-    pub(crate) owner: u64,
-    pub(crate) hold: Option<HoldReference>,
-    pub(crate) limits: ArrayVec<TakenLimit, MOST_LIMITS>,
+pub(crate) struct Decisions {
+    limits: LimitMask,
+    decided: ArrayVec<Decided, MOST_LIMITS>,
+}
+
+impl Decisions {
+    #[inline]
+    pub(crate) fn none() -> Self {
+        Self {
+            limits: LimitMask(0),
+            decided: ArrayVec::new_const(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Decided)> {
+        self.limits.iter().zip(&self.decided)
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<&Decided> {
+        self.iter()
+            .find(|(limit, _)| *limit == index)
+            .map(|(_, decided)| decided)
+    }
 }
 
 /// Why a limit refused.
@@ -64,107 +116,97 @@ pub enum RefusalReason {
     TableFull,
 }
 
-/// One limit of a refused request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AssessedLimit {
-    pub(crate) index: usize,
-    pub(crate) assessment: Assessment,
-    pub(crate) mark: Mark,
-}
-
-/// What a refused request was told.
-#[derive(Clone, Debug)]
-pub(crate) struct Refused {
-    pub(crate) reason: RefusalReason,
-    /// The limit that bound; none where the table of holds was full.
-    pub(crate) binding: Option<usize>,
-    /// Nanoseconds, where time alone heals it.
-    pub(crate) retry_after: Option<u64>,
-    pub(crate) limits: ArrayVec<AssessedLimit, MOST_LIMITS>,
-}
-
 /// Yes or no.
-// The larger variant is the one that the hot path returns.
-#[allow(clippy::large_enum_variant)]
-#[derive(Clone, Debug)]
-pub(crate) enum Decision {
-    Admitted(Taken),
-    Refused(Refused),
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Answer {
+    Admitted {
+        owner: u64,
+        hold: Option<HoldReference>,
+    },
+    Refused {
+        reason: RefusalReason,
+        /// The limit that bound; none where the table of holds was full.
+        binding: Option<usize>,
+        /// Nanoseconds, where time alone heals it.
+        retry_after: Option<u64>,
+    },
 }
 
 impl SegmentEngine {
     /// Takes everything that `costs` names, or nothing.
     #[inline]
-    pub(crate) fn try_acquire(&self, set: &SetEngine, costs: &Costs) -> Result<Decision, Error> {
+    pub(crate) fn try_acquire(
+        &self,
+        set: &SetEngine,
+        costs: &Costs,
+        decisions: &mut Decisions,
+    ) -> Result<Answer, Error> {
         set.refuse_the_impossible(costs)?;
         let owner = self.membership.owner()?;
-        match self.decide(set, costs, owner)? {
-            Decision::Refused(refused)
-                if matches!(
-                    refused.reason,
-                    RefusalReason::Concurrency | RefusalReason::TableFull
-                ) && self.reclaim_if_due(set)? > 0 =>
-            {
+        match self.decide(set, costs, owner, decisions)? {
+            Answer::Refused {
+                reason: RefusalReason::Concurrency | RefusalReason::TableFull,
+                ..
+            } if self.reclaim_if_due(set)? > 0 => {
                 // Something was given back for the dead: that is what this request was waiting for.
-                self.decide(set, costs, owner)
+                self.decide(set, costs, owner, decisions)
             }
-            decision => Ok(decision),
+            answer => Ok(answer),
         }
     }
 
     /// What `costs` would be told now. Takes and counts nothing.
-    pub(crate) fn peek(
-        &self,
-        set: &SetEngine,
-        costs: &Costs,
-    ) -> Result<ArrayVec<AssessedLimit, MOST_LIMITS>, Error> {
+    pub(crate) fn peek(&self, set: &SetEngine, costs: &Costs) -> Result<Decisions, Error> {
         let locked = self.lock(set)?;
-        Ok(locked.assess_all(costs))
+        let mut decisions = Decisions::none();
+        locked.assess_all(costs, &mut decisions);
+        Ok(decisions)
     }
 
     #[inline]
-    fn decide(&self, set: &SetEngine, costs: &Costs, owner: u64) -> Result<Decision, Error> {
+    fn decide(
+        &self,
+        set: &SetEngine,
+        costs: &Costs,
+        owner: u64,
+        decisions: &mut Decisions,
+    ) -> Result<Answer, Error> {
         let locked = self.lock(set)?;
         let admissible = costs
             .iter()
             .all(|(index, cost)| locked.assess(index, cost) == Assessment::Admissible);
         if !admissible {
-            return locked.refuse(costs, None).map(Decision::Refused);
+            return locked.refuse(costs, None, decisions);
         }
-        let needs_hold = set
-            .held_limits
-            .iter()
-            .any(|index| costs.limits & (1 << index) != 0);
-        if !needs_hold {
-            return locked.admit(costs, owner, FreeHold::None);
+        if costs.limits.0 & set.held_mask == 0 {
+            return locked.admit(costs, owner, None, decisions);
         }
-        match self.find_free_hold(set, &locked)? {
-            FreeHold::None => locked
-                .refuse(costs, Some(RefusalReason::TableFull))
-                .map(Decision::Refused),
-            free => locked.admit(costs, owner, free),
+        match self.find_free_hold(set)? {
+            FreeHold::None => locked.refuse(costs, Some(RefusalReason::TableFull), decisions),
+            free => locked.admit(costs, owner, Some(free), decisions),
         }
     }
 
     /// A free hold, counting the table again where its list of free holds is damaged.
     #[inline]
-    fn find_free_hold(&self, set: &SetEngine, locked: &LockedSet<'_>) -> Result<FreeHold, Error> {
-        let mut free = locked.view.find_free_hold();
-        if free == FreeHold::Damaged {
-            self.recount(set, &locked.view);
-            free = locked.view.find_free_hold();
+    fn find_free_hold(&self, set: &SetEngine) -> Result<FreeHold, Error> {
+        match set.memory.find_free_hold() {
+            FreeHold::Damaged => self.find_free_hold_after_recount(set),
+            free => Ok(free),
         }
-        if free == FreeHold::Damaged {
-            locked
-                .view
-                .control
-                .poisoned
-                .store(POISONED_BY_COUNTS, Ordering::Relaxed);
-            return Err(Error::Poisoned {
-                set: set.plan.name.clone(),
-            });
+    }
+
+    #[cold]
+    fn find_free_hold_after_recount(&self, set: &SetEngine) -> Result<FreeHold, Error> {
+        self.recount(set);
+        match set.memory.find_free_hold() {
+            FreeHold::Damaged => {
+                let poisoned = &set.memory.control().poisoned;
+                poisoned.store(POISONED_BY_COUNTS, std::sync::atomic::Ordering::Relaxed);
+                Err(set.poisoned())
+            }
+            free => Ok(free),
         }
-        Ok(free)
     }
 }
 
@@ -179,22 +221,27 @@ impl SetEngine {
                 .get(index)
                 .map_or(0, |limit| limit.rule.most_at_once());
             if cost > most {
-                return Err(Error::NeverAdmissible {
-                    set: self.plan.name.clone(),
-                    limit: self.limit_name(index),
-                    cost,
-                    most,
-                });
+                return Err(self.never_admissible(index, cost, most));
             }
         }
         Ok(())
+    }
+
+    #[cold]
+    fn never_admissible(&self, index: usize, cost: u64, most: u64) -> Error {
+        Error::NeverAdmissible {
+            set: self.plan.name.clone(),
+            limit: self.limit_name(index),
+            cost,
+            most,
+        }
     }
 }
 
 impl LockedSet<'_> {
     #[inline]
     fn assess(&self, index: usize, cost: u64) -> Assessment {
-        match self.set.limit(&self.view, index) {
+        match self.set.limit(index) {
             Some((rule, state)) => rule.assess(&state, self.now, cost),
             None => Assessment::Refused { retry_after: None },
         }
@@ -203,128 +250,102 @@ impl LockedSet<'_> {
     #[inline]
     fn mark(&self, index: usize) -> Mark {
         self.set
-            .limit(&self.view, index)
+            .limit(index)
             .map_or_else(Mark::default, |(rule, state)| rule.mark(&state, self.now))
     }
 
-    fn assess_all(&self, costs: &Costs) -> ArrayVec<AssessedLimit, MOST_LIMITS> {
-        costs
-            .iter()
-            .map(|(index, cost)| AssessedLimit {
-                index,
-                assessment: self.assess(index, cost),
+    fn assess_all(&self, costs: &Costs, decisions: &mut Decisions) {
+        decisions.limits = costs.limits;
+        decisions.decided.clear();
+        for (index, cost) in costs.iter() {
+            let figure = match self.assess(index, cost) {
+                Assessment::Admissible => 0,
+                Assessment::Refused { retry_after } => retry_after.unwrap_or(NEVER),
+            };
+            decisions.decided.push(Decided {
                 mark: self.mark(index),
-            })
-            .collect()
+                figure,
+            });
+        }
     }
 
     #[inline]
-    fn admit(&self, costs: &Costs, owner: u64, free: FreeHold) -> Result<Decision, Error> {
-        let view = &self.view;
-        let mut transaction = view.journal.begin();
+    fn admit(
+        &self,
+        costs: &Costs,
+        owner: u64,
+        free: Option<FreeHold>,
+        decisions: &mut Decisions,
+    ) -> Result<Answer, Error> {
+        let memory = &self.set.memory;
+        let mut transaction = memory.journal().begin();
         for (index, cost) in costs.iter() {
-            let Some((rule, state)) = self.set.limit(view, index) else {
+            let Some((rule, state)) = self.set.limit(index) else {
                 continue;
             };
-            rule.charge(
-                &mut JournalledState {
-                    words: state.0,
-                    transaction: &mut transaction,
-                },
-                self.now,
-                cost,
-            );
-            if let Some(counters) = view.counters.get(index) {
+            let mut state = JournalledState {
+                words: state.0,
+                transaction: &mut transaction,
+            };
+            rule.charge(&mut state, self.now, cost);
+            if let Some(counters) = memory.counters.get(index) {
                 transaction.add(&counters.admitted, 1);
                 transaction.add(&counters.taken, cost);
             }
         }
-        let hold = self.take_hold(&mut transaction, free, owner, |limit| {
-            if costs.limits & (1 << limit) == 0 {
-                0
-            } else {
-                costs.amounts.get(limit).copied().unwrap_or(0)
-            }
-        });
-        if hold.is_some() {
-            self.raise_high_water(&mut transaction);
-        }
-        transaction.add(&view.control.admitted, 1);
+        let hold = match free {
+            Some(free) => self.take_hold(&mut transaction, free, owner, costs),
+            None => None,
+        };
+        transaction.add(&memory.control().admitted, 1);
         transaction
             .commit()
             .map_err(|overflow| self.set.internal_error(overflow))?;
-        let mut limits = ArrayVec::new();
+        decisions.limits = costs.limits;
+        decisions.decided.clear();
         for (index, cost) in costs.iter() {
-            limits.push(TakenLimit {
-                index,
-                cost,
+            decisions.decided.push(Decided {
                 mark: self.mark(index),
+                figure: cost,
             });
         }
-        Ok(Decision::Admitted(Taken { owner, hold, limits }))
-    }
-
-    /// Notes the most that was held at once of each concurrency limit.
-    fn raise_high_water(&self, transaction: &mut crate::shm::journal::Transaction<'_>) {
-        for index in &self.set.held_limits {
-            let is_concurrency = self
-                .set
-                .plan
-                .limits
-                .get(*index)
-                .is_some_and(|limit| limit.kind == Kind::Concurrency);
-            let (Some((_, state)), Some(counters)) =
-                (self.set.limit(&self.view, *index), self.view.counters.get(*index))
-            else {
-                continue;
-            };
-            // The one word of a concurrency limit is what is in use.
-            let in_use = state.0.first().map_or(0, |word| word.load(Ordering::Relaxed));
-            if is_concurrency && in_use > counters.high_water.load(Ordering::Relaxed) {
-                transaction.store(&counters.high_water, in_use);
-            }
-        }
+        Ok(Answer::Admitted { owner, hold })
     }
 
     /// Counts a refusal and works out what bound.
-    #[cold]
-    fn refuse(&self, costs: &Costs, reason: Option<RefusalReason>) -> Result<Refused, Error> {
-        let limits = self.assess_all(costs);
-        // What only somebody else can heal binds before what time heals, and of the latter the longest.
-        let binding = limits
+    fn refuse(
+        &self,
+        costs: &Costs,
+        reason: Option<RefusalReason>,
+        decisions: &mut Decisions,
+    ) -> Result<Answer, Error> {
+        self.assess_all(costs, decisions);
+        // What only somebody else can heal binds before what time heals, and of the latter the longest. `NEVER` is
+        // the longest of all; the first of equals stays.
+        let binding = decisions
             .iter()
-            .filter_map(|limit| match limit.assessment {
-                Assessment::Admissible => None,
-                Assessment::Refused { retry_after } => Some((limit.index, retry_after)),
-            })
-            .reduce(|first, second| match (first.1, second.1) {
-                (None, _) => first,
-                (_, None) => second,
-                (Some(one), Some(other)) if other > one => second,
-                _ => first,
-            });
+            .filter(|(_, decided)| decided.figure > 0)
+            .map(|(index, decided)| (index, decided.figure))
+            .reduce(|first, second| if second.1 > first.1 { second } else { first });
         let reason = reason.unwrap_or_else(|| match binding.map(|(index, _)| self.kind(index)) {
             Some(Kind::Concurrency) => RefusalReason::Concurrency,
             Some(Kind::Budget) => RefusalReason::Budget,
             _ => RefusalReason::Rate,
         });
-        let mut transaction = self.view.journal.begin();
+        let mut transaction = self.set.memory.journal().begin();
         transaction.add(self.refusal_counter(reason), 1);
-        for limit in &limits {
-            if let (Assessment::Refused { .. }, Some(counters)) =
-                (limit.assessment, self.view.counters.get(limit.index))
-            {
+        for (index, decided) in decisions.iter() {
+            if let (1.., Some(counters)) = (decided.figure, self.set.memory.counters.get(index)) {
                 transaction.add(&counters.refused, 1);
             }
         }
         transaction
             .commit()
             .map_err(|overflow| self.set.internal_error(overflow))?;
-        Ok(Refused {
+        Ok(Answer::Refused {
             reason,
             binding: binding.map(|(index, _)| index),
-            retry_after: binding.and_then(|(_, retry_after)| retry_after),
-            limits,
+            retry_after: binding.map(|(_, wait)| wait).filter(|wait| *wait != NEVER),
         })
     }
 
@@ -337,12 +358,41 @@ impl LockedSet<'_> {
     }
 
     fn refusal_counter(&self, reason: RefusalReason) -> &AtomicU64 {
-        let control = self.view.control;
+        let control = self.set.memory.control();
         match reason {
             RefusalReason::Rate => &control.refused_rate,
             RefusalReason::Concurrency => &control.refused_concurrency,
             RefusalReason::Budget => &control.refused_budget,
             RefusalReason::TableFull => &control.refused_table_full,
         }
+    }
+
+    /// Takes the free hold that was found, with an amount for each held limit, and notes the most held at once.
+    fn take_hold(
+        &self,
+        transaction: &mut Transaction<'_>,
+        free: FreeHold,
+        owner: u64,
+        costs: &Costs,
+    ) -> Option<HoldReference> {
+        let hold = self.fill_hold(transaction, free, owner, |limit| {
+            if costs.limits.contains(limit) {
+                costs.amounts[limit % MOST_LIMITS]
+            } else {
+                0
+            }
+        })?;
+        for index in &self.set.held_limits {
+            let (Some(in_use), Some(counters)) =
+                (self.set.in_use_word(*index), self.set.memory.counters.get(*index))
+            else {
+                continue;
+            };
+            transaction.raise(
+                &counters.high_water,
+                in_use.load(std::sync::atomic::Ordering::Relaxed),
+            );
+        }
+        Some(hold)
     }
 }

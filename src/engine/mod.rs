@@ -2,6 +2,7 @@
 
 mod acquire;
 mod hold;
+mod memory;
 mod observe;
 pub(crate) mod plan;
 mod reclaim;
@@ -9,13 +10,12 @@ mod recover;
 mod reset;
 mod segment;
 mod settle;
-mod view;
 
 pub use acquire::RefusalReason;
-pub(crate) use acquire::{AssessedLimit, Costs, Decision, Refused, Taken};
-pub(crate) use observe::{ObservedHold, SetObservation, observe};
+pub(crate) use acquire::{Answer, Costs, Decided, Decisions, LimitMask, NEVER};
+pub(crate) use hold::HoldReference;
+pub(crate) use observe::{ObservedHold, observe};
 pub use recover::Repairs;
 pub(crate) use reset::ResetScope;
 pub(crate) use segment::{SegmentEngine, SetEngine};
-pub(crate) use settle::{Released, SettledLimit};
-pub(crate) use view::SetView;
+pub(crate) use settle::{Released, Reservation, SettledLimit};

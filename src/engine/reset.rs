@@ -5,8 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::memory::{RepeatableState, SetMemory};
 use super::segment::{SegmentEngine, SetEngine};
-use super::view::{RepeatableState, SetView};
 use crate::error::Error;
 
 /// What a reset covers.
@@ -35,23 +35,18 @@ impl ResetScope {
 impl SegmentEngine {
     /// Replenishes limits and zeroes counters.
     pub(crate) fn reset(&self, set: &SetEngine, scope: ResetScope) -> Result<(), Error> {
-        let (locked, _) = self.lock_and_report(set)?;
-        let poisoned = &locked.view.control.poisoned;
+        let (_locked, _) = self.lock_and_report(set)?;
+        let control = set.memory.control();
+        let poisoned = &control.poisoned;
         if poisoned.load(Ordering::Relaxed) != 0 && scope.limits != set.all_limits() {
-            return Err(Error::Poisoned {
-                set: set.plan.name.clone(),
-            });
+            return Err(set.poisoned());
         }
-        locked
-            .view
-            .control
-            .reset_scope
-            .store(scope.to_word(), Ordering::Relaxed);
-        locked.view.journal.mark_reset();
-        set.carry_out_reset(&locked.view);
+        control.reset_scope.store(scope.to_word(), Ordering::Relaxed);
+        set.memory.journal().mark_reset();
+        set.carry_out_reset();
         if poisoned.load(Ordering::Relaxed) != 0 {
-            self.recount(set, &locked.view);
-            if set.is_consistent(&locked.view) {
+            self.recount(set);
+            if set.is_consistent() {
                 poisoned.store(0, Ordering::Relaxed);
             }
         }
@@ -61,28 +56,28 @@ impl SegmentEngine {
 
 impl SetEngine {
     /// Carries a reset that was begun to its end. The caller holds the lock.
-    pub(crate) fn carry_out_reset(&self, view: &SetView<'_>) {
-        let scope = ResetScope::from_word(view.control.reset_scope.load(Ordering::Relaxed));
+    pub(crate) fn carry_out_reset(&self) {
+        let scope = ResetScope::from_word(self.memory.control().reset_scope.load(Ordering::Relaxed));
         for index in 0..self.plan.limits.len() {
             if scope.limits & (1 << index) == 0 {
                 continue;
             }
-            if let Some((rule, state)) = self.limit(view, index) {
+            if let Some((rule, state)) = self.limit(index) {
                 rule.reset(&mut RepeatableState(state.0));
             }
         }
         if scope.counters {
-            for word in counter_words(view) {
+            for word in counter_words(&self.memory) {
                 word.store(0, Ordering::Relaxed);
             }
         }
-        view.journal.close();
+        self.memory.journal().close();
     }
 }
 
 /// Every word that only counts.
-fn counter_words<'a>(view: &SetView<'a>) -> impl Iterator<Item = &'a AtomicU64> {
-    let control = view.control;
+fn counter_words(memory: &SetMemory) -> impl Iterator<Item = &AtomicU64> {
+    let control = memory.control();
     let of_set = [
         &control.admitted,
         &control.refused_rate,
@@ -96,7 +91,7 @@ fn counter_words<'a>(view: &SetView<'a>) -> impl Iterator<Item = &'a AtomicU64> 
         &control.unknown_names,
         &control.active_high_water,
     ];
-    let of_limits = view.counters.iter().flat_map(|counters| {
+    let of_limits = memory.counters.iter().flat_map(|counters| {
         [
             &counters.admitted,
             &counters.taken,

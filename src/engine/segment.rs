@@ -1,6 +1,5 @@
 //! An attached segment: its sets, and the one way to take a set's lock.
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,9 +7,9 @@ use std::time::Duration;
 
 use raw_sync::Timeout;
 
+use super::memory::{SetMemory, StateWords};
 use super::plan::{Kind, SetPlan};
 use super::recover::Repairs;
-use super::view::{SetView, StateWords};
 use crate::clock::{boot_nanos, utc_nanos};
 use crate::error::Error;
 use crate::limit::{Now, Rule};
@@ -20,18 +19,19 @@ use crate::shm::host::process_of_thread;
 use crate::shm::journal::{JournalOverflow, JournalState};
 use crate::shm::layout::{Header, MOST_LIMITS};
 use crate::shm::participant::Membership;
-use crate::shm::region::Region;
+use crate::shm::region::{Kept, OutOfRegion, Region};
 use crate::shm::robust_mutex::{Guard, LockError};
 
-/// A set of an attached segment: how it decides, and where it lies.
+/// A set of an attached segment, or a copy of one: how it decides, and where it lies.
 #[derive(Debug)]
 pub(crate) struct SetEngine {
     pub(crate) plan: SetPlan,
     pub(crate) geometry: SetGeometry,
-    /// Which of the set's state words each limit has.
-    state_ranges: Vec<Range<usize>>,
+    pub(crate) memory: SetMemory,
     /// For each word of a hold's amounts, the limit it belongs to.
     pub(crate) held_limits: Vec<usize>,
+    /// The same limits as a bit mask.
+    pub(crate) held_mask: u64,
     /// The first limit without a default cost.
     pub(crate) first_rate: Option<usize>,
     reads_utc: bool,
@@ -44,6 +44,7 @@ pub(crate) struct SetEngine {
 pub(crate) struct SegmentEngine {
     path: PathBuf,
     region: Arc<Region>,
+    header: Kept<Header>,
     pub(crate) membership: Membership,
     clock_offset: u64,
     lock_patience: Duration,
@@ -52,7 +53,6 @@ pub(crate) struct SegmentEngine {
 
 /// A set whose lock is held.
 pub(crate) struct LockedSet<'a> {
-    pub(crate) view: SetView<'a>,
     pub(crate) set: &'a SetEngine,
     pub(crate) now: Now,
     _guard: Guard<'a>,
@@ -86,29 +86,23 @@ impl SetPlan {
 }
 
 impl SetEngine {
-    pub(crate) fn new(plan: SetPlan, geometry: SetGeometry) -> Self {
-        let mut start = 0;
-        let state_ranges = plan
-            .limits
-            .iter()
-            .map(|limit| {
-                let range = start..start + limit.rule.state_words();
-                start = range.end;
-                range
-            })
-            .collect();
-        let reads_utc = plan.limits.iter().any(|limit| limit.rule.reads_utc());
+    pub(crate) fn new(
+        region: &Arc<Region>,
+        geometry: SetGeometry,
+        plan: SetPlan,
+    ) -> Result<Self, OutOfRegion> {
+        let memory = SetMemory::locate(region, &geometry, &plan)?;
         let held_limits = plan.held_limits();
-        let first_rate = plan.limits.iter().position(|limit| limit.kind == Kind::Rate);
-        Self {
-            plan,
-            geometry,
-            state_ranges,
+        Ok(Self {
+            memory,
+            held_mask: held_limits.iter().fold(0, |mask, index| mask | 1 << index),
             held_limits,
-            first_rate,
-            reads_utc,
+            first_rate: plan.limits.iter().position(|limit| limit.kind == Kind::Rate),
+            reads_utc: plan.limits.iter().any(|limit| limit.rule.reads_utc()),
             next_probe: AtomicU64::new(0),
-        }
+            geometry,
+            plan,
+        })
     }
 
     /// The name of a limit.
@@ -121,13 +115,11 @@ impl SetEngine {
 
     /// The rule of a limit and its state words.
     #[inline]
-    pub(crate) fn limit<'a>(
-        &'a self,
-        view: &SetView<'a>,
-        index: usize,
-    ) -> Option<(&'a Rule, StateWords<'a>)> {
-        let words = view.state.get(self.state_ranges.get(index)?.clone())?;
-        Some((&self.plan.limits.get(index)?.rule, StateWords(words)))
+    pub(crate) fn limit(&self, index: usize) -> Option<(&Rule, StateWords<'_>)> {
+        Some((
+            &self.plan.limits.get(index)?.rule,
+            StateWords(self.memory.states.get(index)?),
+        ))
     }
 
     /// The bit mask of all limits.
@@ -136,6 +128,14 @@ impl SetEngine {
         (1 << self.plan.limits.len()) - 1
     }
 
+    #[cold]
+    pub(crate) fn poisoned(&self) -> Error {
+        Error::Poisoned {
+            set: self.plan.name.clone(),
+        }
+    }
+
+    #[cold]
     pub(crate) fn internal_error(&self, _: JournalOverflow) -> Error {
         Error::Internal {
             set: self.plan.name.clone(),
@@ -146,25 +146,34 @@ impl SetEngine {
 
 impl SegmentEngine {
     /// Puts the compiled sets onto an attached segment. Their shapes have been compared with its directory.
-    pub(crate) fn new(path: &Path, attached: Attached, plans: Vec<SetPlan>, lock_patience: Duration) -> Self {
+    pub(crate) fn new(
+        path: &Path,
+        attached: Attached,
+        plans: Vec<SetPlan>,
+        lock_patience: Duration,
+    ) -> Result<Self, Error> {
         let Attached {
             verified,
             membership,
             clock_offset,
         } = attached;
+        let region = verified.region;
+        let outside = |place| damaged(path, place);
         let sets = plans
             .into_iter()
-            .zip(&verified.geometry.sets)
-            .map(|(plan, geometry)| SetEngine::new(plan, *geometry))
-            .collect();
-        Self {
+            .zip(verified.geometry.sets)
+            .map(|(plan, geometry)| SetEngine::new(&region, geometry, plan))
+            .collect::<Result<_, _>>()
+            .map_err(outside)?;
+        Ok(Self {
             path: path.to_owned(),
-            region: verified.region,
+            header: region.keep_records(0, 1).map_err(outside)?,
+            region,
             membership,
             clock_offset,
             lock_patience,
             sets,
-        }
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -183,74 +192,80 @@ impl SegmentEngine {
         self.clock_offset
     }
 
-    pub(crate) fn header(&self) -> Result<&Header, Error> {
-        self.region.record(0).map_err(|place| damaged(&self.path, place))
-    }
-
     /// Marks the segment as no longer to be used; every later operation of any process says so.
-    pub(crate) fn retire(&self) -> Result<(), Error> {
-        self.header()?.retired.store(1, Ordering::Release);
-        Ok(())
-    }
-
-    pub(crate) fn view<'a>(&'a self, set: &'a SetEngine) -> Result<SetView<'a>, Error> {
-        SetView::new(&self.region, &set.geometry).map_err(|place| damaged(&self.path, place))
+    pub(crate) fn retire(&self) {
+        self.header[0].retired.store(1, Ordering::Release);
     }
 
     /// Takes the set's lock, first setting right what a dead owner left behind.
     #[inline]
     pub(crate) fn lock<'a>(&'a self, set: &'a SetEngine) -> Result<LockedSet<'a>, Error> {
         let (locked, _) = self.lock_and_report(set)?;
-        if locked.view.control.poisoned.load(Ordering::Relaxed) != 0 {
-            return Err(Error::Poisoned {
-                set: set.plan.name.clone(),
-            });
+        if set.memory.control().poisoned.load(Ordering::Relaxed) != 0 {
+            return Err(set.poisoned());
         }
         Ok(locked)
     }
 
     /// As [`lock`](Self::lock), but takes poisoned sets as well, and says what had to be repaired.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock_and_report<'a>(
         &'a self,
         set: &'a SetEngine,
     ) -> Result<(LockedSet<'a>, Option<Repairs>), Error> {
-        if self.header()?.retired.load(Ordering::Relaxed) != 0 {
-            return Err(Error::Retired {
-                path: self.path.clone(),
-            });
+        if self.header[0].retired.load(Ordering::Relaxed) != 0 {
+            return Err(self.retired());
         }
-        let view = self.view(set)?;
+        let control = set.memory.control();
         // Read before the lock is taken, so that the system's clock is not part of the critical section.
         let mut now = Now {
             monotonic: boot_nanos().wrapping_add(self.clock_offset),
             utc: if set.reads_utc { utc_nanos() } else { 0 },
         };
-        let guard = match view.control.lock.lock(Timeout::Val(self.lock_patience)) {
-            Ok(guard) => guard,
+        let guard = match control.lock.try_lock() {
+            Ok(Some(guard)) => guard,
+            Ok(None) => {
+                let guard = self.wait_for_lock(set)?;
+                // The wait may have been long: what is decided is decided now.
+                now.monotonic = now.monotonic.max(boot_nanos().wrapping_add(self.clock_offset));
+                guard
+            }
             Err(error) => return Err(self.lock_failure(set, error)),
         };
-        let repairs = if guard.owner_died() || view.journal.state() != JournalState::Idle {
-            Some(self.recover(set, &view, guard.owner_died()))
+        let repairs = if guard.owner_died() || set.memory.journal().state() != JournalState::Idle {
+            Some(self.recover(set, guard.owner_died()))
         } else {
             None
         };
         // Another process may have read a later time and been here first: within a set time never runs backwards.
-        let last_seen = view.control.last_seen.load(Ordering::Relaxed);
+        let last_seen = control.last_seen.load(Ordering::Relaxed);
         if now.monotonic > last_seen {
-            view.control.last_seen.store(now.monotonic, Ordering::Relaxed);
+            control.last_seen.store(now.monotonic, Ordering::Relaxed);
         } else {
             now.monotonic = last_seen;
         }
         Ok((
             LockedSet {
-                view,
                 set,
                 now,
                 _guard: guard,
             },
             repairs,
         ))
+    }
+
+    #[cold]
+    fn wait_for_lock<'a>(&self, set: &'a SetEngine) -> Result<Guard<'a>, Error> {
+        let lock = &set.memory.control().lock;
+        lock.lock(Timeout::Val(self.lock_patience))
+            .map_err(|error| self.lock_failure(set, error))
+    }
+
+    #[cold]
+    fn retired(&self) -> Error {
+        Error::Retired {
+            path: self.path.clone(),
+        }
     }
 
     #[cold]
