@@ -151,7 +151,7 @@ impl LimitSet {
     #[inline]
     pub fn try_acquire(&self, request: &Request) -> Result<Outcome<'_>, Error> {
         let costs = request.costs_for(self)?;
-        let mut decisions = Decisions::none();
+        let mut decisions = Decisions::with_room_for(costs);
         match self
             .shared
             .engine

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-use arrayvec::ArrayVec;
+use smallvec::SmallVec;
 
 use crate::engine::plan::Kind;
-use crate::engine::{Decisions, HoldReference, Released, Reservation, SettledLimit};
+use crate::engine::{Decisions, HoldReference, Released, Reservation, SettledLimit, SettledLimits};
 use crate::error::Error;
 use crate::limit_set::{LimitName, LimitSet};
 use crate::refusal::{Refusal, Verdict};
-use crate::shm::layout::MOST_LIMITS;
 
 /// The answer to a request. Neither is an error.
 // The larger variant is the one that the hot path returns, and a box would cost an allocation.
@@ -143,7 +142,7 @@ impl<'a> Permit<'a> {
         if !self.is_own() {
             return Err(Error::InheritedPermit { set: set.to_owned() });
         }
-        let mut usage: ArrayVec<(usize, u64), MOST_LIMITS> = ArrayVec::new();
+        let mut usage: SmallVec<[(usize, u64); 4]> = SmallVec::new();
         for (name, used) in actual {
             let Some(index) = self.set.resolve(&name)? else {
                 continue;
@@ -283,7 +282,7 @@ impl Drop for Permit<'_> {
 #[derive(Clone, Debug)]
 pub struct Settlement<'a> {
     set: &'a LimitSet,
-    limits: ArrayVec<SettledLimit, MOST_LIMITS>,
+    limits: SettledLimits,
 }
 
 impl Settlement<'_> {

@@ -271,7 +271,7 @@ impl Segment {
         let engine = &self.shared.engine;
         let mut sets = Vec::new();
         for set in engine.sets() {
-            let (repairs, reclaimed, problem) = match engine.repair(set) {
+            let (repairs, reclaimed, problem) = match engine.repair(set).map_err(Error::from) {
                 Ok((repairs, reclaimed)) => (repairs, reclaimed, None),
                 Err(error @ Error::Retired { .. }) => return Err(error),
                 Err(error) => (None, 0, Some(error.to_string())),
@@ -341,7 +341,7 @@ impl LimitSet {
         } else {
             named
         };
-        self.shared().engine.reset(set, ResetScope { limits, counters })
+        Ok(self.shared().engine.reset(set, ResetScope { limits, counters })?)
     }
 }
 

@@ -365,16 +365,15 @@ impl SnapshotSource<'_> {
 }
 
 fn limit(set: &SetEngine, index: usize, now: Now) -> Option<LimitSnapshot> {
-    let plan = set.plan.limits.get(index)?;
-    let (rule, state) = set.limit(index)?;
-    let standing = rule.standing(rule.mark(&state, now));
+    let limit = set.limits.get(index)?;
+    let standing = limit.rule.standing(limit.mark(now));
     Some(LimitSnapshot {
-        name: plan.name.clone(),
-        kind: plan.kind,
-        most_at_once: Some(rule.most_at_once()).filter(|most| *most != u64::MAX),
+        name: set.limit_name(index),
+        kind: limit.kind,
+        most_at_once: Some(limit.most_at_once).filter(|most| *most != u64::MAX),
         remaining: standing.remaining,
         reset_after_ns: standing.reset_after,
-        counts: LimitCounts::of(set.memory.counters.get(index)?),
+        counts: LimitCounts::of(limit.counters()),
     })
 }
 

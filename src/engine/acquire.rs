@@ -1,11 +1,10 @@
 //! Taking several limits at once: all of them, or none.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrayvec::ArrayVec;
+use smallvec::SmallVec;
 
 use super::hold::{FreeHold, HoldReference};
-use super::memory::JournalledState;
 use super::plan::Kind;
 use super::recover::POISONED_BY_COUNTS;
 use super::segment::{LockedSet, SegmentEngine, SetEngine};
@@ -73,19 +72,30 @@ pub(crate) struct Decided {
 /// A wait that time does not end.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// How each limit of a request was decided. Filled in place, because moving it about would cost more than deciding.
+/// Limits whose decisions a permit or refusal carries within itself. Room for all sixteen would make every move of
+/// a permit cost more than deciding does, so the decisions on more limits than this are on the heap.
+const DECIDED_INLINE: usize = 4;
+
+/// How each limit of a request was decided.
 #[derive(Clone, Debug)]
 pub(crate) struct Decisions {
     limits: LimitMask,
-    decided: ArrayVec<Decided, MOST_LIMITS>,
+    decided: SmallVec<[Decided; DECIDED_INLINE]>,
 }
 
 impl Decisions {
+    /// Has the room for what is to be decided, because nothing is allocated under a lock.
     #[inline]
-    pub(crate) fn none() -> Self {
+    pub(crate) fn with_room_for(costs: &Costs) -> Self {
+        let count = costs.limits.0.count_ones() as usize;
+        let decided = if count > DECIDED_INLINE {
+            SmallVec::with_capacity(count)
+        } else {
+            SmallVec::new()
+        };
         Self {
-            limits: LimitMask(0),
-            decided: ArrayVec::new_const(),
+            limits: costs.limits,
+            decided,
         }
     }
 
@@ -140,7 +150,7 @@ impl SegmentEngine {
         set: &SetEngine,
         costs: &Costs,
         decisions: &mut Decisions,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Answer, Box<Error>> {
         set.refuse_the_impossible(costs)?;
         let owner = self.membership.owner()?;
         match self.decide(set, costs, owner, decisions)? {
@@ -156,10 +166,9 @@ impl SegmentEngine {
     }
 
     /// What `costs` would be told now. Takes and counts nothing.
-    pub(crate) fn peek(&self, set: &SetEngine, costs: &Costs) -> Result<Decisions, Error> {
-        let locked = self.lock(set)?;
-        let mut decisions = Decisions::none();
-        locked.assess_all(costs, &mut decisions);
+    pub(crate) fn peek(&self, set: &SetEngine, costs: &Costs) -> Result<Decisions, Box<Error>> {
+        let mut decisions = Decisions::with_room_for(costs);
+        self.lock(set)?.assess_all(costs, &mut decisions);
         Ok(decisions)
     }
 
@@ -170,13 +179,13 @@ impl SegmentEngine {
         costs: &Costs,
         owner: u64,
         decisions: &mut Decisions,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Answer, Box<Error>> {
         let locked = self.lock(set)?;
-        let admissible = costs
-            .iter()
-            .all(|(index, cost)| locked.assess(index, cost) == Assessment::Admissible);
-        if !admissible {
-            return locked.refuse(costs, None, decisions);
+        for (index, cost) in costs.iter() {
+            let assessment = set.limits.get(index).map(|limit| limit.assess(locked.now, cost));
+            if assessment != Some(Assessment::Admissible) {
+                return locked.refuse(costs, None, decisions);
+            }
         }
         if costs.limits.0 & set.held_mask == 0 {
             return locked.admit(costs, owner, None, decisions);
@@ -189,7 +198,7 @@ impl SegmentEngine {
 
     /// A free hold, counting the table again where its list of free holds is damaged.
     #[inline]
-    fn find_free_hold(&self, set: &SetEngine) -> Result<FreeHold, Error> {
+    fn find_free_hold(&self, set: &SetEngine) -> Result<FreeHold, Box<Error>> {
         match set.memory.find_free_hold() {
             FreeHold::Damaged => self.find_free_hold_after_recount(set),
             free => Ok(free),
@@ -197,12 +206,12 @@ impl SegmentEngine {
     }
 
     #[cold]
-    fn find_free_hold_after_recount(&self, set: &SetEngine) -> Result<FreeHold, Error> {
+    fn find_free_hold_after_recount(&self, set: &SetEngine) -> Result<FreeHold, Box<Error>> {
         self.recount(set);
         match set.memory.find_free_hold() {
             FreeHold::Damaged => {
                 let poisoned = &set.memory.control().poisoned;
-                poisoned.store(POISONED_BY_COUNTS, std::sync::atomic::Ordering::Relaxed);
+                poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed);
                 Err(set.poisoned())
             }
             free => Ok(free),
@@ -213,13 +222,9 @@ impl SegmentEngine {
 impl SetEngine {
     /// A cost above what a limit admits at once is an error before anything is taken.
     #[inline]
-    fn refuse_the_impossible(&self, costs: &Costs) -> Result<(), Error> {
+    fn refuse_the_impossible(&self, costs: &Costs) -> Result<(), Box<Error>> {
         for (index, cost) in costs.iter() {
-            let most = self
-                .plan
-                .limits
-                .get(index)
-                .map_or(0, |limit| limit.rule.most_at_once());
+            let most = self.limits.get(index).map_or(0, |limit| limit.most_at_once);
             if cost > most {
                 return Err(self.never_admissible(index, cost, most));
             }
@@ -228,42 +233,29 @@ impl SetEngine {
     }
 
     #[cold]
-    fn never_admissible(&self, index: usize, cost: u64, most: u64) -> Error {
-        Error::NeverAdmissible {
+    fn never_admissible(&self, index: usize, cost: u64, most: u64) -> Box<Error> {
+        Box::new(Error::NeverAdmissible {
             set: self.plan.name.clone(),
             limit: self.limit_name(index),
             cost,
             most,
-        }
+        })
     }
 }
 
 impl LockedSet<'_> {
-    #[inline]
-    fn assess(&self, index: usize, cost: u64) -> Assessment {
-        match self.set.limit(index) {
-            Some((rule, state)) => rule.assess(&state, self.now, cost),
-            None => Assessment::Refused { retry_after: None },
-        }
-    }
-
-    #[inline]
-    fn mark(&self, index: usize) -> Mark {
-        self.set
-            .limit(index)
-            .map_or_else(Mark::default, |(rule, state)| rule.mark(&state, self.now))
-    }
-
     fn assess_all(&self, costs: &Costs, decisions: &mut Decisions) {
-        decisions.limits = costs.limits;
         decisions.decided.clear();
         for (index, cost) in costs.iter() {
-            let figure = match self.assess(index, cost) {
+            let Some(limit) = self.set.limits.get(index) else {
+                continue;
+            };
+            let figure = match limit.assess(self.now, cost) {
                 Assessment::Admissible => 0,
                 Assessment::Refused { retry_after } => retry_after.unwrap_or(NEVER),
             };
             decisions.decided.push(Decided {
-                mark: self.mark(index),
+                mark: limit.mark(self.now),
                 figure,
             });
         }
@@ -276,40 +268,30 @@ impl LockedSet<'_> {
         owner: u64,
         free: Option<FreeHold>,
         decisions: &mut Decisions,
-    ) -> Result<Answer, Error> {
-        let memory = &self.set.memory;
-        let mut transaction = memory.journal().begin();
+    ) -> Result<Answer, Box<Error>> {
+        let mut transaction = self.set.memory.journal().begin();
+        decisions.decided.clear();
         for (index, cost) in costs.iter() {
-            let Some((rule, state)) = self.set.limit(index) else {
+            let Some(limit) = self.set.limits.get(index) else {
                 continue;
             };
-            let mut state = JournalledState {
-                words: state.0,
-                transaction: &mut transaction,
-            };
-            rule.charge(&mut state, self.now, cost);
-            if let Some(counters) = memory.counters.get(index) {
-                transaction.add(&counters.admitted, 1);
-                transaction.add(&counters.taken, cost);
-            }
+            limit.charge(&mut transaction, self.now, cost);
+            transaction.add(&limit.counters().admitted, 1);
+            transaction.add(&limit.counters().taken, cost);
+            decisions.decided.push(Decided {
+                mark: limit.mark(self.now),
+                figure: cost,
+            });
         }
         let hold = match free {
             Some(free) => self.take_hold(&mut transaction, free, owner, costs),
             None => None,
         };
-        transaction.add(&memory.control().admitted, 1);
-        transaction
-            .commit()
-            .map_err(|overflow| self.set.internal_error(overflow))?;
-        decisions.limits = costs.limits;
-        decisions.decided.clear();
-        for (index, cost) in costs.iter() {
-            decisions.decided.push(Decided {
-                mark: self.mark(index),
-                figure: cost,
-            });
+        transaction.add(&self.set.memory.control().admitted, 1);
+        match transaction.commit() {
+            Ok(()) => Ok(Answer::Admitted { owner, hold }),
+            Err(overflow) => Err(self.set.internal_error(overflow)),
         }
-        Ok(Answer::Admitted { owner, hold })
     }
 
     /// Counts a refusal and works out what bound.
@@ -318,7 +300,7 @@ impl LockedSet<'_> {
         costs: &Costs,
         reason: Option<RefusalReason>,
         decisions: &mut Decisions,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Answer, Box<Error>> {
         self.assess_all(costs, decisions);
         // What only somebody else can heal binds before what time heals, and of the latter the longest. `NEVER` is
         // the longest of all; the first of equals stays.
@@ -335,8 +317,8 @@ impl LockedSet<'_> {
         let mut transaction = self.set.memory.journal().begin();
         transaction.add(self.refusal_counter(reason), 1);
         for (index, decided) in decisions.iter() {
-            if let (1.., Some(counters)) = (decided.figure, self.set.memory.counters.get(index)) {
-                transaction.add(&counters.refused, 1);
+            if let (1.., Some(limit)) = (decided.figure, self.set.limits.get(index)) {
+                transaction.add(&limit.counters().refused, 1);
             }
         }
         transaction
@@ -350,11 +332,7 @@ impl LockedSet<'_> {
     }
 
     fn kind(&self, index: usize) -> Kind {
-        self.set
-            .plan
-            .limits
-            .get(index)
-            .map_or(Kind::Rate, |limit| limit.kind)
+        self.set.limits.get(index).map_or(Kind::Rate, |limit| limit.kind)
     }
 
     fn refusal_counter(&self, reason: RefusalReason) -> &AtomicU64 {
@@ -382,16 +360,10 @@ impl LockedSet<'_> {
                 0
             }
         })?;
-        for index in &self.set.held_limits {
-            let (Some(in_use), Some(counters)) =
-                (self.set.in_use_word(*index), self.set.memory.counters.get(*index))
-            else {
-                continue;
-            };
-            transaction.raise(
-                &counters.high_water,
-                in_use.load(std::sync::atomic::Ordering::Relaxed),
-            );
+        for limit in self.set.held_limits() {
+            if let Some(in_use) = limit.in_use() {
+                transaction.raise(&limit.counters().high_water, in_use.load(Ordering::Relaxed));
+            }
         }
         Some(hold)
     }

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::memory::{JournalledState, SetMemory};
+use super::memory::SetMemory;
 use super::segment::LockedSet;
 use crate::shm::journal::Transaction;
 
@@ -78,7 +78,7 @@ impl LockedSet<'_> {
         transaction.store(hold.owner(), owner);
         transaction.store(hold.serial(), serial);
         transaction.store(hold.taken_at(), self.now.monotonic);
-        for (word, limit) in hold.amounts().iter().zip(&self.set.held_limits) {
+        for (word, limit) in hold.amounts().iter().zip(&self.set.held_indexes) {
             transaction.store(word, amount_of(*limit));
         }
         let active = control.active.load(Ordering::Relaxed).saturating_add(1);
@@ -102,21 +102,12 @@ impl LockedSet<'_> {
             return false;
         };
         let control = self.set.memory.control();
-        for (word, limit) in hold.amounts().iter().zip(&self.set.held_limits) {
+        for (word, limit) in hold.amounts().iter().zip(self.set.held_limits()) {
             let amount = word.load(Ordering::Relaxed);
-            let Some((rule, state)) = self.set.limit(*limit) else {
-                continue;
-            };
-            let mut state = JournalledState {
-                words: state.0,
-                transaction: &mut *transaction,
-            };
-            rule.give_back(&mut state, amount);
+            limit.give_back(transaction, amount);
             if owner_died {
-                rule.refund(&mut state, self.now, amount);
-                if let Some(counters) = self.set.memory.counters.get(*limit) {
-                    transaction.add(&counters.reclaimed, amount);
-                }
+                limit.refund(transaction, self.now, amount);
+                transaction.add(&limit.counters().reclaimed, amount);
             }
             transaction.store(word, 0);
         }

@@ -4,11 +4,10 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::plan::SetPlan;
 use crate::limit::{State, StateMut};
 use crate::shm::geometry::SetGeometry;
 use crate::shm::journal::{Journal, Transaction};
-use crate::shm::layout::{Hold, JOURNAL_ENTRIES, JournalEntry, LimitCounters, SetControl};
+use crate::shm::layout::{Hold, JOURNAL_ENTRIES, JournalEntry, SetControl};
 use crate::shm::region::{Kept, OutOfRegion, Region};
 
 /// The parts of one set, located once.
@@ -17,10 +16,6 @@ pub(crate) struct SetMemory {
     control: Kept<SetControl>,
     entries: Kept<JournalEntry>,
     extent: Kept<AtomicU64>,
-    /// The counters of each limit.
-    pub(crate) counters: Kept<LimitCounters>,
-    /// The state words of each limit.
-    pub(crate) states: Vec<Kept<AtomicU64>>,
     holds: Kept<AtomicU64>,
     hold_capacity: u64,
     /// Words from one hold to the next, and words of amounts in each.
@@ -37,25 +32,12 @@ pub(crate) struct HoldPlace<'a> {
 const HOLD_WORDS: usize = size_of::<Hold>() / 8;
 
 impl SetMemory {
-    pub(crate) fn locate(
-        region: &Arc<Region>,
-        geometry: &SetGeometry,
-        plan: &SetPlan,
-    ) -> Result<Self, OutOfRegion> {
-        let mut offset = geometry.state_offset;
-        let mut states = Vec::with_capacity(plan.limits.len());
-        for limit in &plan.limits {
-            let words = limit.rule.state_words() as u64;
-            states.push(region.keep_words(offset, words)?);
-            offset += 8 * words;
-        }
+    pub(crate) fn locate(region: &Arc<Region>, geometry: &SetGeometry) -> Result<Self, OutOfRegion> {
         let shape = geometry.shape;
         Ok(Self {
             control: region.keep_records(geometry.control_offset, 1)?,
             entries: region.keep_records(geometry.journal_offset, JOURNAL_ENTRIES as u64)?,
             extent: region.keep_words(geometry.extent_offset, geometry.extent_size / 8)?,
-            counters: region.keep_records(geometry.counters_offset, shape.limits)?,
-            states,
             holds: region.keep_words(geometry.holds_offset, shape.holds * geometry.hold_stride / 8)?,
             hold_capacity: shape.holds,
             hold_stride: geometry.hold_stride as usize / 8,

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod hold;
+mod limit_engine;
 mod memory;
 mod observe;
 pub(crate) mod plan;
@@ -18,4 +19,4 @@ pub(crate) use observe::{ObservedHold, observe};
 pub use recover::Repairs;
 pub(crate) use reset::ResetScope;
 pub(crate) use segment::{SegmentEngine, SetEngine};
-pub(crate) use settle::{Released, Reservation, SettledLimit};
+pub(crate) use settle::{Released, Reservation, SettledLimit, SettledLimits};

@@ -68,7 +68,7 @@ impl SetObservation {
                 taken_at: hold.taken_at().load(Ordering::Relaxed),
                 amounts: self
                     .copy
-                    .held_limits
+                    .held_indexes
                     .iter()
                     .zip(hold.amounts())
                     .map(|(limit, amount)| (*limit, amount.load(Ordering::Relaxed)))

@@ -23,7 +23,7 @@ const BATCH: usize = 64;
 impl SegmentEngine {
     /// Looks for dead holders, unless this process did so a moment ago; answers how many holds were given back.
     #[cold]
-    pub(crate) fn reclaim_if_due(&self, set: &SetEngine) -> Result<u64, Error> {
+    pub(crate) fn reclaim_if_due(&self, set: &SetEngine) -> Result<u64, Box<Error>> {
         let started = boot_nanos();
         let due = set.next_probe.load(Ordering::Relaxed);
         // One thread looks; the others take its result as theirs.
@@ -53,7 +53,7 @@ impl SegmentEngine {
     }
 
     /// Gives back every hold of the set whose owner is dead; answers how many.
-    pub(crate) fn reclaim(&self, set: &SetEngine) -> Result<u64, Error> {
+    pub(crate) fn reclaim(&self, set: &SetEngine) -> Result<u64, Box<Error>> {
         self.membership.keep_token();
         let owners: HashSet<u64> = (0..set.memory.touched_holds())
             .filter_map(|index| set.memory.hold(index))
@@ -71,7 +71,7 @@ impl SegmentEngine {
         Ok(reclaimed)
     }
 
-    fn reclaim_from(&self, set: &SetEngine, owner: u64) -> Result<u64, Error> {
+    fn reclaim_from(&self, set: &SetEngine, owner: u64) -> Result<u64, Box<Error>> {
         let is_theirs = |index: &u64| {
             set.memory
                 .hold(*index)

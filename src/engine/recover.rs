@@ -2,10 +2,9 @@
 //!
 //! Everything here can be repeated: any number of recoverers may die on the way, and the lock says so to the next.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::memory::HoldPlace;
-use super::plan::Kind;
 use super::segment::{SegmentEngine, SetEngine};
 use crate::error::Error;
 use crate::shm::journal::JournalState;
@@ -82,7 +81,7 @@ impl SegmentEngine {
 
     /// Recovers a set now: its lock, its counts, and what the dead hold. Answers what was repaired under the lock
     /// and how many holds were given back.
-    pub(crate) fn repair(&self, set: &SetEngine) -> Result<(Option<Repairs>, u64), Error> {
+    pub(crate) fn repair(&self, set: &SetEngine) -> Result<(Option<Repairs>, u64), Box<Error>> {
         let (locked, mut repairs) = self.lock_and_report(set)?;
         let poisoned = &set.memory.control().poisoned;
         if !set.is_consistent() {
@@ -131,9 +130,9 @@ impl SegmentEngine {
         }
         control.free_hold.store(first_free, Ordering::Relaxed);
         control.active.store(active, Ordering::Relaxed);
-        for (position, limit) in set.held_limits.iter().enumerate() {
-            if let Some(word) = set.in_use_word(*limit) {
-                word.store(set.held(position), Ordering::Relaxed);
+        for (position, limit) in set.held_limits().enumerate() {
+            if let Some(in_use) = limit.in_use() {
+                in_use.store(set.held(position), Ordering::Relaxed);
             }
         }
         control.recounts.store(
@@ -144,16 +143,6 @@ impl SegmentEngine {
 }
 
 impl SetEngine {
-    /// The word that says how much of a concurrency limit is in use.
-    pub(crate) fn in_use_word(&self, limit: usize) -> Option<&AtomicU64> {
-        let is_concurrency = self.plan.limits.get(limit)?.kind == Kind::Concurrency;
-        if is_concurrency {
-            self.memory.states.get(limit)?.first()
-        } else {
-            None
-        }
-    }
-
     fn taken_holds(&self, touched: u64) -> impl Iterator<Item = HoldPlace<'_>> {
         (0..touched)
             .filter_map(|index| self.memory.hold(index))
@@ -192,9 +181,10 @@ impl SetEngine {
             }
             next = hold.next_free().load(Ordering::Relaxed);
         }
-        let counts_agree = self.held_limits.iter().enumerate().all(|(position, limit)| {
-            self.in_use_word(*limit)
-                .is_none_or(|word| word.load(Ordering::Relaxed) == self.held(position))
+        let counts_agree = self.held_limits().enumerate().all(|(position, limit)| {
+            limit
+                .in_use()
+                .is_none_or(|in_use| in_use.load(Ordering::Relaxed) == self.held(position))
         });
         taken + free == touched && counts_agree
     }

@@ -5,7 +5,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::memory::{RepeatableState, SetMemory};
 use super::segment::{SegmentEngine, SetEngine};
 use crate::error::Error;
 
@@ -34,7 +33,7 @@ impl ResetScope {
 
 impl SegmentEngine {
     /// Replenishes limits and zeroes counters.
-    pub(crate) fn reset(&self, set: &SetEngine, scope: ResetScope) -> Result<(), Error> {
+    pub(crate) fn reset(&self, set: &SetEngine, scope: ResetScope) -> Result<(), Box<Error>> {
         let (_locked, _) = self.lock_and_report(set)?;
         let control = set.memory.control();
         let poisoned = &control.poisoned;
@@ -58,16 +57,13 @@ impl SetEngine {
     /// Carries a reset that was begun to its end. The caller holds the lock.
     pub(crate) fn carry_out_reset(&self) {
         let scope = ResetScope::from_word(self.memory.control().reset_scope.load(Ordering::Relaxed));
-        for index in 0..self.plan.limits.len() {
-            if scope.limits & (1 << index) == 0 {
-                continue;
-            }
-            if let Some((rule, state)) = self.limit(index) {
-                rule.reset(&mut RepeatableState(state.0));
+        for (index, limit) in self.limits.iter().enumerate() {
+            if scope.limits & (1 << index) != 0 {
+                limit.reset();
             }
         }
         if scope.counters {
-            for word in counter_words(&self.memory) {
+            for word in counter_words(self) {
                 word.store(0, Ordering::Relaxed);
             }
         }
@@ -76,8 +72,8 @@ impl SetEngine {
 }
 
 /// Every word that only counts.
-fn counter_words(memory: &SetMemory) -> impl Iterator<Item = &AtomicU64> {
-    let control = memory.control();
+fn counter_words(set: &SetEngine) -> impl Iterator<Item = &AtomicU64> {
+    let control = set.memory.control();
     let of_set = [
         &control.admitted,
         &control.refused_rate,
@@ -91,7 +87,8 @@ fn counter_words(memory: &SetMemory) -> impl Iterator<Item = &AtomicU64> {
         &control.unknown_names,
         &control.active_high_water,
     ];
-    let of_limits = memory.counters.iter().flat_map(|counters| {
+    let of_limits = set.limits.iter().flat_map(|limit| {
+        let counters = limit.counters();
         [
             &counters.admitted,
             &counters.taken,

@@ -7,17 +7,18 @@ use std::time::Duration;
 
 use raw_sync::Timeout;
 
-use super::memory::{SetMemory, StateWords};
+use super::limit_engine::LimitEngine;
+use super::memory::SetMemory;
 use super::plan::{Kind, SetPlan};
 use super::recover::Repairs;
 use crate::clock::{boot_nanos, utc_nanos};
 use crate::error::Error;
-use crate::limit::{Now, Rule};
+use crate::limit::Now;
 use crate::shm::attach::{Attached, damaged};
 use crate::shm::geometry::{SetGeometry, SetShape};
 use crate::shm::host::process_of_thread;
 use crate::shm::journal::{JournalOverflow, JournalState};
-use crate::shm::layout::{Header, MOST_LIMITS};
+use crate::shm::layout::{Header, LimitCounters, MOST_LIMITS};
 use crate::shm::participant::Membership;
 use crate::shm::region::{Kept, OutOfRegion, Region};
 use crate::shm::robust_mutex::{Guard, LockError};
@@ -28,8 +29,9 @@ pub(crate) struct SetEngine {
     pub(crate) plan: SetPlan,
     pub(crate) geometry: SetGeometry,
     pub(crate) memory: SetMemory,
+    pub(crate) limits: Vec<LimitEngine>,
     /// For each word of a hold's amounts, the limit it belongs to.
-    pub(crate) held_limits: Vec<usize>,
+    pub(crate) held_indexes: Vec<usize>,
     /// The same limits as a bit mask.
     pub(crate) held_mask: u64,
     /// The first limit without a default cost.
@@ -55,7 +57,20 @@ pub(crate) struct SegmentEngine {
 pub(crate) struct LockedSet<'a> {
     pub(crate) set: &'a SetEngine,
     pub(crate) now: Now,
-    _guard: Guard<'a>,
+    guard: Guard<'a>,
+}
+
+impl LockedSet<'_> {
+    /// Whether an operation was begun and not ended by whoever had the lock before.
+    #[inline]
+    fn was_left_unfinished(&self) -> bool {
+        self.guard.owner_died() || self.set.memory.journal().state() != JournalState::Idle
+    }
+
+    #[inline]
+    fn needs_attention(&self) -> bool {
+        self.was_left_unfinished() || self.set.memory.control().poisoned.load(Ordering::Relaxed) != 0
+    }
 }
 
 impl SetPlan {
@@ -91,18 +106,34 @@ impl SetEngine {
         geometry: SetGeometry,
         plan: SetPlan,
     ) -> Result<Self, OutOfRegion> {
-        let memory = SetMemory::locate(region, &geometry, &plan)?;
-        let held_limits = plan.held_limits();
+        let mut state_offset = geometry.state_offset;
+        let mut counters_offset = geometry.counters_offset;
+        let mut limits = Vec::with_capacity(plan.limits.len());
+        for limit in &plan.limits {
+            limits.push(LimitEngine::locate(region, limit, state_offset, counters_offset)?);
+            state_offset += 8 * limit.rule.state_words() as u64;
+            counters_offset += size_of::<LimitCounters>() as u64;
+        }
+        let held_indexes = plan.held_limits();
         Ok(Self {
-            memory,
-            held_mask: held_limits.iter().fold(0, |mask, index| mask | 1 << index),
-            held_limits,
-            first_rate: plan.limits.iter().position(|limit| limit.kind == Kind::Rate),
-            reads_utc: plan.limits.iter().any(|limit| limit.rule.reads_utc()),
+            memory: SetMemory::locate(region, &geometry)?,
+            held_mask: held_indexes.iter().fold(0, |mask, index| mask | 1 << index),
+            held_indexes,
+            first_rate: limits.iter().position(|limit| limit.kind == Kind::Rate),
+            reads_utc: limits.iter().any(|limit| limit.rule.reads_utc()),
             next_probe: AtomicU64::new(0),
+            limits,
             geometry,
             plan,
         })
+    }
+
+    /// The limits that give back, in the order of a hold's amounts.
+    #[inline]
+    pub(crate) fn held_limits(&self) -> impl Iterator<Item = &LimitEngine> {
+        self.held_indexes
+            .iter()
+            .filter_map(|index| self.limits.get(*index))
     }
 
     /// The name of a limit.
@@ -113,15 +144,6 @@ impl SetEngine {
             .map_or_else(String::new, |limit| limit.name.clone())
     }
 
-    /// The rule of a limit and its state words.
-    #[inline]
-    pub(crate) fn limit(&self, index: usize) -> Option<(&Rule, StateWords<'_>)> {
-        Some((
-            &self.plan.limits.get(index)?.rule,
-            StateWords(self.memory.states.get(index)?),
-        ))
-    }
-
     /// The bit mask of all limits.
     pub(crate) fn all_limits(&self) -> u64 {
         debug_assert!(self.plan.limits.len() <= MOST_LIMITS);
@@ -129,18 +151,18 @@ impl SetEngine {
     }
 
     #[cold]
-    pub(crate) fn poisoned(&self) -> Error {
-        Error::Poisoned {
+    pub(crate) fn poisoned(&self) -> Box<Error> {
+        Box::new(Error::Poisoned {
             set: self.plan.name.clone(),
-        }
+        })
     }
 
     #[cold]
-    pub(crate) fn internal_error(&self, _: JournalOverflow) -> Error {
-        Error::Internal {
+    pub(crate) fn internal_error(&self, _: JournalOverflow) -> Box<Error> {
+        Box::new(Error::Internal {
             set: self.plan.name.clone(),
             what: "an operation changed more words than its journal holds",
-        }
+        })
     }
 }
 
@@ -199,43 +221,54 @@ impl SegmentEngine {
 
     /// Takes the set's lock, first setting right what a dead owner left behind.
     #[inline]
-    pub(crate) fn lock<'a>(&'a self, set: &'a SetEngine) -> Result<LockedSet<'a>, Error> {
-        let (locked, _) = self.lock_and_report(set)?;
-        if set.memory.control().poisoned.load(Ordering::Relaxed) != 0 {
-            return Err(set.poisoned());
+    pub(crate) fn lock<'a>(&'a self, set: &'a SetEngine) -> Result<LockedSet<'a>, Box<Error>> {
+        let locked = self.lock_as_it_is(set)?;
+        if locked.needs_attention() {
+            self.attend(&locked)?;
         }
         Ok(locked)
     }
 
     /// As [`lock`](Self::lock), but takes poisoned sets as well, and says what had to be repaired.
-    #[inline(always)]
     pub(crate) fn lock_and_report<'a>(
         &'a self,
         set: &'a SetEngine,
-    ) -> Result<(LockedSet<'a>, Option<Repairs>), Error> {
+    ) -> Result<(LockedSet<'a>, Option<Repairs>), Box<Error>> {
+        let locked = self.lock_as_it_is(set)?;
+        let repairs = locked
+            .was_left_unfinished()
+            .then(|| self.recover(set, locked.guard.owner_died()));
+        Ok((locked, repairs))
+    }
+
+    #[cold]
+    fn attend(&self, locked: &LockedSet<'_>) -> Result<(), Box<Error>> {
+        if locked.was_left_unfinished() {
+            self.recover(locked.set, locked.guard.owner_died());
+        }
+        match locked.set.memory.control().poisoned.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            _ => Err(locked.set.poisoned()),
+        }
+    }
+
+    #[inline(always)]
+    fn lock_as_it_is<'a>(&self, set: &'a SetEngine) -> Result<LockedSet<'a>, Box<Error>> {
         if self.header[0].retired.load(Ordering::Relaxed) != 0 {
             return Err(self.retired());
         }
         let control = set.memory.control();
         // Read before the lock is taken, so that the system's clock is not part of the critical section.
-        let mut now = Now {
-            monotonic: boot_nanos().wrapping_add(self.clock_offset),
-            utc: if set.reads_utc { utc_nanos() } else { 0 },
-        };
+        let mut now = self.now(set);
         let guard = match control.lock.try_lock() {
             Ok(Some(guard)) => guard,
             Ok(None) => {
                 let guard = self.wait_for_lock(set)?;
                 // The wait may have been long: what is decided is decided now.
-                now.monotonic = now.monotonic.max(boot_nanos().wrapping_add(self.clock_offset));
+                now = self.now(set);
                 guard
             }
             Err(error) => return Err(self.lock_failure(set, error)),
-        };
-        let repairs = if guard.owner_died() || set.memory.journal().state() != JournalState::Idle {
-            Some(self.recover(set, guard.owner_died()))
-        } else {
-            None
         };
         // Another process may have read a later time and been here first: within a set time never runs backwards.
         let last_seen = control.last_seen.load(Ordering::Relaxed);
@@ -244,34 +277,35 @@ impl SegmentEngine {
         } else {
             now.monotonic = last_seen;
         }
-        Ok((
-            LockedSet {
-                set,
-                now,
-                _guard: guard,
-            },
-            repairs,
-        ))
+        Ok(LockedSet { set, now, guard })
+    }
+
+    #[inline]
+    fn now(&self, set: &SetEngine) -> Now {
+        Now {
+            monotonic: boot_nanos().wrapping_add(self.clock_offset),
+            utc: if set.reads_utc { utc_nanos() } else { 0 },
+        }
     }
 
     #[cold]
-    fn wait_for_lock<'a>(&self, set: &'a SetEngine) -> Result<Guard<'a>, Error> {
+    fn wait_for_lock<'a>(&self, set: &'a SetEngine) -> Result<Guard<'a>, Box<Error>> {
         let lock = &set.memory.control().lock;
         lock.lock(Timeout::Val(self.lock_patience))
             .map_err(|error| self.lock_failure(set, error))
     }
 
     #[cold]
-    fn retired(&self) -> Error {
-        Error::Retired {
+    fn retired(&self) -> Box<Error> {
+        Box::new(Error::Retired {
             path: self.path.clone(),
-        }
+        })
     }
 
     #[cold]
-    fn lock_failure(&self, set: &SetEngine, error: LockError) -> Error {
+    fn lock_failure(&self, set: &SetEngine, error: LockError) -> Box<Error> {
         let name = set.plan.name.clone();
-        match error {
+        Box::new(match error {
             LockError::TimedOut { holder } => Error::LockStuck {
                 set: name,
                 // A thread that is gone names no process, but its number is all there is to say.
@@ -283,6 +317,6 @@ impl SegmentEngine {
                 path: self.path.clone(),
                 source,
             },
-        }
+        })
     }
 }

@@ -2,17 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
-use arrayvec::ArrayVec;
+use smallvec::SmallVec;
 
 use super::acquire::Decisions;
 use super::hold::HoldReference;
-use super::memory::JournalledState;
 use super::plan::Kind;
 use super::segment::{LockedSet, SegmentEngine, SetEngine};
 use crate::shm::journal::Transaction;
 
 use crate::error::Error;
-use crate::shm::layout::MOST_LIMITS;
 
 /// What a permit reserved.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +31,9 @@ pub(crate) struct SettledLimit {
     pub(crate) overdraft: u64,
 }
 
+/// Each limit that was settled.
+pub(crate) type SettledLimits = SmallVec<[SettledLimit; 4]>;
+
 /// Whether a release gave anything back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Released {
@@ -49,18 +50,17 @@ impl SegmentEngine {
         set: &SetEngine,
         permit: &Reservation<'_>,
         actual: &[(usize, u64)],
-    ) -> Result<ArrayVec<SettledLimit, MOST_LIMITS>, Error> {
+    ) -> Result<SettledLimits, Box<Error>> {
         let locked = self.lock(set)?;
         let mut transaction = set.memory.journal().begin();
-        let mut settled = ArrayVec::new();
+        let mut settled = SettledLimits::new();
         for (index, used) in actual {
             let Some(reserved) = permit.decisions.get(*index) else {
                 continue;
             };
             if let Some(limit) = locked.settle_limit(&mut transaction, *index, reserved.figure, *used) {
                 locked.make_final(&mut transaction, permit, *index);
-                // `actual` has each limit at most once, so there is room.
-                let _ = settled.try_push(limit);
+                settled.push(limit);
             }
         }
         transaction.add(&set.memory.control().settled, 1);
@@ -76,7 +76,7 @@ impl SegmentEngine {
         set: &SetEngine,
         hold: HoldReference,
         owner: u64,
-    ) -> Result<Released, Error> {
+    ) -> Result<Released, Box<Error>> {
         let locked = self.lock(set)?;
         if !locked.owns(hold, owner) {
             return Ok(Released::WasReclaimed);
@@ -93,8 +93,8 @@ impl SegmentEngine {
 impl SetEngine {
     /// Counts, without the lock, a permit that was dropped without a settle.
     pub(crate) fn count_unsettled(&self, index: usize) {
-        if let Some(counters) = self.memory.counters.get(index) {
-            counters.unsettled.fetch_add(1, Ordering::Relaxed);
+        if let Some(limit) = self.limits.get(index) {
+            limit.counters().unsettled.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -116,26 +116,21 @@ impl LockedSet<'_> {
         reserved: u64,
         used: u64,
     ) -> Option<SettledLimit> {
-        let (rule, state) = self.set.limit(index)?;
-        let counters = self.set.memory.counters.get(index)?;
-        let kind = self.set.plan.limits.get(index)?.kind;
-        let mut state = JournalledState {
-            words: state.0,
-            transaction: &mut *transaction,
-        };
+        let limit = self.set.limits.get(index)?;
+        let counters = limit.counters();
         let mut settled = SettledLimit {
             index,
             refunded: 0,
             overdraft: 0,
         };
         if used < reserved {
-            settled.refunded = rule.refund(&mut state, self.now, reserved - used);
+            settled.refunded = limit.refund(transaction, self.now, reserved - used);
             transaction.add(&counters.refunded, settled.refunded);
         } else if used > reserved {
             let above = used - reserved;
-            rule.charge(&mut state, self.now, above);
+            limit.charge(transaction, self.now, above);
             // A budget reserves nothing, so its debit is no overdraft.
-            if kind == Kind::Budget {
+            if limit.kind == Kind::Budget {
                 transaction.add(&counters.taken, above);
             } else {
                 settled.overdraft = above;
@@ -150,7 +145,6 @@ impl LockedSet<'_> {
     fn make_final(&self, transaction: &mut Transaction<'_>, permit: &Reservation<'_>, index: usize) {
         let refunds = self
             .set
-            .plan
             .limits
             .get(index)
             .is_some_and(|limit| limit.refund_on_death);
@@ -160,12 +154,12 @@ impl LockedSet<'_> {
         else {
             return;
         };
-        let position = self.set.held_limits.iter().position(|limit| *limit == index);
+        let position = self.set.held_indexes.iter().position(|limit| *limit == index);
         let place = self.set.memory.hold(hold.index);
-        if let (Some(position), Some(place)) = (position, place) {
-            if let Some(amount) = place.amounts().get(position) {
-                transaction.store(amount, 0);
-            }
+        if let (Some(position), Some(place)) = (position, place)
+            && let Some(amount) = place.amounts().get(position)
+        {
+            transaction.store(amount, 0);
         }
     }
 }

@@ -17,11 +17,12 @@ use super::{Assessment, InvalidLimit, Mark, Now, Standing, State, StateMut};
 /// the joint entry takes the later time. Units then expire late by less than one cell: the limit may refuse early by
 /// that much, and never admits late.
 ///
-/// **The ring of `2 * entries + 1` never overflows.** Call an entry crowded if it was made when `entries` or more
-/// were live. At the moment when the newest entry that is not crowded was made, at most `entries` were live, itself
-/// included. All later ones are crowded, and each opened a cell of its own, later than the newest entry's, which
-/// merging never leaves. The entries alive at an instant lie within `window` consecutive nanoseconds, which touch at
-/// most `entries + 1` cells. A damaged ring may be full all the same: then the newest entry takes the charge.
+/// **The ring of `2 * entries` never overflows.** Call an entry crowded if it was made when `entries` or more were
+/// live. It opened a cell of its own, later than the newest entry's at that time, and merging never leaves a cell.
+/// The entries alive at an instant lie within `window` consecutive nanoseconds, which touch at most `entries + 1`
+/// cells. When the newest of them that is not crowded was made, at most `entries` were live, itself included; those
+/// made since are crowded and lie in the other cells, at most `entries`. Where all are crowded there are at most
+/// `entries + 1`. A damaged ring may be full all the same: then the newest entry takes the charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlidingWindow {
     capacity: u64,
@@ -214,7 +215,7 @@ impl SlidingWindow {
     }
 
     fn slots(&self) -> u32 {
-        2 * self.entries + 1
+        2 * self.entries
     }
 
     /// The slot of the entry `index` places after the head. `head < slots`, `index <= slots`, so the sum fits.

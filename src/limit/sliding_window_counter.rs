@@ -82,8 +82,8 @@ impl SlidingWindowCounter {
             return Assessment::Admissible;
         }
         // The estimate never rises while nobody charges, so the first sub-window with an admitting instant has the
-        // least one. In the last of these everything known today has left the window.
-        for ahead in 0..=self.buckets + 1 {
+        // least one. In the last of these, all that was full today has left or is the oldest.
+        for ahead in 0..=self.buckets {
             let at = sub_window.saturating_add(ahead);
             if ahead > 0 {
                 // What was the oldest of the full ones is now the one that counts in part.
@@ -93,9 +93,6 @@ impl SlidingWindowCounter {
                 continue;
             };
             let into = self.first_fitting(self.oldest(state, at), room);
-            if into == self.window {
-                continue;
-            }
             return Assessment::Refused {
                 retry_after: Some(self.until(at, into, now)),
             };
@@ -167,7 +164,7 @@ impl SlidingWindowCounter {
     }
 
     /// The least scaled distance into a sub-window at which what is left of its oldest bucket fits into `room`; the
-    /// window's length where none does before its end.
+    /// window's length, where the next sub-window begins, if none does before.
     fn first_fitting(&self, oldest: u64, room: u128) -> u64 {
         if u128::from(oldest) <= room {
             return 0;
