@@ -47,6 +47,8 @@ pub(crate) enum JournalState {
 pub(crate) struct JournalOverflow;
 
 impl<'a> Journal<'a> {
+    /// The journal at `word` with its `entries`, which guards what lies behind the word in `extent`.
+    #[inline]
     pub(crate) fn new(word: &'a AtomicU64, entries: &'a [JournalEntry], extent: &'a [AtomicU64]) -> Self {
         Self {
             word,
@@ -78,7 +80,7 @@ impl<'a> Journal<'a> {
     }
 
     /// Puts back what an operation that did not commit had changed. The caller holds the lock. Entries that name no
-    /// word of the extent are damage: they are skipped, and reported as `false`.
+    /// word that an operation changes are damage: they are skipped, and reported as `false`.
     pub(crate) fn undo(&self, count: usize) -> bool {
         let mut sound = true;
         // Latest first: where a word was journalled twice, its oldest value must be the one that stays.
@@ -86,6 +88,7 @@ impl<'a> Journal<'a> {
             let index = entry.index.load(Ordering::Relaxed);
             match usize::try_from(index)
                 .ok()
+                .filter(|index| self.may_change(*index))
                 .and_then(|index| self.extent.get(index))
             {
                 Some(word) => word.store(entry.old.load(Ordering::Relaxed), Ordering::Relaxed),
@@ -124,6 +127,16 @@ impl<'a> Journal<'a> {
     pub(crate) fn unchanged_since(&self, sequence: u64) -> bool {
         fence(Ordering::Acquire);
         self.word.load(Ordering::Relaxed) == sequence
+    }
+
+    /// Whether operations change the word of that index. The definition and the lock lie before the journal's word,
+    /// and its entries hold what is being undone: an index that names one of those is damage, and writing there
+    /// would take the lock from under its holder.
+    fn may_change(&self, index: usize) -> bool {
+        let address = self.extent.as_ptr().wrapping_add(index).addr();
+        let entries = self.entries.as_ptr_range();
+        address > std::ptr::from_ref(self.word).addr()
+            && !(entries.start.addr()..entries.end.addr()).contains(&address)
     }
 
     #[inline]
@@ -224,4 +237,28 @@ impl Drop for Transaction<'_> {
 fn fence_before_change() {
     // On x86-64 this only stops the compiler; on weaker machines it orders the count before the change.
     fence(Ordering::Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_entries_never_reach_the_definition_the_lock_or_the_journal() {
+        const WORD: usize = 4;
+        // The definition and the lock before the journal's word, behind it what operations change.
+        let extent: Vec<AtomicU64> = (0..8).map(AtomicU64::new).collect();
+        for index in 0..10 {
+            let entries = [JournalEntry {
+                index: AtomicU64::new(index),
+                old: AtomicU64::new(99),
+            }];
+            extent[WORD].store(1, Ordering::Relaxed);
+            let journal = Journal::new(&extent[WORD], &entries, &extent);
+            assert_eq!(journal.undo(1), (5..8).contains(&index), "index {index}");
+            assert_eq!(journal.state(), JournalState::Idle);
+        }
+        let words: Vec<u64> = extent.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+        assert_eq!(words, [0, 1, 2, 3, 1 << COUNT_BITS, 99, 99, 99]);
+    }
 }
