@@ -30,13 +30,14 @@ const CHILD_PROGRESS: &str = "SHMLIMIT_MUTATION_PROGRESS";
 const SINGLE_CASE: &str = "SHMLIMIT_MUTATION_CASE";
 const RANDOM_CASES: &str = "SHMLIMIT_MUTATION_CASES";
 
-const DEFAULT_RANDOM_CASES: u64 = 200_000;
+/// Code that is not optimised takes some five times as long over each.
+const DEFAULT_RANDOM_CASES: u64 = if cfg!(debug_assertions) { 60_000 } else { 300_000 };
 
 /// A child says so after this many cases.
 const SIGN_OF_LIFE: u64 = 256;
 
-/// A child that says nothing for so long hangs: it does some thousand cases in a second, and the longest that any
-/// of them can wait is a fraction of one.
+/// A child that says nothing for so long hangs: it does thousands of cases in a second, and nothing in any of them
+/// waits for longer than a fraction of one.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[test]
@@ -53,25 +54,30 @@ fn no_damage_brings_a_process_down() {
     }
     let cases = Systematic::of(&Specimen::attached(folder.path())).cases() + random_cases();
     let begin = Instant::now();
+    let words = AtomicU64::new(0);
     let children = thread::available_parallelism().map_or(1, |processors| processors.get().min(8)) as u64;
     let share = cases.div_ceil(children);
     thread::scope(|scope| {
         for number in 0..children {
             let progress = folder.path().join(number.to_string());
             let range = number * share..cases.min((number + 1) * share);
-            scope.spawn(move || supervise(range, &progress));
+            let words = &words;
+            scope.spawn(move || words.fetch_add(supervise(range, &progress), Ordering::Relaxed));
         }
     });
     let rate = cases as f64 / begin.elapsed().as_secs_f64();
-    println!("{cases} damaged segments, {rate:.0} a second, in {children} processes");
+    let words = words.into_inner();
+    println!(
+        "{cases} damaged segments, {words} words changed, {rate:.0} segments a second, {children} processes"
+    );
 }
 
 fn random_cases() -> u64 {
     env::var(RANDOM_CASES).map_or(DEFAULT_RANDOM_CASES, |number| number.parse().expect("a number"))
 }
 
-/// Runs a child over a range of cases, and says what became of it.
-fn supervise(range: Range<u64>, progress: &Path) {
+/// Runs a child over a range of cases, and says what became of it: how many words it changed.
+fn supervise(range: Range<u64>, progress: &Path) -> u64 {
     let case = Progress::create(progress, range.start);
     let mut child = Command::new(env::current_exe().expect("this program"))
         .args(["--exact", TEST, "--nocapture"])
@@ -99,6 +105,7 @@ fn supervise(range: Range<u64>, progress: &Path) {
         case.get()
     );
     assert_eq!(case.get(), range.end, "the child did not come to its end");
+    case.words().load(Ordering::Relaxed)
 }
 
 /// One message for each line that the child prints.
@@ -115,7 +122,8 @@ fn signs_of_life(child: &mut Child) -> Receiver<()> {
     receiver
 }
 
-/// The number of the case that a child is at, where its parent finds it whatever becomes of the child.
+/// The number of the case that a child is at, where its parent finds it whatever becomes of the child; and how many
+/// words it has changed.
 struct Progress(MmapRaw);
 
 impl Progress {
@@ -127,23 +135,27 @@ impl Progress {
             .truncate(false)
             .open(path)
             .expect("a file");
-        file.set_len(8).expect("a word");
+        file.set_len(16).expect("two words");
         let progress = Self(MmapRaw::map_raw(&file).expect("a mapping"));
         progress.set(case);
         progress
     }
 
-    fn word(&self) -> &AtomicU64 {
+    fn both(&self) -> &[AtomicU64; 2] {
         // SAFETY: the mapping is a whole page, aligned, and whoever else maps the file uses atomics on it as well.
         unsafe { &*self.0.as_ptr().cast() }
     }
 
+    fn words(&self) -> &AtomicU64 {
+        &self.both()[1]
+    }
+
     fn get(&self) -> u64 {
-        self.word().load(Ordering::Relaxed)
+        self.both()[0].load(Ordering::Relaxed)
     }
 
     fn set(&self, case: u64) {
-        self.word().store(case, Ordering::Relaxed);
+        self.both()[0].store(case, Ordering::Relaxed);
     }
 }
 
@@ -164,6 +176,9 @@ fn endure(range: Range<u64>, progress: &Path) {
             (is_abandoned, attach, random.damage(specimen.image()))
         });
         let specimen = if is_abandoned { &abandoned } else { &attached };
+        progress
+            .words()
+            .fetch_add(damage.mutations.len() as u64, Ordering::Relaxed);
         specimen.endure(&damage, attach);
         if (case + 1) % SIGN_OF_LIFE == 0 {
             println!("case {case}");

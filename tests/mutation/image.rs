@@ -34,8 +34,13 @@ const PAGE: usize = 4096;
 pub struct Image {
     map: MmapRaw,
     pristine: Vec<u64>,
-    /// Every word that may be changed.
+    /// Words up to the end of the last page.
+    mapped_words: usize,
+    /// Every word that may be changed, one by one and in a row.
     places: Vec<usize>,
+    ranges: Vec<Range<usize>>,
+    /// Every word that nobody may change.
+    constants: Vec<Range<usize>>,
     parts: Vec<SetParts>,
     participants: Range<usize>,
     directory: usize,
@@ -68,9 +73,12 @@ impl Image {
         let map = map(&file);
         let words = map.len() / 8;
         let mut image = Self {
+            mapped_words: map.len().next_multiple_of(PAGE) / 8,
             map,
             pristine: Vec::new(),
             places: Vec::new(),
+            ranges: Vec::new(),
+            constants: Vec::new(),
             parts: Vec::new(),
             participants: 0..0,
             directory: 0,
@@ -112,11 +120,22 @@ impl Image {
                 }
             })
             .collect();
-        let is_lock = |word: &usize| self.parts.iter().any(|part| part.lock.contains(word));
-        self.places = (0..HEADER_WORDS)
-            .chain(self.participants.start..self.pristine.len())
-            .filter(|word| !is_lock(word))
-            .collect();
+        let mut start = self.participants.start;
+        self.ranges = vec![0..HEADER_WORDS];
+        for parts in &self.parts {
+            self.ranges.push(start..parts.lock.start);
+            start = parts.lock.end;
+        }
+        self.ranges.push(start..self.pristine.len());
+        self.places = self.ranges.iter().cloned().flatten().collect();
+        self.constants = vec![
+            0..CHANGING.start,
+            CHANGING.end..self.participants.start,
+            self.directory..self.directory + self.parts.len() * ENTRY_WORDS,
+            self.pristine.len()..self.mapped_words,
+        ];
+        self.constants
+            .extend(self.parts.iter().map(|parts| parts.definition.clone()));
     }
 
     /// How many words may be damaged.
@@ -151,11 +170,11 @@ impl Image {
 
     /// Puts every word back as it was, except those of the mutexes.
     pub fn restore(&self) {
-        for word in &self.places {
-            let old = self.pristine[*word];
-            if self.load(*word) != old {
-                self.store(*word, old);
-            }
+        for range in &self.ranges {
+            let old = &self.pristine[range.clone()];
+            // SAFETY: the words lie in the mapping, whose size the pristine copy has. Nobody else uses the segment at
+            // the moment: each specimen belongs to one thread, which is here.
+            unsafe { std::ptr::copy_nonoverlapping(old.as_ptr(), self.start(range), old.len()) };
         }
     }
 
@@ -183,16 +202,18 @@ impl Image {
     /// What nobody who is attached may ever write: most of the header, the directory, the definitions, and what lies
     /// behind the end of the file on its last page.
     pub fn constants(&self) -> Vec<u64> {
-        let directory = self.directory..self.directory + self.parts.len() * ENTRY_WORDS;
-        let behind = self.pristine.len()..self.map.len().next_multiple_of(PAGE) / 8;
-        (0..HEADER_WORDS)
-            .filter(|word| !CHANGING.contains(word))
-            .chain(HEADER_WORDS..self.participants.start)
-            .chain(directory)
-            .chain(self.parts.iter().flat_map(|parts| parts.definition.clone()))
-            .chain(behind)
-            .map(|word| self.load(word))
-            .collect()
+        let mut words = Vec::with_capacity(self.constants.iter().map(Range::len).sum());
+        for range in &self.constants {
+            // SAFETY: the words lie on pages of the mapping, and nobody else uses the segment at the moment, as in
+            // `restore`.
+            words.extend_from_slice(unsafe { std::slice::from_raw_parts(self.start(range), range.len()) });
+        }
+        words
+    }
+
+    fn start(&self, range: &Range<usize>) -> *mut u64 {
+        assert!(range.end <= self.mapped_words);
+        self.map.as_mut_ptr().cast::<u64>().wrapping_add(range.start)
     }
 
     fn header_checksum(&self) -> u64 {
@@ -200,7 +221,7 @@ impl Image {
     }
 
     fn word(&self, word: usize) -> &AtomicU64 {
-        assert!(word < self.map.len().next_multiple_of(PAGE) / 8);
+        assert!(word < self.mapped_words);
         // SAFETY: a mapping covers whole pages, and the word lies in one of them (asserted), aligned because the
         // mapping is. The file keeps its size, and whoever else maps it uses atomics on it as well.
         unsafe { &*self.map.as_ptr().cast::<AtomicU64>().add(word) }
