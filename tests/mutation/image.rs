@@ -180,8 +180,14 @@ impl Image {
 
     /// Whether every mutex is as it was when nobody held it.
     pub fn locks_are_free(&self) -> bool {
-        let mut words = self.parts.iter().flat_map(|parts| parts.lock.clone());
-        words.all(|word| self.load(word) == self.pristine[word])
+        self.parts.iter().all(|parts| {
+            parts.lock.clone().all(|word| {
+                let changed = self.load(word) ^ self.pristine[word];
+                // glibc leaves a count of one in the second half of the first word of a mutex that was ever taken.
+                let count_only = cfg!(target_env = "gnu") && word == parts.lock.start;
+                changed == 0 || count_only && changed.to_ne_bytes()[..4] == [0; 4]
+            })
+        })
     }
 
     /// Makes the checksums agree with what they cover.

@@ -1,9 +1,8 @@
 //! Measures, in one run, the operations of shmlimit beside the floor they stand on and beside governor, and prints
 //! a table of times and ratios.
 //!
-//! Everything is measured in turn for a few milliseconds, over and over: on a machine that others use as well, what
-//! is measured in the same round has met the same weather. A ratio is the median over the rounds of the ratio within
-//! each round.
+//! Everything is measured in turn for a few milliseconds, over and over, so that all of it meets the same weather on a
+//! machine that others use as well; and of the rounds the tenth percentile counts, so that the weather matters little.
 
 #[allow(dead_code)]
 #[path = "../../common/mod.rs"]
@@ -74,7 +73,7 @@ fn processes(rounds: usize, time: Duration, folder: &std::path::Path) -> f64 {
             }
         }
     }
-    println!("Millions of operations a second, all processes together.\n");
+    println!("Millions of operations a second, all processes together; medians of {rounds} rounds.\n");
     println!("| what | 1 process | 2 processes | 4 processes |");
     println!("|---|---:|---:|---:|");
     let mut two = 0.0;

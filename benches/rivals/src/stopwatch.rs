@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::median;
 use crate::common::operations::Operation;
 
 /// How long one operation is repeated before the next has its turn.
@@ -50,7 +49,7 @@ impl Measurements {
                 "| {} | {} | {:.1} | {:.2} |",
                 measured.group,
                 measured.name,
-                median(&mut measured.rounds.clone()),
+                undisturbed(&measured.rounds),
                 self.ratio(measured.name, base)
             );
         }
@@ -58,19 +57,20 @@ impl Measurements {
 
     /// How many times as long as `other` the operation takes.
     pub fn ratio(&self, name: &str, other: &str) -> f64 {
-        let mut ratios: Vec<f64> = self
-            .rounds(name)
-            .iter()
-            .zip(self.rounds(other))
-            .map(|(one, other)| one / other)
-            .collect();
-        median(&mut ratios)
+        undisturbed(self.rounds(name)) / undisturbed(self.rounds(other))
     }
 
     fn rounds(&self, name: &str) -> &[f64] {
         let measured = self.all.iter().find(|measured| measured.name == name);
         &measured.expect("an operation of that name").rounds
     }
+}
+
+/// The time below which a tenth of the rounds were: what it takes when nobody else wants the machine.
+fn undisturbed(rounds: &[f64]) -> f64 {
+    let mut rounds = rounds.to_vec();
+    rounds.sort_by(f64::total_cmp);
+    rounds[rounds.len() / 10]
 }
 
 /// How many times the operation fits into a turn; warms it up on the way.
