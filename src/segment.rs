@@ -186,7 +186,7 @@ impl OpenOptions {
     fn open_absolute(&self, path: &Path) -> Result<Segment, Error> {
         let attached = attach(path, self.trust_any_owner)?;
         let (declaration, plans) = compile_definitions(&attached.verified, path)?;
-        let engine = SegmentEngine::new(path, attached, plans, self.lock_timeout);
+        let engine = SegmentEngine::new(path, attached, plans, self.lock_timeout)?;
         Ok(Segment {
             shared: Arc::new(SharedSegment {
                 engine,
@@ -296,7 +296,7 @@ impl Segment {
         let engine = &self.shared.engine;
         let mut sets = Vec::new();
         for set in engine.sets() {
-            let (repairs, reclaimed, problem) = match engine.repair(set) {
+            let (repairs, reclaimed, problem) = match engine.repair(set).map_err(Error::from) {
                 Ok((repairs, reclaimed)) => (repairs, reclaimed, None),
                 Err(error @ Error::Retired { .. }) => return Err(error),
                 Err(error) => (None, 0, Some(error.to_string())),
@@ -317,12 +317,8 @@ impl Segment {
 
     /// Marks the segment as no longer to be used: every later operation, of any process, answers
     /// [`Error::Retired`]. The file stays.
-    ///
-    /// # Errors
-    ///
-    /// None that can be provoked; the signature leaves room.
-    pub fn retire(&self) -> Result<(), Error> {
-        self.shared.engine.retire()
+    pub fn retire(&self) {
+        self.shared.engine.retire();
     }
 }
 
@@ -370,7 +366,7 @@ impl LimitSet {
         } else {
             named
         };
-        self.shared().engine.reset(set, ResetScope { limits, counters })
+        Ok(self.shared().engine.reset(set, ResetScope { limits, counters })?)
     }
 }
 

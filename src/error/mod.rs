@@ -276,6 +276,12 @@ pub enum Error {
     },
 }
 
+impl From<Box<Error>> for Error {
+    fn from(error: Box<Error>) -> Self {
+        *error
+    }
+}
+
 fn join(items: &[String]) -> String {
     items.join(", ")
 }

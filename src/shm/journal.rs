@@ -183,6 +183,14 @@ impl Transaction<'_> {
         self.store(word, word.load(Ordering::Relaxed).saturating_sub(amount));
     }
 
+    /// Stores `value` into `word` where it is more than what is there.
+    #[inline]
+    pub(crate) fn raise(&mut self, word: &AtomicU64, value: u64) {
+        if value > word.load(Ordering::Relaxed) {
+            self.store(word, value);
+        }
+    }
+
     /// Makes the changes final.
     #[inline]
     pub(crate) fn commit(mut self) -> Result<(), JournalOverflow> {

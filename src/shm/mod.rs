@@ -2,7 +2,7 @@
 //!
 //! The files of this folder that opt in to `unsafe_code` are the whole audit list of the library:
 //! `region.rs` (the mapping), `layout.rs` (the marker for records), `robust_mutex.rs` (pthread calls) and
-//! `fork_identity.rs` (the page that a fork wipes) and
+//! `fork_identity.rs` (the page that a fork wipes),
 //! `descriptor.rs` (a file number that others may close).
 
 pub(crate) mod attach;

@@ -220,6 +220,22 @@ fn february_has_its_leap_day_in_2000_and_2024_but_not_in_2100() {
 }
 
 #[test]
+fn every_day_of_five_centuries_lies_in_its_month() {
+    let mut first = None;
+    for (day, date) in (0_u64..)
+        .zip(&DAYS[EPOCH as usize..])
+        .take_while(|(_, date)| date.year < 2_554)
+    {
+        if date.day == 1 {
+            first = Some(day);
+        }
+        let Period { start, end } = monthly(0).period(day * DAY as u64);
+        assert_eq!(Some(start / DAY as u64), first, "{date:?}");
+        assert!(end > day * DAY as u64, "{date:?}");
+    }
+}
+
+#[test]
 fn a_month_ends_by_the_clocks_of_its_offset() {
     // 2023-12-31T23:30:00Z is already January 2024 in UTC+1, and January begins at 23:00 UTC.
     let period = monthly(3_600).period(seconds(1_704_065_400));

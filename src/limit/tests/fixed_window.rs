@@ -101,6 +101,26 @@ proptest! {
         prop_assert!(most <= BigInt::from(2 * capacity), "{most}");
     }
 
+    /// Steps forward turn windows early, so the bound cannot hold; the promises do.
+    #[test]
+    fn setting_the_wall_clock_either_way_keeps_the_promises(
+        capacity in 1..4_u64, window in 2..300_u64,
+        trace in prop::collection::vec((0..200_u64, prop_oneof![2 => Just(0), 1 => -900..900_i64], 0..4_u64), 1..60),
+    ) {
+        let mut limit = Limit::new(utc(capacity, window));
+        let mut now = Now { monotonic: 0, utc: 1_000 };
+        for (wait, step, cost) in trace {
+            now = Now { monotonic: now.monotonic + wait, utc: (now.utc + wait).saturating_add_signed(step) };
+            if let Assessment::Refused { retry_after: Some(wait) } = limit.take(now, cost) {
+                prop_assert!(wait <= 2 * window, "{wait}");
+                let due = Now { monotonic: now.monotonic + wait, utc: now.utc + wait };
+                prop_assert!(limit.admits(due, cost));
+                let before = Now { monotonic: due.monotonic - 1, utc: due.utc - 1 };
+                prop_assert!(!limit.admits(before, cost));
+            }
+        }
+    }
+
     /// A single step of any size, at once after a look, shows no more than before.
     #[test]
     fn one_step_back_grants_nothing(
