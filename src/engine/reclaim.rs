@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use super::segment::{SegmentEngine, SetEngine};
-use crate::clock::boot_nanos;
 use crate::error::Error;
+use crate::shm::clock::boot_nanos;
 use crate::shm::participant::ParticipantId;
 
 /// The shortest time between two looks for the dead by one process.
