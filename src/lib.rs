@@ -59,7 +59,6 @@
 //! Linux 4.14 or later with glibc (2.30 or later) or musl.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, unsafe_code)]
 
-mod clock;
 mod config;
 #[cfg(doc)]
 pub mod documentation;

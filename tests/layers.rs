@@ -10,7 +10,7 @@ use syn::visit::{self, Visit};
 /// A layer uses the layers above it in this list. Within a layer, modules use one another only where it says so.
 const LAYERS: &[Layer] = &[
     Layer {
-        modules: &["units", "error", "clock"],
+        modules: &["units", "error"],
         may_use_peers: true,
     },
     // The rules and the ground do not know each other.

@@ -23,8 +23,8 @@ use super::layout::{
 };
 use super::participant::{Membership, ParticipantTable};
 use super::region::{OutOfRegion, Region};
-use crate::clock::{boot_nanos, utc_nanos};
 use crate::error::Error;
+use crate::shm::clock::{boot_nanos, utc_nanos};
 use crate::units::LATEST_INSTANT;
 
 /// How long to wait for another process that is attaching.

@@ -18,8 +18,8 @@ use super::fork_identity::IdentityPage;
 use super::host::{ProcessOpinion, own_name, own_start_time, process_opinion};
 use super::layout::Participant;
 use super::region::{OutOfRegion, Region};
-use crate::clock::utc_nanos;
 use crate::error::Error;
+use crate::shm::clock::utc_nanos;
 
 const SLOT_BITS: u32 = 16;
 const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
