@@ -85,7 +85,7 @@ pub use limit_set::{LimitIndex, LimitName, LimitSet};
 pub use permit::{Outcome, Permit, Settlement};
 pub use refusal::{Refusal, Verdict};
 pub use request::Request;
-pub use segment::{OpenOptions, RecoveryReport, Segment, SetRecovery};
+pub use segment::{OpenOptions, RecoveryReport, Removal, Segment, SetRecovery};
 pub use snapshot::{
     HoldSnapshot, LimitCounts, LimitSnapshot, LockSnapshot, ParticipantSnapshot, SegmentReader,
     SegmentSnapshot, SetCounts, SetSnapshot,

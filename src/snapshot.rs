@@ -249,7 +249,7 @@ impl SegmentReader {
             sets: &self.sets,
             declaration: &self.declaration,
             table: &table,
-            is_alive: &|id| self.observed.same_place && table.is_alive(id, Some(self.observed.file.as_fd())),
+            is_alive: &|id| table.is_alive_at(self.observed.same_place, id, self.observed.file.as_fd()),
             clock_offset: header.clock_offset.load(Ordering::Relaxed),
             same_place: self.observed.same_place,
         }

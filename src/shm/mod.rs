@@ -26,4 +26,5 @@ pub(crate) mod layout;
 mod layout_document;
 pub(crate) mod participant;
 pub(crate) mod region;
+pub(crate) mod remove;
 pub(crate) mod robust_mutex;

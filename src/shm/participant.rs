@@ -157,6 +157,23 @@ impl ParticipantTable {
         }
     }
 
+    /// As [`is_alive`](Self::is_alive), for a segment that may be of another boot or namespace: there the process
+    /// table says nothing, and only the file lock counts.
+    pub(crate) fn is_alive_at(
+        &self,
+        same_place: bool,
+        id: ParticipantId,
+        file: std::os::fd::BorrowedFd<'_>,
+    ) -> bool {
+        if same_place {
+            return self.is_alive(id, Some(file));
+        }
+        let is_current = self
+            .read(id.slot)
+            .is_some_and(|record| record.id == id && record.phase != Phase::Free);
+        is_current && is_locked_by_others(file, ByteRange::participant(id.slot)) != Ok(false)
+    }
+
     /// Makes every slot free in a new generation, so that whatever is owned is owned by the dead. Only while nobody
     /// is alive, under the attach lock.
     pub(crate) fn clear(&self) -> Result<(), OutOfRegion> {
