@@ -340,6 +340,42 @@ fn a_stray_child_does_not_keep_what_its_dead_parent_held() {
 }
 
 #[test]
+fn a_dead_masters_place_can_be_taken_although_its_workers_live_on() {
+    let test = "a_dead_masters_place_can_be_taken_although_its_workers_live_on";
+    in_own_process(test, PATIENCE, |folder| {
+        set_child_subreaper(true).expect("a subreaper");
+        let path = folder.join("limits");
+        let words = SharedWords::new(1);
+        let worker_id = &words[0];
+        let master = Child::fork(|| {
+            let segment = segment(folder, 2);
+            let api = segment.set("api").expect("declared");
+            // SAFETY: no other thread lives in this process.
+            if let ForkResult::Child = unsafe { fork() }.expect("a child") {
+                alarm::set(2 * PATIENCE.as_secs() as u32);
+                let _held = take(&api, 1);
+                worker_id.store(own_id(), Ordering::SeqCst);
+                loop {
+                    pause();
+                }
+            }
+            loop {
+                pause();
+            }
+        });
+        eventually("the worker is attached", || worker_id.load(Ordering::SeqCst) != 0);
+        let worker = worker_id.load(Ordering::SeqCst);
+        master.kill();
+        assert!(!is_locked(&path, 0), "the worker keeps its dead master's byte");
+        let successor = Segment::open(&path).expect("room");
+        assert_eq!(attached(&successor), [own_id(), worker]);
+        let worker = Pid::from_raw(worker as i32);
+        kill(worker, Signal::SIGKILL).expect("it lives");
+        waitpid(worker, None).expect("a child of this process by now");
+    });
+}
+
+#[test]
 fn too_many_participants_are_refused_until_one_of_them_is_dead() {
     let test = "too_many_participants_are_refused_until_one_of_them_is_dead";
     in_own_process(test, PATIENCE, |folder| {
