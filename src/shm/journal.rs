@@ -79,8 +79,10 @@ impl<'a> Journal<'a> {
         }
     }
 
-    /// Puts back what an operation that did not commit had changed. The caller holds the lock. Entries that name no
-    /// word that an operation changes are damage: they are skipped, and reported as `false`.
+    /// Puts back what an operation that did not commit had changed, and leaves the journal as it is: the caller, who
+    /// holds the lock, [closes](Self::close) it. Entries that name a word which no operation changes are damage: they
+    /// are skipped, and reported as `false`.
+    #[must_use]
     pub(crate) fn undo(&self, count: usize) -> bool {
         let mut sound = true;
         // Latest first: where a word was journalled twice, its oldest value must be the one that stays.
@@ -95,7 +97,6 @@ impl<'a> Journal<'a> {
                 None => sound = false,
             }
         }
-        self.close();
         sound
     }
 
@@ -216,19 +217,15 @@ impl Transaction<'_> {
         }
         Ok(())
     }
-
-    /// How many words were changed so far.
-    #[cfg(test)]
-    pub(crate) fn changed_words(&self) -> usize {
-        self.count
-    }
 }
 
 impl Drop for Transaction<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.count > 0 {
-            self.journal.undo(self.count);
+            // What this transaction wrote itself is sound.
+            let _ = self.journal.undo(self.count);
+            self.journal.close();
         }
     }
 }
@@ -242,23 +239,79 @@ fn fence_before_change() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm::layout::SharedRecord;
+
+    /// An extent as `geometry.rs` lays it out: definition, lock, journal word, a word, entries, a word.
+    const LOCK: usize = 1;
+    const JOURNAL: usize = 2;
+    const BEFORE_ENTRIES: usize = 3;
+    const ENTRIES: usize = 4;
+    const ENTRY_COUNT: usize = 2;
+    const AFTER_ENTRIES: usize = ENTRIES + 2 * ENTRY_COUNT;
+
+    struct Extent {
+        region: crate::shm::region::Region,
+    }
+
+    impl Extent {
+        fn new() -> Self {
+            let region = crate::shm::region::Region::private(4096).expect("memory");
+            Self { region }
+        }
+
+        fn words(&self) -> &[AtomicU64] {
+            self.region.words(0, AFTER_ENTRIES as u64 + 1).expect("within")
+        }
+
+        fn journal(&self) -> Journal<'_> {
+            assert_eq!(JournalEntry::FIELDS.len(), 2);
+            let entries = self.region.records(ENTRIES as u64 * 8, ENTRY_COUNT as u64);
+            Journal::new(&self.words()[JOURNAL], entries.expect("within"), self.words())
+        }
+
+        fn values(&self) -> Vec<u64> {
+            self.words()
+                .iter()
+                .map(|word| word.load(Ordering::Relaxed))
+                .collect()
+        }
+    }
 
     #[test]
-    fn damaged_entries_never_reach_the_definition_the_lock_or_the_journal() {
-        const WORD: usize = 4;
-        // The definition and the lock before the journal's word, behind it what operations change.
-        let extent: Vec<AtomicU64> = (0..8).map(AtomicU64::new).collect();
-        for index in 0..10 {
-            let entries = [JournalEntry {
-                index: AtomicU64::new(index),
-                old: AtomicU64::new(99),
-            }];
-            extent[WORD].store(1, Ordering::Relaxed);
-            let journal = Journal::new(&extent[WORD], &entries, &extent);
-            assert_eq!(journal.undo(1), (5..8).contains(&index), "index {index}");
-            assert_eq!(journal.state(), JournalState::Idle);
+    fn what_was_not_committed_is_put_back_and_the_sequence_moves_on() {
+        let extent = Extent::new();
+        let before = extent.values();
+        let mut transaction = extent.journal().begin();
+        transaction.store(&extent.words()[BEFORE_ENTRIES], 7);
+        transaction.store(&extent.words()[AFTER_ENTRIES], 8);
+        assert_eq!(extent.journal().state(), JournalState::Undo(2));
+        drop(transaction);
+        assert_eq!(extent.journal().state(), JournalState::Idle);
+        for index in [BEFORE_ENTRIES, AFTER_ENTRIES] {
+            assert_eq!(extent.values()[index], before[index]);
         }
-        let words: Vec<u64> = extent.iter().map(|word| word.load(Ordering::Relaxed)).collect();
-        assert_eq!(words, [0, 1, 2, 3, 1 << COUNT_BITS, 99, 99, 99]);
+        assert_eq!(extent.journal().sequence_if_idle(), Some(1 << COUNT_BITS));
+    }
+
+    #[test]
+    fn a_damaged_entry_reaches_neither_the_lock_nor_the_journal() {
+        for index in [
+            0,
+            LOCK,
+            JOURNAL,
+            ENTRIES,
+            AFTER_ENTRIES - 1,
+            AFTER_ENTRIES + 1,
+            usize::MAX,
+        ] {
+            let extent = Extent::new();
+            let journal = extent.journal();
+            journal.entries[0].index.store(index as u64, Ordering::Relaxed);
+            journal.entries[0].old.store(99, Ordering::Relaxed);
+            journal.word.store(1, Ordering::Relaxed);
+            let before = extent.values();
+            assert!(!journal.undo(1), "entry {index} was taken for sound");
+            assert_eq!(extent.values(), before);
+        }
     }
 }

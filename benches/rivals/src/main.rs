@@ -36,10 +36,9 @@ fn main() {
 
     println!("# Benchmarks\n");
     println!("{}\n", machine::describe());
-    println!(
-        "One run of `cargo run --release -p rivals`, {rounds} interleaved rounds; medians. The floor is one"
-    );
-    println!("uncontended lock and unlock of a process-shared robust mutex with one clock read inside.\n");
+    println!("One run of `cargo run --release -p rivals`: {rounds} interleaved rounds, of which the tenth percentile is");
+    println!("shown. The floor is one uncontended lock and unlock of a process-shared robust mutex with one clock read");
+    println!("inside.\n");
     measurements.print(LOCK_AND_CLOCK);
     println!("\n## Several processes on one set\n");
     let two = processes(process_rounds, process_time, folder.path());
