@@ -151,10 +151,13 @@ impl LimitSet {
     #[inline]
     pub fn try_acquire(&self, request: &Request) -> Result<Outcome<'_>, Error> {
         let costs = request.costs_for(self)?;
-        Ok(match self.shared.engine.try_acquire(self.engine_set(), costs)? {
-            Decision::Admitted(taken) => Outcome::Admitted(Permit::new(self, taken)),
-            Decision::Refused(refused) => Outcome::Refused(Refusal::new(self, refused)),
-        })
+        let mut decision = Decision::pending(costs);
+        let engine = &self.shared.engine;
+        if engine.try_acquire(self.engine_set(), costs, &mut decision)? {
+            Ok(Outcome::Admitted(Permit::new(self, decision)))
+        } else {
+            Ok(Outcome::Refused(Refusal::new(self, decision)))
+        }
     }
 
     /// What each limit would say to the request now. Takes and counts nothing.
@@ -164,8 +167,11 @@ impl LimitSet {
     /// As [`try_acquire`](Self::try_acquire), but a cost that can never be admitted is answered, not an error.
     pub fn peek(&self, request: &Request) -> Result<Vec<Verdict<'_>>, Error> {
         let costs = request.costs_for(self)?;
-        let assessed = self.shared.engine.peek(self.engine_set(), costs)?;
-        Ok(assessed.iter().map(|limit| Verdict::of(self, limit)).collect())
+        let decision = self.shared.engine.peek(self.engine_set(), costs)?;
+        Ok(decision
+            .iter()
+            .map(|(index, decided)| Verdict::refused(self, index, decided))
+            .collect())
     }
 
     #[inline]
@@ -230,7 +236,7 @@ impl LimitSet {
             return Ok(Some(index));
         }
         let name = name.display();
-        self.shared.engine.count_unknown_name(self.engine_set());
+        self.engine_set().count_unknown_name();
         if self.strict {
             return Err(self.unknown_limit(name));
         }

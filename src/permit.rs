@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-use arrayvec::ArrayVec;
+use smallvec::SmallVec;
 
 use crate::engine::plan::Kind;
-use crate::engine::{Released, SettledLimit, Taken};
+use crate::engine::{Decision, Released, SettledLimit, SettledLimits, Stage};
 use crate::error::Error;
 use crate::limit_set::{LimitName, LimitSet};
 use crate::refusal::{Refusal, Verdict};
-use crate::shm::layout::MOST_LIMITS;
 
 /// The answer to a request. Neither is an error.
 // The larger variant is the one that the hot path returns, and a box would cost an allocation.
@@ -52,15 +51,7 @@ impl<'a> Outcome<'a> {
 #[must_use = "a permit that is dropped at once holds nothing"]
 pub struct Permit<'a> {
     set: SetReference<'a>,
-    taken: Taken,
-    progress: Progress,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
-    Reserved,
-    Settled,
-    Released,
+    decision: Decision,
 }
 
 /// A set that is borrowed for as long as the caller's handle lives, or a handle of the permit's own.
@@ -83,13 +74,15 @@ impl Deref for SetReference<'_> {
     }
 }
 
+// Two cache lines: see the inline room of a decision.
+const _: () = assert!(size_of::<Permit<'_>>() <= 128);
+
 impl<'a> Permit<'a> {
     #[inline]
-    pub(crate) fn new(set: &'a LimitSet, taken: Taken) -> Self {
+    pub(crate) fn new(set: &'a LimitSet, decision: Decision) -> Self {
         Self {
             set: SetReference::Borrowed(set),
-            taken,
-            progress: Progress::Reserved,
+            decision,
         }
     }
 
@@ -97,12 +90,10 @@ impl<'a> Permit<'a> {
     pub fn into_owned(mut self) -> Permit<'static> {
         let owned = Permit {
             set: SetReference::Owned(Box::new((*self.set).clone())),
-            taken: self.taken.clone(),
-            progress: self.progress,
+            decision: self.decision.clone(),
         };
         // What it held is the other's from here on: dropping this one must do nothing.
-        self.taken.hold = None;
-        self.progress = Progress::Released;
+        self.decision.stage = Stage::Released;
         owned
     }
 
@@ -123,15 +114,15 @@ impl<'a> Permit<'a> {
         actual: impl IntoIterator<Item = (N, u64)>,
     ) -> Result<Settlement<'_>, Error> {
         let set = self.set.name();
-        match self.progress {
-            Progress::Reserved => {}
-            Progress::Settled => return Err(Error::AlreadySettled { set: set.to_owned() }),
-            Progress::Released => return Err(Error::AlreadyReleased { set: set.to_owned() }),
+        match self.decision.stage {
+            Stage::Reserved => {}
+            Stage::Settled => return Err(Error::AlreadySettled { set: set.to_owned() }),
+            Stage::Released => return Err(Error::AlreadyReleased { set: set.to_owned() }),
         }
         if !self.is_own() {
             return Err(Error::InheritedPermit { set: set.to_owned() });
         }
-        let mut usage: ArrayVec<(usize, u64), MOST_LIMITS> = ArrayVec::new();
+        let mut usage: SmallVec<[(usize, u64); 4]> = SmallVec::new();
         for (name, used) in actual {
             let Some(index) = self.set.resolve(&name)? else {
                 continue;
@@ -148,8 +139,8 @@ impl<'a> Permit<'a> {
             .set
             .shared()
             .engine
-            .settle(self.set.engine_set(), &self.taken, &usage)?;
-        self.progress = Progress::Settled;
+            .settle(self.set.engine_set(), &self.decision, &usage)?;
+        self.decision.stage = Stage::Settled;
         Ok(Settlement {
             set: &self.set,
             limits,
@@ -168,32 +159,40 @@ impl<'a> Permit<'a> {
             return Ok(());
         }
         let set = self.set.engine_set();
-        let engine = &self.set.shared().engine;
-        if let Some(hold) = self.taken.hold {
-            let released = engine.release(set, hold, self.taken.owner)?;
-            self.taken.hold = None;
+        if let Some(hold) = self.decision.hold {
+            let released = self.set.shared().engine.release(set, hold, self.decision.owner)?;
+            self.decision.hold = None;
             if released == Released::WasReclaimed {
-                self.progress = Progress::Released;
+                self.decision.stage = Stage::Released;
                 return Err(Error::Reclaimed {
                     set: set.plan.name.clone(),
                 });
             }
         }
-        if self.progress == Progress::Reserved {
-            let rates = self.taken.limits.iter().filter(|limit| {
-                limit.cost > 0
-                    && set
-                        .plan
-                        .limits
-                        .get(limit.index)
-                        .is_some_and(|plan| plan.kind == Kind::Rate)
-            });
-            for limit in rates {
-                engine.count_unsettled(set, limit.index);
+        if self.decision.stage == Stage::Reserved {
+            self.count_unsettled();
+        }
+        self.decision.stage = Stage::Released;
+        Ok(())
+    }
+
+    /// Counts each rate limit whose reserved cost was never replaced by an actual one.
+    #[inline]
+    fn count_unsettled(&self) {
+        let set = self.set.engine_set();
+        if set.first_rate.is_none() {
+            return;
+        }
+        for (index, decided) in self.decision.iter() {
+            let is_rate = set
+                .plan
+                .limits
+                .get(index)
+                .is_some_and(|limit| limit.kind == Kind::Rate);
+            if is_rate && decided.figure > 0 {
+                set.count_unsettled(index);
             }
         }
-        self.progress = Progress::Released;
-        Ok(())
     }
 
     /// What the set was declared with: region, endpoint, account.
@@ -203,28 +202,30 @@ impl<'a> Permit<'a> {
 
     /// The units taken of each limit, by name.
     pub fn taken(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.taken
-            .limits
+        self.decision
             .iter()
-            .filter_map(|limit| Some((self.set.limits().nth(limit.index)?, limit.cost)))
+            .filter_map(|(index, decided)| Some((self.set.limits().nth(index)?, decided.figure)))
     }
 
     /// How each limit stood just after it was taken.
     pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'_>> {
-        self.taken
-            .limits
+        self.decision
             .iter()
-            .map(|limit| Verdict::admitted(&self.set, limit.index, limit.mark))
+            .map(|(index, decided)| Verdict::admitted(&self.set, index, decided))
     }
 
     /// Whether this process took the permit, and not one that forked it.
     fn is_own(&self) -> bool {
-        self.set.shared().engine.membership.is_current(self.taken.owner)
+        self.set
+            .shared()
+            .engine
+            .membership
+            .is_current(self.decision.owner)
     }
 
     /// Whether settling the limit means something.
     fn settles(&self, index: usize) -> bool {
-        let Some(taken) = self.taken.limits.iter().find(|limit| limit.index == index) else {
+        let Some(taken) = self.decision.get(index) else {
             return false;
         };
         match self
@@ -236,7 +237,7 @@ impl<'a> Permit<'a> {
             .map(|limit| limit.kind)
         {
             Some(Kind::Rate | Kind::Budget) => true,
-            Some(Kind::Calls) => taken.cost > 1,
+            Some(Kind::Calls) => taken.figure > 1,
             Some(Kind::Concurrency) | None => false,
         }
     }
@@ -245,7 +246,7 @@ impl<'a> Permit<'a> {
 impl Drop for Permit<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.progress == Progress::Released {
+        if self.decision.stage == Stage::Released {
             return;
         }
         // Nobody is left to tell. What could not be given back is reclaimed when this process ends.
@@ -260,7 +261,7 @@ impl Drop for Permit<'_> {
 #[derive(Clone, Debug)]
 pub struct Settlement<'a> {
     set: &'a LimitSet,
-    limits: ArrayVec<SettledLimit, MOST_LIMITS>,
+    limits: SettledLimits,
 }
 
 impl Settlement<'_> {

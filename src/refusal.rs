@@ -3,46 +3,48 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::engine::{AssessedLimit, RefusalReason, Refused};
-use crate::limit::{Assessment, Mark};
+use crate::engine::{Decided, Decision, NEVER, RefusalReason};
 use crate::limit_set::LimitSet;
 
 /// A request was refused: nothing was taken.
 #[derive(Clone, Debug)]
 pub struct Refusal<'a> {
     set: &'a LimitSet,
-    refused: Refused,
+    decision: Decision,
 }
 
 impl<'a> Refusal<'a> {
-    pub(crate) fn new(set: &'a LimitSet, refused: Refused) -> Self {
-        Self { set, refused }
+    pub(crate) fn new(set: &'a LimitSet, decision: Decision) -> Self {
+        Self { set, decision }
     }
 
     /// The limit that bound; none where every [hold](crate::SetDeclaration::holds) of the set was taken.
     ///
     /// Of several, one that time alone cannot heal, else the one that takes longest.
     pub fn binding(&self) -> Option<&'a str> {
-        name(self.set, self.refused.binding?)
+        let (index, _) = self.decision.binding()?;
+        name(self.set, index)
     }
 
     /// Why.
     pub fn reason(&self) -> RefusalReason {
-        self.refused.reason
+        self.set.engine_set().refusal_reason(&self.decision)
     }
 
     /// After how long the request would be admitted if nobody else took anything: never before, always at exactly
     /// that instant. None where time alone does not help.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.refused.retry_after.map(Duration::from_nanos)
+        match self.decision.binding()? {
+            (_, NEVER) => None,
+            (_, wait) => Some(Duration::from_nanos(wait)),
+        }
     }
 
     /// What each requested limit said.
     pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'a>> {
-        self.refused
-            .limits
+        self.decision
             .iter()
-            .map(|limit| Verdict::of(self.set, limit))
+            .map(|(index, decided)| Verdict::refused(self.set, index, decided))
     }
 }
 
@@ -78,25 +80,32 @@ pub struct Verdict<'a> {
 }
 
 impl<'a> Verdict<'a> {
-    pub(crate) fn of(set: &'a LimitSet, limit: &AssessedLimit) -> Self {
-        let verdict = Self::admitted(set, limit.index, limit.mark);
-        match limit.assessment {
-            Assessment::Admissible => verdict,
-            Assessment::Refused { retry_after } => Self {
+    /// What a limit of a refused request, or of one that was only asked about, says.
+    pub(crate) fn refused(set: &'a LimitSet, index: usize, decided: &Decided) -> Self {
+        let verdict = Self::admitted(set, index, decided);
+        match decided.figure {
+            0 => verdict,
+            NEVER => Self {
                 admitted: false,
-                retry_after: retry_after.map(Duration::from_nanos),
+                retry_after: None,
+                ..verdict
+            },
+            wait => Self {
+                admitted: false,
+                retry_after: Some(Duration::from_nanos(wait)),
                 ..verdict
             },
         }
     }
 
-    pub(crate) fn admitted(set: &'a LimitSet, index: usize, mark: Mark) -> Self {
+    /// What a limit of an admitted request says.
+    pub(crate) fn admitted(set: &'a LimitSet, index: usize, decided: &Decided) -> Self {
         let standing = set
             .engine_set()
             .plan
             .limits
             .get(index)
-            .map(|limit| limit.rule.standing(mark));
+            .map(|limit| limit.rule.standing(decided.mark));
         Self {
             limit: name(set, index).unwrap_or_default(),
             admitted: true,

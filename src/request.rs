@@ -1,7 +1,7 @@
 //! What to take, with names resolved once.
 
-use crate::engine::Costs;
 use crate::engine::plan::Kind;
+use crate::engine::{Costs, LimitMask};
 use crate::error::Error;
 use crate::limit_set::{LimitName, LimitSet};
 use crate::shm::layout::MOST_LIMITS;
@@ -40,7 +40,7 @@ pub struct Request {
 impl Request {
     pub(crate) fn new(set: &LimitSet) -> Self {
         let mut costs = Costs {
-            limits: 0,
+            limits: LimitMask::default(),
             amounts: [0; MOST_LIMITS],
         };
         for (index, limit) in set.engine_set().plan.limits.iter().enumerate() {
@@ -49,7 +49,7 @@ impl Request {
                 Kind::Budget => 0,
                 Kind::Rate => continue,
             };
-            costs.limits |= 1 << index;
+            costs.limits.insert(index);
             costs.amounts[index] = default;
         }
         Self {
@@ -108,7 +108,7 @@ impl Request {
         self.names_something = true;
         if let Some(amount) = self.costs.amounts.get_mut(index) {
             *amount = cost;
-            self.costs.limits |= 1 << index;
+            self.costs.limits.insert(index);
         }
     }
 

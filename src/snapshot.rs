@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
-use crate::clock::{boot_nanos, utc_nanos};
 use crate::config::Declaration;
 use crate::engine::plan::Kind;
-use crate::engine::{ObservedHold, SetEngine, SetObservation, SetView, observe as observe_set};
+use crate::engine::{ObservedHold, SetEngine, observe as observe_set};
 use crate::error::Error;
 use crate::limit::Now;
 use crate::segment::compile_definitions;
 use crate::shm::attach::{Observed, damaged, observe};
+use crate::shm::clock::{boot_nanos, utc_nanos};
 use crate::shm::host::process_of_thread;
 use crate::shm::layout::{FORMAT, Header, LimitCounters, SetControl};
 use crate::shm::participant::{ParticipantId, ParticipantTable};
@@ -214,8 +214,9 @@ impl SegmentReader {
         let sets = plans
             .into_iter()
             .zip(&observed.verified.geometry.sets)
-            .map(|(plan, geometry)| SetEngine::new(plan, *geometry))
-            .collect();
+            .map(|(plan, geometry)| SetEngine::new(&observed.verified.region, *geometry, plan))
+            .collect::<Result<_, _>>()
+            .map_err(|place| damaged(path, place))?;
         Ok(Self {
             path: path.to_owned(),
             observed,
@@ -248,7 +249,7 @@ impl SegmentReader {
             sets: &self.sets,
             declaration: &self.declaration,
             table: &table,
-            is_alive: &|id| self.observed.same_place && table.is_alive(id, Some(self.observed.file.as_fd())),
+            is_alive: &|id| table.is_alive_at(self.observed.same_place, id, self.observed.file.as_fd()),
             clock_offset: header.clock_offset.load(Ordering::Relaxed),
             same_place: self.observed.same_place,
         }
@@ -314,8 +315,9 @@ impl SnapshotSource<'_> {
             source,
         };
         let observation = observe_set(self.region, set).map_err(failed)?;
-        let view = observation.view(set).map_err(failed)?;
-        let now = SetObservation::instant(&view, now);
+        let now = observation.instant(now);
+        let copy = &observation.copy;
+        let control = copy.memory.control();
         Ok(SetSnapshot {
             name: set.plan.name.clone(),
             metadata: (*set.plan.metadata).clone(),
@@ -325,16 +327,16 @@ impl SnapshotSource<'_> {
                 holder_thread: observation.lock.holder,
                 owner_died: observation.lock.owner_died,
             },
-            words_in_flight: SetObservation::words_in_flight(&view),
-            poisoned: load(&view.control.poisoned) != 0,
-            counts: SetCounts::of(view.control),
-            active: load(&view.control.active),
-            hold_capacity: view.hold_capacity(),
-            limits: (0..set.plan.limits.len())
-                .filter_map(|index| limit(set, &view, index, now))
+            words_in_flight: observation.words_in_flight(),
+            poisoned: load(&control.poisoned) != 0,
+            counts: SetCounts::of(control),
+            active: load(&control.active),
+            hold_capacity: copy.memory.hold_capacity(),
+            limits: (0..copy.plan.limits.len())
+                .filter_map(|index| limit(copy, index, now))
                 .collect(),
-            holds: set
-                .observed_holds(&view)
+            holds: observation
+                .holds()
                 .into_iter()
                 .map(|hold| self.hold(set, hold, now))
                 .collect(),
@@ -362,17 +364,16 @@ impl SnapshotSource<'_> {
     }
 }
 
-fn limit(set: &SetEngine, view: &SetView<'_>, index: usize, now: Now) -> Option<LimitSnapshot> {
-    let plan = set.plan.limits.get(index)?;
-    let (rule, state) = set.limit(view, index)?;
-    let standing = rule.standing(rule.mark(&state, now));
+fn limit(set: &SetEngine, index: usize, now: Now) -> Option<LimitSnapshot> {
+    let limit = set.limits.get(index)?;
+    let standing = limit.rule.standing(limit.mark(now));
     Some(LimitSnapshot {
-        name: plan.name.clone(),
-        kind: plan.kind,
-        most_at_once: Some(rule.most_at_once()).filter(|most| *most != u64::MAX),
+        name: set.limit_name(index),
+        kind: limit.kind,
+        most_at_once: Some(limit.most_at_once).filter(|most| *most != u64::MAX),
         remaining: standing.remaining,
         reset_after_ns: standing.reset_after,
-        counts: LimitCounts::of(view.counters.get(index)?),
+        counts: LimitCounts::of(limit.counters()),
     })
 }
 

@@ -1,52 +1,142 @@
 //! Taking several limits at once: all of them, or none.
 
-use arrayvec::ArrayVec;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use smallvec::SmallVec;
 
 use super::hold::{FreeHold, HoldReference};
 use super::plan::Kind;
 use super::recover::POISONED_BY_COUNTS;
 use super::segment::{LockedSet, SegmentEngine, SetEngine};
-use super::view::JournalledState;
 use crate::error::Error;
 use crate::limit::{Assessment, Mark};
+use crate::shm::journal::Transaction;
 use crate::shm::layout::MOST_LIMITS;
 
 /// What a request takes of each limit of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Costs {
-    /// Bit i says that limit i is taken.
-    pub(crate) limits: u64,
+    pub(crate) limits: LimitMask,
     pub(crate) amounts: [u64; MOST_LIMITS],
 }
 
-impl Costs {
-    #[inline]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
-        let mut rest = self.limits;
+/// Some of the limits of a set: bit i is limit i.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LimitMask(pub(crate) u32);
+
+impl LimitMask {
+    #[inline(always)]
+    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
+        let mut rest = self.0;
         std::iter::from_fn(move || {
+            if rest == 0 {
+                return None;
+            }
             let index = rest.trailing_zeros() as usize;
-            let amount = *self.amounts.get(index)?;
             rest &= rest - 1;
-            Some((index, amount))
+            Some(index)
         })
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, index: usize) {
+        self.0 |= 1 << index;
+    }
+
+    #[inline]
+    pub(crate) fn contains(self, index: usize) -> bool {
+        self.0 & (1 << index) != 0
     }
 }
 
-/// One limit of an admitted request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TakenLimit {
-    pub(crate) index: usize,
-    pub(crate) cost: u64,
-    pub(crate) mark: Mark,
+impl Costs {
+    #[inline(always)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        // The mask never has a bit beyond the amounts; taking the remainder says so to the compiler.
+        self.limits
+            .iter()
+            .map(|index| (index, self.amounts[index % MOST_LIMITS]))
+    }
 }
 
-/// What an admitted request took.
+/// How one limit of a request was decided.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Decided {
+    /// How the limit stood just after the decision.
+    pub(crate) mark: Mark,
+    /// Of an admitted request, the cost. Of a refused one, the nanoseconds until the cost would fit: zero where it
+    /// does, [`NEVER`] where time does not help.
+    pub(crate) figure: u64,
+}
+
+/// A wait that time does not end.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// Limits whose decisions a permit or refusal carries within itself. With three, a permit is two cache lines, and
+/// moving it costs next to nothing; room for all sixteen would make its moves cost more than deciding does. The
+/// decisions on more limits are on the heap.
+const DECIDED_INLINE: usize = 3;
+
+/// How far a permit has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Reserved,
+    Settled,
+    Released,
+}
+
+/// How a request was decided. Filled in place and never taken apart: moving it about in pieces would cost more than
+/// deciding.
 #[derive(Clone, Debug)]
-pub(crate) struct Taken {
+pub(crate) struct Decision {
+    limits: LimitMask,
+    /// How far the permit that an admission makes has come. Kept here, where it takes no room of its own.
+    pub(crate) stage: Stage,
+    /// The participant that the request was decided for.
     pub(crate) owner: u64,
+    /// What an admitted request holds.
     pub(crate) hold: Option<HoldReference>,
-    pub(crate) limits: ArrayVec<TakenLimit, MOST_LIMITS>,
+    decided: SmallVec<[Decided; DECIDED_INLINE]>,
+}
+
+impl Decision {
+    /// Has the room for what is to be decided, because nothing is allocated under a lock.
+    #[inline]
+    pub(crate) fn pending(costs: &Costs) -> Self {
+        let mut decided = SmallVec::new();
+        let count = costs.limits.0.count_ones() as usize;
+        if count > DECIDED_INLINE {
+            decided.reserve_exact(count);
+        }
+        Self {
+            limits: costs.limits,
+            stage: Stage::Reserved,
+            owner: 0,
+            hold: None,
+            decided,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Decided)> {
+        self.limits.iter().zip(&self.decided)
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<&Decided> {
+        self.iter()
+            .find(|(limit, _)| *limit == index)
+            .map(|(_, decided)| decided)
+    }
+
+    /// The limit that refused and the nanoseconds until it would not, [`NEVER`] where time does not help; `None`
+    /// where no limit did. What only somebody else can heal binds before what time heals, and of the latter the
+    /// longest; the first of equals stays.
+    pub(crate) fn binding(&self) -> Option<(usize, u64)> {
+        self.iter()
+            .filter(|(_, decided)| decided.figure > 0)
+            .map(|(index, decided)| (index, decided.figure))
+            .reduce(|first, second| if second.1 > first.1 { second } else { first })
+    }
 }
 
 /// Why a limit refused.
@@ -64,285 +154,232 @@ pub enum RefusalReason {
     TableFull,
 }
 
-/// One limit of a refused request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AssessedLimit {
-    pub(crate) index: usize,
-    pub(crate) assessment: Assessment,
-    pub(crate) mark: Mark,
+/// What one look at the set came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Admitted,
+    Refused,
+    /// What is held would have to be given back, and it is time to see whether all holders live. Not counted as a
+    /// refusal yet.
+    WorthALook,
 }
 
-/// What a refused request was told.
-#[derive(Clone, Debug)]
-pub(crate) struct Refused {
-    pub(crate) reason: RefusalReason,
-    /// The limit that bound; none where the table of holds was full.
-    pub(crate) binding: Option<usize>,
-    /// Nanoseconds, where time alone heals it.
-    pub(crate) retry_after: Option<u64>,
-    pub(crate) limits: ArrayVec<AssessedLimit, MOST_LIMITS>,
-}
-
-/// Yes or no.
-// The larger variant is the one that the hot path returns.
-#[allow(clippy::large_enum_variant)]
-#[derive(Clone, Debug)]
-pub(crate) enum Decision {
-    Admitted(Taken),
-    Refused(Refused),
+/// Whether a refusal may still be averted by looking for dead holders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attempt {
+    First,
+    Last,
 }
 
 impl SegmentEngine {
-    /// Takes everything that `costs` names, or nothing.
-    #[inline]
-    pub(crate) fn try_acquire(&self, set: &SetEngine, costs: &Costs) -> Result<Decision, Error> {
-        set.refuse_the_impossible(costs)?;
-        let owner = self.membership.owner()?;
-        match self.decide(set, costs, owner)? {
-            Decision::Refused(refused)
-                if matches!(
-                    refused.reason,
-                    RefusalReason::Concurrency | RefusalReason::TableFull
-                ) && self.reclaim_if_due(set)? > 0 =>
-            {
-                // Something was given back for the dead: that is what this request was waiting for.
-                self.decide(set, costs, owner)
-            }
-            decision => Ok(decision),
-        }
-    }
-
-    /// What `costs` would be told now. Takes and counts nothing.
-    pub(crate) fn peek(
+    /// Takes everything that `costs` names, or nothing; answers which.
+    #[inline(always)]
+    pub(crate) fn try_acquire(
         &self,
         set: &SetEngine,
         costs: &Costs,
-    ) -> Result<ArrayVec<AssessedLimit, MOST_LIMITS>, Error> {
-        let locked = self.lock(set)?;
-        Ok(locked.assess_all(costs))
+        decision: &mut Decision,
+    ) -> Result<bool, Box<Error>> {
+        decision.owner = self.membership.owner()?;
+        let answer = match self.decide(set, costs, decision, Attempt::First)? {
+            Answer::WorthALook => {
+                self.reclaim_if_due(set)?;
+                self.decide(set, costs, decision, Attempt::Last)?
+            }
+            answer => answer,
+        };
+        Ok(answer == Answer::Admitted)
     }
 
-    #[inline]
-    fn decide(&self, set: &SetEngine, costs: &Costs, owner: u64) -> Result<Decision, Error> {
+    /// What `costs` would be told now. Takes and counts nothing.
+    pub(crate) fn peek(&self, set: &SetEngine, costs: &Costs) -> Result<Decision, Box<Error>> {
+        let mut decision = Decision::pending(costs);
+        self.lock(set)?.assess_all(costs, &mut decision);
+        Ok(decision)
+    }
+
+    fn decide(
+        &self,
+        set: &SetEngine,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
         let locked = self.lock(set)?;
-        let admissible = costs
-            .iter()
-            .all(|(index, cost)| locked.assess(index, cost) == Assessment::Admissible);
-        if !admissible {
-            return locked.refuse(costs, None).map(Decision::Refused);
+        if costs.limits.0 & set.held_mask == 0 {
+            return locked.take_all(costs, None, decision, attempt);
         }
-        let needs_hold = set
-            .held_limits
-            .iter()
-            .any(|index| costs.limits & (1 << index) != 0);
-        if !needs_hold {
-            return locked.admit(costs, owner, FreeHold::None);
-        }
-        match self.find_free_hold(set, &locked)? {
-            FreeHold::None => locked
-                .refuse(costs, Some(RefusalReason::TableFull))
-                .map(Decision::Refused),
-            free => locked.admit(costs, owner, free),
+        match self.find_free_hold(set)? {
+            FreeHold::None => locked.refuse(costs, decision, attempt),
+            free => locked.take_all(costs, Some(free), decision, attempt),
         }
     }
 
     /// A free hold, counting the table again where its list of free holds is damaged.
     #[inline]
-    fn find_free_hold(&self, set: &SetEngine, locked: &LockedSet<'_>) -> Result<FreeHold, Error> {
-        let mut free = locked.view.find_free_hold();
-        if free == FreeHold::Damaged {
-            self.recount(set, &locked.view);
-            free = locked.view.find_free_hold();
+    fn find_free_hold(&self, set: &SetEngine) -> Result<FreeHold, Box<Error>> {
+        match set.memory.find_free_hold() {
+            FreeHold::Damaged => self.find_free_hold_after_recount(set),
+            free => Ok(free),
         }
-        if free == FreeHold::Damaged {
-            locked
-                .view
-                .control
-                .poisoned
-                .store(POISONED_BY_COUNTS, Ordering::Relaxed);
-            return Err(Error::Poisoned {
-                set: set.plan.name.clone(),
-            });
+    }
+
+    #[cold]
+    fn find_free_hold_after_recount(&self, set: &SetEngine) -> Result<FreeHold, Box<Error>> {
+        self.recount(set);
+        match set.memory.find_free_hold() {
+            FreeHold::Damaged => {
+                let poisoned = &set.memory.control().poisoned;
+                poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed);
+                Err(set.poisoned())
+            }
+            free => Ok(free),
         }
-        Ok(free)
     }
 }
 
 impl SetEngine {
-    /// A cost above what a limit admits at once is an error before anything is taken.
-    #[inline]
-    fn refuse_the_impossible(&self, costs: &Costs) -> Result<(), Error> {
+    /// A cost above what a limit admits at once is an error and not a refusal. No limit takes such a cost, so it is
+    /// enough to look when something was refused.
+    fn refuse_the_impossible(&self, costs: &Costs) -> Result<(), Box<Error>> {
         for (index, cost) in costs.iter() {
-            let most = self
-                .plan
-                .limits
-                .get(index)
-                .map_or(0, |limit| limit.rule.most_at_once());
+            let most = self.limits.get(index).map_or(0, |limit| limit.most_at_once);
             if cost > most {
-                return Err(Error::NeverAdmissible {
-                    set: self.plan.name.clone(),
-                    limit: self.limit_name(index),
-                    cost,
-                    most,
-                });
+                return Err(self.never_admissible(index, cost, most));
             }
         }
         Ok(())
     }
+
+    /// Why a decision was a refusal. Where every limit would have admitted, there was no hold left.
+    pub(crate) fn refusal_reason(&self, decision: &Decision) -> RefusalReason {
+        let binding = decision.binding().and_then(|(index, _)| self.limits.get(index));
+        match binding.map(|limit| limit.kind) {
+            None => RefusalReason::TableFull,
+            Some(Kind::Concurrency) => RefusalReason::Concurrency,
+            Some(Kind::Budget) => RefusalReason::Budget,
+            Some(Kind::Rate | Kind::Calls) => RefusalReason::Rate,
+        }
+    }
+
+    #[cold]
+    fn never_admissible(&self, index: usize, cost: u64, most: u64) -> Box<Error> {
+        Box::new(Error::NeverAdmissible {
+            set: self.plan.name.clone(),
+            limit: self.limit_name(index),
+            cost,
+            most,
+        })
+    }
 }
 
 impl LockedSet<'_> {
-    #[inline]
-    fn assess(&self, index: usize, cost: u64) -> Assessment {
-        match self.set.limit(&self.view, index) {
-            Some((rule, state)) => rule.assess(&state, self.now, cost),
-            None => Assessment::Refused { retry_after: None },
-        }
-    }
-
-    #[inline]
-    fn mark(&self, index: usize) -> Mark {
-        self.set
-            .limit(&self.view, index)
-            .map_or_else(Mark::default, |(rule, state)| rule.mark(&state, self.now))
-    }
-
-    fn assess_all(&self, costs: &Costs) -> ArrayVec<AssessedLimit, MOST_LIMITS> {
-        costs
-            .iter()
-            .map(|(index, cost)| AssessedLimit {
-                index,
-                assessment: self.assess(index, cost),
-                mark: self.mark(index),
-            })
-            .collect()
-    }
-
-    #[inline]
-    fn admit(&self, costs: &Costs, owner: u64, free: FreeHold) -> Result<Decision, Error> {
-        let view = &self.view;
-        let mut transaction = view.journal.begin();
+    fn assess_all(&self, costs: &Costs, decision: &mut Decision) {
+        decision.decided.clear();
         for (index, cost) in costs.iter() {
-            let Some((rule, state)) = self.set.limit(view, index) else {
+            let Some(limit) = self.set.limits.get(index) else {
                 continue;
             };
-            rule.charge(
-                &mut JournalledState {
-                    words: state.0,
-                    transaction: &mut transaction,
-                },
-                self.now,
-                cost,
-            );
-            if let Some(counters) = view.counters.get(index) {
-                transaction.add(&counters.admitted, 1);
-                transaction.add(&counters.taken, cost);
-            }
-        }
-        let hold = self.take_hold(&mut transaction, free, owner, |limit| {
-            if costs.limits & (1 << limit) == 0 {
-                0
-            } else {
-                costs.amounts.get(limit).copied().unwrap_or(0)
-            }
-        });
-        if hold.is_some() {
-            self.raise_high_water(&mut transaction);
-        }
-        transaction.add(&view.control.admitted, 1);
-        transaction
-            .commit()
-            .map_err(|overflow| self.set.internal_error(overflow))?;
-        let mut limits = ArrayVec::new();
-        for (index, cost) in costs.iter() {
-            limits.push(TakenLimit {
-                index,
-                cost,
-                mark: self.mark(index),
+            let figure = match limit.assess(self.now, cost) {
+                Assessment::Admissible => 0,
+                Assessment::Refused { retry_after } => retry_after.unwrap_or(NEVER),
+            };
+            decision.decided.push(Decided {
+                mark: limit.mark(self.now),
+                figure,
             });
         }
-        Ok(Decision::Admitted(Taken { owner, hold, limits }))
     }
 
-    /// Notes the most that was held at once of each concurrency limit.
-    fn raise_high_water(&self, transaction: &mut crate::shm::journal::Transaction<'_>) {
-        for index in &self.set.held_limits {
-            let is_concurrency = self
+    /// Takes one limit after the other. Where one refuses, what was taken before it is undone, in the way in which
+    /// it would be after a death.
+    #[inline(always)]
+    fn take_all(
+        &self,
+        costs: &Costs,
+        free: Option<FreeHold>,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
+        let mut transaction = self.set.memory.journal().begin();
+        decision.decided.clear();
+        for (index, cost) in costs.iter() {
+            let taken = self
                 .set
-                .plan
                 .limits
-                .get(*index)
-                .is_some_and(|limit| limit.kind == Kind::Concurrency);
-            let (Some((_, state)), Some(counters)) =
-                (self.set.limit(&self.view, *index), self.view.counters.get(*index))
-            else {
-                continue;
+                .get(index)
+                .map(|limit| (limit, limit.take(&mut transaction, self.now, cost)));
+            let Some((limit, Ok(mark))) = taken else {
+                drop(transaction);
+                return self.refuse(costs, decision, attempt);
             };
-            // The one word of a concurrency limit is what is in use.
-            let in_use = state.0.first().map_or(0, |word| word.load(Ordering::Relaxed));
-            if is_concurrency && in_use > counters.high_water.load(Ordering::Relaxed) {
-                transaction.store(&counters.high_water, in_use);
-            }
+            transaction.add(&limit.counters().admitted, 1);
+            transaction.add(&limit.counters().taken, cost);
+            decision.decided.push(Decided { mark, figure: cost });
+        }
+        if let Some(free) = free {
+            decision.hold = self.take_hold(&mut transaction, free, decision.owner, costs);
+        }
+        transaction.add(&self.set.memory.control().admitted, 1);
+        match transaction.commit() {
+            Ok(()) => Ok(Answer::Admitted),
+            Err(overflow) => Err(self.set.internal_error(overflow)),
         }
     }
 
-    /// Counts a refusal and works out what bound.
-    #[cold]
-    fn refuse(&self, costs: &Costs, reason: Option<RefusalReason>) -> Result<Refused, Error> {
-        let limits = self.assess_all(costs);
-        // What only somebody else can heal binds before what time heals, and of the latter the longest.
-        let binding = limits
-            .iter()
-            .filter_map(|limit| match limit.assessment {
-                Assessment::Admissible => None,
-                Assessment::Refused { retry_after } => Some((limit.index, retry_after)),
-            })
-            .reduce(|first, second| match (first.1, second.1) {
-                (None, _) => first,
-                (_, None) => second,
-                (Some(one), Some(other)) if other > one => second,
-                _ => first,
-            });
-        let reason = reason.unwrap_or_else(|| match binding.map(|(index, _)| self.kind(index)) {
-            Some(Kind::Concurrency) => RefusalReason::Concurrency,
-            Some(Kind::Budget) => RefusalReason::Budget,
-            _ => RefusalReason::Rate,
-        });
-        let mut transaction = self.view.journal.begin();
+    /// Counts a refusal.
+    #[inline(never)]
+    fn refuse(&self, costs: &Costs, decision: &mut Decision, attempt: Attempt) -> Result<Answer, Box<Error>> {
+        self.set.refuse_the_impossible(costs)?;
+        self.assess_all(costs, decision);
+        let reason = self.set.refusal_reason(decision);
+        let by_holders = matches!(reason, RefusalReason::Concurrency | RefusalReason::TableFull);
+        if by_holders && attempt == Attempt::First && self.set.reclaim_is_due() {
+            return Ok(Answer::WorthALook);
+        }
+        let mut transaction = self.set.memory.journal().begin();
         transaction.add(self.refusal_counter(reason), 1);
-        for limit in &limits {
-            if let (Assessment::Refused { .. }, Some(counters)) =
-                (limit.assessment, self.view.counters.get(limit.index))
-            {
-                transaction.add(&counters.refused, 1);
+        for (index, decided) in decision.iter() {
+            if let (1.., Some(limit)) = (decided.figure, self.set.limits.get(index)) {
+                transaction.add(&limit.counters().refused, 1);
             }
         }
-        transaction
-            .commit()
-            .map_err(|overflow| self.set.internal_error(overflow))?;
-        Ok(Refused {
-            reason,
-            binding: binding.map(|(index, _)| index),
-            retry_after: binding.and_then(|(_, retry_after)| retry_after),
-            limits,
-        })
-    }
-
-    fn kind(&self, index: usize) -> Kind {
-        self.set
-            .plan
-            .limits
-            .get(index)
-            .map_or(Kind::Rate, |limit| limit.kind)
+        match transaction.commit() {
+            Ok(()) => Ok(Answer::Refused),
+            Err(overflow) => Err(self.set.internal_error(overflow)),
+        }
     }
 
     fn refusal_counter(&self, reason: RefusalReason) -> &AtomicU64 {
-        let control = self.view.control;
+        let control = self.set.memory.control();
         match reason {
             RefusalReason::Rate => &control.refused_rate,
             RefusalReason::Concurrency => &control.refused_concurrency,
             RefusalReason::Budget => &control.refused_budget,
             RefusalReason::TableFull => &control.refused_table_full,
         }
+    }
+
+    /// Takes the free hold that was found, with an amount for each held limit, and notes the most held at once.
+    fn take_hold(
+        &self,
+        transaction: &mut Transaction<'_>,
+        free: FreeHold,
+        owner: u64,
+        costs: &Costs,
+    ) -> Option<HoldReference> {
+        let hold = self.fill_hold(transaction, free, owner, |limit| {
+            if costs.limits.contains(limit) {
+                costs.amounts[limit % MOST_LIMITS]
+            } else {
+                0
+            }
+        })?;
+        for limit in self.set.held_limits() {
+            if let Some(in_use) = limit.in_use() {
+                transaction.raise(&limit.counters().high_water, in_use.load(Ordering::Relaxed));
+            }
+        }
+        Some(hold)
     }
 }

@@ -1,17 +1,18 @@
 //! The table of holds: what permits hold and who owns them. The one truth from which everything else can be counted
 //! again.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 
+use super::memory::SetMemory;
 use super::segment::LockedSet;
-use super::view::{JournalledState, SetView};
 use crate::shm::journal::Transaction;
 
-/// The hold of one permit. The serial number tells a later hold in the same place from it.
+/// The hold of one permit. The serial number, which is never zero, tells a later hold in the same place from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HoldReference {
     pub(crate) index: u64,
-    pub(crate) serial: u64,
+    pub(crate) serial: NonZeroU64,
 }
 
 /// Where a new hold would go.
@@ -27,24 +28,23 @@ pub(crate) enum FreeHold {
     Damaged,
 }
 
-impl SetView<'_> {
+impl SetMemory {
     #[inline]
     pub(crate) fn find_free_hold(&self) -> FreeHold {
-        match self.control.free_hold.load(Ordering::Relaxed).checked_sub(1) {
+        let control = self.control();
+        match control.free_hold.load(Ordering::Relaxed).checked_sub(1) {
             Some(index) => match self.hold(index) {
-                Some((hold, _)) if hold.owner.load(Ordering::Relaxed) == 0 => FreeHold::Returned {
+                Some(hold) if !hold.is_taken() => FreeHold::Returned {
                     index,
-                    next: hold.next_free.load(Ordering::Relaxed),
+                    next: hold.next_free().load(Ordering::Relaxed),
                 },
                 _ => FreeHold::Damaged,
             },
             None => {
-                let index = self.control.untouched_hold.load(Ordering::Relaxed);
+                let index = control.untouched_hold.load(Ordering::Relaxed);
                 match self.hold(index) {
                     None if index == self.hold_capacity() => FreeHold::None,
-                    Some((hold, _)) if hold.owner.load(Ordering::Relaxed) == 0 => {
-                        FreeHold::Untouched { index }
-                    }
+                    Some(hold) if !hold.is_taken() => FreeHold::Untouched { index },
                     _ => FreeHold::Damaged,
                 }
             }
@@ -53,15 +53,15 @@ impl SetView<'_> {
 }
 
 impl LockedSet<'_> {
-    /// Takes the free hold that [`SetView::find_free_hold`] found, with an amount for each held limit.
-    pub(crate) fn take_hold(
+    /// Takes the free hold that [`SetMemory::find_free_hold`] found, with an amount for each held limit.
+    pub(crate) fn fill_hold(
         &self,
         transaction: &mut Transaction<'_>,
         free: FreeHold,
         owner: u64,
         amount_of: impl Fn(usize) -> u64,
     ) -> Option<HoldReference> {
-        let control = self.view.control;
+        let control = self.set.memory.control();
         let index = match free {
             FreeHold::Returned { index, next } => {
                 transaction.store(&control.free_hold, next);
@@ -73,58 +73,48 @@ impl LockedSet<'_> {
             }
             FreeHold::None | FreeHold::Damaged => return None,
         };
-        let (hold, amounts) = self.view.hold(index)?;
-        let serial = control.hold_serial.load(Ordering::Relaxed).wrapping_add(1);
-        transaction.store(&control.hold_serial, serial);
-        transaction.store(&hold.owner, owner);
-        transaction.store(&hold.serial, serial);
-        transaction.store(&hold.taken_at, self.now.monotonic);
-        for (word, limit) in amounts.iter().zip(&self.set.held_limits) {
+        let hold = self.set.memory.hold(index)?;
+        let latest = control.hold_serial.load(Ordering::Relaxed);
+        let serial = NonZeroU64::new(latest.wrapping_add(1)).unwrap_or(NonZeroU64::MIN);
+        transaction.store(&control.hold_serial, serial.get());
+        transaction.store(hold.owner(), owner);
+        transaction.store(hold.serial(), serial.get());
+        transaction.store(hold.taken_at(), self.now.monotonic);
+        for (word, limit) in hold.amounts().iter().zip(&self.set.held_indexes) {
             transaction.store(word, amount_of(*limit));
         }
         let active = control.active.load(Ordering::Relaxed).saturating_add(1);
         transaction.store(&control.active, active);
-        if active > control.active_high_water.load(Ordering::Relaxed) {
-            transaction.store(&control.active_high_water, active);
-        }
+        transaction.raise(&control.active_high_water, active);
         Some(HoldReference { index, serial })
     }
 
     /// Whether a permit's hold still is its own.
     pub(crate) fn owns(&self, reference: HoldReference, owner: u64) -> bool {
-        self.view.hold(reference.index).is_some_and(|(hold, _)| {
-            hold.owner.load(Ordering::Relaxed) == owner
-                && hold.serial.load(Ordering::Relaxed) == reference.serial
+        self.set.memory.hold(reference.index).is_some_and(|hold| {
+            hold.owner().load(Ordering::Relaxed) == owner
+                && hold.serial().load(Ordering::Relaxed) == reference.serial.get()
         })
     }
 
     /// Frees a hold and gives its concurrency back. With `owner_died`, also what is refunded on death; answers
     /// whether there was anything at the index.
     pub(crate) fn free_hold(&self, transaction: &mut Transaction<'_>, index: u64, owner_died: bool) -> bool {
-        let Some((hold, amounts)) = self.view.hold(index) else {
+        let Some(hold) = self.set.memory.hold(index) else {
             return false;
         };
-        let control = self.view.control;
-        for (word, limit) in amounts.iter().zip(&self.set.held_limits) {
+        let control = self.set.memory.control();
+        for (word, limit) in hold.amounts().iter().zip(self.set.held_limits()) {
             let amount = word.load(Ordering::Relaxed);
-            let Some((rule, state)) = self.set.limit(&self.view, *limit) else {
-                continue;
-            };
-            let mut state = JournalledState {
-                words: state.0,
-                transaction: &mut *transaction,
-            };
-            rule.give_back(&mut state, amount);
+            limit.give_back(transaction, amount);
             if owner_died {
-                rule.refund(&mut state, self.now, amount);
-                if let Some(counters) = self.view.counters.get(*limit) {
-                    transaction.add(&counters.reclaimed, amount);
-                }
+                limit.refund(transaction, self.now, amount);
+                transaction.add(&limit.counters().reclaimed, amount);
             }
             transaction.store(word, 0);
         }
-        transaction.store(&hold.owner, 0);
-        transaction.store(&hold.next_free, control.free_hold.load(Ordering::Relaxed));
+        transaction.store(hold.owner(), 0);
+        transaction.store(hold.next_free(), control.free_hold.load(Ordering::Relaxed));
         transaction.store(&control.free_hold, index + 1);
         transaction.subtract(&control.active, 1);
         true

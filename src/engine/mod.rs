@@ -2,6 +2,8 @@
 
 mod acquire;
 mod hold;
+mod limit_engine;
+mod memory;
 mod observe;
 pub(crate) mod plan;
 mod reclaim;
@@ -9,13 +11,11 @@ mod recover;
 mod reset;
 mod segment;
 mod settle;
-mod view;
 
 pub use acquire::RefusalReason;
-pub(crate) use acquire::{AssessedLimit, Costs, Decision, Refused, Taken};
-pub(crate) use observe::{ObservedHold, SetObservation, observe};
+pub(crate) use acquire::{Costs, Decided, Decision, LimitMask, NEVER, Stage};
+pub(crate) use observe::{ObservedHold, observe};
 pub use recover::Repairs;
 pub(crate) use reset::ResetScope;
 pub(crate) use segment::{SegmentEngine, SetEngine};
-pub(crate) use settle::{Released, SettledLimit};
-pub(crate) use view::SetView;
+pub(crate) use settle::{Released, SettledLimit, SettledLimits};

@@ -1,10 +1,10 @@
 //! Looking at a set without its lock: a copy that is consistent, or says that it is not.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use super::segment::SetEngine;
-use super::view::SetView;
 use crate::limit::Now;
 use crate::shm::journal::JournalState;
 use crate::shm::region::{OutOfRegion, Region};
@@ -16,7 +16,7 @@ const ATTEMPTS: usize = 100;
 /// A copy of a set, in private memory of the same layout.
 #[derive(Debug)]
 pub(crate) struct SetObservation {
-    copy: Region,
+    pub(crate) copy: SetEngine,
     /// The set changed during every attempt: the parts may not belong together.
     pub(crate) torn: bool,
     pub(crate) lock: LockWord,
@@ -24,42 +24,22 @@ pub(crate) struct SetObservation {
 
 /// Copies a set. Never locks, never writes to `region`.
 pub(crate) fn observe(region: &Region, set: &SetEngine) -> io::Result<SetObservation> {
-    let copy = Region::private(region.size())?;
-    let view = SetView::new(region, &set.geometry).map_err(outside)?;
-    let lock = view.control.lock.word();
-    for _ in 0..ATTEMPTS {
-        let Some(sequence) = view.journal.sequence_if_idle() else {
-            std::hint::spin_loop();
-            continue;
-        };
-        copy_set(region, &copy, set).map_err(outside)?;
-        if view.journal.unchanged_since(sequence) {
-            return Ok(SetObservation {
-                copy,
-                torn: false,
-                lock,
-            });
-        }
+    let target = Arc::new(Region::private(region.size())?);
+    let lock = set.memory.control().lock.word();
+    let torn = !(0..ATTEMPTS).any(|_| copy_consistently(region, &target, set).unwrap_or(false));
+    if torn {
+        fence(Ordering::Acquire);
+        copy_set(region, &target, set).map_err(outside)?;
     }
-    fence(Ordering::Acquire);
-    copy_set(region, &copy, set).map_err(outside)?;
-    Ok(SetObservation {
-        copy,
-        torn: true,
-        lock,
-    })
+    let copy = SetEngine::new(&target, set.geometry, set.plan.clone()).map_err(outside)?;
+    Ok(SetObservation { copy, torn, lock })
 }
 
 impl SetObservation {
-    /// The copied set.
-    pub(crate) fn view<'a>(&'a self, set: &'a SetEngine) -> io::Result<SetView<'a>> {
-        SetView::new(&self.copy, &set.geometry).map_err(outside)
-    }
-
     /// How many words an operation that has not come to an end has changed; `None` where a reset is under way or
     /// the journal is damaged.
-    pub(crate) fn words_in_flight(view: &SetView<'_>) -> Option<usize> {
-        match view.journal.state() {
+    pub(crate) fn words_in_flight(&self) -> Option<usize> {
+        match self.copy.memory.journal().state() {
             JournalState::Idle => Some(0),
             JournalState::Undo(count) => Some(count),
             JournalState::Reset | JournalState::Damaged(_) => None,
@@ -67,12 +47,34 @@ impl SetObservation {
     }
 
     /// An instant for looking at the copy: never before its latest change.
-    pub(crate) fn instant(view: &SetView<'_>, now: Now) -> Now {
-        let last_seen = view.control.last_seen.load(Ordering::Relaxed);
+    pub(crate) fn instant(&self, now: Now) -> Now {
+        let last_seen = self.copy.memory.control().last_seen.load(Ordering::Relaxed);
         Now {
             monotonic: now.monotonic.max(last_seen),
             ..now
         }
+    }
+
+    /// The holds in use.
+    pub(crate) fn holds(&self) -> Vec<ObservedHold> {
+        let memory = &self.copy.memory;
+        (0..memory.touched_holds())
+            .filter_map(|index| Some((index, memory.hold(index)?)))
+            .filter(|(_, hold)| hold.is_taken())
+            .map(|(index, hold)| ObservedHold {
+                index,
+                owner: hold.owner().load(Ordering::Relaxed),
+                serial: hold.serial().load(Ordering::Relaxed),
+                taken_at: hold.taken_at().load(Ordering::Relaxed),
+                amounts: self
+                    .copy
+                    .held_indexes
+                    .iter()
+                    .zip(hold.amounts())
+                    .map(|(limit, amount)| (*limit, amount.load(Ordering::Relaxed)))
+                    .collect(),
+            })
+            .collect()
     }
 }
 
@@ -87,37 +89,26 @@ pub(crate) struct ObservedHold {
     pub(crate) amounts: Vec<(usize, u64)>,
 }
 
-impl SetEngine {
-    /// The holds in use of a copied set.
-    pub(crate) fn observed_holds(&self, view: &SetView<'_>) -> Vec<ObservedHold> {
-        (0..view.touched_holds())
-            .filter_map(|index| Some((index, view.hold(index)?)))
-            .filter(|(_, (hold, _))| hold.owner.load(Ordering::Relaxed) != 0)
-            .map(|(index, (hold, amounts))| ObservedHold {
-                index,
-                owner: hold.owner.load(Ordering::Relaxed),
-                serial: hold.serial.load(Ordering::Relaxed),
-                taken_at: hold.taken_at.load(Ordering::Relaxed),
-                amounts: self
-                    .held_limits
-                    .iter()
-                    .zip(amounts)
-                    .map(|(limit, amount)| (*limit, amount.load(Ordering::Relaxed)))
-                    .collect(),
-            })
-            .collect()
-    }
+/// Copies the set and answers whether nothing changed meanwhile.
+fn copy_consistently(region: &Region, target: &Region, set: &SetEngine) -> Result<bool, OutOfRegion> {
+    let journal = set.memory.journal();
+    let Some(sequence) = journal.sequence_if_idle() else {
+        std::hint::spin_loop();
+        return Ok(false);
+    };
+    copy_set(region, target, set)?;
+    Ok(journal.unchanged_since(sequence))
 }
 
 /// Copies the words of a set from its control to the last hold that was ever touched.
-fn copy_set(region: &Region, copy: &Region, set: &SetEngine) -> Result<(), OutOfRegion> {
+fn copy_set(region: &Region, target: &Region, set: &SetEngine) -> Result<(), OutOfRegion> {
     let geometry = &set.geometry;
-    let touched = SetView::new(region, geometry)?.touched_holds();
+    let touched = set.memory.touched_holds();
     let size = geometry.holds_offset + touched * geometry.hold_stride - geometry.control_offset;
     let from = region.words(geometry.control_offset, size / 8)?;
-    let to = copy.words(geometry.control_offset, size / 8)?;
-    for (source, target) in from.iter().zip(to) {
-        target.store(source.load(Ordering::Relaxed), Ordering::Relaxed);
+    let to = target.words(geometry.control_offset, size / 8)?;
+    for (source, copy) in from.iter().zip(to) {
+        copy.store(source.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     Ok(())
 }

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use super::segment::{SegmentEngine, SetEngine};
-use crate::clock::boot_nanos;
 use crate::error::Error;
+use crate::shm::clock::boot_nanos;
 use crate::shm::participant::ParticipantId;
 
 /// The shortest time between two looks for the dead by one process.
@@ -20,10 +20,17 @@ const SHARE_OF_TIME: u64 = 20;
 /// Holds given back under one hold of the lock.
 const BATCH: usize = 64;
 
+impl SetEngine {
+    /// Whether this process may look for dead holders again.
+    pub(crate) fn reclaim_is_due(&self) -> bool {
+        boot_nanos() >= self.next_probe.load(Ordering::Relaxed)
+    }
+}
+
 impl SegmentEngine {
     /// Looks for dead holders, unless this process did so a moment ago; answers how many holds were given back.
     #[cold]
-    pub(crate) fn reclaim_if_due(&self, set: &SetEngine) -> Result<u64, Error> {
+    pub(crate) fn reclaim_if_due(&self, set: &SetEngine) -> Result<u64, Box<Error>> {
         let started = boot_nanos();
         let due = set.next_probe.load(Ordering::Relaxed);
         // One thread looks; the others take its result as theirs.
@@ -53,12 +60,11 @@ impl SegmentEngine {
     }
 
     /// Gives back every hold of the set whose owner is dead; answers how many.
-    pub(crate) fn reclaim(&self, set: &SetEngine) -> Result<u64, Error> {
+    pub(crate) fn reclaim(&self, set: &SetEngine) -> Result<u64, Box<Error>> {
         self.membership.keep_token();
-        let view = self.view(set)?;
-        let owners: HashSet<u64> = (0..view.touched_holds())
-            .filter_map(|index| view.hold(index))
-            .map(|(hold, _)| hold.owner.load(Ordering::Relaxed))
+        let owners: HashSet<u64> = (0..set.memory.touched_holds())
+            .filter_map(|index| set.memory.hold(index))
+            .map(|hold| hold.owner().load(Ordering::Relaxed))
             .filter(|owner| *owner != 0)
             .collect();
         let mut reclaimed = 0;
@@ -72,17 +78,18 @@ impl SegmentEngine {
         Ok(reclaimed)
     }
 
-    fn reclaim_from(&self, set: &SetEngine, owner: u64) -> Result<u64, Error> {
+    fn reclaim_from(&self, set: &SetEngine, owner: u64) -> Result<u64, Box<Error>> {
+        let is_theirs = |index: &u64| {
+            set.memory
+                .hold(*index)
+                .is_some_and(|hold| hold.owner().load(Ordering::Relaxed) == owner)
+        };
         let mut reclaimed = 0;
         let mut next = 0;
         loop {
             // Looked up without the lock, in portions; each is looked at again under it.
-            let view = self.view(set)?;
-            let found: Vec<u64> = (next..view.touched_holds())
-                .filter(|index| {
-                    view.hold(*index)
-                        .is_some_and(|(hold, _)| hold.owner.load(Ordering::Relaxed) == owner)
-                })
+            let found: Vec<u64> = (next..set.memory.touched_holds())
+                .filter(is_theirs)
                 .take(BATCH)
                 .collect();
             let Some(last) = found.last() else {
@@ -90,17 +97,10 @@ impl SegmentEngine {
             };
             next = last + 1;
             let locked = self.lock(set)?;
-            for index in found {
-                let is_theirs = locked
-                    .view
-                    .hold(index)
-                    .is_some_and(|(hold, _)| hold.owner.load(Ordering::Relaxed) == owner);
-                if !is_theirs {
-                    continue;
-                }
-                let mut transaction = locked.view.journal.begin();
+            for index in found.into_iter().filter(is_theirs) {
+                let mut transaction = set.memory.journal().begin();
                 locked.free_hold(&mut transaction, index, true);
-                transaction.add(&locked.view.control.reclaimed, 1);
+                transaction.add(&set.memory.control().reclaimed, 1);
                 transaction
                     .commit()
                     .map_err(|overflow| set.internal_error(overflow))?;

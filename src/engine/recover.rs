@@ -4,9 +4,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::plan::Kind;
+use super::memory::HoldPlace;
 use super::segment::{SegmentEngine, SetEngine};
-use super::view::SetView;
 use crate::error::Error;
 use crate::shm::journal::JournalState;
 
@@ -35,27 +34,32 @@ pub struct Repairs {
 impl SegmentEngine {
     /// Sets right what a dead owner left. The caller holds the lock.
     #[cold]
-    pub(crate) fn recover(&self, set: &SetEngine, view: &SetView<'_>, owner_died: bool) -> Repairs {
-        let control = view.control;
+    pub(crate) fn recover(&self, set: &SetEngine, owner_died: bool) -> Repairs {
+        let control = set.memory.control();
+        let journal = set.memory.journal();
         let mut repairs = Repairs {
             owner_died,
             ..Repairs::default()
         };
-        let mut journal_is_sound = true;
-        match view.journal.state() {
-            JournalState::Idle => {}
+        let journal_is_sound = match journal.state() {
+            JournalState::Idle => true,
             JournalState::Undo(count) => {
                 repairs.undone_words = count;
-                journal_is_sound = view.journal.undo(count);
+                journal.undo(count)
             }
             JournalState::Reset => {
                 repairs.finished_reset = true;
-                set.carry_out_reset(view);
+                set.carry_out_reset();
+                true
             }
-            JournalState::Damaged(_) => {
-                journal_is_sound = false;
-                view.journal.close();
-            }
+            JournalState::Damaged(_) => false,
+        };
+        if !journal_is_sound {
+            // Said before the journal is closed: whoever recovers after this recoverer's death finds it idle.
+            control.poisoned.store(POISONED_BY_JOURNAL, Ordering::Relaxed);
+        }
+        if journal.state() != JournalState::Idle {
+            journal.close();
         }
         if owner_died {
             let owner = self.membership.owner().unwrap_or(0);
@@ -65,33 +69,31 @@ impl SegmentEngine {
                 Ordering::Relaxed,
             );
         }
-        if !set.is_consistent(view) {
+        if !set.is_consistent() {
             repairs.recounted = true;
-            self.recount(set, view);
+            self.recount(set);
         }
-        if !journal_is_sound {
-            repairs.poisoned = true;
-            control.poisoned.store(POISONED_BY_JOURNAL, Ordering::Relaxed);
-        } else if !set.is_consistent(view) {
-            repairs.poisoned = true;
+        // What the journal lost is not to be forgotten over counts that can be made again.
+        if control.poisoned.load(Ordering::Relaxed) == 0 && !set.is_consistent() {
             control.poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed);
         }
+        repairs.poisoned = control.poisoned.load(Ordering::Relaxed) != 0;
         repairs
     }
 
     /// Recovers a set now: its lock, its counts, and what the dead hold. Answers what was repaired under the lock
     /// and how many holds were given back.
-    pub(crate) fn repair(&self, set: &SetEngine) -> Result<(Option<Repairs>, u64), Error> {
+    pub(crate) fn repair(&self, set: &SetEngine) -> Result<(Option<Repairs>, u64), Box<Error>> {
         let (locked, mut repairs) = self.lock_and_report(set)?;
-        let view = &locked.view;
-        if !set.is_consistent(view) {
-            self.recount(set, view);
+        let poisoned = &set.memory.control().poisoned;
+        if !set.is_consistent() {
+            self.recount(set);
             repairs.get_or_insert_default().recounted = true;
         }
-        if view.control.poisoned.load(Ordering::Relaxed) == POISONED_BY_COUNTS && set.is_consistent(view) {
-            view.control.poisoned.store(0, Ordering::Relaxed);
+        if poisoned.load(Ordering::Relaxed) == POISONED_BY_COUNTS && set.is_consistent() {
+            poisoned.store(0, Ordering::Relaxed);
         }
-        if view.control.poisoned.load(Ordering::Relaxed) != 0 {
+        if poisoned.load(Ordering::Relaxed) != 0 {
             repairs.get_or_insert_default().poisoned = true;
             return Ok((repairs, 0));
         }
@@ -102,37 +104,37 @@ impl SegmentEngine {
     /// Counts everything that follows from the holds again: what is in use, how many are active, which are free.
     /// The caller holds the lock.
     #[cold]
-    pub(crate) fn recount(&self, set: &SetEngine, view: &SetView<'_>) {
-        let control = view.control;
-        let capacity = view.hold_capacity();
+    pub(crate) fn recount(&self, set: &SetEngine) {
+        let memory = &set.memory;
+        let control = memory.control();
         // The mark of the first untouched hold is damaged if it lies beyond the table, or before a hold in use.
-        let in_use = |index: &u64| {
-            view.hold(*index)
-                .is_some_and(|(hold, _)| hold.owner.load(Ordering::Relaxed) != 0)
-        };
-        let touched = (0..capacity).rev().find(in_use).map_or(0, |last| last + 1);
+        let is_taken = |index: &u64| memory.hold(*index).is_some_and(HoldPlace::is_taken);
+        let touched = (0..memory.hold_capacity())
+            .rev()
+            .find(is_taken)
+            .map_or(0, |last| last + 1);
         control.untouched_hold.store(touched, Ordering::Relaxed);
         let mut active = 0_u64;
         let mut first_free = 0;
         for index in (0..touched).rev() {
-            let Some((hold, amounts)) = view.hold(index) else {
+            let Some(hold) = memory.hold(index) else {
                 continue;
             };
-            if hold.owner.load(Ordering::Relaxed) != 0 {
+            if hold.is_taken() {
                 active += 1;
                 continue;
             }
-            for amount in amounts {
+            for amount in hold.amounts() {
                 amount.store(0, Ordering::Relaxed);
             }
-            hold.next_free.store(first_free, Ordering::Relaxed);
+            hold.next_free().store(first_free, Ordering::Relaxed);
             first_free = index + 1;
         }
         control.free_hold.store(first_free, Ordering::Relaxed);
         control.active.store(active, Ordering::Relaxed);
-        for (position, limit) in set.held_limits.iter().enumerate() {
-            if let Some(word) = set.in_use_word(view, *limit) {
-                word.store(set.held(view, position), Ordering::Relaxed);
+        for (position, limit) in set.held_limits().enumerate() {
+            if let Some(in_use) = limit.in_use() {
+                in_use.store(set.held(position), Ordering::Relaxed);
             }
         }
         control.recounts.store(
@@ -143,58 +145,49 @@ impl SegmentEngine {
 }
 
 impl SetEngine {
-    /// The word that says how much of a concurrency limit is in use.
-    fn in_use_word<'a>(
-        &'a self,
-        view: &SetView<'a>,
-        limit: usize,
-    ) -> Option<&'a std::sync::atomic::AtomicU64> {
-        let is_concurrency = self.plan.limits.get(limit)?.kind == Kind::Concurrency;
-        let (_, state) = self.limit(view, limit)?;
-        if is_concurrency { state.0.first() } else { None }
+    fn taken_holds(&self, touched: u64) -> impl Iterator<Item = HoldPlace<'_>> {
+        (0..touched)
+            .filter_map(|index| self.memory.hold(index))
+            .filter(|hold| hold.is_taken())
     }
 
     /// What all holds together hold of the limit at `position` of their amounts.
-    fn held(&self, view: &SetView<'_>, position: usize) -> u64 {
-        (0..view.touched_holds())
-            .filter_map(|index| view.hold(index))
-            .filter(|(hold, _)| hold.owner.load(Ordering::Relaxed) != 0)
-            .filter_map(|(_, amounts)| amounts.get(position))
+    fn held(&self, position: usize) -> u64 {
+        self.taken_holds(self.memory.touched_holds())
+            .filter_map(|hold| hold.amounts().get(position))
             .fold(0, |sum, amount| {
                 sum.saturating_add(amount.load(Ordering::Relaxed))
             })
     }
 
     /// Whether the counts agree with the holds. Bounded by the size of the table, whatever the links say.
-    pub(crate) fn is_consistent(&self, view: &SetView<'_>) -> bool {
-        let control = view.control;
+    pub(crate) fn is_consistent(&self) -> bool {
+        let control = self.memory.control();
         let touched = control.untouched_hold.load(Ordering::Relaxed);
-        if touched > view.hold_capacity() {
+        if touched > self.memory.hold_capacity() {
             return false;
         }
-        let owned = (0..touched)
-            .filter_map(|index| view.hold(index))
-            .filter(|(hold, _)| hold.owner.load(Ordering::Relaxed) != 0)
-            .count() as u64;
-        if control.active.load(Ordering::Relaxed) != owned {
+        let taken = self.taken_holds(touched).count() as u64;
+        if control.active.load(Ordering::Relaxed) != taken {
             return false;
         }
         let mut free = 0;
         let mut next = control.free_hold.load(Ordering::Relaxed);
         while let Some(index) = next.checked_sub(1) {
-            let Some((hold, _)) = view.hold(index) else {
+            let Some(hold) = self.memory.hold(index) else {
                 return false;
             };
             free += 1;
-            if index >= touched || free > touched || hold.owner.load(Ordering::Relaxed) != 0 {
+            if index >= touched || free > touched || hold.is_taken() {
                 return false;
             }
-            next = hold.next_free.load(Ordering::Relaxed);
+            next = hold.next_free().load(Ordering::Relaxed);
         }
-        let counts_agree = self.held_limits.iter().enumerate().all(|(position, limit)| {
-            self.in_use_word(view, *limit)
-                .is_none_or(|word| word.load(Ordering::Relaxed) == self.held(view, position))
+        let counts_agree = self.held_limits().enumerate().all(|(position, limit)| {
+            limit
+                .in_use()
+                .is_none_or(|in_use| in_use.load(Ordering::Relaxed) == self.held(position))
         });
-        owned + free == touched && counts_agree
+        taken + free == touched && counts_agree
     }
 }

@@ -6,14 +6,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::segment::{SegmentEngine, SetEngine};
-use super::view::{RepeatableState, SetView};
 use crate::error::Error;
 
 /// What a reset covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResetScope {
     /// Bit i says that limit i is replenished.
-    pub(crate) limits: u64,
+    pub(crate) limits: u32,
     pub(crate) counters: bool,
 }
 
@@ -21,12 +20,12 @@ impl ResetScope {
     const COUNTERS_BIT: u64 = 1 << 63;
 
     fn to_word(self) -> u64 {
-        self.limits | if self.counters { Self::COUNTERS_BIT } else { 0 }
+        u64::from(self.limits) | if self.counters { Self::COUNTERS_BIT } else { 0 }
     }
 
     fn from_word(word: u64) -> Self {
         Self {
-            limits: word & !Self::COUNTERS_BIT,
+            limits: word as u32,
             counters: word & Self::COUNTERS_BIT != 0,
         }
     }
@@ -34,24 +33,19 @@ impl ResetScope {
 
 impl SegmentEngine {
     /// Replenishes limits and zeroes counters.
-    pub(crate) fn reset(&self, set: &SetEngine, scope: ResetScope) -> Result<(), Error> {
-        let (locked, _) = self.lock_and_report(set)?;
-        let poisoned = &locked.view.control.poisoned;
+    pub(crate) fn reset(&self, set: &SetEngine, scope: ResetScope) -> Result<(), Box<Error>> {
+        let (_locked, _) = self.lock_and_report(set)?;
+        let control = set.memory.control();
+        let poisoned = &control.poisoned;
         if poisoned.load(Ordering::Relaxed) != 0 && scope.limits != set.all_limits() {
-            return Err(Error::Poisoned {
-                set: set.plan.name.clone(),
-            });
+            return Err(set.poisoned());
         }
-        locked
-            .view
-            .control
-            .reset_scope
-            .store(scope.to_word(), Ordering::Relaxed);
-        locked.view.journal.mark_reset();
-        set.carry_out_reset(&locked.view);
+        control.reset_scope.store(scope.to_word(), Ordering::Relaxed);
+        set.memory.journal().mark_reset();
+        set.carry_out_reset();
         if poisoned.load(Ordering::Relaxed) != 0 {
-            self.recount(set, &locked.view);
-            if set.is_consistent(&locked.view) {
+            self.recount(set);
+            if set.is_consistent() {
                 poisoned.store(0, Ordering::Relaxed);
             }
         }
@@ -61,28 +55,25 @@ impl SegmentEngine {
 
 impl SetEngine {
     /// Carries a reset that was begun to its end. The caller holds the lock.
-    pub(crate) fn carry_out_reset(&self, view: &SetView<'_>) {
-        let scope = ResetScope::from_word(view.control.reset_scope.load(Ordering::Relaxed));
-        for index in 0..self.plan.limits.len() {
-            if scope.limits & (1 << index) == 0 {
-                continue;
-            }
-            if let Some((rule, state)) = self.limit(view, index) {
-                rule.reset(&mut RepeatableState(state.0));
+    pub(crate) fn carry_out_reset(&self) {
+        let scope = ResetScope::from_word(self.memory.control().reset_scope.load(Ordering::Relaxed));
+        for (index, limit) in self.limits.iter().enumerate() {
+            if scope.limits & (1 << index) != 0 {
+                limit.reset();
             }
         }
         if scope.counters {
-            for word in counter_words(view) {
+            for word in counter_words(self) {
                 word.store(0, Ordering::Relaxed);
             }
         }
-        view.journal.close();
+        self.memory.journal().close();
     }
 }
 
 /// Every word that only counts.
-fn counter_words<'a>(view: &SetView<'a>) -> impl Iterator<Item = &'a AtomicU64> {
-    let control = view.control;
+fn counter_words(set: &SetEngine) -> impl Iterator<Item = &AtomicU64> {
+    let control = set.memory.control();
     let of_set = [
         &control.admitted,
         &control.refused_rate,
@@ -96,7 +87,8 @@ fn counter_words<'a>(view: &SetView<'a>) -> impl Iterator<Item = &'a AtomicU64> 
         &control.unknown_names,
         &control.active_high_water,
     ];
-    let of_limits = view.counters.iter().flat_map(|counters| {
+    let of_limits = set.limits.iter().flat_map(|limit| {
+        let counters = limit.counters();
         [
             &counters.admitted,
             &counters.taken,

@@ -1,6 +1,5 @@
 //! An attached segment: its sets, and the one way to take a set's lock.
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,30 +7,33 @@ use std::time::Duration;
 
 use raw_sync::Timeout;
 
+use super::limit_engine::LimitEngine;
+use super::memory::SetMemory;
 use super::plan::{Kind, SetPlan};
 use super::recover::Repairs;
-use super::view::{SetView, StateWords};
-use crate::clock::{boot_nanos, utc_nanos};
 use crate::error::Error;
-use crate::limit::{Now, Rule};
+use crate::limit::Now;
 use crate::shm::attach::{Attached, damaged};
+use crate::shm::clock::{boot_nanos, utc_nanos};
 use crate::shm::geometry::{SetGeometry, SetShape};
 use crate::shm::host::process_of_thread;
 use crate::shm::journal::{JournalOverflow, JournalState};
-use crate::shm::layout::{Header, MOST_LIMITS};
+use crate::shm::layout::{Header, LimitCounters, MOST_LIMITS};
 use crate::shm::participant::Membership;
-use crate::shm::region::Region;
+use crate::shm::region::{Kept, OutOfRegion, Region};
 use crate::shm::robust_mutex::{Guard, LockError};
 
-/// A set of an attached segment: how it decides, and where it lies.
+/// A set of an attached segment, or a copy of one: how it decides, and where it lies.
 #[derive(Debug)]
 pub(crate) struct SetEngine {
     pub(crate) plan: SetPlan,
     pub(crate) geometry: SetGeometry,
-    /// Which of the set's state words each limit has.
-    state_ranges: Vec<Range<usize>>,
+    pub(crate) memory: SetMemory,
+    pub(crate) limits: Vec<LimitEngine>,
     /// For each word of a hold's amounts, the limit it belongs to.
-    pub(crate) held_limits: Vec<usize>,
+    pub(crate) held_indexes: Vec<usize>,
+    /// The same limits as a bit mask.
+    pub(crate) held_mask: u32,
     /// The first limit without a default cost.
     pub(crate) first_rate: Option<usize>,
     reads_utc: bool,
@@ -44,6 +46,7 @@ pub(crate) struct SetEngine {
 pub(crate) struct SegmentEngine {
     path: PathBuf,
     region: Arc<Region>,
+    header: Kept<Header>,
     pub(crate) membership: Membership,
     clock_offset: u64,
     lock_patience: Duration,
@@ -52,10 +55,22 @@ pub(crate) struct SegmentEngine {
 
 /// A set whose lock is held.
 pub(crate) struct LockedSet<'a> {
-    pub(crate) view: SetView<'a>,
     pub(crate) set: &'a SetEngine,
     pub(crate) now: Now,
-    _guard: Guard<'a>,
+    guard: Guard<'a>,
+}
+
+impl LockedSet<'_> {
+    /// Whether an operation was begun and not ended by whoever had the lock before.
+    #[inline]
+    fn was_left_unfinished(&self) -> bool {
+        self.guard.owner_died() || self.set.memory.journal().state() != JournalState::Idle
+    }
+
+    #[inline]
+    fn needs_attention(&self) -> bool {
+        self.was_left_unfinished() || self.set.memory.control().poisoned.load(Ordering::Relaxed) != 0
+    }
 }
 
 impl SetPlan {
@@ -86,29 +101,39 @@ impl SetPlan {
 }
 
 impl SetEngine {
-    pub(crate) fn new(plan: SetPlan, geometry: SetGeometry) -> Self {
-        let mut start = 0;
-        let state_ranges = plan
-            .limits
-            .iter()
-            .map(|limit| {
-                let range = start..start + limit.rule.state_words();
-                start = range.end;
-                range
-            })
-            .collect();
-        let reads_utc = plan.limits.iter().any(|limit| limit.rule.reads_utc());
-        let held_limits = plan.held_limits();
-        let first_rate = plan.limits.iter().position(|limit| limit.kind == Kind::Rate);
-        Self {
-            plan,
-            geometry,
-            state_ranges,
-            held_limits,
-            first_rate,
-            reads_utc,
-            next_probe: AtomicU64::new(0),
+    pub(crate) fn new(
+        region: &Arc<Region>,
+        geometry: SetGeometry,
+        plan: SetPlan,
+    ) -> Result<Self, OutOfRegion> {
+        let mut state_offset = geometry.state_offset;
+        let mut counters_offset = geometry.counters_offset;
+        let mut limits = Vec::with_capacity(plan.limits.len());
+        for limit in &plan.limits {
+            limits.push(LimitEngine::locate(region, limit, state_offset, counters_offset)?);
+            state_offset += 8 * limit.rule.state_words() as u64;
+            counters_offset += size_of::<LimitCounters>() as u64;
         }
+        let held_indexes = plan.held_limits();
+        Ok(Self {
+            memory: SetMemory::locate(region, &geometry)?,
+            held_mask: held_indexes.iter().fold(0, |mask, index| mask | 1 << index),
+            held_indexes,
+            first_rate: limits.iter().position(|limit| limit.kind == Kind::Rate),
+            reads_utc: limits.iter().any(|limit| limit.rule.reads_utc()),
+            next_probe: AtomicU64::new(0),
+            limits,
+            geometry,
+            plan,
+        })
+    }
+
+    /// The limits that give back, in the order of a hold's amounts.
+    #[inline]
+    pub(crate) fn held_limits(&self) -> impl Iterator<Item = &LimitEngine> {
+        self.held_indexes
+            .iter()
+            .filter_map(|index| self.limits.get(*index))
     }
 
     /// The name of a limit.
@@ -119,52 +144,58 @@ impl SetEngine {
             .map_or_else(String::new, |limit| limit.name.clone())
     }
 
-    /// The rule of a limit and its state words.
-    #[inline]
-    pub(crate) fn limit<'a>(
-        &'a self,
-        view: &SetView<'a>,
-        index: usize,
-    ) -> Option<(&'a Rule, StateWords<'a>)> {
-        let words = view.state.get(self.state_ranges.get(index)?.clone())?;
-        Some((&self.plan.limits.get(index)?.rule, StateWords(words)))
-    }
-
     /// The bit mask of all limits.
-    pub(crate) fn all_limits(&self) -> u64 {
+    pub(crate) fn all_limits(&self) -> u32 {
         debug_assert!(self.plan.limits.len() <= MOST_LIMITS);
         (1 << self.plan.limits.len()) - 1
     }
 
-    pub(crate) fn internal_error(&self, _: JournalOverflow) -> Error {
-        Error::Internal {
+    #[cold]
+    pub(crate) fn poisoned(&self) -> Box<Error> {
+        Box::new(Error::Poisoned {
+            set: self.plan.name.clone(),
+        })
+    }
+
+    #[cold]
+    pub(crate) fn internal_error(&self, _: JournalOverflow) -> Box<Error> {
+        Box::new(Error::Internal {
             set: self.plan.name.clone(),
             what: "an operation changed more words than its journal holds",
-        }
+        })
     }
 }
 
 impl SegmentEngine {
     /// Puts the compiled sets onto an attached segment. Their shapes have been compared with its directory.
-    pub(crate) fn new(path: &Path, attached: Attached, plans: Vec<SetPlan>, lock_patience: Duration) -> Self {
+    pub(crate) fn new(
+        path: &Path,
+        attached: Attached,
+        plans: Vec<SetPlan>,
+        lock_patience: Duration,
+    ) -> Result<Self, Error> {
         let Attached {
             verified,
             membership,
             clock_offset,
         } = attached;
+        let region = verified.region;
+        let outside = |place| damaged(path, place);
         let sets = plans
             .into_iter()
-            .zip(&verified.geometry.sets)
-            .map(|(plan, geometry)| SetEngine::new(plan, *geometry))
-            .collect();
-        Self {
+            .zip(verified.geometry.sets)
+            .map(|(plan, geometry)| SetEngine::new(&region, geometry, plan))
+            .collect::<Result<_, _>>()
+            .map_err(outside)?;
+        Ok(Self {
             path: path.to_owned(),
-            region: verified.region,
+            header: region.keep_records(0, 1).map_err(outside)?,
+            region,
             membership,
             clock_offset,
             lock_patience,
             sets,
-        }
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -183,80 +214,113 @@ impl SegmentEngine {
         self.clock_offset
     }
 
-    pub(crate) fn header(&self) -> Result<&Header, Error> {
-        self.region.record(0).map_err(|place| damaged(&self.path, place))
-    }
-
     /// Marks the segment as no longer to be used; every later operation of any process says so.
-    pub(crate) fn retire(&self) -> Result<(), Error> {
-        self.header()?.retired.store(1, Ordering::Release);
-        Ok(())
-    }
-
-    pub(crate) fn view<'a>(&'a self, set: &'a SetEngine) -> Result<SetView<'a>, Error> {
-        SetView::new(&self.region, &set.geometry).map_err(|place| damaged(&self.path, place))
+    pub(crate) fn retire(&self) {
+        self.header[0].retired.store(1, Ordering::Release);
     }
 
     /// Takes the set's lock, first setting right what a dead owner left behind.
+    ///
+    /// The clock is read before the lock is taken, so that it is not part of the critical section.
+    #[inline(always)]
+    pub(crate) fn lock<'a>(&'a self, set: &'a SetEngine) -> Result<LockedSet<'a>, Box<Error>> {
+        let now = self.now(set);
+        self.lock_at(set, now)
+    }
+
+    /// As [`lock`](Self::lock), for what does not depend on time: the clock is not read, and the instant is the
+    /// latest at which the set was changed.
     #[inline]
-    pub(crate) fn lock<'a>(&'a self, set: &'a SetEngine) -> Result<LockedSet<'a>, Error> {
-        let (locked, _) = self.lock_and_report(set)?;
-        if locked.view.control.poisoned.load(Ordering::Relaxed) != 0 {
-            return Err(Error::Poisoned {
-                set: set.plan.name.clone(),
-            });
+    pub(crate) fn lock_timeless<'a>(&'a self, set: &'a SetEngine) -> Result<LockedSet<'a>, Box<Error>> {
+        self.lock_at(set, Now { monotonic: 0, utc: 0 })
+    }
+
+    #[inline(always)]
+    fn lock_at<'a>(&'a self, set: &'a SetEngine, now: Now) -> Result<LockedSet<'a>, Box<Error>> {
+        let locked = self.lock_as_it_is(set, now)?;
+        if locked.needs_attention() {
+            self.attend(&locked)?;
         }
         Ok(locked)
     }
 
     /// As [`lock`](Self::lock), but takes poisoned sets as well, and says what had to be repaired.
-    #[inline]
     pub(crate) fn lock_and_report<'a>(
         &'a self,
         set: &'a SetEngine,
-    ) -> Result<(LockedSet<'a>, Option<Repairs>), Error> {
-        if self.header()?.retired.load(Ordering::Relaxed) != 0 {
-            return Err(Error::Retired {
-                path: self.path.clone(),
-            });
-        }
-        let view = self.view(set)?;
-        // Read before the lock is taken, so that the system's clock is not part of the critical section.
-        let mut now = Now {
-            monotonic: boot_nanos().wrapping_add(self.clock_offset),
-            utc: if set.reads_utc { utc_nanos() } else { 0 },
-        };
-        let guard = match view.control.lock.lock(Timeout::Val(self.lock_patience)) {
-            Ok(guard) => guard,
-            Err(error) => return Err(self.lock_failure(set, error)),
-        };
-        let repairs = if guard.owner_died() || view.journal.state() != JournalState::Idle {
-            Some(self.recover(set, &view, guard.owner_died()))
-        } else {
-            None
-        };
-        // Another process may have read a later time and been here first: within a set time never runs backwards.
-        let last_seen = view.control.last_seen.load(Ordering::Relaxed);
-        if now.monotonic > last_seen {
-            view.control.last_seen.store(now.monotonic, Ordering::Relaxed);
-        } else {
-            now.monotonic = last_seen;
-        }
-        Ok((
-            LockedSet {
-                view,
-                set,
-                now,
-                _guard: guard,
-            },
-            repairs,
-        ))
+    ) -> Result<(LockedSet<'a>, Option<Repairs>), Box<Error>> {
+        let locked = self.lock_as_it_is(set, self.now(set))?;
+        let repairs = locked
+            .was_left_unfinished()
+            .then(|| self.recover(set, locked.guard.owner_died()));
+        Ok((locked, repairs))
     }
 
     #[cold]
-    fn lock_failure(&self, set: &SetEngine, error: LockError) -> Error {
+    fn attend(&self, locked: &LockedSet<'_>) -> Result<(), Box<Error>> {
+        if locked.was_left_unfinished() {
+            self.recover(locked.set, locked.guard.owner_died());
+        }
+        match locked.set.memory.control().poisoned.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            _ => Err(locked.set.poisoned()),
+        }
+    }
+
+    #[inline(always)]
+    fn lock_as_it_is<'a>(&self, set: &'a SetEngine, mut now: Now) -> Result<LockedSet<'a>, Box<Error>> {
+        if self.header[0].retired.load(Ordering::Relaxed) != 0 {
+            return Err(self.retired());
+        }
+        let control = set.memory.control();
+        let guard = match control.lock.try_lock() {
+            Ok(Some(guard)) => guard,
+            Ok(None) => {
+                let guard = self.wait_for_lock(set)?;
+                // The wait may have been long: what is decided is decided now.
+                if now.monotonic != 0 {
+                    now = self.now(set);
+                }
+                guard
+            }
+            Err(error) => return Err(self.lock_failure(set, error)),
+        };
+        // Another process may have read a later time and been here first: within a set time never runs backwards.
+        let last_seen = control.last_seen.load(Ordering::Relaxed);
+        if now.monotonic > last_seen {
+            control.last_seen.store(now.monotonic, Ordering::Relaxed);
+        } else {
+            now.monotonic = last_seen;
+        }
+        Ok(LockedSet { set, now, guard })
+    }
+
+    #[inline(always)]
+    fn now(&self, set: &SetEngine) -> Now {
+        Now {
+            monotonic: boot_nanos().wrapping_add(self.clock_offset),
+            utc: if set.reads_utc { utc_nanos() } else { 0 },
+        }
+    }
+
+    #[cold]
+    fn wait_for_lock<'a>(&self, set: &'a SetEngine) -> Result<Guard<'a>, Box<Error>> {
+        let lock = &set.memory.control().lock;
+        lock.lock(Timeout::Val(self.lock_patience))
+            .map_err(|error| self.lock_failure(set, error))
+    }
+
+    #[cold]
+    fn retired(&self) -> Box<Error> {
+        Box::new(Error::Retired {
+            path: self.path.clone(),
+        })
+    }
+
+    #[cold]
+    fn lock_failure(&self, set: &SetEngine, error: LockError) -> Box<Error> {
         let name = set.plan.name.clone();
-        match error {
+        Box::new(match error {
             LockError::TimedOut { holder } => Error::LockStuck {
                 set: name,
                 // A thread that is gone names no process, but its number is all there is to say.
@@ -268,6 +332,6 @@ impl SegmentEngine {
                 path: self.path.clone(),
                 source,
             },
-        }
+        })
     }
 }

@@ -2,15 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
-use arrayvec::ArrayVec;
+use smallvec::SmallVec;
 
-use super::acquire::Taken;
+use super::acquire::Decision;
 use super::hold::HoldReference;
 use super::plan::Kind;
-use super::segment::{SegmentEngine, SetEngine};
-use super::view::JournalledState;
+use super::segment::{LockedSet, SegmentEngine, SetEngine};
+use crate::shm::journal::Transaction;
+
 use crate::error::Error;
-use crate::shm::layout::MOST_LIMITS;
 
 /// One limit of a settled permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,9 @@ pub(crate) struct SettledLimit {
     pub(crate) overdraft: u64,
 }
 
+/// Each limit that was settled.
+pub(crate) type SettledLimits = SmallVec<[SettledLimit; 4]>;
+
 /// Whether a release gave anything back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Released {
@@ -32,76 +35,30 @@ pub(crate) enum Released {
 }
 
 impl SegmentEngine {
-    /// Replaces what was reserved by what was used, all limits at once. `actual` names limits that `taken` has.
+    /// Replaces what was reserved by what was used, all limits at once. `actual` names limits that the permit took.
     pub(crate) fn settle(
         &self,
         set: &SetEngine,
-        taken: &Taken,
+        permit: &Decision,
         actual: &[(usize, u64)],
-    ) -> Result<ArrayVec<SettledLimit, MOST_LIMITS>, Error> {
+    ) -> Result<SettledLimits, Box<Error>> {
         let locked = self.lock(set)?;
-        let view = &locked.view;
-        let mut transaction = view.journal.begin();
-        let mut outcome = ArrayVec::new();
+        let mut transaction = set.memory.journal().begin();
+        let mut settled = SettledLimits::new();
         for (index, used) in actual {
-            let Some(reserved) = taken.limits.iter().find(|limit| limit.index == *index) else {
+            let Some(reserved) = permit.get(*index) else {
                 continue;
             };
-            let (Some((rule, state)), Some(counters), Some(plan)) = (
-                set.limit(view, *index),
-                view.counters.get(*index),
-                set.plan.limits.get(*index),
-            ) else {
-                continue;
-            };
-            let mut state = JournalledState {
-                words: state.0,
-                transaction: &mut transaction,
-            };
-            let mut settled = SettledLimit {
-                index: *index,
-                refunded: 0,
-                overdraft: 0,
-            };
-            match used.checked_sub(reserved.cost) {
-                Some(0) => {}
-                Some(above) => {
-                    rule.charge(&mut state, locked.now, above);
-                    // A budget reserves nothing, so its debit is no overdraft.
-                    if plan.kind == Kind::Budget {
-                        transaction.add(&counters.taken, above);
-                    } else {
-                        settled.overdraft = above;
-                        transaction.add(&counters.overdraft, above);
-                    }
-                }
-                None => {
-                    settled.refunded = rule.refund(&mut state, locked.now, reserved.cost - used);
-                    transaction.add(&counters.refunded, settled.refunded);
-                }
-            }
-            transaction.add(&counters.settled, 1);
-            if plan.refund_on_death {
-                // What was used is final: the death of the holder must not give it back any more.
-                if let Some(hold) = taken.hold.filter(|hold| locked.owns(*hold, taken.owner)) {
-                    let position = set.held_limits.iter().position(|limit| limit == index);
-                    let amount = view
-                        .hold(hold.index)
-                        .and_then(|(_, amounts)| amounts.get(position?));
-                    if let Some(amount) = amount {
-                        transaction.store(amount, 0);
-                    }
-                }
-            }
-            if !outcome.is_full() {
-                outcome.push(settled);
+            if let Some(limit) = locked.settle_limit(&mut transaction, *index, reserved.figure, *used) {
+                locked.make_final(&mut transaction, permit, *index);
+                settled.push(limit);
             }
         }
-        transaction.add(&view.control.settled, 1);
+        transaction.add(&set.memory.control().settled, 1);
         transaction
             .commit()
             .map_err(|overflow| set.internal_error(overflow))?;
-        Ok(outcome)
+        Ok(settled)
     }
 
     /// Gives a hold back.
@@ -110,30 +67,90 @@ impl SegmentEngine {
         set: &SetEngine,
         hold: HoldReference,
         owner: u64,
-    ) -> Result<Released, Error> {
-        let locked = self.lock(set)?;
+    ) -> Result<Released, Box<Error>> {
+        let locked = self.lock_timeless(set)?;
         if !locked.owns(hold, owner) {
             return Ok(Released::WasReclaimed);
         }
-        let mut transaction = locked.view.journal.begin();
+        let mut transaction = set.memory.journal().begin();
         locked.free_hold(&mut transaction, hold.index, false);
         transaction
             .commit()
             .map_err(|overflow| set.internal_error(overflow))?;
         Ok(Released::GivenBack)
     }
+}
 
+impl SetEngine {
     /// Counts, without the lock, a permit that was dropped without a settle.
-    pub(crate) fn count_unsettled(&self, set: &SetEngine, index: usize) {
-        if let Some(counters) = self.view(set).ok().and_then(|view| view.counters.get(index)) {
-            counters.unsettled.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_unsettled(&self, index: usize) {
+        if let Some(limit) = self.limits.get(index) {
+            limit.counters().unsettled.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Counts, without the lock, a request that named a limit the set does not have.
-    pub(crate) fn count_unknown_name(&self, set: &SetEngine) {
-        if let Ok(view) = self.view(set) {
-            view.control.unknown_names.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_unknown_name(&self) {
+        self.memory
+            .control()
+            .unknown_names
+            .fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl LockedSet<'_> {
+    /// Refunds what was not used of one limit, or charges what was used above.
+    fn settle_limit(
+        &self,
+        transaction: &mut Transaction<'_>,
+        index: usize,
+        reserved: u64,
+        used: u64,
+    ) -> Option<SettledLimit> {
+        let limit = self.set.limits.get(index)?;
+        let counters = limit.counters();
+        let mut settled = SettledLimit {
+            index,
+            refunded: 0,
+            overdraft: 0,
+        };
+        if used < reserved {
+            settled.refunded = limit.refund(transaction, self.now, reserved - used);
+            transaction.add(&counters.refunded, settled.refunded);
+        } else if used > reserved {
+            let above = used - reserved;
+            limit.charge(transaction, self.now, above);
+            // A budget reserves nothing, so its debit is no overdraft.
+            if limit.kind == Kind::Budget {
+                transaction.add(&counters.taken, above);
+            } else {
+                settled.overdraft = above;
+                transaction.add(&counters.overdraft, above);
+            }
+        }
+        transaction.add(&counters.settled, 1);
+        Some(settled)
+    }
+
+    /// Takes a settled cost out of the permit's hold: the death of the holder must not refund it any more.
+    fn make_final(&self, transaction: &mut Transaction<'_>, permit: &Decision, index: usize) {
+        let refunds = self
+            .set
+            .limits
+            .get(index)
+            .is_some_and(|limit| limit.refund_on_death);
+        let Some(hold) = permit
+            .hold
+            .filter(|hold| refunds && self.owns(*hold, permit.owner))
+        else {
+            return;
+        };
+        let position = self.set.held_indexes.iter().position(|limit| *limit == index);
+        let place = self.set.memory.hold(hold.index);
+        if let (Some(position), Some(place)) = (position, place)
+            && let Some(amount) = place.amounts().get(position)
+        {
+            transaction.store(amount, 0);
         }
     }
 }

@@ -9,10 +9,12 @@ use super::{Assessment, InvalidLimit, Mark, Now, Standing, State, StateMut};
 /// monotonic instant at which it was opened. A count of zero means that no window is open, whatever the other words
 /// say; the first charge opens one.
 ///
-/// **When the wall clock is set back** before the start of the open window, that window stays open, with its count,
-/// and ends where it would have ended. A step of more than its length must not lock everybody out until the old time
-/// comes round again: then it ends when its length has passed on the monotonic clock since it was opened. Either way
-/// stepping the clock back grants nothing. (A step forward turns the window early, as it must.)
+/// **When the wall clock is set back** before the start of the open window, that window stays open with its count, so
+/// that the step grants nothing, and ends where it would have ended. But a step of several windows must not lock
+/// everybody out until the old time comes round again: then the count stands until the window's length has passed on
+/// the monotonic clock since it was opened (by when it would have ended without the step) and the next window begins
+/// by the wall clock as it now is. That is within two windows, writes nothing at the step, and keeps the bound of two
+/// capacities. A step forward turns the window early, as it must.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FixedWindow {
     capacity: u64,
@@ -77,6 +79,7 @@ impl FixedWindow {
         !matches!(self.alignment, Alignment::FirstUse(_))
     }
 
+    #[inline]
     pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
         // The largest count on top of which the cost still fits.
         let Some(admitting) = self.capacity.checked_sub(cost) else {
@@ -91,6 +94,7 @@ impl FixedWindow {
     }
 
     /// The count saturates; above the capacity it refuses everything until the window turns.
+    #[inline]
     pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
         if cost == 0 {
             return;
@@ -113,6 +117,7 @@ impl FixedWindow {
         state.store(Self::USED, 0);
     }
 
+    #[inline]
     pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
         match self.open(state, now) {
             Some(open) => Mark {
@@ -139,12 +144,8 @@ impl FixedWindow {
         let turns_in = match self.alignment {
             Alignment::FirstUse(_) => self.end(start).saturating_sub(now.monotonic),
             Alignment::Utc(_) | Alignment::Calendar(_) => {
-                let end = self.end(start);
-                if start <= now.utc {
-                    end.saturating_sub(now.utc)
-                } else {
-                    turns_in_after_step_back(start, end, state.load(Self::OPENED), now)
-                }
+                let end = self.end_by_wall_clock(start, state.load(Self::OPENED), now);
+                end.saturating_sub(now.utc)
             }
         };
         (turns_in > 0).then_some(Open { used, turns_in })
@@ -165,17 +166,28 @@ impl FixedWindow {
             Alignment::Utc(window) | Alignment::FirstUse(window) => start.saturating_add(window),
         }
     }
-}
 
-/// Nanoseconds until the window from `start` to `end` turns, where the wall clock says that it has not begun.
-fn turns_in_after_step_back(start: u64, end: u64, opened: u64, now: Now) -> u64 {
-    let length = end.saturating_sub(start);
-    let until_length_passed = opened.saturating_add(length).saturating_sub(now.monotonic);
-    if now.utc.saturating_add(until_length_passed) < start {
-        until_length_passed
-    } else {
-        // By then the wall clock will have come round to the window again, and its end decides.
-        end.saturating_sub(now.utc)
+    /// Where the window from `start`, opened at the monotonic instant `opened`, ends by the wall clock as it is now
+    /// set.
+    fn end_by_wall_clock(&self, start: u64, opened: u64, now: Now) -> u64 {
+        let end = self.end(start);
+        let length_passed = opened.saturating_add(end.saturating_sub(start));
+        let overdue = now.monotonic.saturating_sub(length_passed);
+        if start <= now.utc {
+            // Overdue since before the wall clock came to `start`: it has been here before.
+            let came_round_again = now.monotonic >= length_passed && overdue >= now.utc - start;
+            return if came_round_again { start } else { end };
+        }
+        // When the length has passed, by the wall clock. Window boundaries at or after that end the window.
+        let by_wall = now
+            .utc
+            .saturating_sub(overdue)
+            .saturating_add(length_passed.saturating_sub(now.monotonic));
+        if by_wall > start {
+            end
+        } else {
+            self.end(self.start(by_wall.saturating_sub(1)))
+        }
     }
 }
 

@@ -17,11 +17,12 @@ use super::{Assessment, InvalidLimit, Mark, Now, Standing, State, StateMut};
 /// the joint entry takes the later time. Units then expire late by less than one cell: the limit may refuse early by
 /// that much, and never admits late.
 ///
-/// **The ring of `2 * entries + 1` never overflows.** Call an entry crowded if it was made when `entries` or more
-/// were live. At the moment when the newest entry that is not crowded was made, at most `entries` were live, itself
-/// included. All later ones are crowded, and each opened a cell of its own, later than the newest entry's, which
-/// merging never leaves. The entries alive at an instant lie within `window` consecutive nanoseconds, which touch at
-/// most `entries + 1` cells. A damaged ring may be full all the same: then the newest entry takes the charge.
+/// **The ring of `2 * entries` never overflows.** Call an entry crowded if it was made when `entries` or more were
+/// live. It opened a cell of its own, later than the newest entry's at that time, and merging never leaves a cell.
+/// The entries alive at an instant lie within `window` consecutive nanoseconds, which touch at most `entries + 1`
+/// cells. When the newest of them that is not crowded was made, at most `entries` were live, itself included; those
+/// made since are crowded and lie in the other cells, at most `entries`. Where all are crowded there are at most
+/// `entries + 1`. A damaged ring may be full all the same: then the newest entry takes the charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlidingWindow {
     capacity: u64,
@@ -88,6 +89,7 @@ impl SlidingWindow {
         self.capacity
     }
 
+    #[inline]
     pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
         // The largest sum on top of which the cost still fits.
         let Some(admitting) = self.capacity.checked_sub(cost) else {
@@ -108,6 +110,7 @@ impl SlidingWindow {
     }
 
     /// Stores four words at most. The sum of the live entries saturates.
+    #[inline]
     pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
         let live = self.live(state, now);
         // Only room for the sum keeps differences of wrapping totals exact.
@@ -141,6 +144,7 @@ impl SlidingWindow {
         state.store(Self::ENDS, 0);
     }
 
+    #[inline]
     pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
         let live = self.live(state, now);
         let reset_after = live
@@ -214,7 +218,7 @@ impl SlidingWindow {
     }
 
     fn slots(&self) -> u32 {
-        2 * self.entries + 1
+        2 * self.entries
     }
 
     /// The slot of the entry `index` places after the head. `head < slots`, `index <= slots`, so the sum fits.

@@ -70,6 +70,7 @@ impl SlidingWindowCounter {
         self.capacity
     }
 
+    #[inline]
     pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
         // The largest estimate on top of which the cost still fits.
         let Some(admitting) = self.capacity.checked_sub(cost) else {
@@ -82,8 +83,8 @@ impl SlidingWindowCounter {
             return Assessment::Admissible;
         }
         // The estimate never rises while nobody charges, so the first sub-window with an admitting instant has the
-        // least one. In the last of these everything known today has left the window.
-        for ahead in 0..=self.buckets + 1 {
+        // least one. In the last of these, all that was full today has left or is the oldest.
+        for ahead in 0..=self.buckets {
             let at = sub_window.saturating_add(ahead);
             if ahead > 0 {
                 // What was the oldest of the full ones is now the one that counts in part.
@@ -93,9 +94,6 @@ impl SlidingWindowCounter {
                 continue;
             };
             let into = self.first_fitting(self.oldest(state, at), room);
-            if into == self.window {
-                continue;
-            }
             return Assessment::Refused {
                 retry_after: Some(self.until(at, into, now)),
             };
@@ -104,6 +102,7 @@ impl SlidingWindowCounter {
     }
 
     /// Stores two words. The count saturates.
+    #[inline]
     pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
         if cost == 0 {
             return;
@@ -123,6 +122,7 @@ impl SlidingWindowCounter {
         }
     }
 
+    #[inline]
     pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
         let Position { sub_window, into } = self.position(now);
         let estimate = self.full(state, sub_window) + self.weighted(self.oldest(state, sub_window), into);
@@ -167,7 +167,7 @@ impl SlidingWindowCounter {
     }
 
     /// The least scaled distance into a sub-window at which what is left of its oldest bucket fits into `room`; the
-    /// window's length where none does before its end.
+    /// window's length, where the next sub-window begins, if none does before.
     fn first_fitting(&self, oldest: u64, room: u128) -> u64 {
         if u128::from(oldest) <= room {
             return 0;

@@ -3,6 +3,9 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use memmap2::{MmapOptions, MmapRaw};
@@ -52,13 +55,11 @@ impl Region {
     }
 
     /// The record at `offset`.
-    #[inline]
     pub(crate) fn record<T: SharedRecord>(&self, offset: u64) -> Result<&T, OutOfRegion> {
         self.records(offset, 1).map(|records| &records[0])
     }
 
     /// `count` records in a row from `offset`.
-    #[inline]
     pub(crate) fn records<T: SharedRecord>(&self, offset: u64, count: u64) -> Result<&[T], OutOfRegion> {
         let start = self.checked_start(offset, count, size_of::<T>() as u64, align_of::<T>() as u64)?;
         // SAFETY: `checked_start` has proven that `count` records of `T` lie within the mapping from `start` and
@@ -68,7 +69,6 @@ impl Region {
     }
 
     /// `count` words in a row from `offset`.
-    #[inline]
     pub(crate) fn words(&self, offset: u64, count: u64) -> Result<&[AtomicU64], OutOfRegion> {
         let start = self.checked_start(offset, count, 8, 8)?;
         // SAFETY: as in `records`; an atomic of 64 bits is valid for any bit pattern.
@@ -77,7 +77,32 @@ impl Region {
         })
     }
 
-    #[inline]
+    /// `count` records in a row from `offset`, checked once and kept: using them later costs no check.
+    pub(crate) fn keep_records<T: SharedRecord>(
+        self: &Arc<Self>,
+        offset: u64,
+        count: u64,
+    ) -> Result<Kept<T>, OutOfRegion> {
+        let records = NonNull::from(self.records::<T>(offset, count)?);
+        Ok(Kept {
+            records,
+            _region: Arc::clone(self),
+        })
+    }
+
+    /// `count` words in a row from `offset`, checked once and kept.
+    pub(crate) fn keep_words(
+        self: &Arc<Self>,
+        offset: u64,
+        count: u64,
+    ) -> Result<Kept<AtomicU64>, OutOfRegion> {
+        let records = NonNull::from(self.words(offset, count)?);
+        Ok(Kept {
+            records,
+            _region: Arc::clone(self),
+        })
+    }
+
     fn checked_start(&self, offset: u64, count: u64, size: u64, align: u64) -> Result<usize, OutOfRegion> {
         let bytes = count.checked_mul(size).ok_or(OutOfRegion {
             offset,
@@ -93,6 +118,32 @@ impl Region {
         Ok(offset as usize)
     }
 }
+
+/// A row of records, or of words, together with the mapping that they lie in.
+#[derive(Debug)]
+pub(crate) struct Kept<T> {
+    records: NonNull<[T]>,
+    /// Never looked at: it keeps the mapping alive.
+    _region: Arc<Region>,
+}
+
+impl<T> Deref for Kept<T> {
+    type Target = [T];
+
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        // SAFETY: the pointer was made from a reference that `Region::records` or `Region::words` had checked, into
+        // a mapping that `_region` keeps in place for as long as `self` lives.
+        unsafe { self.records.as_ref() }
+    }
+}
+
+// SAFETY: it gives out nothing but shared references to `T`, which is `Sync`, into memory that it keeps alive from
+// any thread.
+unsafe impl<T: Sync> Send for Kept<T> {}
+
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Kept<T> {}
 
 #[cfg(test)]
 mod tests {

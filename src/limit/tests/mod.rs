@@ -1,6 +1,18 @@
 //! Each rule against a slow and obviously right model, over random traces.
 
-use super::{State, StateMut};
+mod backlog_rules;
+mod calendar;
+mod concurrency;
+mod damage;
+mod declarations;
+mod fixed_window;
+mod oracle;
+mod sliding_window;
+mod sliding_window_counter;
+mod state_words;
+mod trace;
+
+use super::{Assessment, Now, Rule, Standing, State, StateMut};
 
 impl State for [u64] {
     fn load(&self, index: usize) -> u64 {
@@ -13,3 +25,106 @@ impl StateMut for [u64] {
         self[index] = value;
     }
 }
+
+/// Counts what is stored.
+struct Counting<'a> {
+    words: &'a mut [u64],
+    stores: usize,
+}
+
+impl State for Counting<'_> {
+    fn load(&self, index: usize) -> u64 {
+        self.words[index]
+    }
+}
+
+impl StateMut for Counting<'_> {
+    fn store(&mut self, index: usize, value: u64) {
+        self.stores += 1;
+        self.words[index] = value;
+    }
+}
+
+/// A rule with its state.
+#[derive(Clone, Debug)]
+struct Limit {
+    rule: Rule,
+    words: Vec<u64>,
+}
+
+impl Limit {
+    fn new(rule: Rule) -> Self {
+        Self {
+            rule,
+            words: vec![0; rule.state_words()],
+        }
+    }
+
+    fn assess(&self, now: Now, cost: u64) -> Assessment {
+        self.rule.assess(self.words.as_slice(), now, cost)
+    }
+
+    fn admits(&self, now: Now, cost: u64) -> bool {
+        self.assess(now, cost) == Assessment::Admissible
+    }
+
+    fn charge(&mut self, now: Now, cost: u64) {
+        let mut state = Counting {
+            words: &mut self.words,
+            stores: 0,
+        };
+        self.rule.charge(&mut state, now, cost);
+        assert!(
+            state.stores <= if cost == 0 { 0 } else { 4 },
+            "{} stores",
+            state.stores
+        );
+    }
+
+    /// Takes the cost if it is admissible.
+    fn take(&mut self, now: Now, cost: u64) -> Assessment {
+        let assessment = self.assess(now, cost);
+        if assessment == Assessment::Admissible {
+            self.charge(now, cost);
+        }
+        assessment
+    }
+
+    fn refund(&mut self, now: Now, amount: u64) -> u64 {
+        let mut state = Counting {
+            words: &mut self.words,
+            stores: 0,
+        };
+        let given = self.rule.refund(&mut state, now, amount);
+        assert!(state.stores <= 4, "{} stores", state.stores);
+        given
+    }
+
+    fn reset(&mut self) {
+        self.rule.reset(self.words.as_mut_slice());
+    }
+
+    fn standing(&self, now: Now) -> Standing {
+        self.rule.standing(self.rule.mark(self.words.as_slice(), now))
+    }
+
+    fn remaining(&self, now: Now) -> u64 {
+        self.standing(now).remaining
+    }
+}
+
+/// Both clocks at the same number of nanoseconds.
+fn at(nanos: u64) -> Now {
+    Now {
+        monotonic: nanos,
+        utc: nanos,
+    }
+}
+
+fn refused_for(nanos: u64) -> Assessment {
+    Assessment::Refused {
+        retry_after: Some(nanos),
+    }
+}
+
+const REFUSED_FOR_EVER: Assessment = Assessment::Refused { retry_after: None };

@@ -1,0 +1,173 @@
+//! The parts of one set in a region, and a limit's state as the rules see it.
+
+use std::mem::offset_of;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::limit::{State, StateMut};
+use crate::shm::geometry::SetGeometry;
+use crate::shm::journal::{Journal, Transaction};
+use crate::shm::layout::{Hold, JOURNAL_ENTRIES, JournalEntry, SetControl};
+use crate::shm::region::{Kept, OutOfRegion, Region};
+
+/// The parts of one set, located once.
+#[derive(Debug)]
+pub(crate) struct SetMemory {
+    control: Kept<SetControl>,
+    entries: Kept<JournalEntry>,
+    extent: Kept<AtomicU64>,
+    holds: Kept<AtomicU64>,
+    hold_capacity: u64,
+    /// Words from one hold to the next, and words of amounts in each.
+    hold_stride: usize,
+    hold_amounts: usize,
+}
+
+/// One place of the table of holds.
+#[derive(Clone, Copy)]
+pub(crate) struct HoldPlace<'a> {
+    words: &'a [AtomicU64],
+}
+
+const HOLD_WORDS: usize = size_of::<Hold>() / 8;
+
+impl SetMemory {
+    pub(crate) fn locate(region: &Arc<Region>, geometry: &SetGeometry) -> Result<Self, OutOfRegion> {
+        let shape = geometry.shape;
+        Ok(Self {
+            control: region.keep_records(geometry.control_offset, 1)?,
+            entries: region.keep_records(geometry.journal_offset, JOURNAL_ENTRIES as u64)?,
+            extent: region.keep_words(geometry.extent_offset, geometry.extent_size / 8)?,
+            holds: region.keep_words(geometry.holds_offset, shape.holds * geometry.hold_stride / 8)?,
+            hold_capacity: shape.holds,
+            hold_stride: geometry.hold_stride as usize / 8,
+            hold_amounts: shape.held_amounts as usize,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn control(&self) -> &SetControl {
+        &self.control[0]
+    }
+
+    #[inline]
+    pub(crate) fn journal(&self) -> Journal<'_> {
+        Journal::new(&self.control().journal, &self.entries, &self.extent)
+    }
+
+    /// How many holds the set has room for.
+    pub(crate) fn hold_capacity(&self) -> u64 {
+        self.hold_capacity
+    }
+
+    /// The hold at `index`; `None` beyond the table.
+    #[inline]
+    pub(crate) fn hold(&self, index: u64) -> Option<HoldPlace<'_>> {
+        if index >= self.hold_capacity {
+            return None;
+        }
+        let start = index as usize * self.hold_stride;
+        Some(HoldPlace {
+            words: self.holds.get(start..start + HOLD_WORDS + self.hold_amounts)?,
+        })
+    }
+
+    /// Holds that were ever taken: what lies beyond is zero.
+    pub(crate) fn touched_holds(&self) -> u64 {
+        self.control()
+            .untouched_hold
+            .load(Ordering::Relaxed)
+            .min(self.hold_capacity)
+    }
+}
+
+impl<'a> HoldPlace<'a> {
+    /// Participant slot and generation, packed; zero where the place is free.
+    #[inline]
+    pub(crate) fn owner(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, owner) / 8]
+    }
+
+    #[inline]
+    pub(crate) fn serial(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, serial) / 8]
+    }
+
+    /// On the segment clock.
+    #[inline]
+    pub(crate) fn taken_at(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, taken_at) / 8]
+    }
+
+    /// The next free place, plus one.
+    #[inline]
+    pub(crate) fn next_free(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, next_free) / 8]
+    }
+
+    /// What is held of each limit that gives back.
+    #[inline]
+    pub(crate) fn amounts(self) -> &'a [AtomicU64] {
+        &self.words[HOLD_WORDS..]
+    }
+
+    pub(crate) fn is_taken(self) -> bool {
+        self.owner().load(Ordering::Relaxed) != 0
+    }
+}
+
+/// A limit's state in shared memory, for reading.
+#[derive(Clone, Copy)]
+pub(crate) struct StateWords<'a>(pub(crate) &'a [AtomicU64]);
+
+impl State for StateWords<'_> {
+    #[inline]
+    fn load(&self, index: usize) -> u64 {
+        load(self.0, index)
+    }
+}
+
+/// A limit's state in shared memory, changed through the journal.
+pub(crate) struct JournalledState<'a, 't, 'j> {
+    pub(crate) words: &'a [AtomicU64],
+    pub(crate) transaction: &'t mut Transaction<'j>,
+}
+
+impl State for JournalledState<'_, '_, '_> {
+    #[inline]
+    fn load(&self, index: usize) -> u64 {
+        load(self.words, index)
+    }
+}
+
+impl StateMut for JournalledState<'_, '_, '_> {
+    #[inline]
+    fn store(&mut self, index: usize, value: u64) {
+        if let Some(word) = self.words.get(index) {
+            self.transaction.store(word, value);
+        }
+    }
+}
+
+/// A limit's state in shared memory, changed at once: for what can be repeated from the start.
+pub(crate) struct RepeatableState<'a>(pub(crate) &'a [AtomicU64]);
+
+impl State for RepeatableState<'_> {
+    fn load(&self, index: usize) -> u64 {
+        load(self.0, index)
+    }
+}
+
+impl StateMut for RepeatableState<'_> {
+    fn store(&mut self, index: usize, value: u64) {
+        if let Some(word) = self.0.get(index) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+#[inline]
+fn load(words: &[AtomicU64], index: usize) -> u64 {
+    // A rule asks only for the words it said it has; an absent one reads as never used.
+    words.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
+}

@@ -1,0 +1,163 @@
+//! State words that hold anything at all.
+
+use proptest::prelude::*;
+
+use super::trace::{quantity, window};
+use super::{Counting, Limit};
+use crate::limit::{
+    Assessment, Budget, Calendar, CalendarUnit, Concurrency, FixedWindow, Gcra, LeakyBucket, Now, Rule,
+    SlidingWindow, SlidingWindowCounter, Standing, TokenBucket, Weekday,
+};
+use crate::units::LATEST_INSTANT;
+
+fn anything() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        2 => any::<u64>(),
+        2 => 0..8_u64,
+        1 => Just(u64::MAX),
+        1 => Just(LATEST_INSTANT),
+        // A plausible head and length, or a time not far from now.
+        2 => (0..9_u64, 0..9_u64).prop_map(|(head, len)| head | (len << 32)),
+        2 => 900..1_100_u64,
+    ]
+}
+
+fn fixed(capacity: u64, window: u64, kind: u8, offset: i32) -> FixedWindow {
+    let calendar = |unit| Calendar {
+        unit,
+        utc_offset_seconds: offset % 86_400,
+        week_start: Weekday::Saturday,
+    };
+    match kind % 5 {
+        0 => FixedWindow::utc(capacity, window),
+        1 => FixedWindow::first_use(capacity, window),
+        2 => FixedWindow::calendar(capacity, calendar(CalendarUnit::Day)),
+        3 => FixedWindow::calendar(capacity, calendar(CalendarUnit::Week)),
+        _ => FixedWindow::calendar(capacity, calendar(CalendarUnit::Month)),
+    }
+    .expect("valid")
+}
+
+/// Every rule there is, with parameters of all sizes.
+fn rule() -> impl Strategy<Value = Rule> {
+    let parameters = (
+        quantity(),
+        prop_oneof![window(), any::<u64>().prop_map(|w| w.max(1))],
+        quantity(),
+    );
+    (parameters, 0..=8_u8, any::<u8>(), any::<i32>(), 1..=60_u32).prop_map(
+        |((capacity, window, burst), which, kind, offset, small)| match which {
+            0 => Rule::TokenBucket(TokenBucket::new(capacity, window, burst).expect("valid")),
+            1 => Gcra::new(capacity, window, burst).map_or(Rule::Unlimited, Rule::Gcra),
+            2 => Rule::LeakyBucket(LeakyBucket::new(capacity, window, burst).expect("valid")),
+            3 => Rule::FixedWindow(fixed(capacity, window, kind, offset)),
+            4 => Rule::SlidingWindow(SlidingWindow::new(capacity, window, small % 5 + 1).expect("valid")),
+            5 => {
+                let buckets = u64::from(small).min(window) as u32;
+                Rule::SlidingWindowCounter(
+                    SlidingWindowCounter::new(capacity, window, buckets).expect("valid"),
+                )
+            }
+            6 => Rule::Budget(Budget::new(fixed(capacity, window, kind, offset)).expect("valid")),
+            7 => Rule::Concurrency(Concurrency::new(capacity).expect("valid")),
+            _ => Rule::Unlimited,
+        },
+    )
+}
+
+fn damaged() -> impl Strategy<Value = Limit> {
+    rule().prop_flat_map(|rule| {
+        prop::collection::vec(anything(), rule.state_words()).prop_map(move |words| Limit { rule, words })
+    })
+}
+
+fn stores(limit: &mut Limit, change: impl FnOnce(Rule, &mut Counting)) -> usize {
+    let rule = limit.rule;
+    let mut state = Counting {
+        words: &mut limit.words,
+        stores: 0,
+    };
+    change(rule, &mut state);
+    state.stores
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn nothing_in_the_state_makes_a_rule_panic(
+        mut limit in damaged(),
+        acts in prop::collection::vec((anything(), anything(), 0..6_u8, anything()), 1..12),
+    ) {
+        for (monotonic, utc, act, amount) in acts {
+            let now = Now { monotonic, utc };
+            let assessment = limit.assess(now, amount);
+            prop_assert_ne!(assessment, Assessment::Refused { retry_after: Some(0) });
+            prop_assert!(limit.remaining(now) <= limit.rule.most_at_once());
+            let stored = stores(&mut limit, |rule, state| match act {
+                0 | 1 => rule.charge(state, now, amount),
+                2 => assert!(rule.refund(state, now, amount) <= amount),
+                3 => rule.give_back(state, amount),
+                _ => {}
+            });
+            prop_assert!(stored <= 4);
+            // Whatever was decided can be asked about with any mark, too.
+            let mark = crate::limit::Mark { first: monotonic, second: amount };
+            let _ = limit.rule.standing(mark);
+        }
+    }
+
+    #[test]
+    fn a_reset_heals_whatever_it_finds(mut limit in damaged(), monotonic in anything(), utc in anything()) {
+        let now = Now { monotonic, utc };
+        let full = Limit::new(limit.rule).standing(now);
+        let stored = stores(&mut limit, |rule, state| rule.reset(state));
+        prop_assert!(stored <= 128);
+        if !matches!(limit.rule, Rule::Concurrency(_)) {
+            prop_assert_eq!(limit.standing(now), full);
+        }
+    }
+
+    #[test]
+    fn zeros_are_full_at_any_time(rule in rule(), monotonic in any::<u64>(), utc in any::<u64>()) {
+        let limit = Limit::new(rule);
+        let now = Now { monotonic, utc };
+        let Standing { remaining, reset_after } = limit.standing(now);
+        prop_assert_eq!(reset_after, 0);
+        prop_assert!(limit.admits(now, remaining));
+        prop_assert!(limit.admits(now, rule.most_at_once()));
+    }
+
+    #[test]
+    fn a_charge_of_nothing_stores_nothing(mut limit in damaged(), monotonic in anything(), utc in anything()) {
+        let now = Now { monotonic, utc };
+        prop_assert_eq!(stores(&mut limit, |rule, state| rule.charge(state, now, 0)), 0);
+    }
+
+    #[test]
+    fn only_what_refunds_changes_at_a_refund(mut limit in damaged(), monotonic in anything(), amount in anything()) {
+        let now = Now { monotonic, utc: 0 };
+        let before = limit.words.clone();
+        let given = limit.refund(now, amount);
+        let refunds = matches!(limit.rule, Rule::TokenBucket(_) | Rule::Gcra(_));
+        prop_assert!(refunds || (given == 0 && limit.words == before));
+    }
+
+    #[test]
+    fn taking_is_assessing_then_charging_then_marking(
+        mut limit in damaged(), monotonic in anything(), utc in anything(), cost in anything(),
+    ) {
+        let now = Now { monotonic, utc };
+        let mut stepwise = limit.clone();
+        let taken = limit.rule.take(limit.words.as_mut_slice(), now, cost);
+        let expected = match stepwise.rule.assess(stepwise.words.as_slice(), now, cost) {
+            Assessment::Admissible => {
+                stepwise.rule.charge(stepwise.words.as_mut_slice(), now, cost);
+                Ok(stepwise.rule.mark(stepwise.words.as_slice(), now))
+            }
+            refused => Err(refused),
+        };
+        prop_assert_eq!(taken, expected);
+        prop_assert_eq!(limit.words, stepwise.words);
+    }
+}

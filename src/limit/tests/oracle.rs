@@ -1,0 +1,354 @@
+//! Models that are obviously right and slow: they keep every charge there ever was, and decide by going through all
+//! of them with big integers. Fractions are never divided out, only cross-multiplied.
+
+use std::collections::BTreeMap;
+
+use num_bigint::BigInt;
+
+use crate::limit::Now;
+
+/// What a limit ought to do.
+pub(super) trait Model {
+    fn admits(&self, now: Now, cost: u64) -> bool;
+
+    fn remaining(&self, now: Now) -> u64;
+
+    /// Whether nothing that was ever charged matters any more.
+    fn replenished(&self, now: Now) -> bool;
+
+    fn charge(&mut self, now: Now, cost: u64);
+
+    fn refund(&mut self, _now: Now, _amount: u64) -> u64 {
+        0
+    }
+
+    /// Whether a charge of `cost` stays in the range where nothing saturates.
+    fn can_express(&self, now: Now, cost: u64) -> bool;
+}
+
+fn big(value: impl Into<BigInt>) -> BigInt {
+    value.into()
+}
+
+/// The least distance at or above zero, as a word.
+fn room(capacity: u64, used: &BigInt) -> u64 {
+    u64::try_from(big(capacity) - used).unwrap_or(0)
+}
+
+/// Token bucket, leaky bucket and GCRA: an arrival curve.
+///
+/// At any instant and for any past charge, what was charged since then less what time has worked off since then is
+/// owed; the largest of these, or nothing, is the backlog.
+pub(super) struct ArrivalCurve {
+    pub(super) capacity: u64,
+    pub(super) window: u64,
+    pub(super) burst: u64,
+    pub(super) refunds: bool,
+    pub(super) charges: Vec<(u64, BigInt)>,
+}
+
+impl ArrivalCurve {
+    pub(super) fn new(capacity: u64, window: u64, burst: u64, refunds: bool) -> Self {
+        Self {
+            capacity,
+            window,
+            burst,
+            refunds,
+            charges: Vec::new(),
+        }
+    }
+
+    /// In units times nanoseconds of the window.
+    fn backlog(&self, now: Now) -> BigInt {
+        let mut worst = big(0);
+        let mut since = big(0);
+        for (time, units) in self.charges.iter().rev() {
+            since += units * self.window;
+            let worked_off = big(self.capacity) * (now.monotonic - time);
+            worst = worst.max(&since - worked_off);
+        }
+        worst
+    }
+}
+
+impl Model for ArrivalCurve {
+    fn admits(&self, now: Now, cost: u64) -> bool {
+        self.backlog(now) + big(cost) * self.window <= big(self.burst) * self.window
+    }
+
+    fn remaining(&self, now: Now) -> u64 {
+        let free = big(self.burst) * self.window - self.backlog(now);
+        if free < big(0) {
+            0
+        } else {
+            u64::try_from(free / self.window).expect("at most the burst")
+        }
+    }
+
+    fn replenished(&self, now: Now) -> bool {
+        self.backlog(now) == big(0)
+    }
+
+    fn charge(&mut self, now: Now, cost: u64) {
+        self.charges.push((now.monotonic, big(cost)));
+    }
+
+    fn refund(&mut self, now: Now, amount: u64) -> u64 {
+        if !self.refunds {
+            return 0;
+        }
+        let whole = u64::try_from(self.backlog(now) / self.window).unwrap_or(u64::MAX);
+        // The backlog has a floor of zero, so a refund of more than it loses the rest by itself.
+        self.charges.push((now.monotonic, -big(amount)));
+        amount.min(whole)
+    }
+
+    fn can_express(&self, now: Now, cost: u64) -> bool {
+        self.backlog(now) + big(cost) * self.window < big(1) << 126
+    }
+}
+
+/// The sliding window: every charge, counted while it is younger than the window.
+pub(super) struct Log {
+    pub(super) capacity: u64,
+    /// More than 64 bits, so that a log that keeps things a little longer can be asked for as well.
+    pub(super) window: u128,
+    pub(super) charges: Vec<(u64, u64)>,
+}
+
+impl Log {
+    pub(super) fn new(capacity: u64, window: u128) -> Self {
+        Self {
+            capacity,
+            window,
+            charges: Vec::new(),
+        }
+    }
+
+    fn used(&self, now: Now) -> BigInt {
+        let counts = |time: u64| u128::from(now.monotonic) < u128::from(time) + self.window;
+        self.charges
+            .iter()
+            .filter(|(time, _)| counts(*time))
+            .map(|(_, cost)| big(*cost))
+            .sum()
+    }
+}
+
+impl Model for Log {
+    fn admits(&self, now: Now, cost: u64) -> bool {
+        self.used(now) + cost <= big(self.capacity)
+    }
+
+    fn remaining(&self, now: Now) -> u64 {
+        room(self.capacity, &self.used(now))
+    }
+
+    fn replenished(&self, now: Now) -> bool {
+        self.used(now) == big(0)
+    }
+
+    fn charge(&mut self, now: Now, cost: u64) {
+        self.charges.push((now.monotonic, cost));
+    }
+
+    fn can_express(&self, now: Now, cost: u64) -> bool {
+        self.used(now) + cost <= big(u64::MAX)
+    }
+}
+
+/// The sliding window counter: every sub-window's count by its number, one of them weighted.
+pub(super) struct Counters {
+    pub(super) capacity: u64,
+    pub(super) window: u64,
+    pub(super) buckets: u32,
+    pub(super) counts: BTreeMap<BigInt, BigInt>,
+}
+
+impl Counters {
+    pub(super) fn new(capacity: u64, window: u64, buckets: u32) -> Self {
+        Self {
+            capacity,
+            window,
+            buckets,
+            counts: BTreeMap::new(),
+        }
+    }
+
+    fn sub_window(&self, now: Now) -> BigInt {
+        big(now.monotonic) * self.buckets / self.window
+    }
+
+    /// The estimate times the window.
+    fn estimate(&self, now: Now) -> BigInt {
+        let current = self.sub_window(now);
+        let oldest = &current - self.buckets;
+        let end_of_current = (&current + 1) * self.window;
+        let visible = end_of_current - big(now.monotonic) * self.buckets;
+        self.counts
+            .iter()
+            .map(|(index, count)| {
+                if *index > oldest {
+                    count * self.window
+                } else if *index == oldest {
+                    count * &visible
+                } else {
+                    big(0)
+                }
+            })
+            .sum()
+    }
+}
+
+impl Model for Counters {
+    fn admits(&self, now: Now, cost: u64) -> bool {
+        self.estimate(now) + big(cost) * self.window <= big(self.capacity) * self.window
+    }
+
+    fn remaining(&self, now: Now) -> u64 {
+        let free = big(self.capacity) * self.window - self.estimate(now);
+        if free < big(0) {
+            0
+        } else {
+            u64::try_from(free / self.window).expect("at most the capacity")
+        }
+    }
+
+    fn replenished(&self, now: Now) -> bool {
+        self.estimate(now) == big(0)
+    }
+
+    fn charge(&mut self, now: Now, cost: u64) {
+        *self.counts.entry(self.sub_window(now)).or_default() += cost;
+    }
+
+    fn can_express(&self, now: Now, cost: u64) -> bool {
+        let counted = self
+            .counts
+            .get(&self.sub_window(now))
+            .cloned()
+            .unwrap_or_default();
+        counted + cost <= big(u64::MAX)
+    }
+}
+
+/// Fixed windows by a clock that never goes back: the count of each window by what names it.
+pub(super) struct Windows<N> {
+    pub(super) capacity: u64,
+    /// Names the window that an instant lies in.
+    pub(super) name: N,
+    pub(super) counts: BTreeMap<BigInt, BigInt>,
+}
+
+impl<N: Fn(Now) -> BigInt> Windows<N> {
+    pub(super) fn new(capacity: u64, name: N) -> Self {
+        Self {
+            capacity,
+            name,
+            counts: BTreeMap::new(),
+        }
+    }
+
+    fn used(&self, now: Now) -> BigInt {
+        self.counts.get(&(self.name)(now)).cloned().unwrap_or_default()
+    }
+}
+
+impl<N: Fn(Now) -> BigInt> Model for Windows<N> {
+    fn admits(&self, now: Now, cost: u64) -> bool {
+        self.used(now) + cost <= big(self.capacity)
+    }
+
+    fn remaining(&self, now: Now) -> u64 {
+        room(self.capacity, &self.used(now))
+    }
+
+    fn replenished(&self, now: Now) -> bool {
+        self.used(now) == big(0)
+    }
+
+    fn charge(&mut self, now: Now, cost: u64) {
+        *self.counts.entry((self.name)(now)).or_default() += cost;
+    }
+
+    fn can_express(&self, now: Now, cost: u64) -> bool {
+        self.used(now) + cost <= big(u64::MAX)
+    }
+}
+
+/// Windows that open with the first charge: all charges, gone through from the first.
+pub(super) struct FirstUse {
+    pub(super) capacity: u64,
+    pub(super) window: u64,
+    pub(super) charges: Vec<(u64, u64)>,
+}
+
+impl FirstUse {
+    pub(super) fn new(capacity: u64, window: u64) -> Self {
+        Self {
+            capacity,
+            window,
+            charges: Vec::new(),
+        }
+    }
+
+    fn used(&self, now: Now) -> BigInt {
+        let mut open: Option<(u64, BigInt)> = None;
+        let over = |start: u64, time: u64| big(time) >= big(start) + self.window;
+        for (time, cost) in self.charges.iter().filter(|(_, cost)| *cost > 0) {
+            open = match open {
+                Some((start, used)) if !over(start, *time) => Some((start, used + cost)),
+                _ => Some((*time, big(*cost))),
+            };
+        }
+        open.filter(|(start, _)| !over(*start, now.monotonic))
+            .map_or(big(0), |(_, used)| used)
+    }
+}
+
+impl Model for FirstUse {
+    fn admits(&self, now: Now, cost: u64) -> bool {
+        self.used(now) + cost <= big(self.capacity)
+    }
+
+    fn remaining(&self, now: Now) -> u64 {
+        room(self.capacity, &self.used(now))
+    }
+
+    fn replenished(&self, now: Now) -> bool {
+        self.used(now) == big(0)
+    }
+
+    fn charge(&mut self, now: Now, cost: u64) {
+        self.charges.push((now.monotonic, cost));
+    }
+
+    fn can_express(&self, now: Now, cost: u64) -> bool {
+        self.used(now) + cost <= big(u64::MAX)
+    }
+}
+
+/// A budget: admits whatever the model of its window would admit one unit to.
+pub(super) struct Debited<M>(pub(super) M);
+
+impl<M: Model> Model for Debited<M> {
+    fn admits(&self, now: Now, _cost: u64) -> bool {
+        self.0.admits(now, 1)
+    }
+
+    fn remaining(&self, now: Now) -> u64 {
+        self.0.remaining(now)
+    }
+
+    fn replenished(&self, now: Now) -> bool {
+        self.0.replenished(now)
+    }
+
+    fn charge(&mut self, now: Now, cost: u64) {
+        self.0.charge(now, cost);
+    }
+
+    fn can_express(&self, now: Now, cost: u64) -> bool {
+        self.0.can_express(now, cost)
+    }
+}
