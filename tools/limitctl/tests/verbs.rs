@@ -189,9 +189,7 @@ fn lists_the_segments_of_a_folder_with_their_state() {
     write(folder.path(), "foreign", &bytes);
     copy("copied");
     let retired = copy("retired");
-    Segment::open(&retired)
-        .expect("started cold")
-        .retire();
+    Segment::open(&retired).expect("started cold").retire();
     write(folder.path(), "notes", "not a segment");
     write(folder.path(), "empty", "");
     fs::create_dir(folder.path().join("inner")).expect("created");
