@@ -81,7 +81,7 @@ impl Drop for AttachLock<'_> {
 }
 
 /// Opens a segment file for reading and writing. Never creates, never follows a link, never waits for a pipe.
-pub(crate) fn open_for_writing(path: &Path) -> Result<File, Error> {
+fn open_for_writing(path: &Path) -> Result<File, Error> {
     open(path, OpenOptions::new().read(true).write(true))
 }
 
@@ -101,6 +101,16 @@ fn open(path: &Path, options: &mut OpenOptions) -> Result<File, Error> {
             _ => io_error("open", path, source),
         })?;
     above_standard_streams(file).map_err(|errno| io_error("open", path, errno.into()))
+}
+
+/// Opens a segment file once more, as an open file of its own; `None` where the path leads elsewhere by now.
+pub(crate) fn open_again(path: &Path, expected: FileIdentity) -> Result<Option<File>, Error> {
+    let file = open_for_writing(path)?;
+    Ok((identity(&file, path)? == expected).then_some(file))
+}
+
+fn identity(file: &File, path: &Path) -> Result<FileIdentity, Error> {
+    FileIdentity::of(file).map_err(|errno| io_error("examine", path, errno.into()))
 }
 
 fn not_regular(path: &Path) -> Error {
@@ -136,9 +146,11 @@ pub(crate) fn attach(path: &Path, trust_any_owner: bool) -> Result<Attached, Err
     }
     ensure_same_place(&verified, header, &table, &file, path)?;
     let clock_offset = header.clock_offset.load(Ordering::Relaxed);
-    let own_file = file
-        .try_clone()
-        .map_err(|source| io_error("duplicate", path, source))?;
+    // Not a duplicate: a mapping keeps its open file, and with it the file's locks, also in children of this process
+    // that outlive it.
+    let own_file = open_again(path, identity(&file, path)?)?.ok_or_else(|| Error::NotFound {
+        path: path.to_owned(),
+    })?;
     let membership = Membership::join(own_file, path.to_owned(), table)?;
     drop(lock);
     Ok(Attached {
@@ -164,8 +176,7 @@ pub(crate) fn observe(path: &Path, trust_any_owner: bool) -> Result<Observed, Er
     check_header(&region, size, path)?;
     let verified = verify(Arc::new(region), path)?;
     let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
-    let identity = FileIdentity::of(&file).map_err(|errno| io_error("examine", path, errno.into()))?;
-    let same_place = is_same_place(header, identity);
+    let same_place = is_same_place(header, identity(&file, path)?);
     Ok(Observed {
         verified,
         file,
@@ -427,7 +438,7 @@ fn ensure_same_place(
     file: &File,
     path: &Path,
 ) -> Result<(), Error> {
-    let identity = FileIdentity::of(file).map_err(|errno| io_error("examine", path, errno.into()))?;
+    let identity = identity(file, path)?;
     if is_same_place(header, identity) {
         return Ok(());
     }
