@@ -121,7 +121,7 @@ impl Image {
             })
             .collect();
         let mut start = self.participants.start;
-        self.ranges = Vec::from([0..HEADER_WORDS]);
+        self.ranges = std::iter::once(0..HEADER_WORDS).collect();
         for parts in &self.parts {
             self.ranges.push(start..parts.lock.start);
             start = parts.lock.end;
