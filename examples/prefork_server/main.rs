@@ -127,9 +127,10 @@ fn serve(
         println!("Try: curl -i http://{server}/");
     }
     loop {
-        match crew::wait_for_signal(signals, Duration::from_secs(1))? {
-            Some(Signal::SIGINT | Signal::SIGTERM) => break,
-            Some(_) | None => {}
+        if let Some(Signal::SIGINT | Signal::SIGTERM) =
+            crew::wait_for_signal(signals, Duration::from_secs(1))?
+        {
+            break;
         }
         for Replaced { old, new, status } in crew.replace_ended()? {
             eprintln!(
@@ -147,7 +148,7 @@ struct SegmentFile(Segment);
 impl Drop for SegmentFile {
     fn drop(&mut self) {
         // Retired first, so that whoever has opened it beside the workers hears of it.
-        let _ = self.0.retire();
+        self.0.retire();
         let _ = fs::remove_file(self.0.path());
     }
 }
