@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::engine::{Answer, Decision, SetEngine};
+use crate::engine::{Decision, SetEngine};
 use crate::error::Error;
 use crate::permit::{Outcome, Permit};
 use crate::refusal::{Refusal, Verdict};
@@ -152,15 +152,11 @@ impl LimitSet {
     pub fn try_acquire(&self, request: &Request) -> Result<Outcome<'_>, Error> {
         let costs = request.costs_for(self)?;
         let mut decision = Decision::pending(costs);
-        match self
-            .shared
-            .engine
-            .try_acquire(self.engine_set(), costs, &mut decision)?
-        {
-            Answer::Admitted => Ok(Outcome::Admitted(Permit::new(self, decision))),
-            Answer::RefusedForNow | Answer::RefusedByHolders => {
-                Ok(Outcome::Refused(Refusal::new(self, decision)))
-            }
+        let engine = &self.shared.engine;
+        if engine.try_acquire(self.engine_set(), costs, &mut decision)? {
+            Ok(Outcome::Admitted(Permit::new(self, decision)))
+        } else {
+            Ok(Outcome::Refused(Refusal::new(self, decision)))
         }
     }
 

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use smallvec::SmallVec;
 
 use crate::engine::plan::Kind;
-use crate::engine::{Decision, Released, SettledLimit, SettledLimits};
+use crate::engine::{Decision, Released, SettledLimit, SettledLimits, Stage};
 use crate::error::Error;
 use crate::limit_set::{LimitName, LimitSet};
 use crate::refusal::{Refusal, Verdict};
@@ -51,17 +51,7 @@ impl<'a> Outcome<'a> {
 #[must_use = "a permit that is dropped at once holds nothing"]
 pub struct Permit<'a> {
     set: SetReference<'a>,
-    progress: Progress,
     decision: Decision,
-}
-
-// A word wide, so that moving a permit moves whole words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-enum Progress {
-    Reserved,
-    Settled,
-    Released,
 }
 
 /// A set that is borrowed for as long as the caller's handle lives, or a handle of the permit's own.
@@ -84,12 +74,14 @@ impl Deref for SetReference<'_> {
     }
 }
 
+// Two cache lines: see the inline room of a decision.
+const _: () = assert!(size_of::<Permit<'_>>() <= 128);
+
 impl<'a> Permit<'a> {
     #[inline]
     pub(crate) fn new(set: &'a LimitSet, decision: Decision) -> Self {
         Self {
             set: SetReference::Borrowed(set),
-            progress: Progress::Reserved,
             decision,
         }
     }
@@ -98,11 +90,10 @@ impl<'a> Permit<'a> {
     pub fn into_owned(mut self) -> Permit<'static> {
         let owned = Permit {
             set: SetReference::Owned(Box::new((*self.set).clone())),
-            progress: self.progress,
             decision: self.decision.clone(),
         };
         // What it held is the other's from here on: dropping this one must do nothing.
-        self.progress = Progress::Released;
+        self.decision.stage = Stage::Released;
         owned
     }
 
@@ -123,10 +114,10 @@ impl<'a> Permit<'a> {
         actual: impl IntoIterator<Item = (N, u64)>,
     ) -> Result<Settlement<'_>, Error> {
         let set = self.set.name();
-        match self.progress {
-            Progress::Reserved => {}
-            Progress::Settled => return Err(Error::AlreadySettled { set: set.to_owned() }),
-            Progress::Released => return Err(Error::AlreadyReleased { set: set.to_owned() }),
+        match self.decision.stage {
+            Stage::Reserved => {}
+            Stage::Settled => return Err(Error::AlreadySettled { set: set.to_owned() }),
+            Stage::Released => return Err(Error::AlreadyReleased { set: set.to_owned() }),
         }
         if !self.is_own() {
             return Err(Error::InheritedPermit { set: set.to_owned() });
@@ -149,7 +140,7 @@ impl<'a> Permit<'a> {
             .shared()
             .engine
             .settle(self.set.engine_set(), &self.decision, &usage)?;
-        self.progress = Progress::Settled;
+        self.decision.stage = Stage::Settled;
         Ok(Settlement {
             set: &self.set,
             limits,
@@ -172,16 +163,16 @@ impl<'a> Permit<'a> {
             let released = self.set.shared().engine.release(set, hold, self.decision.owner)?;
             self.decision.hold = None;
             if released == Released::WasReclaimed {
-                self.progress = Progress::Released;
+                self.decision.stage = Stage::Released;
                 return Err(Error::Reclaimed {
                     set: set.plan.name.clone(),
                 });
             }
         }
-        if self.progress == Progress::Reserved {
+        if self.decision.stage == Stage::Reserved {
             self.count_unsettled();
         }
-        self.progress = Progress::Released;
+        self.decision.stage = Stage::Released;
         Ok(())
     }
 
@@ -255,7 +246,7 @@ impl<'a> Permit<'a> {
 impl Drop for Permit<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.progress == Progress::Released {
+        if self.decision.stage == Stage::Released {
             return;
         }
         // Nobody is left to tell. What could not be given back is reclaimed when this process ends.

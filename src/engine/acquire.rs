@@ -22,7 +22,7 @@ pub(crate) struct Costs {
 
 /// Some of the limits of a set: bit i is limit i.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LimitMask(pub(crate) u64);
+pub(crate) struct LimitMask(pub(crate) u32);
 
 impl LimitMask {
     #[inline(always)]
@@ -72,15 +72,26 @@ pub(crate) struct Decided {
 /// A wait that time does not end.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// Limits whose decisions a permit or refusal carries within itself. Room for all sixteen would make every move of
-/// a permit cost more than deciding does, so the decisions on more limits than this are on the heap.
-const DECIDED_INLINE: usize = 4;
+/// Limits whose decisions a permit or refusal carries within itself. With three, a permit is two cache lines, and
+/// moving it costs next to nothing; room for all sixteen would make its moves cost more than deciding does. The
+/// decisions on more limits are on the heap.
+const DECIDED_INLINE: usize = 3;
+
+/// How far a permit has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Reserved,
+    Settled,
+    Released,
+}
 
 /// How a request was decided. Filled in place and never taken apart: moving it about in pieces would cost more than
 /// deciding.
 #[derive(Clone, Debug)]
 pub(crate) struct Decision {
     limits: LimitMask,
+    /// How far the permit that an admission makes has come. Kept here, where it takes no room of its own.
+    pub(crate) stage: Stage,
     /// The participant that the request was decided for.
     pub(crate) owner: u64,
     /// What an admitted request holds.
@@ -99,6 +110,7 @@ impl Decision {
         }
         Self {
             limits: costs.limits,
+            stage: Stage::Reserved,
             owner: 0,
             hold: None,
             decided,
@@ -142,34 +154,41 @@ pub enum RefusalReason {
     TableFull,
 }
 
-/// Yes, or who would have to do something for a yes.
+/// What one look at the set came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+enum Answer {
     Admitted,
-    /// A limit refused that time, or the turn of a window, heals.
-    RefusedForNow,
-    /// What is held would have to be given back.
-    RefusedByHolders,
+    Refused,
+    /// What is held would have to be given back, and it is time to see whether all holders live. Not counted as a
+    /// refusal yet.
+    WorthALook,
+}
+
+/// Whether a refusal may still be averted by looking for dead holders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attempt {
+    First,
+    Last,
 }
 
 impl SegmentEngine {
-    /// Takes everything that `costs` names, or nothing.
+    /// Takes everything that `costs` names, or nothing; answers which.
     #[inline(always)]
     pub(crate) fn try_acquire(
         &self,
         set: &SetEngine,
         costs: &Costs,
         decision: &mut Decision,
-    ) -> Result<Answer, Box<Error>> {
-        set.refuse_the_impossible(costs)?;
+    ) -> Result<bool, Box<Error>> {
         decision.owner = self.membership.owner()?;
-        match self.decide(set, costs, decision)? {
-            Answer::RefusedByHolders if self.reclaim_if_due(set)? > 0 => {
-                // Something was given back for the dead: that is what this request was waiting for.
-                self.decide(set, costs, decision)
+        let answer = match self.decide(set, costs, decision, Attempt::First)? {
+            Answer::WorthALook => {
+                self.reclaim_if_due(set)?;
+                self.decide(set, costs, decision, Attempt::Last)?
             }
-            answer => Ok(answer),
-        }
+            answer => answer,
+        };
+        Ok(answer == Answer::Admitted)
     }
 
     /// What `costs` would be told now. Takes and counts nothing.
@@ -179,20 +198,20 @@ impl SegmentEngine {
         Ok(decision)
     }
 
-    fn decide(&self, set: &SetEngine, costs: &Costs, decision: &mut Decision) -> Result<Answer, Box<Error>> {
+    fn decide(
+        &self,
+        set: &SetEngine,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
         let locked = self.lock(set)?;
-        for (index, cost) in costs.iter() {
-            let assessment = set.limits.get(index).map(|limit| limit.assess(locked.now, cost));
-            if assessment != Some(Assessment::Admissible) {
-                return locked.refuse(costs, decision);
-            }
-        }
         if costs.limits.0 & set.held_mask == 0 {
-            return locked.admit(costs, None, decision);
+            return locked.take_all(costs, None, decision, attempt);
         }
         match self.find_free_hold(set)? {
-            FreeHold::None => locked.refuse(costs, decision),
-            free => locked.admit(costs, Some(free), decision),
+            FreeHold::None => locked.refuse(costs, decision, attempt),
+            free => locked.take_all(costs, Some(free), decision, attempt),
         }
     }
 
@@ -220,8 +239,8 @@ impl SegmentEngine {
 }
 
 impl SetEngine {
-    /// A cost above what a limit admits at once is an error before anything is taken.
-    #[inline]
+    /// A cost above what a limit admits at once is an error and not a refusal. No limit takes such a cost, so it is
+    /// enough to look when something was refused.
     fn refuse_the_impossible(&self, costs: &Costs) -> Result<(), Box<Error>> {
         for (index, cost) in costs.iter() {
             let most = self.limits.get(index).map_or(0, |limit| limit.most_at_once);
@@ -272,26 +291,31 @@ impl LockedSet<'_> {
         }
     }
 
-    #[inline]
-    fn admit(
+    /// Takes one limit after the other. Where one refuses, what was taken before it is undone, in the way in which
+    /// it would be after a death.
+    #[inline(always)]
+    fn take_all(
         &self,
         costs: &Costs,
         free: Option<FreeHold>,
         decision: &mut Decision,
+        attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         let mut transaction = self.set.memory.journal().begin();
         decision.decided.clear();
         for (index, cost) in costs.iter() {
-            let Some(limit) = self.set.limits.get(index) else {
-                continue;
+            let taken = self
+                .set
+                .limits
+                .get(index)
+                .map(|limit| (limit, limit.take(&mut transaction, self.now, cost)));
+            let Some((limit, Ok(mark))) = taken else {
+                drop(transaction);
+                return self.refuse(costs, decision, attempt);
             };
-            limit.charge(&mut transaction, self.now, cost);
             transaction.add(&limit.counters().admitted, 1);
             transaction.add(&limit.counters().taken, cost);
-            decision.decided.push(Decided {
-                mark: limit.mark(self.now),
-                figure: cost,
-            });
+            decision.decided.push(Decided { mark, figure: cost });
         }
         if let Some(free) = free {
             decision.hold = self.take_hold(&mut transaction, free, decision.owner, costs);
@@ -304,9 +328,15 @@ impl LockedSet<'_> {
     }
 
     /// Counts a refusal.
-    fn refuse(&self, costs: &Costs, decision: &mut Decision) -> Result<Answer, Box<Error>> {
+    #[inline(never)]
+    fn refuse(&self, costs: &Costs, decision: &mut Decision, attempt: Attempt) -> Result<Answer, Box<Error>> {
+        self.set.refuse_the_impossible(costs)?;
         self.assess_all(costs, decision);
         let reason = self.set.refusal_reason(decision);
+        let by_holders = matches!(reason, RefusalReason::Concurrency | RefusalReason::TableFull);
+        if by_holders && attempt == Attempt::First && self.set.reclaim_is_due() {
+            return Ok(Answer::WorthALook);
+        }
         let mut transaction = self.set.memory.journal().begin();
         transaction.add(self.refusal_counter(reason), 1);
         for (index, decided) in decision.iter() {
@@ -314,10 +344,9 @@ impl LockedSet<'_> {
                 transaction.add(&limit.counters().refused, 1);
             }
         }
-        match (transaction.commit(), reason) {
-            (Err(overflow), _) => Err(self.set.internal_error(overflow)),
-            (Ok(()), RefusalReason::Concurrency | RefusalReason::TableFull) => Ok(Answer::RefusedByHolders),
-            (Ok(()), RefusalReason::Rate | RefusalReason::Budget) => Ok(Answer::RefusedForNow),
+        match transaction.commit() {
+            Ok(()) => Ok(Answer::Refused),
+            Err(overflow) => Err(self.set.internal_error(overflow)),
         }
     }
 

@@ -13,7 +13,7 @@ mod segment;
 mod settle;
 
 pub use acquire::RefusalReason;
-pub(crate) use acquire::{Answer, Costs, Decided, Decision, LimitMask, NEVER};
+pub(crate) use acquire::{Costs, Decided, Decision, LimitMask, NEVER, Stage};
 pub(crate) use observe::{ObservedHold, observe};
 pub use recover::Repairs;
 pub(crate) use reset::ResetScope;

@@ -68,7 +68,7 @@ impl SegmentEngine {
         hold: HoldReference,
         owner: u64,
     ) -> Result<Released, Box<Error>> {
-        let locked = self.lock(set)?;
+        let locked = self.lock_timeless(set)?;
         if !locked.owns(hold, owner) {
             return Ok(Released::WasReclaimed);
         }

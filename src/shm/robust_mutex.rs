@@ -146,10 +146,10 @@ impl LockArea {
                 return Err(LockError::Unrecoverable);
             }
             let answer = self.timed_lock(slice);
-            if answer != libc::ETIMEDOUT {
-                if let Some(guard) = self.guard(answer)? {
-                    return Ok(guard);
-                }
+            if answer != libc::ETIMEDOUT
+                && let Some(guard) = self.guard(answer)?
+            {
+                return Ok(guard);
             }
         }
     }
@@ -305,7 +305,7 @@ impl Drop for Guard<'_> {
 mod tests {
     use std::sync::atomic::AtomicU64;
 
-    use raw_sync::locks::{LockImpl, LockInit, Mutex};
+    use raw_sync::locks::{LockInit, Mutex};
 
     use super::*;
 
