@@ -81,7 +81,7 @@ impl Drop for AttachLock<'_> {
 }
 
 /// Opens a segment file for reading and writing. Never creates, never follows a link, never waits for a pipe.
-fn open_for_writing(path: &Path) -> Result<File, Error> {
+pub(crate) fn open_for_writing(path: &Path) -> Result<File, Error> {
     open(path, OpenOptions::new().read(true).write(true))
 }
 
