@@ -124,7 +124,7 @@ fn serve(
         println!("Serving on http://{server}/ with workers {pids:?}; Ctrl-C ends.");
         println!("  {}", table::in_words(rules));
         println!("  segment {}", segment.path().display());
-        println!("Try: curl -i http://{server}/");
+        println!("Try: curl -i http://{server}/   or kill -9 a worker");
     }
     loop {
         if let Some(Signal::SIGINT | Signal::SIGTERM) =
