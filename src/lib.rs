@@ -1,8 +1,67 @@
-//! Limits shared by every process of a host.
+//! Limits shared by every process of a Linux host.
+//!
+//! A *segment* is one memory-mapped file. It holds *sets* of limits: calls and cost per time, budgets, concurrency. A
+//! request takes everything it needs of a set or nothing, in one step, whichever process asks. There is no server: the
+//! state is guarded by a process-shared robust mutex and an undo journal, so a process that is killed at any
+//! instruction leaves no half-done operation, no stuck lock and no leaked permit.
+//!
+//! ```
+//! use std::time::Duration;
+//! use shmlimit::{Declaration, Limit, Outcome, Segment, SetDeclaration};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("gateway.limits");
+//! # fn call_the_model() -> u64 { 900 }
+//! let minute = Duration::from_secs(60);
+//! let declaration = Declaration::new().set(
+//!     SetDeclaration::new("chat")
+//!         .limit(Limit::calls("requests", 10_000, minute))
+//!         .limit(Limit::rate("tokens", 2_000_000, minute))
+//!         .limit(Limit::concurrency("in_flight", 64)),
+//! );
+//! // Any number of processes may do this at once, with a path such as /dev/shm/gateway.limits.
+//! let segment = Segment::open_or_create(&path, &declaration)?;
+//! let chat = segment.set("chat")?;
+//! let request = chat.request().with("tokens", 1_500)?; // and one of the other two each
+//! match chat.try_acquire(&request)? {
+//!     Outcome::Admitted(mut permit) => {
+//!         let used = call_the_model();
+//!         permit.settle([("tokens", used)])?; // 600 tokens come back
+//!     } // dropping the permit gives its place in flight back
+//!     Outcome::Refused(refusal) => {
+//!         println!("{:?} said no; retry after {:?}", refusal.binding(), refusal.retry_after());
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What is here
+//!
+//! | to | use |
+//! |---|---|
+//! | declare limits in code or TOML | [`Declaration`], [`SetDeclaration`], [`Limit`], [`Algorithm`], [`Window`] |
+//! | open or create a segment | [`Segment`], [`OpenOptions`] |
+//! | take limits | [`LimitSet::try_acquire`], [`Request`]; [`LimitSet::peek`] asks only |
+//! | settle, release, hold | [`Permit`], [`Settlement`] |
+//! | learn why not, and how long | [`Refusal`], [`Verdict`], [`RefusalReason`] |
+//! | look without a lock | [`Segment::snapshot`], or [`SegmentReader`] with no more than read permission |
+//! | repair and start again | [`Segment::recover`], [`LimitSet::reset`], [`Segment::retire`] |
+//! | report to a subscriber | the feature `tracing`: unknown names, permits that could not be released |
+//!
+//! A refusal is a value, not an error. An [`Error`] says what went wrong, where, and what to do.
+//!
+//! # What to read before relying on it
+//!
+//! [Caveats](documentation::caveats): who must trust whom, containers, file systems, fork, stopped processes. The
+//! [layout specification](documentation::layout_specification) is the whole protocol; the
+//! [changelog](documentation::changelog) says what changed.
+//!
+//! Linux 4.14 or later with glibc (2.30 or later) or musl.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, unsafe_code)]
 
-mod clock;
 mod config;
+#[cfg(doc)]
+pub mod documentation;
 mod engine;
 mod error;
 mod limit;
@@ -26,8 +85,13 @@ pub use limit_set::{LimitIndex, LimitName, LimitSet};
 pub use permit::{Outcome, Permit, Settlement};
 pub use refusal::{Refusal, Verdict};
 pub use request::Request;
-pub use segment::{OpenOptions, RecoveryReport, Segment, SetRecovery};
+pub use segment::{OpenOptions, RecoveryReport, Removal, Segment, SetRecovery};
 pub use snapshot::{
     HoldSnapshot, LimitCounts, LimitSnapshot, LockSnapshot, ParticipantSnapshot, SegmentReader,
     SegmentSnapshot, SetCounts, SetSnapshot,
 };
+
+// The examples of the README are compiled and run with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::engine::{Answer, Decisions, SetEngine};
+use crate::engine::{Decision, SetEngine};
 use crate::error::Error;
 use crate::permit::{Outcome, Permit};
 use crate::refusal::{Refusal, Verdict};
@@ -151,26 +151,12 @@ impl LimitSet {
     #[inline]
     pub fn try_acquire(&self, request: &Request) -> Result<Outcome<'_>, Error> {
         let costs = request.costs_for(self)?;
-        let mut decisions = Decisions::with_room_for(costs);
-        match self
-            .shared
-            .engine
-            .try_acquire(self.engine_set(), costs, &mut decisions)?
-        {
-            Answer::Admitted { owner, hold } => {
-                Ok(Outcome::Admitted(Permit::new(self, owner, hold, decisions)))
-            }
-            Answer::Refused {
-                reason,
-                binding,
-                retry_after,
-            } => Ok(Outcome::Refused(Refusal::new(
-                self,
-                reason,
-                binding,
-                retry_after,
-                decisions,
-            ))),
+        let mut decision = Decision::pending(costs);
+        let engine = &self.shared.engine;
+        if engine.try_acquire(self.engine_set(), costs, &mut decision)? {
+            Ok(Outcome::Admitted(Permit::new(self, decision)))
+        } else {
+            Ok(Outcome::Refused(Refusal::new(self, decision)))
         }
     }
 
@@ -181,8 +167,8 @@ impl LimitSet {
     /// As [`try_acquire`](Self::try_acquire), but a cost that can never be admitted is answered, not an error.
     pub fn peek(&self, request: &Request) -> Result<Vec<Verdict<'_>>, Error> {
         let costs = request.costs_for(self)?;
-        let decisions = self.shared.engine.peek(self.engine_set(), costs)?;
-        Ok(decisions
+        let decision = self.shared.engine.peek(self.engine_set(), costs)?;
+        Ok(decision
             .iter()
             .map(|(index, decided)| Verdict::refused(self, index, decided))
             .collect())

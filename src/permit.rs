@@ -6,7 +6,7 @@ use std::ops::Deref;
 use smallvec::SmallVec;
 
 use crate::engine::plan::Kind;
-use crate::engine::{Decisions, HoldReference, Released, Reservation, SettledLimit, SettledLimits};
+use crate::engine::{Decision, Released, SettledLimit, SettledLimits, Stage};
 use crate::error::Error;
 use crate::limit_set::{LimitName, LimitSet};
 use crate::refusal::{Refusal, Verdict};
@@ -51,19 +51,7 @@ impl<'a> Outcome<'a> {
 #[must_use = "a permit that is dropped at once holds nothing"]
 pub struct Permit<'a> {
     set: SetReference<'a>,
-    progress: Progress,
-    /// The participant that took it.
-    owner: u64,
-    hold: Option<HoldReference>,
-    /// The cost of each limit, and how it stood.
-    decisions: Decisions,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
-    Reserved,
-    Settled,
-    Released,
+    decision: Decision,
 }
 
 /// A set that is borrowed for as long as the caller's handle lives, or a handle of the permit's own.
@@ -86,20 +74,15 @@ impl Deref for SetReference<'_> {
     }
 }
 
+// Two cache lines: see the inline room of a decision.
+const _: () = assert!(size_of::<Permit<'_>>() <= 128);
+
 impl<'a> Permit<'a> {
     #[inline]
-    pub(crate) fn new(
-        set: &'a LimitSet,
-        owner: u64,
-        hold: Option<HoldReference>,
-        decisions: Decisions,
-    ) -> Self {
+    pub(crate) fn new(set: &'a LimitSet, decision: Decision) -> Self {
         Self {
             set: SetReference::Borrowed(set),
-            progress: Progress::Reserved,
-            owner,
-            hold,
-            decisions,
+            decision,
         }
     }
 
@@ -107,13 +90,10 @@ impl<'a> Permit<'a> {
     pub fn into_owned(mut self) -> Permit<'static> {
         let owned = Permit {
             set: SetReference::Owned(Box::new((*self.set).clone())),
-            progress: self.progress,
-            owner: self.owner,
-            hold: self.hold.take(),
-            decisions: self.decisions.clone(),
+            decision: self.decision.clone(),
         };
         // What it held is the other's from here on: dropping this one must do nothing.
-        self.progress = Progress::Released;
+        self.decision.stage = Stage::Released;
         owned
     }
 
@@ -134,10 +114,10 @@ impl<'a> Permit<'a> {
         actual: impl IntoIterator<Item = (N, u64)>,
     ) -> Result<Settlement<'_>, Error> {
         let set = self.set.name();
-        match self.progress {
-            Progress::Reserved => {}
-            Progress::Settled => return Err(Error::AlreadySettled { set: set.to_owned() }),
-            Progress::Released => return Err(Error::AlreadyReleased { set: set.to_owned() }),
+        match self.decision.stage {
+            Stage::Reserved => {}
+            Stage::Settled => return Err(Error::AlreadySettled { set: set.to_owned() }),
+            Stage::Released => return Err(Error::AlreadyReleased { set: set.to_owned() }),
         }
         if !self.is_own() {
             return Err(Error::InheritedPermit { set: set.to_owned() });
@@ -155,17 +135,12 @@ impl<'a> Permit<'a> {
                 None => usage.push((index, used)),
             }
         }
-        let reservation = Reservation {
-            owner: self.owner,
-            hold: self.hold,
-            decisions: &self.decisions,
-        };
         let limits = self
             .set
             .shared()
             .engine
-            .settle(self.set.engine_set(), &reservation, &usage)?;
-        self.progress = Progress::Settled;
+            .settle(self.set.engine_set(), &self.decision, &usage)?;
+        self.decision.stage = Stage::Settled;
         Ok(Settlement {
             set: &self.set,
             limits,
@@ -184,20 +159,20 @@ impl<'a> Permit<'a> {
             return Ok(());
         }
         let set = self.set.engine_set();
-        if let Some(hold) = self.hold {
-            let released = self.set.shared().engine.release(set, hold, self.owner)?;
-            self.hold = None;
+        if let Some(hold) = self.decision.hold {
+            let released = self.set.shared().engine.release(set, hold, self.decision.owner)?;
+            self.decision.hold = None;
             if released == Released::WasReclaimed {
-                self.progress = Progress::Released;
+                self.decision.stage = Stage::Released;
                 return Err(Error::Reclaimed {
                     set: set.plan.name.clone(),
                 });
             }
         }
-        if self.progress == Progress::Reserved {
+        if self.decision.stage == Stage::Reserved {
             self.count_unsettled();
         }
-        self.progress = Progress::Released;
+        self.decision.stage = Stage::Released;
         Ok(())
     }
 
@@ -208,7 +183,7 @@ impl<'a> Permit<'a> {
         if set.first_rate.is_none() {
             return;
         }
-        for (index, decided) in self.decisions.iter() {
+        for (index, decided) in self.decision.iter() {
             let is_rate = set
                 .plan
                 .limits
@@ -227,26 +202,30 @@ impl<'a> Permit<'a> {
 
     /// The units taken of each limit, by name.
     pub fn taken(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.decisions
+        self.decision
             .iter()
             .filter_map(|(index, decided)| Some((self.set.limits().nth(index)?, decided.figure)))
     }
 
     /// How each limit stood just after it was taken.
     pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'_>> {
-        self.decisions
+        self.decision
             .iter()
             .map(|(index, decided)| Verdict::admitted(&self.set, index, decided))
     }
 
     /// Whether this process took the permit, and not one that forked it.
     fn is_own(&self) -> bool {
-        self.set.shared().engine.membership.is_current(self.owner)
+        self.set
+            .shared()
+            .engine
+            .membership
+            .is_current(self.decision.owner)
     }
 
     /// Whether settling the limit means something.
     fn settles(&self, index: usize) -> bool {
-        let Some(taken) = self.decisions.get(index) else {
+        let Some(taken) = self.decision.get(index) else {
             return false;
         };
         match self
@@ -267,7 +246,7 @@ impl<'a> Permit<'a> {
 impl Drop for Permit<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.progress == Progress::Released {
+        if self.decision.stage == Stage::Released {
             return;
         }
         // Nobody is left to tell. What could not be given back is reclaimed when this process ends.

@@ -3,57 +3,46 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::engine::{Decided, Decisions, NEVER, RefusalReason};
+use crate::engine::{Decided, Decision, NEVER, RefusalReason};
 use crate::limit_set::LimitSet;
 
 /// A request was refused: nothing was taken.
 #[derive(Clone, Debug)]
 pub struct Refusal<'a> {
     set: &'a LimitSet,
-    reason: RefusalReason,
-    binding: Option<usize>,
-    retry_after: Option<u64>,
-    decisions: Decisions,
+    decision: Decision,
 }
 
 impl<'a> Refusal<'a> {
-    pub(crate) fn new(
-        set: &'a LimitSet,
-        reason: RefusalReason,
-        binding: Option<usize>,
-        retry_after: Option<u64>,
-        decisions: Decisions,
-    ) -> Self {
-        Self {
-            set,
-            reason,
-            binding,
-            retry_after,
-            decisions,
-        }
+    pub(crate) fn new(set: &'a LimitSet, decision: Decision) -> Self {
+        Self { set, decision }
     }
 
     /// The limit that bound; none where every [hold](crate::SetDeclaration::holds) of the set was taken.
     ///
     /// Of several, one that time alone cannot heal, else the one that takes longest.
     pub fn binding(&self) -> Option<&'a str> {
-        name(self.set, self.binding?)
+        let (index, _) = self.decision.binding()?;
+        name(self.set, index)
     }
 
     /// Why.
     pub fn reason(&self) -> RefusalReason {
-        self.reason
+        self.set.engine_set().refusal_reason(&self.decision)
     }
 
     /// After how long the request would be admitted if nobody else took anything: never before, always at exactly
     /// that instant. None where time alone does not help.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.retry_after.map(Duration::from_nanos)
+        match self.decision.binding()? {
+            (_, NEVER) => None,
+            (_, wait) => Some(Duration::from_nanos(wait)),
+        }
     }
 
     /// What each requested limit said.
     pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'a>> {
-        self.decisions
+        self.decision
             .iter()
             .map(|(index, decided)| Verdict::refused(self.set, index, decided))
     }

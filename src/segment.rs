@@ -15,6 +15,7 @@ use crate::limit_set::LimitSet;
 use crate::shm::attach::{Verified, attach};
 use crate::shm::create::{Blueprint, create};
 use crate::shm::geometry::Geometry;
+use crate::shm::remove::remove;
 use crate::snapshot::{SegmentSnapshot, SnapshotSource};
 
 /// How long an operation waits for the lock of a set before it says that the holder is stuck.
@@ -168,6 +169,20 @@ impl OpenOptions {
         Err(Error::NotFound { path })
     }
 
+    /// Retires a segment and removes its file. This process need not be attached, and does not become so.
+    ///
+    /// Processes that are attached, or attach meanwhile, get [`Error::Retired`] from then on. A segment that is
+    /// retired already is removed whoever is attached: nobody can use it any more.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InUse`] where live processes are attached and `removal` is [`Removal::Unused`], and as
+    /// [`open`](Self::open). What is not a segment is never removed.
+    pub fn remove(&self, path: impl AsRef<Path>, removal: Removal) -> Result<(), Error> {
+        let forced = removal == Removal::Forced;
+        remove(&absolute(path.as_ref())?, self.trust_any_owner, forced)
+    }
+
     fn open_absolute(&self, path: &Path) -> Result<Segment, Error> {
         let attached = attach(path, self.trust_any_owner)?;
         let (declaration, plans) = compile_definitions(&attached.verified, path)?;
@@ -180,6 +195,16 @@ impl OpenOptions {
             }),
         })
     }
+}
+
+/// Under which circumstances [`OpenOptions::remove`] removes a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// Only where no live process is attached.
+    Unused,
+    /// Also under attached processes, and where the file is damaged or of another format. In such a file nothing
+    /// can be marked: processes attached to it go on using it under no name.
+    Forced,
 }
 
 impl Segment {

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
-use crate::clock::{boot_nanos, utc_nanos};
 use crate::config::Declaration;
 use crate::engine::plan::Kind;
 use crate::engine::{ObservedHold, SetEngine, observe as observe_set};
@@ -15,6 +14,7 @@ use crate::error::Error;
 use crate::limit::Now;
 use crate::segment::compile_definitions;
 use crate::shm::attach::{Observed, damaged, observe};
+use crate::shm::clock::{boot_nanos, utc_nanos};
 use crate::shm::host::process_of_thread;
 use crate::shm::layout::{FORMAT, Header, LimitCounters, SetControl};
 use crate::shm::participant::{ParticipantId, ParticipantTable};
@@ -249,7 +249,7 @@ impl SegmentReader {
             sets: &self.sets,
             declaration: &self.declaration,
             table: &table,
-            is_alive: &|id| self.observed.same_place && table.is_alive(id, Some(self.observed.file.as_fd())),
+            is_alive: &|id| table.is_alive_at(self.observed.same_place, id, self.observed.file.as_fd()),
             clock_offset: header.clock_offset.load(Ordering::Relaxed),
             same_place: self.observed.same_place,
         }

@@ -39,11 +39,13 @@ impl UnitPrice {
     }
 
     /// The scaled time that `units` are worth: nanoseconds times the denominator. Never overflows.
+    #[inline]
     pub(crate) fn scaled_cost(self, units: u64) -> u128 {
         u128::from(units) * u128::from(self.numerator)
     }
 
     /// `nanos` scaled by the denominator. Never overflows.
+    #[inline]
     pub(crate) fn scaled_nanos(self, nanos: u64) -> u128 {
         u128::from(nanos) * u128::from(self.denominator)
     }

@@ -229,6 +229,34 @@ impl Limit {
         self.kind
     }
 
+    /// How much there is of the limit: in a [`window`](Self::window), or at the same time.
+    ///
+    /// In a declaration that a segment holds, this is per window for every algorithm; a leaky bucket that was
+    /// declared by rate and interval has its bucket in [`burst_amount`](Self::burst_amount) there.
+    pub fn capacity(&self) -> &Amount {
+        &self.capacity
+    }
+
+    /// The window, where one is declared.
+    pub fn window(&self) -> Option<Window> {
+        self.window
+    }
+
+    /// How the limit decides; none for concurrency.
+    pub fn deciding_algorithm(&self) -> Option<Algorithm> {
+        self.effective_algorithm()
+    }
+
+    /// The burst, where one is declared.
+    pub fn burst_amount(&self) -> Option<&Amount> {
+        self.burst.as_ref()
+    }
+
+    /// The size of a unit, where one is declared.
+    pub fn unit_size(&self) -> Option<&str> {
+        self.unit.as_deref()
+    }
+
     /// The limit's unit, by which decimal costs become the whole units that the engine counts.
     ///
     /// Cannot fail once the declaration has been validated.

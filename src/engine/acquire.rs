@@ -22,7 +22,7 @@ pub(crate) struct Costs {
 
 /// Some of the limits of a set: bit i is limit i.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LimitMask(pub(crate) u64);
+pub(crate) struct LimitMask(pub(crate) u32);
 
 impl LimitMask {
     #[inline(always)]
@@ -72,29 +72,47 @@ pub(crate) struct Decided {
 /// A wait that time does not end.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// Limits whose decisions a permit or refusal carries within itself. Room for all sixteen would make every move of
-/// a permit cost more than deciding does, so the decisions on more limits than this are on the heap.
-const DECIDED_INLINE: usize = 4;
+/// Limits whose decisions a permit or refusal carries within itself. With three, a permit is two cache lines, and
+/// moving it costs next to nothing; room for all sixteen would make its moves cost more than deciding does. The
+/// decisions on more limits are on the heap.
+const DECIDED_INLINE: usize = 3;
 
-/// How each limit of a request was decided.
+/// How far a permit has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Reserved,
+    Settled,
+    Released,
+}
+
+/// How a request was decided. Filled in place and never taken apart: moving it about in pieces would cost more than
+/// deciding.
 #[derive(Clone, Debug)]
-pub(crate) struct Decisions {
+pub(crate) struct Decision {
     limits: LimitMask,
+    /// How far the permit that an admission makes has come. Kept here, where it takes no room of its own.
+    pub(crate) stage: Stage,
+    /// The participant that the request was decided for.
+    pub(crate) owner: u64,
+    /// What an admitted request holds.
+    pub(crate) hold: Option<HoldReference>,
     decided: SmallVec<[Decided; DECIDED_INLINE]>,
 }
 
-impl Decisions {
+impl Decision {
     /// Has the room for what is to be decided, because nothing is allocated under a lock.
     #[inline]
-    pub(crate) fn with_room_for(costs: &Costs) -> Self {
+    pub(crate) fn pending(costs: &Costs) -> Self {
+        let mut decided = SmallVec::new();
         let count = costs.limits.0.count_ones() as usize;
-        let decided = if count > DECIDED_INLINE {
-            SmallVec::with_capacity(count)
-        } else {
-            SmallVec::new()
-        };
+        if count > DECIDED_INLINE {
+            decided.reserve_exact(count);
+        }
         Self {
             limits: costs.limits,
+            stage: Stage::Reserved,
+            owner: 0,
+            hold: None,
             decided,
         }
     }
@@ -108,6 +126,16 @@ impl Decisions {
         self.iter()
             .find(|(limit, _)| *limit == index)
             .map(|(_, decided)| decided)
+    }
+
+    /// The limit that refused and the nanoseconds until it would not, [`NEVER`] where time does not help; `None`
+    /// where no limit did. What only somebody else can heal binds before what time heals, and of the latter the
+    /// longest; the first of equals stays.
+    pub(crate) fn binding(&self) -> Option<(usize, u64)> {
+        self.iter()
+            .filter(|(_, decided)| decided.figure > 0)
+            .map(|(index, decided)| (index, decided.figure))
+            .reduce(|first, second| if second.1 > first.1 { second } else { first })
     }
 }
 
@@ -126,73 +154,64 @@ pub enum RefusalReason {
     TableFull,
 }
 
-/// Yes or no.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Answer {
-    Admitted {
-        owner: u64,
-        hold: Option<HoldReference>,
-    },
-    Refused {
-        reason: RefusalReason,
-        /// The limit that bound; none where the table of holds was full.
-        binding: Option<usize>,
-        /// Nanoseconds, where time alone heals it.
-        retry_after: Option<u64>,
-    },
+/// What one look at the set came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Admitted,
+    Refused,
+    /// What is held would have to be given back, and it is time to see whether all holders live. Not counted as a
+    /// refusal yet.
+    WorthALook,
+}
+
+/// Whether a refusal may still be averted by looking for dead holders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attempt {
+    First,
+    Last,
 }
 
 impl SegmentEngine {
-    /// Takes everything that `costs` names, or nothing.
-    #[inline]
+    /// Takes everything that `costs` names, or nothing; answers which.
+    #[inline(always)]
     pub(crate) fn try_acquire(
         &self,
         set: &SetEngine,
         costs: &Costs,
-        decisions: &mut Decisions,
-    ) -> Result<Answer, Box<Error>> {
-        set.refuse_the_impossible(costs)?;
-        let owner = self.membership.owner()?;
-        match self.decide(set, costs, owner, decisions)? {
-            Answer::Refused {
-                reason: RefusalReason::Concurrency | RefusalReason::TableFull,
-                ..
-            } if self.reclaim_if_due(set)? > 0 => {
-                // Something was given back for the dead: that is what this request was waiting for.
-                self.decide(set, costs, owner, decisions)
+        decision: &mut Decision,
+    ) -> Result<bool, Box<Error>> {
+        decision.owner = self.membership.owner()?;
+        let answer = match self.decide(set, costs, decision, Attempt::First)? {
+            Answer::WorthALook => {
+                self.reclaim_if_due(set)?;
+                self.decide(set, costs, decision, Attempt::Last)?
             }
-            answer => Ok(answer),
-        }
+            answer => answer,
+        };
+        Ok(answer == Answer::Admitted)
     }
 
     /// What `costs` would be told now. Takes and counts nothing.
-    pub(crate) fn peek(&self, set: &SetEngine, costs: &Costs) -> Result<Decisions, Box<Error>> {
-        let mut decisions = Decisions::with_room_for(costs);
-        self.lock(set)?.assess_all(costs, &mut decisions);
-        Ok(decisions)
+    pub(crate) fn peek(&self, set: &SetEngine, costs: &Costs) -> Result<Decision, Box<Error>> {
+        let mut decision = Decision::pending(costs);
+        self.lock(set)?.assess_all(costs, &mut decision);
+        Ok(decision)
     }
 
-    #[inline]
     fn decide(
         &self,
         set: &SetEngine,
         costs: &Costs,
-        owner: u64,
-        decisions: &mut Decisions,
+        decision: &mut Decision,
+        attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         let locked = self.lock(set)?;
-        for (index, cost) in costs.iter() {
-            let assessment = set.limits.get(index).map(|limit| limit.assess(locked.now, cost));
-            if assessment != Some(Assessment::Admissible) {
-                return locked.refuse(costs, None, decisions);
-            }
-        }
         if costs.limits.0 & set.held_mask == 0 {
-            return locked.admit(costs, owner, None, decisions);
+            return locked.take_all(costs, None, decision, attempt);
         }
         match self.find_free_hold(set)? {
-            FreeHold::None => locked.refuse(costs, Some(RefusalReason::TableFull), decisions),
-            free => locked.admit(costs, owner, Some(free), decisions),
+            FreeHold::None => locked.refuse(costs, decision, attempt),
+            free => locked.take_all(costs, Some(free), decision, attempt),
         }
     }
 
@@ -220,8 +239,8 @@ impl SegmentEngine {
 }
 
 impl SetEngine {
-    /// A cost above what a limit admits at once is an error before anything is taken.
-    #[inline]
+    /// A cost above what a limit admits at once is an error and not a refusal. No limit takes such a cost, so it is
+    /// enough to look when something was refused.
     fn refuse_the_impossible(&self, costs: &Costs) -> Result<(), Box<Error>> {
         for (index, cost) in costs.iter() {
             let most = self.limits.get(index).map_or(0, |limit| limit.most_at_once);
@@ -230,6 +249,17 @@ impl SetEngine {
             }
         }
         Ok(())
+    }
+
+    /// Why a decision was a refusal. Where every limit would have admitted, there was no hold left.
+    pub(crate) fn refusal_reason(&self, decision: &Decision) -> RefusalReason {
+        let binding = decision.binding().and_then(|(index, _)| self.limits.get(index));
+        match binding.map(|limit| limit.kind) {
+            None => RefusalReason::TableFull,
+            Some(Kind::Concurrency) => RefusalReason::Concurrency,
+            Some(Kind::Budget) => RefusalReason::Budget,
+            Some(Kind::Rate | Kind::Calls) => RefusalReason::Rate,
+        }
     }
 
     #[cold]
@@ -244,8 +274,8 @@ impl SetEngine {
 }
 
 impl LockedSet<'_> {
-    fn assess_all(&self, costs: &Costs, decisions: &mut Decisions) {
-        decisions.decided.clear();
+    fn assess_all(&self, costs: &Costs, decision: &mut Decision) {
+        decision.decided.clear();
         for (index, cost) in costs.iter() {
             let Some(limit) = self.set.limits.get(index) else {
                 continue;
@@ -254,85 +284,70 @@ impl LockedSet<'_> {
                 Assessment::Admissible => 0,
                 Assessment::Refused { retry_after } => retry_after.unwrap_or(NEVER),
             };
-            decisions.decided.push(Decided {
+            decision.decided.push(Decided {
                 mark: limit.mark(self.now),
                 figure,
             });
         }
     }
 
-    #[inline]
-    fn admit(
+    /// Takes one limit after the other. Where one refuses, what was taken before it is undone, in the way in which
+    /// it would be after a death.
+    #[inline(always)]
+    fn take_all(
         &self,
         costs: &Costs,
-        owner: u64,
         free: Option<FreeHold>,
-        decisions: &mut Decisions,
+        decision: &mut Decision,
+        attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         let mut transaction = self.set.memory.journal().begin();
-        decisions.decided.clear();
+        decision.decided.clear();
         for (index, cost) in costs.iter() {
-            let Some(limit) = self.set.limits.get(index) else {
-                continue;
+            let taken = self
+                .set
+                .limits
+                .get(index)
+                .map(|limit| (limit, limit.take(&mut transaction, self.now, cost)));
+            let Some((limit, Ok(mark))) = taken else {
+                drop(transaction);
+                return self.refuse(costs, decision, attempt);
             };
-            limit.charge(&mut transaction, self.now, cost);
             transaction.add(&limit.counters().admitted, 1);
             transaction.add(&limit.counters().taken, cost);
-            decisions.decided.push(Decided {
-                mark: limit.mark(self.now),
-                figure: cost,
-            });
+            decision.decided.push(Decided { mark, figure: cost });
         }
-        let hold = match free {
-            Some(free) => self.take_hold(&mut transaction, free, owner, costs),
-            None => None,
-        };
+        if let Some(free) = free {
+            decision.hold = self.take_hold(&mut transaction, free, decision.owner, costs);
+        }
         transaction.add(&self.set.memory.control().admitted, 1);
         match transaction.commit() {
-            Ok(()) => Ok(Answer::Admitted { owner, hold }),
+            Ok(()) => Ok(Answer::Admitted),
             Err(overflow) => Err(self.set.internal_error(overflow)),
         }
     }
 
-    /// Counts a refusal and works out what bound.
-    fn refuse(
-        &self,
-        costs: &Costs,
-        reason: Option<RefusalReason>,
-        decisions: &mut Decisions,
-    ) -> Result<Answer, Box<Error>> {
-        self.assess_all(costs, decisions);
-        // What only somebody else can heal binds before what time heals, and of the latter the longest. `NEVER` is
-        // the longest of all; the first of equals stays.
-        let binding = decisions
-            .iter()
-            .filter(|(_, decided)| decided.figure > 0)
-            .map(|(index, decided)| (index, decided.figure))
-            .reduce(|first, second| if second.1 > first.1 { second } else { first });
-        let reason = reason.unwrap_or_else(|| match binding.map(|(index, _)| self.kind(index)) {
-            Some(Kind::Concurrency) => RefusalReason::Concurrency,
-            Some(Kind::Budget) => RefusalReason::Budget,
-            _ => RefusalReason::Rate,
-        });
+    /// Counts a refusal.
+    #[inline(never)]
+    fn refuse(&self, costs: &Costs, decision: &mut Decision, attempt: Attempt) -> Result<Answer, Box<Error>> {
+        self.set.refuse_the_impossible(costs)?;
+        self.assess_all(costs, decision);
+        let reason = self.set.refusal_reason(decision);
+        let by_holders = matches!(reason, RefusalReason::Concurrency | RefusalReason::TableFull);
+        if by_holders && attempt == Attempt::First && self.set.reclaim_is_due() {
+            return Ok(Answer::WorthALook);
+        }
         let mut transaction = self.set.memory.journal().begin();
         transaction.add(self.refusal_counter(reason), 1);
-        for (index, decided) in decisions.iter() {
+        for (index, decided) in decision.iter() {
             if let (1.., Some(limit)) = (decided.figure, self.set.limits.get(index)) {
                 transaction.add(&limit.counters().refused, 1);
             }
         }
-        transaction
-            .commit()
-            .map_err(|overflow| self.set.internal_error(overflow))?;
-        Ok(Answer::Refused {
-            reason,
-            binding: binding.map(|(index, _)| index),
-            retry_after: binding.map(|(_, wait)| wait).filter(|wait| *wait != NEVER),
-        })
-    }
-
-    fn kind(&self, index: usize) -> Kind {
-        self.set.limits.get(index).map_or(Kind::Rate, |limit| limit.kind)
+        match transaction.commit() {
+            Ok(()) => Ok(Answer::Refused),
+            Err(overflow) => Err(self.set.internal_error(overflow)),
+        }
     }
 
     fn refusal_counter(&self, reason: RefusalReason) -> &AtomicU64 {

@@ -1,17 +1,18 @@
 //! The table of holds: what permits hold and who owns them. The one truth from which everything else can be counted
 //! again.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 
 use super::memory::SetMemory;
 use super::segment::LockedSet;
 use crate::shm::journal::Transaction;
 
-/// The hold of one permit. The serial number tells a later hold in the same place from it.
+/// The hold of one permit. The serial number, which is never zero, tells a later hold in the same place from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HoldReference {
     pub(crate) index: u64,
-    pub(crate) serial: u64,
+    pub(crate) serial: NonZeroU64,
 }
 
 /// Where a new hold would go.
@@ -73,10 +74,11 @@ impl LockedSet<'_> {
             FreeHold::None | FreeHold::Damaged => return None,
         };
         let hold = self.set.memory.hold(index)?;
-        let serial = control.hold_serial.load(Ordering::Relaxed).wrapping_add(1);
-        transaction.store(&control.hold_serial, serial);
+        let latest = control.hold_serial.load(Ordering::Relaxed);
+        let serial = NonZeroU64::new(latest.wrapping_add(1)).unwrap_or(NonZeroU64::MIN);
+        transaction.store(&control.hold_serial, serial.get());
         transaction.store(hold.owner(), owner);
-        transaction.store(hold.serial(), serial);
+        transaction.store(hold.serial(), serial.get());
         transaction.store(hold.taken_at(), self.now.monotonic);
         for (word, limit) in hold.amounts().iter().zip(&self.set.held_indexes) {
             transaction.store(word, amount_of(*limit));
@@ -91,7 +93,7 @@ impl LockedSet<'_> {
     pub(crate) fn owns(&self, reference: HoldReference, owner: u64) -> bool {
         self.set.memory.hold(reference.index).is_some_and(|hold| {
             hold.owner().load(Ordering::Relaxed) == owner
-                && hold.serial().load(Ordering::Relaxed) == reference.serial
+                && hold.serial().load(Ordering::Relaxed) == reference.serial.get()
         })
     }
 

@@ -63,7 +63,20 @@ impl LimitEngine {
         self.rule.mark(&StateWords(&self.state), now)
     }
 
+    /// Takes the cost if the limit admits it, and says how the limit stands then.
     #[inline]
+    pub(crate) fn take(
+        &self,
+        transaction: &mut Transaction<'_>,
+        now: Now,
+        cost: u64,
+    ) -> Result<Mark, Assessment> {
+        let words = &self.state;
+        self.rule
+            .take(&mut JournalledState { words, transaction }, now, cost)
+    }
+
+    /// Charges usage that has already happened, whatever the limit says to it.
     pub(crate) fn charge(&self, transaction: &mut Transaction<'_>, now: Now, cost: u64) {
         self.rule.charge(
             &mut JournalledState {

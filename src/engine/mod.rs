@@ -13,10 +13,9 @@ mod segment;
 mod settle;
 
 pub use acquire::RefusalReason;
-pub(crate) use acquire::{Answer, Costs, Decided, Decisions, LimitMask, NEVER};
-pub(crate) use hold::HoldReference;
+pub(crate) use acquire::{Costs, Decided, Decision, LimitMask, NEVER, Stage};
 pub(crate) use observe::{ObservedHold, observe};
 pub use recover::Repairs;
 pub(crate) use reset::ResetScope;
 pub(crate) use segment::{SegmentEngine, SetEngine};
-pub(crate) use settle::{Released, Reservation, SettledLimit, SettledLimits};
+pub(crate) use settle::{Released, SettledLimit, SettledLimits};

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use super::segment::{SegmentEngine, SetEngine};
-use crate::clock::boot_nanos;
 use crate::error::Error;
+use crate::shm::clock::boot_nanos;
 use crate::shm::participant::ParticipantId;
 
 /// The shortest time between two looks for the dead by one process.
@@ -19,6 +19,13 @@ const SHARE_OF_TIME: u64 = 20;
 
 /// Holds given back under one hold of the lock.
 const BATCH: usize = 64;
+
+impl SetEngine {
+    /// Whether this process may look for dead holders again.
+    pub(crate) fn reclaim_is_due(&self) -> bool {
+        boot_nanos() >= self.next_probe.load(Ordering::Relaxed)
+    }
+}
 
 impl SegmentEngine {
     /// Looks for dead holders, unless this process did so a moment ago; answers how many holds were given back.

@@ -41,21 +41,25 @@ impl SegmentEngine {
             owner_died,
             ..Repairs::default()
         };
-        let mut journal_is_sound = true;
-        match journal.state() {
-            JournalState::Idle => {}
+        let journal_is_sound = match journal.state() {
+            JournalState::Idle => true,
             JournalState::Undo(count) => {
                 repairs.undone_words = count;
-                journal_is_sound = journal.undo(count);
+                journal.undo(count)
             }
             JournalState::Reset => {
                 repairs.finished_reset = true;
                 set.carry_out_reset();
+                true
             }
-            JournalState::Damaged(_) => {
-                journal_is_sound = false;
-                journal.close();
-            }
+            JournalState::Damaged(_) => false,
+        };
+        if !journal_is_sound {
+            // Said before the journal is closed: whoever recovers after this recoverer's death finds it idle.
+            control.poisoned.store(POISONED_BY_JOURNAL, Ordering::Relaxed);
+        }
+        if journal.state() != JournalState::Idle {
+            journal.close();
         }
         if owner_died {
             let owner = self.membership.owner().unwrap_or(0);
@@ -69,13 +73,11 @@ impl SegmentEngine {
             repairs.recounted = true;
             self.recount(set);
         }
-        if !journal_is_sound {
-            repairs.poisoned = true;
-            control.poisoned.store(POISONED_BY_JOURNAL, Ordering::Relaxed);
-        } else if !set.is_consistent() {
-            repairs.poisoned = true;
+        // What the journal lost is not to be forgotten over counts that can be made again.
+        if control.poisoned.load(Ordering::Relaxed) == 0 && !set.is_consistent() {
             control.poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed);
         }
+        repairs.poisoned = control.poisoned.load(Ordering::Relaxed) != 0;
         repairs
     }
 

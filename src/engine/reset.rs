@@ -12,7 +12,7 @@ use crate::error::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResetScope {
     /// Bit i says that limit i is replenished.
-    pub(crate) limits: u64,
+    pub(crate) limits: u32,
     pub(crate) counters: bool,
 }
 
@@ -20,12 +20,12 @@ impl ResetScope {
     const COUNTERS_BIT: u64 = 1 << 63;
 
     fn to_word(self) -> u64 {
-        self.limits | if self.counters { Self::COUNTERS_BIT } else { 0 }
+        u64::from(self.limits) | if self.counters { Self::COUNTERS_BIT } else { 0 }
     }
 
     fn from_word(word: u64) -> Self {
         Self {
-            limits: word & !Self::COUNTERS_BIT,
+            limits: word as u32,
             counters: word & Self::COUNTERS_BIT != 0,
         }
     }

@@ -11,10 +11,10 @@ use super::limit_engine::LimitEngine;
 use super::memory::SetMemory;
 use super::plan::{Kind, SetPlan};
 use super::recover::Repairs;
-use crate::clock::{boot_nanos, utc_nanos};
 use crate::error::Error;
 use crate::limit::Now;
 use crate::shm::attach::{Attached, damaged};
+use crate::shm::clock::{boot_nanos, utc_nanos};
 use crate::shm::geometry::{SetGeometry, SetShape};
 use crate::shm::host::process_of_thread;
 use crate::shm::journal::{JournalOverflow, JournalState};
@@ -33,7 +33,7 @@ pub(crate) struct SetEngine {
     /// For each word of a hold's amounts, the limit it belongs to.
     pub(crate) held_indexes: Vec<usize>,
     /// The same limits as a bit mask.
-    pub(crate) held_mask: u64,
+    pub(crate) held_mask: u32,
     /// The first limit without a default cost.
     pub(crate) first_rate: Option<usize>,
     reads_utc: bool,
@@ -145,7 +145,7 @@ impl SetEngine {
     }
 
     /// The bit mask of all limits.
-    pub(crate) fn all_limits(&self) -> u64 {
+    pub(crate) fn all_limits(&self) -> u32 {
         debug_assert!(self.plan.limits.len() <= MOST_LIMITS);
         (1 << self.plan.limits.len()) - 1
     }
@@ -220,9 +220,24 @@ impl SegmentEngine {
     }
 
     /// Takes the set's lock, first setting right what a dead owner left behind.
-    #[inline]
+    ///
+    /// The clock is read before the lock is taken, so that it is not part of the critical section.
+    #[inline(always)]
     pub(crate) fn lock<'a>(&'a self, set: &'a SetEngine) -> Result<LockedSet<'a>, Box<Error>> {
-        let locked = self.lock_as_it_is(set)?;
+        let now = self.now(set);
+        self.lock_at(set, now)
+    }
+
+    /// As [`lock`](Self::lock), for what does not depend on time: the clock is not read, and the instant is the
+    /// latest at which the set was changed.
+    #[inline]
+    pub(crate) fn lock_timeless<'a>(&'a self, set: &'a SetEngine) -> Result<LockedSet<'a>, Box<Error>> {
+        self.lock_at(set, Now { monotonic: 0, utc: 0 })
+    }
+
+    #[inline(always)]
+    fn lock_at<'a>(&'a self, set: &'a SetEngine, now: Now) -> Result<LockedSet<'a>, Box<Error>> {
+        let locked = self.lock_as_it_is(set, now)?;
         if locked.needs_attention() {
             self.attend(&locked)?;
         }
@@ -234,7 +249,7 @@ impl SegmentEngine {
         &'a self,
         set: &'a SetEngine,
     ) -> Result<(LockedSet<'a>, Option<Repairs>), Box<Error>> {
-        let locked = self.lock_as_it_is(set)?;
+        let locked = self.lock_as_it_is(set, self.now(set))?;
         let repairs = locked
             .was_left_unfinished()
             .then(|| self.recover(set, locked.guard.owner_died()));
@@ -253,19 +268,19 @@ impl SegmentEngine {
     }
 
     #[inline(always)]
-    fn lock_as_it_is<'a>(&self, set: &'a SetEngine) -> Result<LockedSet<'a>, Box<Error>> {
+    fn lock_as_it_is<'a>(&self, set: &'a SetEngine, mut now: Now) -> Result<LockedSet<'a>, Box<Error>> {
         if self.header[0].retired.load(Ordering::Relaxed) != 0 {
             return Err(self.retired());
         }
         let control = set.memory.control();
-        // Read before the lock is taken, so that the system's clock is not part of the critical section.
-        let mut now = self.now(set);
         let guard = match control.lock.try_lock() {
             Ok(Some(guard)) => guard,
             Ok(None) => {
                 let guard = self.wait_for_lock(set)?;
                 // The wait may have been long: what is decided is decided now.
-                now = self.now(set);
+                if now.monotonic != 0 {
+                    now = self.now(set);
+                }
                 guard
             }
             Err(error) => return Err(self.lock_failure(set, error)),
@@ -280,7 +295,7 @@ impl SegmentEngine {
         Ok(LockedSet { set, now, guard })
     }
 
-    #[inline]
+    #[inline(always)]
     fn now(&self, set: &SetEngine) -> Now {
         Now {
             monotonic: boot_nanos().wrapping_add(self.clock_offset),

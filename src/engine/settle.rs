@@ -4,22 +4,13 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
-use super::acquire::Decisions;
+use super::acquire::Decision;
 use super::hold::HoldReference;
 use super::plan::Kind;
 use super::segment::{LockedSet, SegmentEngine, SetEngine};
 use crate::shm::journal::Transaction;
 
 use crate::error::Error;
-
-/// What a permit reserved.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Reservation<'a> {
-    pub(crate) owner: u64,
-    pub(crate) hold: Option<HoldReference>,
-    /// The cost of each limit.
-    pub(crate) decisions: &'a Decisions,
-}
 
 /// One limit of a settled permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,14 +39,14 @@ impl SegmentEngine {
     pub(crate) fn settle(
         &self,
         set: &SetEngine,
-        permit: &Reservation<'_>,
+        permit: &Decision,
         actual: &[(usize, u64)],
     ) -> Result<SettledLimits, Box<Error>> {
         let locked = self.lock(set)?;
         let mut transaction = set.memory.journal().begin();
         let mut settled = SettledLimits::new();
         for (index, used) in actual {
-            let Some(reserved) = permit.decisions.get(*index) else {
+            let Some(reserved) = permit.get(*index) else {
                 continue;
             };
             if let Some(limit) = locked.settle_limit(&mut transaction, *index, reserved.figure, *used) {
@@ -77,7 +68,7 @@ impl SegmentEngine {
         hold: HoldReference,
         owner: u64,
     ) -> Result<Released, Box<Error>> {
-        let locked = self.lock(set)?;
+        let locked = self.lock_timeless(set)?;
         if !locked.owns(hold, owner) {
             return Ok(Released::WasReclaimed);
         }
@@ -142,7 +133,7 @@ impl LockedSet<'_> {
     }
 
     /// Takes a settled cost out of the permit's hold: the death of the holder must not refund it any more.
-    fn make_final(&self, transaction: &mut Transaction<'_>, permit: &Reservation<'_>, index: usize) {
+    fn make_final(&self, transaction: &mut Transaction<'_>, permit: &Decision, index: usize) {
         let refunds = self
             .set
             .limits

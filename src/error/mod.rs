@@ -125,6 +125,14 @@ pub enum Error {
         /// The participants declared.
         capacity: u64,
     },
+    /// Processes are attached to the segment that is to be removed.
+    #[error("{} is in use by {}: end what uses it first, or remove it by force", path.display(), processes(pids))]
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// The processes, as their ids are in the segment's PID namespace.
+        pids: Vec<u64>,
+    },
     /// Another process is initialising or attaching and does not come to an end.
     #[error("{} is being attached by another process that does not finish", path.display())]
     AttachStuck {
@@ -276,6 +284,12 @@ impl From<Box<Error>> for Error {
 
 fn join(items: &[String]) -> String {
     items.join(", ")
+}
+
+fn processes(pids: &[u64]) -> String {
+    let noun = if pids.len() == 1 { "process" } else { "processes" };
+    let pids: Vec<String> = pids.iter().map(u64::to_string).collect();
+    format!("{noun} {}", join(&pids))
 }
 
 fn holder(pid: Option<u32>) -> String {

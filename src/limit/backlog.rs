@@ -34,19 +34,23 @@ impl BacklogBound {
         })
     }
 
+    #[inline]
     pub(super) fn price(&self) -> UnitPrice {
         self.price
     }
 
+    #[inline]
     pub(super) fn burst(&self) -> u64 {
         self.burst
     }
 
     /// The backlog of a completely used burst.
+    #[inline]
     pub(super) fn most(&self) -> u128 {
         self.most
     }
 
+    #[inline]
     pub(super) fn assess(&self, backlog: u128, cost: u64) -> Assessment {
         // The largest backlog on top of which the cost still fits; there is none for a cost above the burst.
         let Some(admitting) = self.most.checked_sub(self.price.scaled_cost(cost)) else {
@@ -72,6 +76,7 @@ impl BacklogBound {
         }
     }
 
+    #[inline]
     pub(super) fn mark(backlog: u128) -> Mark {
         Mark {
             first: backlog as u64,

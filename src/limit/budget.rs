@@ -24,11 +24,13 @@ impl Budget {
         self.window.reads_utc()
     }
 
+    #[inline]
     pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now) -> Assessment {
         // A unit must be left, whatever the cost turns out to be.
         self.window.assess(state, now, 1)
     }
 
+    #[inline]
     pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
         self.window.charge(state, now, cost);
     }
@@ -37,6 +39,7 @@ impl Budget {
         self.window.reset(state);
     }
 
+    #[inline]
     pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
         self.window.mark(state, now)
     }

@@ -27,6 +27,7 @@ impl Concurrency {
         self.capacity
     }
 
+    #[inline]
     pub(crate) fn assess(&self, state: &(impl State + ?Sized), cost: u64) -> Assessment {
         match state.load(Self::IN_USE).checked_add(cost) {
             Some(held) if held <= self.capacity => Assessment::Admissible,
@@ -34,18 +35,21 @@ impl Concurrency {
         }
     }
 
+    #[inline]
     pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), cost: u64) {
         if cost > 0 {
             state.store(Self::IN_USE, state.load(Self::IN_USE).saturating_add(cost));
         }
     }
 
+    #[inline]
     pub(crate) fn give_back(&self, state: &mut (impl StateMut + ?Sized), amount: u64) {
         if amount > 0 {
             state.store(Self::IN_USE, state.load(Self::IN_USE).saturating_sub(amount));
         }
     }
 
+    #[inline]
     pub(crate) fn mark(&self, state: &(impl State + ?Sized)) -> Mark {
         Mark {
             first: state.load(Self::IN_USE),

@@ -79,6 +79,7 @@ impl FixedWindow {
         !matches!(self.alignment, Alignment::FirstUse(_))
     }
 
+    #[inline]
     pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
         // The largest count on top of which the cost still fits.
         let Some(admitting) = self.capacity.checked_sub(cost) else {
@@ -93,6 +94,7 @@ impl FixedWindow {
     }
 
     /// The count saturates; above the capacity it refuses everything until the window turns.
+    #[inline]
     pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
         if cost == 0 {
             return;
@@ -115,6 +117,7 @@ impl FixedWindow {
         state.store(Self::USED, 0);
     }
 
+    #[inline]
     pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
         match self.open(state, now) {
             Some(open) => Mark {

@@ -33,11 +33,13 @@ impl Gcra {
         self.bound.burst()
     }
 
+    #[inline]
     pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
         self.bound.assess(self.backlog(state, now), cost)
     }
 
     /// Saturates at 2^128 - 1 scaled, which only an overdraft worth more than 292 years of backlog can reach.
+    #[inline]
     pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
         if cost == 0 {
             return;
@@ -48,6 +50,29 @@ impl Gcra {
             Self::ARRIVAL,
             from.saturating_add(self.bound.price().scaled_cost(cost)),
         );
+    }
+
+    /// Assesses, and charges if admissible, reading the state once.
+    #[inline]
+    pub(crate) fn take(
+        &self,
+        state: &mut (impl StateMut + ?Sized),
+        now: Now,
+        cost: u64,
+    ) -> Result<Mark, Assessment> {
+        let present = self.bound.price().scaled_nanos(now.monotonic);
+        let arrival = load_wide(state, Self::ARRIVAL);
+        let backlog = arrival.saturating_sub(present);
+        match self.bound.assess(backlog, cost) {
+            Assessment::Admissible if cost == 0 => Ok(BacklogBound::mark(backlog)),
+            Assessment::Admissible => {
+                // What was assessed as admissible fits below the bound that the declaration was checked for.
+                let added = self.bound.price().scaled_cost(cost);
+                store_wide(state, Self::ARRIVAL, arrival.max(present).saturating_add(added));
+                Ok(BacklogBound::mark(backlog.saturating_add(added)))
+            }
+            refused => Err(refused),
+        }
     }
 
     /// The whole units that came back: less than `amount` where time had replenished some of them already.
@@ -68,6 +93,7 @@ impl Gcra {
         store_wide(state, Self::ARRIVAL, 0);
     }
 
+    #[inline]
     pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
         BacklogBound::mark(self.backlog(state, now))
     }
@@ -76,6 +102,7 @@ impl Gcra {
         self.bound.standing(mark)
     }
 
+    #[inline]
     fn backlog(&self, state: &(impl State + ?Sized), now: Now) -> u128 {
         load_wide(state, Self::ARRIVAL).saturating_sub(self.bound.price().scaled_nanos(now.monotonic))
     }

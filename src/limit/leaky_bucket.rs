@@ -30,11 +30,13 @@ impl LeakyBucket {
         self.bound.burst()
     }
 
+    #[inline]
     pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
         self.bound.assess(self.level(state, now), cost)
     }
 
     /// Saturates at 2^128 - 1 scaled, which only overdrafts worth more than 584 years of draining can reach.
+    #[inline]
     pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
         if cost == 0 {
             return;
@@ -60,6 +62,7 @@ impl LeakyBucket {
         store_wide(state, Self::LEVEL, 0);
     }
 
+    #[inline]
     pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
         BacklogBound::mark(self.level(state, now))
     }
@@ -68,6 +71,7 @@ impl LeakyBucket {
         self.bound.standing(mark)
     }
 
+    #[inline]
     fn level(&self, state: &(impl State + ?Sized), now: Now) -> u128 {
         let elapsed = now.monotonic.saturating_sub(state.load(Self::SINCE));
         load_wide(state, Self::LEVEL).saturating_sub(self.bound.price().scaled_nanos(elapsed))

@@ -42,6 +42,7 @@ pub(crate) struct Now {
 impl Now {
     /// Both instants, held at the latest that the rules are proven for. Beyond it time stands still, so limits go on
     /// refusing rather than overflowing.
+    #[inline]
     fn within_proven_range(self) -> Self {
         Self {
             monotonic: self.monotonic.min(LATEST_INSTANT),
@@ -63,10 +64,12 @@ pub(crate) trait StateMut: State {
 }
 
 /// Two words as one number, low word first.
+#[inline]
 fn load_wide(state: &(impl State + ?Sized), index: usize) -> u128 {
     u128::from(state.load(index)) | (u128::from(state.load(index + 1)) << 64)
 }
 
+#[inline]
 fn store_wide(state: &mut (impl StateMut + ?Sized), index: usize, value: u128) {
     state.store(index, value as u64);
     state.store(index + 1, (value >> 64) as u64);

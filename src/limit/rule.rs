@@ -62,12 +62,6 @@ impl Rule {
         }
     }
 
-    /// Whether [`Rule::refund`] gives anything back.
-    #[inline]
-    pub(crate) fn refunds(&self) -> bool {
-        matches!(self, Self::TokenBucket(_) | Self::Gcra(_))
-    }
-
     /// What the limit says to `cost` now. Changes nothing. A cost of zero asks whether the limit is overdrawn.
     #[inline]
     pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
@@ -100,6 +94,28 @@ impl Rule {
             Self::Budget(rule) => rule.charge(state, now, cost),
             Self::Concurrency(rule) => rule.charge(state, cost),
             Self::Unlimited => {}
+        }
+    }
+
+    /// Assesses, and charges if admissible: how the limit stands then, or what it said instead. Nothing is stored on
+    /// a refusal.
+    #[inline]
+    pub(crate) fn take(
+        &self,
+        state: &mut (impl StateMut + ?Sized),
+        now: Now,
+        cost: u64,
+    ) -> Result<Mark, Assessment> {
+        // The default algorithm is also the one that is worth a path of its own: it reads its state once.
+        if let Self::Gcra(rule) = self {
+            return rule.take(state, now.within_proven_range(), cost);
+        }
+        match self.assess(state, now, cost) {
+            Assessment::Admissible => {
+                self.charge(state, now, cost);
+                Ok(self.mark(state, now))
+            }
+            refused => Err(refused),
         }
     }
 

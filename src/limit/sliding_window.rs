@@ -89,6 +89,7 @@ impl SlidingWindow {
         self.capacity
     }
 
+    #[inline]
     pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
         // The largest sum on top of which the cost still fits.
         let Some(admitting) = self.capacity.checked_sub(cost) else {
@@ -109,6 +110,7 @@ impl SlidingWindow {
     }
 
     /// Stores four words at most. The sum of the live entries saturates.
+    #[inline]
     pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
         let live = self.live(state, now);
         // Only room for the sum keeps differences of wrapping totals exact.
@@ -142,6 +144,7 @@ impl SlidingWindow {
         state.store(Self::ENDS, 0);
     }
 
+    #[inline]
     pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
         let live = self.live(state, now);
         let reset_after = live

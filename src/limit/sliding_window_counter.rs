@@ -70,6 +70,7 @@ impl SlidingWindowCounter {
         self.capacity
     }
 
+    #[inline]
     pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
         // The largest estimate on top of which the cost still fits.
         let Some(admitting) = self.capacity.checked_sub(cost) else {
@@ -101,6 +102,7 @@ impl SlidingWindowCounter {
     }
 
     /// Stores two words. The count saturates.
+    #[inline]
     pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
         if cost == 0 {
             return;
@@ -120,6 +122,7 @@ impl SlidingWindowCounter {
         }
     }
 
+    #[inline]
     pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
         let Position { sub_window, into } = self.position(now);
         let estimate = self.full(state, sub_window) + self.weighted(self.oldest(state, sub_window), into);

@@ -27,10 +27,12 @@ impl TokenBucket {
         self.missing.most_at_once()
     }
 
+    #[inline]
     pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
         self.missing.assess(state, now, cost)
     }
 
+    #[inline]
     pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
         self.missing.charge(state, now, cost);
     }
@@ -44,6 +46,7 @@ impl TokenBucket {
         self.missing.reset(state);
     }
 
+    #[inline]
     pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
         self.missing.mark(state, now)
     }

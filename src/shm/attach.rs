@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,8 +23,8 @@ use super::layout::{
 };
 use super::participant::{Membership, ParticipantTable};
 use super::region::{OutOfRegion, Region};
-use crate::clock::{boot_nanos, utc_nanos};
 use crate::error::Error;
+use crate::shm::clock::{boot_nanos, utc_nanos};
 use crate::units::LATEST_INSTANT;
 
 /// How long to wait for another process that is attaching.
@@ -136,13 +136,14 @@ pub(crate) fn attach(path: &Path, trust_any_owner: bool) -> Result<Attached, Err
     let region = Region::writable(&file, size as usize).map_err(|source| io_error("map", path, source))?;
     let verified = verify(Arc::new(region), path)?;
     let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
+    let table = verified.participants();
+    let lock = AttachLock::take(&file, path)?;
+    // Looked at under the lock: whoever removes the segment retires it under the same lock.
     if header.retired.load(Ordering::Acquire) != 0 {
         return Err(Error::Retired {
             path: path.to_owned(),
         });
     }
-    let table = verified.participants();
-    let lock = AttachLock::take(&file, path)?;
     ensure_same_place(&verified, header, &table, &file, path)?;
     let clock_offset = header.clock_offset.load(Ordering::Relaxed);
     // Not a duplicate: a mapping keeps its open file, and with it the file's locks, also in children of this process
@@ -195,7 +196,7 @@ impl Verified {
 }
 
 /// Whether the file may be trusted, by what the system says of it; answers its size.
-fn check_file(file: &File, path: &Path, trust_any_owner: bool) -> Result<u64, Error> {
+pub(crate) fn check_file(file: &File, path: &Path, trust_any_owner: bool) -> Result<u64, Error> {
     let metadata = file
         .metadata()
         .map_err(|source| io_error("examine", path, source))?;
@@ -234,6 +235,14 @@ fn check_file(file: &File, path: &Path, trust_any_owner: bool) -> Result<u64, Er
         });
     }
     if metadata.len() < HEADER_SPACE {
+        let found = start_of(file, path)?;
+        if found != MAGIC {
+            return Err(Error::NotASegment {
+                path: path.to_owned(),
+                found,
+                expected: MAGIC,
+            });
+        }
         return Err(Error::WrongSize {
             path: path.to_owned(),
             expected: HEADER_SPACE,
@@ -241,6 +250,14 @@ fn check_file(file: &File, path: &Path, trust_any_owner: bool) -> Result<u64, Er
         });
     }
     Ok(metadata.len())
+}
+
+/// The first eight bytes of a file, as the header's magic number is read; zeros beyond its end.
+pub(crate) fn start_of(file: &File, path: &Path) -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    file.read_at(&mut bytes, 0)
+        .map_err(|source| io_error("read", path, source))?;
+    Ok(u64::from_ne_bytes(bytes))
 }
 
 fn folder_is_writable_by_others(path: &Path) -> bool {
@@ -253,7 +270,7 @@ fn folder_is_writable_by_others(path: &Path) -> bool {
 }
 
 /// Whether the header is one that this build can work with.
-fn check_header(region: &Region, size: u64, path: &Path) -> Result<(), Error> {
+pub(crate) fn check_header(region: &Region, size: u64, path: &Path) -> Result<(), Error> {
     let header: &Header = region.record(0).map_err(|place| damaged(path, place))?;
     // Synchronises with the release store that ends a creation.
     let magic = header.magic.load(Ordering::Acquire);
@@ -330,7 +347,7 @@ pub(crate) fn text_checksum(text: &[u8]) -> u64 {
 }
 
 /// Checks the tables and definitions of a segment whose header was checked.
-fn verify(region: Arc<Region>, path: &Path) -> Result<Verified, Error> {
+pub(crate) fn verify(region: Arc<Region>, path: &Path) -> Result<Verified, Error> {
     let inconsistent = |what: &str| Error::Damaged {
         path: path.to_owned(),
         what: what.to_owned(),
@@ -400,7 +417,7 @@ fn read_text(region: &Region, set: &SetGeometry) -> Result<Vec<u8>, OutOfRegion>
     Ok(bytes)
 }
 
-fn is_same_place(header: &Header, file: FileIdentity) -> bool {
+pub(crate) fn is_same_place(header: &Header, file: FileIdentity) -> bool {
     let place = Place::current();
     load_pair(&header.boot_id) == place.boot_id
         && header.pid_namespace.load(Ordering::Relaxed) == place.pid_namespace

@@ -21,8 +21,8 @@ use super::layout::{
     INCOMPATIBLE_FEATURES, LOCK_KIND_ROBUST_MUTEX, MAGIC, SetControl, WORD_SIZE, fingerprint,
 };
 use super::region::{OutOfRegion, Region};
-use crate::clock::{boot_nanos, utc_nanos};
 use crate::error::Error;
+use crate::shm::clock::{boot_nanos, utc_nanos};
 
 /// Ends the name of a segment under construction.
 const CONSTRUCTION_SUFFIX: &str = "shmlimit-new";

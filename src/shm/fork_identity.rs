@@ -83,9 +83,8 @@ impl IdentityPage {
         }
         // SAFETY: the page is readable, writable, zeroed, aligned to more than eight bytes and never unmapped, so
         // a reference for the life of the process is sound; it is only ever used as this one atomic.
-        Ok(Self {
-            word: unsafe { page.cast::<AtomicU64>().as_ref() },
-        })
+        let word = unsafe { page.cast::<AtomicU64>().as_ref() };
+        Ok(Self { word })
     }
 }
 

@@ -6,7 +6,7 @@ use super::layout::{
 };
 
 /// The largest segment: a terabyte, beyond which the participants' lock bytes begin.
-const MOST_BYTES: u64 = 1 << 40;
+pub(super) const MOST_BYTES: u64 = 1 << 40;
 
 /// What one set needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

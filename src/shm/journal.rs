@@ -47,6 +47,8 @@ pub(crate) enum JournalState {
 pub(crate) struct JournalOverflow;
 
 impl<'a> Journal<'a> {
+    /// The journal at `word` with its `entries`, which guards what lies behind the word in `extent`.
+    #[inline]
     pub(crate) fn new(word: &'a AtomicU64, entries: &'a [JournalEntry], extent: &'a [AtomicU64]) -> Self {
         Self {
             word,
@@ -77,8 +79,10 @@ impl<'a> Journal<'a> {
         }
     }
 
-    /// Puts back what an operation that did not commit had changed. The caller holds the lock. Entries that name no
-    /// word of the extent are damage: they are skipped, and reported as `false`.
+    /// Puts back what an operation that did not commit had changed, and leaves the journal as it is: the caller, who
+    /// holds the lock, [closes](Self::close) it. Entries that name a word which no operation changes are damage: they
+    /// are skipped, and reported as `false`.
+    #[must_use]
     pub(crate) fn undo(&self, count: usize) -> bool {
         let mut sound = true;
         // Latest first: where a word was journalled twice, its oldest value must be the one that stays.
@@ -86,13 +90,13 @@ impl<'a> Journal<'a> {
             let index = entry.index.load(Ordering::Relaxed);
             match usize::try_from(index)
                 .ok()
+                .filter(|index| self.may_change(*index))
                 .and_then(|index| self.extent.get(index))
             {
                 Some(word) => word.store(entry.old.load(Ordering::Relaxed), Ordering::Relaxed),
                 None => sound = false,
             }
         }
-        self.close();
         sound
     }
 
@@ -124,6 +128,16 @@ impl<'a> Journal<'a> {
     pub(crate) fn unchanged_since(&self, sequence: u64) -> bool {
         fence(Ordering::Acquire);
         self.word.load(Ordering::Relaxed) == sequence
+    }
+
+    /// Whether operations change the word of that index. The definition and the lock lie before the journal's word,
+    /// and its entries hold what is being undone: an index that names one of those is damage, and writing there
+    /// would take the lock from under its holder.
+    fn may_change(&self, index: usize) -> bool {
+        let address = self.extent.as_ptr().wrapping_add(index).addr();
+        let entries = self.entries.as_ptr_range();
+        address > std::ptr::from_ref(self.word).addr()
+            && !(entries.start.addr()..entries.end.addr()).contains(&address)
     }
 
     #[inline]
@@ -203,19 +217,15 @@ impl Transaction<'_> {
         }
         Ok(())
     }
-
-    /// How many words were changed so far.
-    #[cfg(test)]
-    pub(crate) fn changed_words(&self) -> usize {
-        self.count
-    }
 }
 
 impl Drop for Transaction<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.count > 0 {
-            self.journal.undo(self.count);
+            // What this transaction wrote itself is sound.
+            let _ = self.journal.undo(self.count);
+            self.journal.close();
         }
     }
 }
@@ -224,4 +234,84 @@ impl Drop for Transaction<'_> {
 fn fence_before_change() {
     // On x86-64 this only stops the compiler; on weaker machines it orders the count before the change.
     fence(Ordering::Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::layout::SharedRecord;
+
+    /// An extent as `geometry.rs` lays it out: definition, lock, journal word, a word, entries, a word.
+    const LOCK: usize = 1;
+    const JOURNAL: usize = 2;
+    const BEFORE_ENTRIES: usize = 3;
+    const ENTRIES: usize = 4;
+    const ENTRY_COUNT: usize = 2;
+    const AFTER_ENTRIES: usize = ENTRIES + 2 * ENTRY_COUNT;
+
+    struct Extent {
+        region: crate::shm::region::Region,
+    }
+
+    impl Extent {
+        fn new() -> Self {
+            let region = crate::shm::region::Region::private(4096).expect("memory");
+            Self { region }
+        }
+
+        fn words(&self) -> &[AtomicU64] {
+            self.region.words(0, AFTER_ENTRIES as u64 + 1).expect("within")
+        }
+
+        fn journal(&self) -> Journal<'_> {
+            assert_eq!(JournalEntry::FIELDS.len(), 2);
+            let entries = self.region.records(ENTRIES as u64 * 8, ENTRY_COUNT as u64);
+            Journal::new(&self.words()[JOURNAL], entries.expect("within"), self.words())
+        }
+
+        fn values(&self) -> Vec<u64> {
+            self.words()
+                .iter()
+                .map(|word| word.load(Ordering::Relaxed))
+                .collect()
+        }
+    }
+
+    #[test]
+    fn what_was_not_committed_is_put_back_and_the_sequence_moves_on() {
+        let extent = Extent::new();
+        let before = extent.values();
+        let mut transaction = extent.journal().begin();
+        transaction.store(&extent.words()[BEFORE_ENTRIES], 7);
+        transaction.store(&extent.words()[AFTER_ENTRIES], 8);
+        assert_eq!(extent.journal().state(), JournalState::Undo(2));
+        drop(transaction);
+        assert_eq!(extent.journal().state(), JournalState::Idle);
+        for index in [BEFORE_ENTRIES, AFTER_ENTRIES] {
+            assert_eq!(extent.values()[index], before[index]);
+        }
+        assert_eq!(extent.journal().sequence_if_idle(), Some(1 << COUNT_BITS));
+    }
+
+    #[test]
+    fn a_damaged_entry_reaches_neither_the_lock_nor_the_journal() {
+        for index in [
+            0,
+            LOCK,
+            JOURNAL,
+            ENTRIES,
+            AFTER_ENTRIES - 1,
+            AFTER_ENTRIES + 1,
+            usize::MAX,
+        ] {
+            let extent = Extent::new();
+            let journal = extent.journal();
+            journal.entries[0].index.store(index as u64, Ordering::Relaxed);
+            journal.entries[0].old.store(99, Ordering::Relaxed);
+            journal.word.store(1, Ordering::Relaxed);
+            let before = extent.values();
+            assert!(!journal.undo(1), "entry {index} was taken for sound");
+            assert_eq!(extent.values(), before);
+        }
+    }
 }

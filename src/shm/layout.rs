@@ -48,8 +48,9 @@ pub(crate) const MOST_LIMITS: usize = 16;
 /// The sets that one segment may hold.
 pub(crate) const MOST_SETS: u64 = 1024;
 
-/// Words that one operation may change. The largest, an acquire of 16 sliding windows that also takes a hold,
-/// changes 116; the count must stay below [`RESET_MARKER`](super::journal::RESET_MARKER).
+/// Words that one operation may change. None changes more than 104: an acquire of 16 limits, each with four words of
+/// state and two counters, or three, two and an amount held, and eight words of the set. The count must stay below
+/// [`RESET_MARKER`](super::journal::RESET_MARKER).
 pub(crate) const JOURNAL_ENTRIES: usize = 128;
 
 /// One field of a record: its name, offset and size in bytes.
@@ -302,5 +303,5 @@ const _: () = {
     assert!(size_of::<SetControl>() == 256);
     assert!(size_of::<LimitCounters>() == 128);
     assert!(size_of::<libc::pthread_mutex_t>() <= size_of::<LockArea>());
-    assert!(ALIGNMENT as usize % align_of::<libc::pthread_mutex_t>() == 0);
+    assert!((ALIGNMENT as usize).is_multiple_of(align_of::<libc::pthread_mutex_t>()));
 };

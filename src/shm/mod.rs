@@ -1,11 +1,19 @@
 //! The shared-memory ground: bytes, files, locks and liveness. It knows no limits.
 //!
 //! The files of this folder that opt in to `unsafe_code` are the whole audit list of the library:
-//! `region.rs` (the mapping), `layout.rs` (the marker for records), `robust_mutex.rs` (pthread calls) and
-//! `fork_identity.rs` (the page that a fork wipes) and
-//! `descriptor.rs` (a file number that others may close).
+//!
+//! - `clock.rs` (a system call that cannot afford a wrapper)
+//! - `create.rs` (two system calls without a wrapper)
+//! - `descriptor.rs` (a file number that others may close)
+//! - `fork_identity.rs` (the page that a fork wipes)
+//! - `layout.rs` (the marker for records)
+//! - `region.rs` (the mapping)
+//! - `robust_mutex.rs` (pthread calls)
+//!
+//! `tests/layers.rs` holds the list and the files together.
 
 pub(crate) mod attach;
+pub(crate) mod clock;
 pub(crate) mod create;
 pub(crate) mod descriptor;
 pub(crate) mod file_lock;
@@ -14,6 +22,9 @@ pub(crate) mod geometry;
 pub(crate) mod host;
 pub(crate) mod journal;
 pub(crate) mod layout;
+#[cfg(test)]
+mod layout_document;
 pub(crate) mod participant;
 pub(crate) mod region;
+pub(crate) mod remove;
 pub(crate) mod robust_mutex;

@@ -18,8 +18,8 @@ use super::fork_identity::IdentityPage;
 use super::host::{ProcessOpinion, own_name, own_start_time, process_opinion};
 use super::layout::Participant;
 use super::region::{OutOfRegion, Region};
-use crate::clock::utc_nanos;
 use crate::error::Error;
+use crate::shm::clock::utc_nanos;
 
 const SLOT_BITS: u32 = 16;
 const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
@@ -155,6 +155,23 @@ impl ParticipantTable {
             ProcessOpinion::Unknown => file
                 .is_none_or(|file| is_locked_by_others(file, ByteRange::participant(id.slot)) != Ok(false)),
         }
+    }
+
+    /// As [`is_alive`](Self::is_alive), for a segment that may be of another boot or namespace: there the process
+    /// table says nothing, and only the file lock counts.
+    pub(crate) fn is_alive_at(
+        &self,
+        same_place: bool,
+        id: ParticipantId,
+        file: std::os::fd::BorrowedFd<'_>,
+    ) -> bool {
+        if same_place {
+            return self.is_alive(id, Some(file));
+        }
+        let is_current = self
+            .read(id.slot)
+            .is_some_and(|record| record.id == id && record.phase != Phase::Free);
+        is_current && is_locked_by_others(file, ByteRange::participant(id.slot)) != Ok(false)
     }
 
     /// Makes every slot free in a new generation, so that whatever is owned is owned by the dead. Only while nobody

@@ -100,7 +100,7 @@ impl LockArea {
     }
 
     /// Takes the lock if nobody holds it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn try_lock(&self) -> Result<Option<Guard<'_>>, LockError> {
         if self.is_unrecoverable() {
             return Err(LockError::Unrecoverable);
@@ -146,10 +146,10 @@ impl LockArea {
                 return Err(LockError::Unrecoverable);
             }
             let answer = self.timed_lock(slice);
-            if answer != libc::ETIMEDOUT {
-                if let Some(guard) = self.guard(answer)? {
-                    return Ok(guard);
-                }
+            if answer != libc::ETIMEDOUT
+                && let Some(guard) = self.guard(answer)?
+            {
+                return Ok(guard);
             }
         }
     }
@@ -210,7 +210,7 @@ impl LockArea {
         unsafe { libc::pthread_mutex_timedlock(self.raw(), &deadline) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn guard(&self, answer: libc::c_int) -> Result<Option<Guard<'_>>, LockError> {
         match answer {
             0 => Ok(Some(Guard {
@@ -231,7 +231,7 @@ impl LockArea {
 
     /// glibc's trylock on an unrecoverable mutex leaves it owned for ever, so the word is looked at first.
     #[cfg(not(target_env = "musl"))]
-    #[inline]
+    #[inline(always)]
     fn is_unrecoverable(&self) -> bool {
         const OWNER_INDEX: usize = 2;
         self.futex_word(OWNER_INDEX).load(Ordering::Relaxed) == OWNER_OF_UNRECOVERABLE
@@ -243,7 +243,7 @@ impl LockArea {
         false
     }
 
-    #[inline]
+    #[inline(always)]
     fn futex_word(&self, index: usize) -> &AtomicU32 {
         let words = std::ptr::from_ref(self).cast::<AtomicU32>();
         debug_assert!(index < size_of::<LockArea>() / 4);
@@ -305,7 +305,7 @@ impl Drop for Guard<'_> {
 mod tests {
     use std::sync::atomic::AtomicU64;
 
-    use raw_sync::locks::{LockImpl, LockInit, Mutex};
+    use raw_sync::locks::{LockInit, Mutex};
 
     use super::*;
 

@@ -175,8 +175,7 @@ fn an_overdraft_has_to_be_worked_off_first() {
 
 #[test]
 fn a_refund_never_rises_above_full() {
-    for (rule, refunds) in each(10, 1_000, 10).into_iter().filter(|(_, refunds)| *refunds) {
-        assert_eq!(rule.refunds(), refunds);
+    for (rule, _) in each(10, 1_000, 10).into_iter().filter(|(_, refunds)| *refunds) {
         let mut limit = Limit::new(rule);
         limit.charge(at(0), 5);
         // 2.5 of 5 have come back by themselves; of those that are missing 2 are whole.

@@ -139,6 +139,25 @@ proptest! {
         let now = Now { monotonic, utc: 0 };
         let before = limit.words.clone();
         let given = limit.refund(now, amount);
-        prop_assert!(limit.rule.refunds() || (given == 0 && limit.words == before));
+        let refunds = matches!(limit.rule, Rule::TokenBucket(_) | Rule::Gcra(_));
+        prop_assert!(refunds || (given == 0 && limit.words == before));
+    }
+
+    #[test]
+    fn taking_is_assessing_then_charging_then_marking(
+        mut limit in damaged(), monotonic in anything(), utc in anything(), cost in anything(),
+    ) {
+        let now = Now { monotonic, utc };
+        let mut stepwise = limit.clone();
+        let taken = limit.rule.take(limit.words.as_mut_slice(), now, cost);
+        let expected = match stepwise.rule.assess(stepwise.words.as_slice(), now, cost) {
+            Assessment::Admissible => {
+                stepwise.rule.charge(stepwise.words.as_mut_slice(), now, cost);
+                Ok(stepwise.rule.mark(stepwise.words.as_slice(), now))
+            }
+            refused => Err(refused),
+        };
+        prop_assert_eq!(taken, expected);
+        prop_assert_eq!(limit.words, stepwise.words);
     }
 }

@@ -9,6 +9,7 @@ mod fixed_window;
 mod oracle;
 mod sliding_window;
 mod sliding_window_counter;
+mod state_words;
 mod trace;
 
 use super::{Assessment, Now, Rule, Standing, State, StateMut};

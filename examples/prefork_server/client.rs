@@ -1,0 +1,229 @@
+//! The client of the demonstration: many connections that ask for far more than the limits allow, and a tally of the
+//! answers.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper::header::HOST;
+use hyper::{HeaderMap, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::{Deserialize, Serialize};
+use shmlimit::Kind;
+use tokio::net::TcpStream;
+use tokio::runtime;
+use tokio::task::{JoinSet, LocalSet};
+
+use crate::Failure;
+use crate::rules::Rules;
+use crate::worker::{SERVER_WORKER, WORK_CLOCK};
+
+/// A new connection after this many requests, so that every worker gets some.
+const REQUESTS_PER_CONNECTION: usize = 16;
+
+/// How long a connection waits after a refusal. It ignores `Retry-After`: this is a client that limits are for.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What the answers said.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Tally {
+    /// From before the first request to after the last answer.
+    pub elapsed: Duration,
+    pub by_worker: BTreeMap<i32, Answers>,
+    /// Requests whose connection ended before the answer.
+    pub cut_off: u64,
+    /// The most calls that were surely admitted within one window of each calls limit.
+    pub most_in_window: BTreeMap<String, u64>,
+    /// The most requests that were worked on at the same instant.
+    pub most_at_once: u64,
+}
+
+/// What the answers of one worker said.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Answers {
+    pub admitted: u64,
+    /// By the limit that bound.
+    pub refused: BTreeMap<String, u64>,
+    /// Anything but 200 and 429.
+    pub other: u64,
+}
+
+/// By the host's monotonic clock, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    asked: u64,
+    admitted: u64,
+    done: u64,
+}
+
+#[derive(Default)]
+struct Notes {
+    tally: Tally,
+    work: Vec<Work>,
+}
+
+/// Sends requests for some time. Runs in a forked child, and the runtime is made here, after the fork.
+pub fn drive(
+    server: SocketAddr,
+    connections: u32,
+    duration: Duration,
+    rules: &Rules,
+) -> Result<Tally, Failure> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    let notes = Rc::new(RefCell::new(Notes::default()));
+    let started = Instant::now();
+    let until = started + duration;
+    LocalSet::new().block_on(&runtime, async {
+        let mut clients = JoinSet::new();
+        for _ in 0..connections {
+            clients.spawn_local(ask_until(server, until, Rc::clone(&notes)));
+        }
+        while let Some(ended) = clients.join_next().await {
+            ended??;
+        }
+        Ok::<_, Failure>(())
+    })?;
+    let Notes { mut tally, mut work } = notes.take();
+    tally.elapsed = started.elapsed();
+    work.sort_by_key(|work| work.asked);
+    for limit in rules.of_kind(Kind::Calls) {
+        if let Some(window) = limit.span() {
+            let window = u64::try_from(window.as_nanos())?;
+            tally
+                .most_in_window
+                .insert(limit.name.clone(), most_in_window(&work, window));
+        }
+    }
+    tally.most_at_once = most_at_once(&work);
+    Ok(tally)
+}
+
+async fn ask_until(server: SocketAddr, until: Instant, notes: Rc<RefCell<Notes>>) -> Result<(), Failure> {
+    while Instant::now() < until {
+        let stream = TcpStream::connect(server).await?;
+        // A connection that a worker took with it when it was killed: the next one is another's.
+        let Ok((mut sender, connection)) = http1::handshake(TokioIo::new(stream)).await else {
+            continue;
+        };
+        tokio::task::spawn_local(connection);
+        for _ in 0..REQUESTS_PER_CONNECTION {
+            if Instant::now() >= until || sender.ready().await.is_err() {
+                break;
+            }
+            let request = Request::get("/")
+                .header(HOST, server.to_string())
+                .body(Empty::<Bytes>::new())?;
+            let answer = match sender.send_request(request).await {
+                Ok(answer) => Answer::read(answer).await,
+                Err(error) => Err(error.into()),
+            };
+            let Ok(answer) = answer else {
+                notes.borrow_mut().tally.cut_off += 1;
+                break;
+            };
+            let refused = answer.status == StatusCode::TOO_MANY_REQUESTS;
+            notes.borrow_mut().take(answer)?;
+            if refused {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An answer that came whole.
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Answer {
+    async fn read(response: Response<Incoming>) -> Result<Self, Failure> {
+        let (head, body) = response.into_parts();
+        Ok(Self {
+            status: head.status,
+            headers: head.headers,
+            body: body.collect().await?.to_bytes(),
+        })
+    }
+
+    fn header(&self, name: &str) -> Result<&str, Failure> {
+        let value = self
+            .headers
+            .get(name)
+            .ok_or_else(|| format!("an answer without {name}"))?;
+        Ok(value.to_str()?)
+    }
+}
+
+impl Notes {
+    fn take(&mut self, answer: Answer) -> Result<(), Failure> {
+        let worker = answer.header(SERVER_WORKER)?.parse()?;
+        let answers = self.tally.by_worker.entry(worker).or_default();
+        match answer.status {
+            StatusCode::OK => {
+                answers.admitted += 1;
+                self.work.push(Work::parse(answer.header(WORK_CLOCK)?)?);
+            }
+            StatusCode::TOO_MANY_REQUESTS => {
+                let problem: serde_json::Value = serde_json::from_slice(&answer.body)?;
+                let limit = problem["violated-policies"][0].as_str().unwrap_or("(holds)");
+                *answers.refused.entry(limit.to_owned()).or_default() += 1;
+            }
+            _ => answers.other += 1,
+        }
+        Ok(())
+    }
+}
+
+impl Work {
+    fn parse(clock: &str) -> Result<Self, Failure> {
+        let instants = clock
+            .split(' ')
+            .map(str::parse)
+            .collect::<Result<Vec<u64>, _>>()?;
+        let [asked, admitted, done] = instants[..] else {
+            return Err(format!("`{clock}` is no work clock").into());
+        };
+        Ok(Self {
+            asked,
+            admitted,
+            done,
+        })
+    }
+}
+
+/// The most calls that were asked for and admitted within one stretch as long as the window. The instant of the
+/// decision lies between the two, so each of these was surely admitted in that stretch.
+fn most_in_window(work: &[Work], window: u64) -> u64 {
+    let counts = work.iter().enumerate().map(|(index, first)| {
+        let end = first.asked.saturating_add(window);
+        let within = work[index..].iter().take_while(|work| work.asked <= end);
+        within.filter(|work| work.admitted <= end).count() as u64
+    });
+    counts.max().unwrap_or(0)
+}
+
+/// The most requests that were worked on at one instant.
+fn most_at_once(work: &[Work]) -> u64 {
+    let mut events: Vec<(u64, i64)> = work
+        .iter()
+        .flat_map(|work| [(work.admitted, 1), (work.done, -1)])
+        .collect();
+    // What ends at an instant ends before what begins at it.
+    events.sort_unstable();
+    let at_once = events.iter().scan(0, |current, (_, change)| {
+        *current += change;
+        Some(*current)
+    });
+    at_once
+        .max()
+        .and_then(|most| u64::try_from(most).ok())
+        .unwrap_or(0)
+}

@@ -1,0 +1,261 @@
+//! The demonstration: real requests, one worker killed while it holds permits, and a look at what came of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{PipeReader, Read, Write, pipe};
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use shmlimit::{Kind, Segment, SetSnapshot};
+
+use crate::Failure;
+use crate::client::{self, Tally};
+use crate::crew::{Crew, Replaced, Worker, fork_child, wait_for_signal};
+use crate::options::Options;
+use crate::rules::Rules;
+
+/// Between two looks at the segment, while nothing special happens.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Between two looks for the killed worker's permits.
+const LOOK_CLOSELY_EVERY: Duration = Duration::from_micros(50);
+
+/// How long to look for the killed worker's permits.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+
+/// Whoever is refused for want of a place this long after the kill should have got one from the dead.
+const SOON: Duration = Duration::from_millis(100);
+
+/// What was seen.
+#[derive(Clone, Debug)]
+pub struct Findings {
+    pub tally: Tally,
+    pub looks: Looks,
+    pub killed: Option<Killed>,
+    /// Every worker there was, in the order of their births.
+    pub workers: Vec<Worker>,
+    /// The set after the last answer.
+    pub end: SetSnapshot,
+}
+
+/// What looks at the segment showed, taken without a lock while it was in use.
+#[derive(Clone, Debug, Default)]
+pub struct Looks {
+    pub count: u64,
+    /// The most units held at once, by limit.
+    pub most_held: BTreeMap<String, u64>,
+}
+
+/// A worker that was killed.
+#[derive(Clone, Copy, Debug)]
+pub struct Killed {
+    pub worker: Worker,
+    /// Since the client's start.
+    pub after: Duration,
+    /// Permits that it held when it died.
+    pub held: u64,
+    /// From the kill until nobody held them any more.
+    pub freed_after: Option<Duration>,
+    /// Requests that were refused while they should have got what the dead worker held.
+    pub refused_in_vain: u64,
+    pub replacement: Option<(Worker, Duration)>,
+}
+
+/// What the parent looks at and acts upon while the client runs.
+struct Watch<'a, 'b> {
+    segment: &'a Segment,
+    rules: &'a Rules,
+    crew: &'a mut Crew<'b>,
+    looks: Looks,
+}
+
+/// Runs the client against the workers, and kills one of them on the way. None where it was interrupted.
+pub fn run(
+    segment: &Segment,
+    rules: &Rules,
+    crew: &mut Crew<'_>,
+    server: SocketAddr,
+    options: &Options,
+    signals: &SigSet,
+) -> Result<Option<Findings>, Failure> {
+    let mut workers = crew.workers().to_vec();
+    let mut client = ClientProcess::start(server, rules, options)?;
+    let mut watch = Watch {
+        segment,
+        rules,
+        crew,
+        looks: Looks::default(),
+    };
+    let started = Instant::now();
+    let mut killed = None;
+    let tally = loop {
+        match wait_for_signal(signals, LOOK_EVERY)? {
+            Some(Signal::SIGINT | Signal::SIGTERM) => return Ok(None),
+            Some(_) | None => {}
+        }
+        if let Some(tally) = client.finished()? {
+            break tally;
+        }
+        if let Some(Replaced { old, status, .. }) = watch.crew.replace_ended()?.first() {
+            return Err(format!("worker {} ended by itself: {status:?}", old.pid).into());
+        }
+        watch.look()?;
+        if killed.is_none() && started.elapsed() >= options.duration() * 2 / 5 {
+            killed = watch.kill_one_that_holds(started)?;
+            workers.extend(killed.and_then(|killed| killed.replacement).map(|(new, _)| new));
+        }
+    };
+    // Permits of the dead are taken back by whoever needs them. Where nobody did, this does.
+    segment.recover()?;
+    let end = watch.look()?;
+    let looks = watch.looks;
+    Ok(Some(Findings {
+        tally,
+        looks,
+        killed,
+        workers,
+        end,
+    }))
+}
+
+impl Watch<'_, '_> {
+    fn look(&mut self) -> Result<SetSnapshot, Failure> {
+        let snapshot = self.segment.snapshot()?;
+        let set = snapshot
+            .sets
+            .into_iter()
+            .find(|set| set.name == self.rules.set)
+            .ok_or("the set is gone")?;
+        if !set.torn {
+            self.looks.count += 1;
+            for limit in self.rules.of_kind(Kind::Concurrency) {
+                let held: u64 = set
+                    .holds
+                    .iter()
+                    .filter_map(|hold| hold.amounts.get(&limit.name))
+                    .sum();
+                let most = self.looks.most_held.entry(limit.name.clone()).or_default();
+                *most = held.max(*most);
+            }
+        }
+        Ok(set)
+    }
+
+    /// Kills the worker that holds most. None where none holds anything just now.
+    fn kill_one_that_holds(&mut self, started: Instant) -> Result<Option<Killed>, Failure> {
+        let set = self.look()?;
+        let workers = self.crew.workers().iter();
+        let Some(worker) = workers
+            .max_by_key(|worker| held_by(&set, worker.pid).len())
+            .copied()
+        else {
+            return Ok(None);
+        };
+        // Stopped, so that what it holds cannot change between the look and the kill. It may have been stopped
+        // anywhere, also with the lock of the set in its hands.
+        kill(worker.pid, Signal::SIGSTOP)?;
+        match waitpid(worker.pid, Some(WaitPidFlag::WUNTRACED))? {
+            WaitStatus::Stopped(..) => {}
+            status => return Err(format!("worker {} ended by itself: {status:?}", worker.pid).into()),
+        }
+        let set = self.look()?;
+        let held = held_by(&set, worker.pid);
+        if set.torn || held.is_empty() {
+            kill(worker.pid, Signal::SIGCONT)?;
+            return Ok(None);
+        }
+
+        let kill_time = Instant::now();
+        kill(worker.pid, Signal::SIGKILL)?;
+        let mut killed = Killed {
+            worker,
+            after: kill_time - started,
+            held: held.len() as u64,
+            freed_after: None,
+            refused_in_vain: 0,
+            replacement: None,
+        };
+        let mut refused_soon = None;
+        while kill_time.elapsed() < LONGEST_WAIT
+            && (killed.freed_after.is_none() || killed.replacement.is_none())
+        {
+            let set = self.look()?;
+            let is_held = set.holds.iter().any(|hold| held.contains(&hold.serial));
+            if killed.freed_after.is_none() && !set.torn && !is_held {
+                killed.freed_after = Some(kill_time.elapsed());
+            }
+            if killed.freed_after.is_none() && kill_time.elapsed() > SOON {
+                let refused = set.counts.refused_concurrency;
+                killed.refused_in_vain = refused - *refused_soon.get_or_insert(refused);
+            }
+            if killed.replacement.is_none()
+                && let Some(replaced) = self.crew.replace_if_ended(worker)?
+            {
+                killed.replacement = Some((replaced.new, kill_time.elapsed()));
+            }
+            thread::sleep(LOOK_CLOSELY_EVERY);
+        }
+        Ok(Some(killed))
+    }
+}
+
+/// The serial numbers of the permits that a process holds.
+fn held_by(set: &SetSnapshot, pid: Pid) -> BTreeSet<u64> {
+    let pid = u64::try_from(pid.as_raw()).ok();
+    let holds = set.holds.iter().filter(|hold| hold.owner_pid == pid);
+    holds.map(|hold| hold.serial).collect()
+}
+
+/// The client, in a process of its own: the parent must stay without threads and runtimes to be able to fork.
+struct ClientProcess {
+    pid: Pid,
+    is_running: bool,
+    tally: PipeReader,
+}
+
+impl ClientProcess {
+    fn start(server: SocketAddr, rules: &Rules, options: &Options) -> Result<Self, Failure> {
+        let (reader, mut writer) = pipe()?;
+        let pid = fork_child(|| {
+            let tally = client::drive(server, options.connections, options.duration(), rules)?;
+            // A few bytes for each worker: far less than a pipe holds, so this cannot wait for the parent.
+            writer.write_all(&serde_json::to_vec(&tally)?)?;
+            Ok(())
+        })?;
+        Ok(Self {
+            pid,
+            is_running: true,
+            tally: reader,
+        })
+    }
+
+    /// What it found, once it has come to an end.
+    fn finished(&mut self) -> Result<Option<Tally>, Failure> {
+        match waitpid(self.pid, Some(WaitPidFlag::WNOHANG))? {
+            WaitStatus::StillAlive => Ok(None),
+            WaitStatus::Exited(_, 0) => {
+                self.is_running = false;
+                let mut tally = Vec::new();
+                self.tally.read_to_end(&mut tally)?;
+                Ok(Some(serde_json::from_slice(&tally)?))
+            }
+            status => {
+                self.is_running = false;
+                Err(format!("the client failed: {status:?}").into())
+            }
+        }
+    }
+}
+
+impl Drop for ClientProcess {
+    fn drop(&mut self) {
+        if self.is_running {
+            // It has not been waited for, so its id belongs to nobody else.
+            let _ = kill(self.pid, Signal::SIGKILL);
+            let _ = waitpid(self.pid, None);
+        }
+    }
+}

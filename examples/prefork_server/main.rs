@@ -1,0 +1,153 @@
+//! A prefork HTTP server whose worker processes share their limits, and survive the death of one of them.
+//!
+//! ```sh
+//! cargo run --release --example prefork_server              # demonstrates itself for five seconds
+//! cargo run --release --example prefork_server -- --serve   # stays up for curl, wrk, ab
+//! ```
+//!
+//! The parent creates a segment and a listening socket and forks the workers ([`crew`]). Each [`worker`] accepts
+//! connections from that socket, asks the limits of the segment before it works on a request, and answers 200 or
+//! 429 with the [`fields`] that the IETF's draft describes. The [`demonstration`] sends real requests, kills one
+//! worker while it holds permits, and holds what was admitted against what the limits allow ([`report`]).
+
+mod client;
+mod crew;
+mod demonstration;
+mod fields;
+mod options;
+mod report;
+mod rules;
+mod table;
+mod worker;
+
+use std::fs;
+use std::iter;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use nix::sys::signal::{SigSet, Signal};
+use serde_json::json;
+use shmlimit::Segment;
+
+use crew::{Crew, Replaced};
+use options::Options;
+use report::Report;
+use rules::Rules;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(code) => code,
+        Err(failure) => {
+            eprint!("prefork_server: {failure}");
+            let causes = iter::successors(failure.source(), |cause| cause.source());
+            causes.for_each(|cause| eprint!(": {cause}"));
+            eprintln!();
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<ExitCode, Failure> {
+    let signals = crew::block_signals()?;
+    let declaration = options.declaration()?;
+    let rules = Rules::of(&declaration)?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port))?;
+    listener.set_nonblocking(true)?;
+    let server = listener.local_addr()?;
+
+    // Opened before the fork: each child becomes a participant of its own at its first use.
+    let segment = SegmentFile(Segment::create(options.segment_path(), &declaration)?);
+    let set = segment.0.set(&rules.set)?;
+    let workers = usize::try_from(options.workers)?;
+    let mut crew = Crew::start(workers, || {
+        worker::serve(listener.try_clone()?, set.clone(), rules.clone(), options.work())
+    })?;
+
+    if options.serve {
+        serve(&segment.0, &rules, &mut crew, server, options, &signals)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !options.json {
+        announce_demonstration(&segment.0, &rules, options);
+    }
+    let findings = demonstration::run(&segment.0, &rules, &mut crew, server, options, &signals)?;
+    crew.end()?;
+    let Some(findings) = findings else {
+        return Err("interrupted".into());
+    };
+    let report = Report::new(&segment.0, &rules, &findings)?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{report}");
+    }
+    Ok(if report.held {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn announce_demonstration(segment: &Segment, rules: &Rules, options: &Options) {
+    println!(
+        "{} share one listening socket and the limits in {}:",
+        table::counted(options.workers.into(), "worker process", "worker processes"),
+        segment.path().display()
+    );
+    println!("  {}", table::in_words(rules));
+    println!(
+        "A client with {} ignores Retry-After for {}; a request is worked on for about {} ms.\n",
+        table::counted(options.connections.into(), "connection", "connections"),
+        table::counted(options.seconds, "second", "seconds"),
+        options.work_ms
+    );
+}
+
+/// Stays up until it is interrupted, and replaces workers that end.
+fn serve(
+    segment: &Segment,
+    rules: &Rules,
+    crew: &mut Crew<'_>,
+    server: SocketAddr,
+    options: &Options,
+    signals: &SigSet,
+) -> Result<(), Failure> {
+    let pids: Vec<i32> = crew.workers().iter().map(|worker| worker.pid.as_raw()).collect();
+    if options.json {
+        let started = json!({ "listening": server, "segment": segment.path(), "workers": pids });
+        println!("{started}");
+    } else {
+        println!("Serving on http://{server}/ with workers {pids:?}; Ctrl-C ends.");
+        println!("  {}", table::in_words(rules));
+        println!("  segment {}", segment.path().display());
+        println!("Try: curl -i http://{server}/");
+    }
+    loop {
+        match crew::wait_for_signal(signals, Duration::from_secs(1))? {
+            Some(Signal::SIGINT | Signal::SIGTERM) => break,
+            Some(_) | None => {}
+        }
+        for Replaced { old, new, status } in crew.replace_ended()? {
+            eprintln!(
+                "worker {} ended ({status:?}); {} takes its place",
+                old.pid, new.pid
+            );
+        }
+    }
+    crew.end()
+}
+
+/// The file of the segment, which goes when the server goes.
+struct SegmentFile(Segment);
+
+impl Drop for SegmentFile {
+    fn drop(&mut self) {
+        // Retired first, so that whoever has opened it beside the workers hears of it.
+        let _ = self.0.retire();
+        let _ = fs::remove_file(self.0.path());
+    }
+}

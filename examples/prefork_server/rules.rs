@@ -1,0 +1,123 @@
+//! What the declared limits promise, as numbers to hold the counts against.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny};
+use shmlimit::{Algorithm, Declaration, Kind, Window};
+
+use crate::Failure;
+
+/// One limit of the set that the server uses.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Rule {
+    pub name: String,
+    pub kind: Kind,
+    /// None where it is unlimited.
+    #[serde(deserialize_with = "amount")]
+    pub capacity: Option<u64>,
+    #[serde(default, deserialize_with = "amount")]
+    pub burst: Option<u64>,
+    pub window: Option<Window>,
+    pub algorithm: Option<Algorithm>,
+}
+
+/// The set that the server uses: the first one declared.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Rules {
+    #[serde(rename = "name")]
+    pub set: String,
+    #[serde(rename = "limit")]
+    pub limits: Vec<Rule>,
+}
+
+impl Rules {
+    pub fn of(declaration: &Declaration) -> Result<Self, Failure> {
+        #[derive(Deserialize)]
+        struct Canonical {
+            set: Vec<Rules>,
+        }
+        // The canonical form, in which every default is written out.
+        let canonical: Canonical = toml::from_str(&declaration.to_toml()?)?;
+        let rules = canonical
+            .set
+            .into_iter()
+            .next()
+            .ok_or("the declaration has no set")?;
+        for limit in &rules.limits {
+            if !matches!(limit.kind, Kind::Calls | Kind::Concurrency) {
+                return Err(format!(
+                    "limit `{}`: requests have no cost here, so only calls and concurrency limits can be used",
+                    limit.name
+                )
+                .into());
+            }
+            if !limit.name.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+                return Err(format!("limit `{}`: header fields need names in ASCII", limit.name).into());
+            }
+        }
+        Ok(rules)
+    }
+
+    pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Rule> {
+        self.limits.iter().filter(move |limit| limit.kind == kind)
+    }
+}
+
+impl Rule {
+    /// The length of the window, where it has one that does not depend on the calendar.
+    pub fn span(&self) -> Option<Duration> {
+        match self.window {
+            Some(Window::Span(span)) => Some(span),
+            _ => None,
+        }
+    }
+
+    /// The most calls that the limit admits in any stretch of `elapsed`.
+    pub fn most_within(&self, elapsed: Duration) -> Option<u64> {
+        let capacity = self.capacity?;
+        let Some(window) = self.span() else {
+            // A run may lie across the boundary of two days, weeks or months.
+            return Some(capacity.saturating_mul(2));
+        };
+        let windows = elapsed.as_nanos() / window.as_nanos().max(1);
+        let most = match self.algorithm {
+            Some(Algorithm::SlidingWindow) => u128::from(capacity) * (windows + 1),
+            Some(Algorithm::FixedWindow | Algorithm::SlidingWindowCounter) => {
+                u128::from(capacity) * (windows + 2)
+            }
+            _ => {
+                let replenished =
+                    u128::from(capacity).saturating_mul(elapsed.as_nanos()) / window.as_nanos().max(1);
+                replenished + u128::from(self.burst.unwrap_or(capacity))
+            }
+        };
+        Some(u64::try_from(most).unwrap_or(u64::MAX))
+    }
+
+    /// The most calls that the limit admits in any stretch as long as its window.
+    pub fn most_in_window(&self) -> Option<u64> {
+        let capacity = self.capacity?;
+        match self.algorithm {
+            Some(Algorithm::SlidingWindow) => Some(capacity),
+            Some(Algorithm::FixedWindow | Algorithm::SlidingWindowCounter) => {
+                Some(capacity.saturating_mul(2))
+            }
+            _ => Some(capacity.saturating_add(self.burst.unwrap_or(capacity))),
+        }
+    }
+}
+
+/// An amount of whole calls; none where it is unlimited.
+fn amount<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Whole(u64),
+        Unlimited(IgnoredAny),
+    }
+    Ok(match Written::deserialize(deserializer)? {
+        Written::Whole(whole) => Some(whole),
+        Written::Unlimited(_) => None,
+    })
+}

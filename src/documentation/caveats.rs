@@ -1,0 +1,79 @@
+//! What to know before relying on it.
+//!
+//! # Trust
+//!
+//! Everybody who may write a segment is one trust domain. The lock in the file is the C library's robust mutex, and the
+//! links between the locks that a thread holds lie inside it: whoever can write the file can crash every process that
+//! uses it, or make it store anywhere. So a segment is created with mode 0600 unless the declaration says otherwise, and
+//! a symbolic link in its place is refused. A file that anybody may write, or that another user could have planted, is
+//! refused unless [`OpenOptions::trust_any_owner`](crate::OpenOptions::trust_any_owner) is set.
+//!
+//! Against damage, as opposed to malice, every value is checked before it is used. The
+//! [layout specification](crate::documentation::layout_specification) says how.
+//!
+//! # Containers and namespaces
+//!
+//! The kernel names the holder of a lock by a thread id, which means something else in another PID namespace: a process
+//! killed there can make a lock that is held here look abandoned. So processes of two PID namespaces, or of two time
+//! namespaces, cannot use one segment at the same time; the second gets
+//! [`Error::ForeignNamespace`](crate::Error::ForeignNamespace). Share the namespace: `--pid=host` or
+//! `--pid=container:...` with Docker, `shareProcessNamespace: true` in a Kubernetes pod.
+//!
+//! The processes must agree on the C library (glibc or musl), the word size and the layout; otherwise
+//! [`Error::Incompatible`](crate::Error::Incompatible).
+//!
+//! # File systems
+//!
+//! Use `/dev/shm` (tmpfs) or a local disk. Network and cluster file systems and FUSE are refused: a mapping there is not
+//! shared by all who can open the file. A segment on tmpfs is gone after a reboot. One on a disk starts cold: locks and
+//! holders of the old boot are void, limits go on from the wall-clock time that passed. After a power failure the pages
+//! of the file may be of different ages; run `limitctl recover`, or create a new segment.
+//!
+//! The file's space is allocated at creation, so a full file system is an error then and not a bus error later. But do
+//! not truncate a segment: a process that touches a page beyond the end of the file gets SIGBUS. To get rid of one, use
+//! `limitctl remove`, which tells attached processes, or [`Segment::retire`](crate::Segment::retire) and unlink it.
+//!
+//! # Fork
+//!
+//! Handles stay valid in a forked child; it becomes a participant of its own at its first call. Permits do not cross a
+//! fork: in the child they do nothing, and what they hold stays the parent's. If another thread of the parent is in the
+//! middle of an operation when the process forks, its lock stays the parent's too.
+//!
+//! A child that keeps the inherited descriptor open after its parent died keeps the parent's place among the
+//! participants taken until it ends, execs or uses the segment. What the parent held is given back all the same.
+//!
+//! # Threads and permits
+//!
+//! A permit may be moved to another thread and released there. A thread that leaks a permit
+//! ([`std::mem::forget`]) leaks what it holds until the process ends: liveness is that of processes.
+//!
+//! # Signal handlers
+//!
+//! Nothing here may be called from a signal handler: an interrupted operation of the same thread may hold the lock.
+//!
+//! # A holder that is stopped
+//!
+//! A lock is held for well under a microsecond, but a process can be stopped (SIGSTOP, a debugger, a frozen cgroup) or
+//! dump core at any instant. Others then wait for up to
+//! [`OpenOptions::lock_timeout`](crate::OpenOptions::lock_timeout), 2 seconds unless set, and get
+//! [`Error::LockStuck`](crate::Error::LockStuck) with the process id. Decide beforehand whether to admit or to refuse
+//! when that happens. A stopped process is not a dead one: what it holds stays its own.
+//!
+//! # Death is noticed by need
+//!
+//! There is no daemon. What a dead process held is given back by whoever is refused for want of it, looking at most once
+//! a millisecond and for at most a twentieth of its time, or by `limitctl recover`. A process that hangs but lives keeps
+//! what it holds.
+//!
+//! A charge may stand although its caller died before it learned of it. The reverse does not happen.
+//!
+//! # Processes that close all descriptors
+//!
+//! Daemonising libraries close descriptors that they do not know, and with one of them goes this process's token. Within
+//! its PID namespace it stays alive for the others because the process table says so, and it takes the token again when
+//! it next looks for dead holders. Where `/proc` is hidden (`hidepid`, no `/proc` at all), attach after daemonising.
+//!
+//! # Time
+//!
+//! Limits count on a clock that includes suspended time and never runs backwards within a set. Windows aligned to UTC or
+//! the calendar read the wall clock: setting it forward turns a window early, setting it back grants nothing.

@@ -1,0 +1,92 @@
+//! The end of a segment: retired under the attach lock, so that nobody joins meanwhile, then unlinked.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::attach::{
+    AttachLock, Verified, check_file, check_header, damaged, io_error, is_same_place, verify,
+};
+use super::attach::{open_for_writing, start_of};
+use super::descriptor::FileIdentity;
+use super::layout::{HEADER_SPACE, Header, MAGIC};
+use super::region::Region;
+use crate::error::Error;
+
+/// Removes the segment at `path`. This process need not be attached, and does not become so.
+///
+/// Unless `forced`, a segment that live processes are attached to stays as it is, and so does one that is damaged
+/// or of another format. A file without a segment's magic number always stays.
+pub(crate) fn remove(path: &Path, trust_any_owner: bool, forced: bool) -> Result<(), Error> {
+    let file = open_for_writing(path)?;
+    let verified = match check_file(&file, path, trust_any_owner).and_then(|size| map(&file, size, path)) {
+        Ok(verified) => Some(verified),
+        // Where a participant or the retired mark lies in such a file is anybody's guess, so nothing is written.
+        Err(Error::WrongSize { .. } | Error::Damaged { .. } | Error::Incompatible { .. })
+            if forced && start_of(&file, path)? == MAGIC =>
+        {
+            None
+        }
+        Err(error) => return Err(error),
+    };
+    let lock = match AttachLock::take(&file, path) {
+        Ok(lock) => Some(lock),
+        Err(Error::AttachStuck { .. }) if forced => None,
+        Err(error) => return Err(error),
+    };
+    if let Some(verified) = &verified {
+        let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
+        if !forced && header.retired.load(Ordering::Acquire) == 0 {
+            refuse_while_in_use(verified, header, &file, path)?;
+        }
+        header.retired.store(1, Ordering::Release);
+    }
+    let outcome = unlink(path, &file);
+    drop(lock);
+    outcome
+}
+
+fn map(file: &File, size: u64, path: &Path) -> Result<Verified, Error> {
+    let header =
+        Region::read_only(file, HEADER_SPACE as usize).map_err(|source| io_error("map", path, source))?;
+    check_header(&header, size, path)?;
+    let region = Region::writable(file, size as usize).map_err(|source| io_error("map", path, source))?;
+    verify(Arc::new(region), path)
+}
+
+fn refuse_while_in_use(verified: &Verified, header: &Header, file: &File, path: &Path) -> Result<(), Error> {
+    let identity = FileIdentity::of(file).map_err(|errno| io_error("examine", path, errno.into()))?;
+    let table = verified.participants();
+    let same_place = is_same_place(header, identity);
+    let pids: Vec<u64> = table
+        .taken()
+        .into_iter()
+        .filter(|record| table.is_alive_at(same_place, record.id, file.as_fd()))
+        .map(|record| record.pid)
+        .collect();
+    if pids.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::InUse {
+            path: path.to_owned(),
+            pids,
+        })
+    }
+}
+
+/// Unlinks the path if it still leads to `file`. Others who remove the same file wait for its attach lock, and
+/// nobody creates a segment over one that exists, so between the look and the deed the path stays what it is.
+fn unlink(path: &Path, file: &File) -> Result<(), Error> {
+    let own = FileIdentity::of(file).map_err(|errno| io_error("examine", path, errno.into()))?;
+    let current = open_for_writing(path)?;
+    let current = FileIdentity::of(&current).map_err(|errno| io_error("examine", path, errno.into()))?;
+    if current != own {
+        // Somebody removed this segment while its attach lock was waited for, and has put another in its place.
+        return Err(Error::NotFound {
+            path: path.to_owned(),
+        });
+    }
+    std::fs::remove_file(path).map_err(|source| io_error("remove", path, source))
+}

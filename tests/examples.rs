@@ -1,0 +1,23 @@
+//! The declarations in `examples/` are ones that this version accepts and works by.
+
+use std::path::Path;
+
+use shmlimit::{Declaration, Segment};
+
+#[test]
+fn the_gateway_declaration_makes_a_segment_that_admits() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/gateway.toml");
+    let declaration = Declaration::from_toml_file(&path).expect("a declaration");
+    let folder = tempfile::tempdir().expect("a folder");
+    let segment = Segment::create(folder.path().join("gateway.limits"), &declaration).expect("a segment");
+    let chat = segment.set("chat").expect("declared");
+    let request = chat.request().with("tokens", 1_500).expect("declared");
+    assert!(chat.try_acquire(&request).expect("works").is_admitted());
+    let batch = segment.set("batch").expect("declared");
+    let mut permit = batch
+        .try_acquire(&batch.request())
+        .expect("works")
+        .permit()
+        .expect("a full budget");
+    permit.settle([("dollars", 12)]).expect("twelve cents");
+}

@@ -1,0 +1,378 @@
+//! The shape of the library, read from its sources: which layer may use which, where unsafe code may be, what no
+//! file may contain.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use syn::visit::{self, Visit};
+
+/// A layer uses the layers above it in this list. Within a layer, modules use one another only where it says so.
+const LAYERS: &[Layer] = &[
+    Layer {
+        modules: &["units", "error"],
+        may_use_peers: true,
+    },
+    // The rules and the ground do not know each other.
+    Layer {
+        modules: &["limit", "shm"],
+        may_use_peers: false,
+    },
+    Layer {
+        modules: &["engine"],
+        may_use_peers: false,
+    },
+    Layer {
+        modules: &[
+            "config",
+            "limit_set",
+            "permit",
+            "refusal",
+            "request",
+            "segment",
+            "snapshot",
+        ],
+        may_use_peers: true,
+    },
+];
+
+const MOST_LINES: usize = 700;
+
+struct Layer {
+    modules: &'static [&'static str],
+    may_use_peers: bool,
+}
+
+/// One source file of the library.
+struct Source {
+    /// Relative to `src`.
+    path: PathBuf,
+    text: String,
+    syntax: syn::File,
+}
+
+impl Source {
+    /// The modules from the crate's root to this file.
+    fn module(&self) -> Vec<String> {
+        let mut module: Vec<String> = self
+            .path
+            .with_extension("")
+            .components()
+            .map(|part| part.as_os_str().to_string_lossy().into_owned())
+            .collect();
+        if module.last().is_some_and(|last| last == "mod" || last == "lib") {
+            module.pop();
+        }
+        module
+    }
+}
+
+/// The files of `src` that are compiled into the library: not those that only tests are made of.
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut sources = Vec::new();
+    let mut test_modules = BTreeSet::new();
+    collect(&root, &root, &mut sources);
+    for source in &sources {
+        let outer = source.module();
+        for item in &source.syntax.items {
+            if let syn::Item::Mod(module) = item
+                && is_for_tests(&module.attrs)
+            {
+                let mut path = outer.clone();
+                path.push(module.ident.to_string());
+                test_modules.insert(path);
+            }
+        }
+    }
+    sources.retain(|source| {
+        let module = source.module();
+        !(0..=module.len()).any(|length| test_modules.contains(&module[..length]))
+    });
+    assert!(sources.len() > 30, "only {} files found", sources.len());
+    sources
+}
+
+fn collect(root: &Path, folder: &Path, sources: &mut Vec<Source>) {
+    for entry in fs::read_dir(folder).expect("a folder of sources") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            collect(root, &path, sources);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).expect("a source");
+            let syntax = syn::parse_file(&text).expect("a source that compiles");
+            let path = path.strip_prefix(root).expect("below the root").to_owned();
+            sources.push(Source { path, text, syntax });
+        }
+    }
+}
+
+fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("test")
+            || (attribute.path().is_ident("cfg")
+                && attribute
+                    .parse_args::<syn::Path>()
+                    .is_ok_and(|condition| condition.is_ident("test")))
+    })
+}
+
+fn attributes_of(item: &syn::Item) -> &[syn::Attribute] {
+    match item {
+        syn::Item::Const(item) => &item.attrs,
+        syn::Item::Enum(item) => &item.attrs,
+        syn::Item::Fn(item) => &item.attrs,
+        syn::Item::Impl(item) => &item.attrs,
+        syn::Item::Macro(item) => &item.attrs,
+        syn::Item::Mod(item) => &item.attrs,
+        syn::Item::Static(item) => &item.attrs,
+        syn::Item::Struct(item) => &item.attrs,
+        syn::Item::Trait(item) => &item.attrs,
+        syn::Item::Type(item) => &item.attrs,
+        syn::Item::Use(item) => &item.attrs,
+        _ => &[],
+    }
+}
+
+/// Finds the modules of the crate's root that a file uses, and the calls that no library makes.
+struct Uses {
+    module: Vec<String>,
+    used: BTreeSet<String>,
+    forbidden: Vec<String>,
+}
+
+impl Uses {
+    fn of(source: &Source) -> Self {
+        let mut uses = Self {
+            module: source.module(),
+            used: BTreeSet::new(),
+            forbidden: Vec::new(),
+        };
+        uses.visit_file(&source.syntax);
+        uses
+    }
+
+    /// Notes which module of the root a path leads to, if it starts at the root or climbs to it.
+    fn note(&mut self, path: &[String]) {
+        let mut at = match path.first().map(String::as_str) {
+            Some("crate") => Vec::new(),
+            Some("self" | "super") => self.module.clone(),
+            _ => return,
+        };
+        for part in path {
+            match part.as_str() {
+                "crate" | "self" => {}
+                "super" => drop(at.pop()),
+                name => at.push(name.to_owned()),
+            }
+        }
+        self.used.extend(at.into_iter().next());
+    }
+
+    fn note_tree(&mut self, before: &mut Vec<String>, tree: &syn::UseTree) {
+        match tree {
+            syn::UseTree::Path(path) => {
+                before.push(path.ident.to_string());
+                self.note_tree(before, &path.tree);
+                before.pop();
+            }
+            syn::UseTree::Name(syn::UseName { ident })
+            | syn::UseTree::Rename(syn::UseRename { ident, .. }) => {
+                before.push(ident.to_string());
+                self.note(before);
+                before.pop();
+            }
+            syn::UseTree::Glob(_) => self.note(before),
+            syn::UseTree::Group(group) => {
+                for tree in &group.items {
+                    self.note_tree(before, tree);
+                }
+            }
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Uses {
+    fn visit_item(&mut self, item: &'ast syn::Item) {
+        if !is_for_tests(attributes_of(item)) {
+            visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        self.module.push(item.ident.to_string());
+        visit::visit_item_mod(self, item);
+        self.module.pop();
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        self.note_tree(&mut Vec::new(), &item.tree);
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let parts: Vec<String> = path
+            .segments
+            .iter()
+            .map(|segment| segment.ident.to_string())
+            .collect();
+        self.note(&parts);
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, invocation: &'ast syn::Macro) {
+        const FORBIDDEN: &[&str] = &[
+            "dbg",
+            "eprint",
+            "eprintln",
+            "panic",
+            "print",
+            "println",
+            "todo",
+            "unimplemented",
+            "unreachable",
+        ];
+        let name = invocation
+            .path
+            .segments
+            .last()
+            .map(|segment| segment.ident.to_string());
+        self.forbidden
+            .extend(name.filter(|name| FORBIDDEN.contains(&name.as_str())));
+        visit::visit_macro(self, invocation);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        let name = call.method.to_string();
+        if ["unwrap", "expect", "unwrap_err", "expect_err"].contains(&name.as_str()) {
+            self.forbidden.push(name);
+        }
+        visit::visit_expr_method_call(self, call);
+    }
+}
+
+fn layer_of(module: &str) -> usize {
+    LAYERS
+        .iter()
+        .position(|layer| layer.modules.contains(&module))
+        .unwrap_or_else(|| panic!("src/{module} has no layer: give it one in tests/layers.rs"))
+}
+
+#[test]
+fn every_module_uses_only_what_lies_below_it() {
+    let mut violations = Vec::new();
+    for source in sources() {
+        let module = source.module();
+        // The crate's root names everything.
+        let Some(user) = module.first() else { continue };
+        for used in Uses::of(&source).used {
+            // What starts with a capital is re-exported by the root, from the public API.
+            let is_public_item = used.starts_with(char::is_uppercase);
+            let used_layer = if is_public_item {
+                LAYERS.len() - 1
+            } else {
+                layer_of(&used)
+            };
+            let layer = layer_of(user);
+            let is_allowed =
+                &used == user || used_layer < layer || (used_layer == layer && LAYERS[layer].may_use_peers);
+            if !is_allowed {
+                violations.push(format!("src/{} uses crate::{used}", source.path.display()));
+            }
+        }
+    }
+    assert!(violations.is_empty(), "{violations:#?}");
+}
+
+#[test]
+fn unsafe_code_is_only_in_the_files_of_the_audit_list() {
+    let sources = sources();
+    let audited: BTreeSet<PathBuf> = sources
+        .iter()
+        .find(|source| source.path == Path::new("shm/mod.rs"))
+        .expect("the ground")
+        .text
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! - `")?.split_once('`'))
+        .map(|(name, _)| Path::new("shm").join(name))
+        .collect();
+    let opted_in: BTreeSet<PathBuf> = sources
+        .iter()
+        .filter(|source| source.text.contains("allow(unsafe_code)"))
+        .map(|source| source.path.clone())
+        .collect();
+    assert_eq!(audited, opted_in);
+    let root = sources.iter().find(|source| source.path == Path::new("lib.rs"));
+    // Without the opt-in the compiler refuses it.
+    let denied = root.is_some_and(|root| {
+        root.text
+            .lines()
+            .any(|line| line.starts_with("#![deny(") && line.contains("unsafe_code"))
+    });
+    assert!(denied, "src/lib.rs no longer denies unsafe_code");
+}
+
+#[test]
+fn no_file_prints_panics_or_unwraps() {
+    let mut found = Vec::new();
+    for source in sources() {
+        for name in Uses::of(&source).forbidden {
+            found.push(format!("src/{}: {name}", source.path.display()));
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn no_file_is_too_long_to_read() {
+    let folders = [
+        "src",
+        "tests",
+        "benches",
+        "examples",
+        "tools",
+        "fuzz/fuzz_targets",
+    ];
+    let mut too_long = Vec::new();
+    for folder in folders.map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)) {
+        if folder.is_dir() {
+            note_long_files(&folder, &mut too_long);
+        }
+    }
+    assert!(too_long.is_empty(), "split these files: {too_long:#?}");
+}
+
+fn note_long_files(folder: &Path, too_long: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            note_long_files(&path, too_long);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let lines = fs::read_to_string(&path).expect("a source").lines().count();
+            if lines > MOST_LINES {
+                too_long.push(format!("{} has {lines} lines", path.display()));
+            }
+        }
+    }
+}
+
+/// The test of the test: what it is to find, it finds.
+#[test]
+fn uses_are_found_however_they_are_written() {
+    let text = "
+        use super::{State, super::engine::{self, plan::Kind}};
+        use crate::{clock as time, units::*};
+        fn decide() { let _ = crate::error::Error::new(); let _: crate::shm::Region; x.unwrap(); panic!() }
+        #[cfg(test)] mod tests { use crate::config; fn f() { x.unwrap() } }
+        mod inner { use super::super::units; use super::super::super::request; }
+        #[test] fn g() { crate::snapshot::f() }
+    ";
+    let source = Source {
+        path: PathBuf::from("limit/gcra.rs"),
+        text: text.to_owned(),
+        syntax: syn::parse_file(text).expect("valid"),
+    };
+    let uses = Uses::of(&source);
+    let expected = ["clock", "engine", "error", "limit", "request", "shm", "units"];
+    assert_eq!(uses.used, expected.map(str::to_owned).into());
+    assert_eq!(uses.forbidden, ["unwrap", "panic"]);
+}

@@ -1,0 +1,87 @@
+//! The end of a segment.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use shmlimit::{Declaration, Error, Limit, OpenOptions, Removal, Segment, SetDeclaration};
+
+fn segment() -> (tempfile::TempDir, PathBuf, Segment) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("limits");
+    let set = SetDeclaration::new("api").limit(Limit::calls("requests", 10, Duration::from_secs(60)));
+    let segment = Segment::create(&path, &Declaration::new().set(set)).expect("a segment");
+    (folder, path, segment)
+}
+
+fn remove(path: &PathBuf, removal: Removal) -> Result<(), Error> {
+    OpenOptions::new().remove(path, removal)
+}
+
+#[test]
+fn a_segment_in_use_stays_and_names_who_uses_it() {
+    let (_folder, path, segment) = segment();
+    match remove(&path, Removal::Unused) {
+        Err(Error::InUse { pids, .. }) => assert_eq!(pids, [u64::from(std::process::id())]),
+        other => panic!("{other:?}"),
+    }
+    let api = segment.set("api").expect("declared");
+    assert!(api.try_acquire(&api.request()).expect("untouched").is_admitted());
+    drop((api, segment));
+    remove(&path, Removal::Unused).expect("nobody uses it now");
+    assert!(!path.exists());
+}
+
+#[test]
+fn force_removes_a_segment_in_use_and_its_users_are_told() {
+    let (_folder, path, segment) = segment();
+    remove(&path, Removal::Forced).expect("forced");
+    assert!(!path.exists());
+    let api = segment.set("api").expect("declared");
+    assert!(matches!(
+        api.try_acquire(&api.request()),
+        Err(Error::Retired { .. })
+    ));
+}
+
+#[test]
+fn a_retired_segment_is_removed_whoever_is_attached_to_it() {
+    let (_folder, path, segment) = segment();
+    segment.retire();
+    assert!(matches!(Segment::open(&path), Err(Error::Retired { .. })));
+    remove(&path, Removal::Unused).expect("nobody can use it");
+    assert!(matches!(
+        remove(&path, Removal::Unused),
+        Err(Error::NotFound { .. })
+    ));
+}
+
+#[test]
+fn what_is_not_a_segment_is_never_removed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("notes");
+    for content in [&b""[..], b"notes", &[b'n'; 10_000]] {
+        std::fs::write(&path, content).expect("written");
+        assert!(matches!(
+            remove(&path, Removal::Forced),
+            Err(Error::NotASegment { .. })
+        ));
+        assert!(path.exists());
+    }
+}
+
+#[test]
+fn a_damaged_segment_is_removed_by_force_only() {
+    let (_folder, path, segment) = segment();
+    drop(segment);
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .expect("opened");
+    file.set_len(100).expect("truncated");
+    assert!(matches!(
+        remove(&path, Removal::Unused),
+        Err(Error::WrongSize { .. })
+    ));
+    remove(&path, Removal::Forced).expect("forced");
+    assert!(!path.exists());
+}

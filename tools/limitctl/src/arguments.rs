@@ -1,0 +1,98 @@
+//! What can be asked for.
+
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use shmlimit::OpenOptions;
+
+use crate::command::{
+    completions::Completions, create::Create, inspect::Inspect, list::List, man::Man, recover::Recover,
+    remove::Remove, reset::Reset,
+};
+use crate::exit::ExitCode;
+
+/// Creates, inspects, repairs and removes shmlimit segments
+///
+/// A segment is a file, usually in /dev/shm, that holds sets of limits shared by every process that has it open.
+#[derive(Debug, Parser)]
+#[command(name = "limitctl", version, after_long_help = ExitCode::EXPLANATION)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    Create(Create),
+    List(List),
+    Inspect(Inspect),
+    Recover(Recover),
+    Reset(Reset),
+    Remove(Remove),
+    Completions(Completions),
+    Man(Man),
+}
+
+/// Which files a verb that writes accepts.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Trust {
+    /// Accept a file that somebody else may have planted
+    ///
+    /// That is one that anybody may write, or that belongs to another user in a folder that others may write. Whoever can write the file can bring this program down.
+    #[arg(long)]
+    trust_any_owner: bool,
+}
+
+/// How a verb attaches to a segment.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Access {
+    #[command(flatten)]
+    trust: Trust,
+
+    /// How long to wait for the lock of a set, such as 500ms or 5s
+    ///
+    /// Locks are held for well under a microsecond, so
+    /// only a process that is stopped or writes a core dump is ever waited for.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
+    lock_timeout: Duration,
+}
+
+impl Trust {
+    pub fn options(self) -> OpenOptions {
+        OpenOptions::new().trust_any_owner(self.trust_any_owner)
+    }
+}
+
+impl Access {
+    pub fn options(self) -> OpenOptions {
+        self.trust.options().lock_timeout(self.lock_timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_well_formed() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_and_every_argument_has_short_and_long_help() {
+        for verb in Arguments::command().get_subcommands() {
+            let name = verb.get_name();
+            assert!(
+                verb.get_about().is_some() && verb.get_long_about().is_some(),
+                "{name}"
+            );
+            for argument in verb.get_arguments() {
+                let id = argument.get_id();
+                assert!(argument.get_help().is_some(), "{name} {id}");
+                assert!(argument.get_long_help().is_some(), "{name} {id}");
+            }
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! `limitctl completions`.
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::arguments::Arguments;
+use crate::exit::{ExitCode, Failure};
+use crate::output;
+
+/// Print completions for a shell
+///
+/// For example: limitctl completions bash > ~/.local/share/bash-completion/completions/limitctl
+#[derive(Args, Debug)]
+pub struct Completions {
+    /// The shell
+    ///
+    /// Each has its own place for the script: see its manual.
+    shell: Shell,
+}
+
+impl Completions {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut Arguments::command(), "limitctl", &mut script);
+        output::print_bytes(&script)?;
+        Ok(ExitCode::Done)
+    }
+}

@@ -1,0 +1,197 @@
+//! `limitctl create`.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args};
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error as ValueError, StrDeserializer};
+use shmlimit::{Amount, Declaration, Limit, OpenOptions, SegmentReader, SetDeclaration, Window};
+
+use super::shown;
+use crate::exit::{ExitCode, Failure};
+use crate::output;
+use crate::text::human;
+
+/// Create a segment
+///
+/// The declaration comes from a file in TOML or, for one simple set, from flags:
+///
+///     limitctl create --config gateway.toml /dev/shm/gateway.limits
+///
+///     limitctl create --set api --calls requests=100/1s --concurrency in_flight=8 /dev/shm/api.limits
+///
+/// The file appears complete or not at all, and one that exists is never touched.
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+#[command(group = ArgGroup::new("declaration").required(true).args(["config", "set"]))]
+#[command(group = ArgGroup::new("limits").multiple(true).args(["calls", "rate", "concurrency"]).conflicts_with("config"))]
+pub struct Create {
+    /// The declaration, in TOML
+    ///
+    /// Has a table for the segment and one for each set, with one for each of its limits: see the documentation of
+    /// shmlimit::Declaration.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// The name of the set, where flags declare it
+    ///
+    /// Its limits are those of --calls, --rate and --concurrency, in this order.
+    #[arg(long, value_name = "NAME", requires = "limits")]
+    set: Option<String>,
+
+    /// A limit of calls, such as requests=100/1s
+    ///
+    /// Admits so many calls in each window; "unlimited" only counts them. May be repeated.
+    #[arg(long, value_name = "NAME=CAPACITY/WINDOW", value_parser = per_window, requires = "set")]
+    calls: Vec<PerWindow>,
+
+    /// A limit of cost, such as tokens=90000/1m
+    ///
+    /// Admits so much in each window; each request names its cost. May be repeated.
+    #[arg(long, value_name = "NAME=CAPACITY/WINDOW", value_parser = per_window, requires = "set")]
+    rate: Vec<PerWindow>,
+
+    /// A limit of what is held at the same time, such as in_flight=8
+    ///
+    /// Each request holds one, unless it names more, until it is done or its process dies. May be repeated.
+    #[arg(long, value_name = "NAME=CAPACITY", value_parser = at_once, requires = "set")]
+    concurrency: Vec<AtOnce>,
+
+    /// The permissions of the file in octal; 0600 unless declared
+    ///
+    /// The umask takes nothing away. Whoever uses the segment must be able to read and write it, and whoever can
+    /// write it is trusted.
+    #[arg(long, value_parser = octal)]
+    mode: Option<u32>,
+
+    /// How many processes may be attached at once; 256 unless declared
+    ///
+    /// From 1 to 4096. A place takes 64 bytes.
+    #[arg(long, value_name = "COUNT")]
+    participants: Option<u32>,
+
+    /// Be content with a segment that exists already with the same declaration
+    ///
+    /// One with another declaration is an error (exit code 78), and stays as it is.
+    #[arg(long)]
+    if_missing: bool,
+
+    /// Where to create the segment
+    ///
+    /// May be left out where the declaration has a path.
+    path: Option<PathBuf>,
+}
+
+impl Create {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let declaration = self.declaration()?;
+        let declared = declaration.segment().path();
+        let Some(path) = self.path.as_deref().or(declared) else {
+            return Err(Failure::new(
+                ExitCode::Usage,
+                "neither the arguments nor the declaration say where to create the segment: add a path",
+            ));
+        };
+        let options = OpenOptions::new();
+        let existed = self.if_missing && path.exists();
+        let outcome = if self.if_missing {
+            options.open_or_create(path, &declaration)
+        } else {
+            options.create(path, &declaration)
+        };
+        drop(outcome.map_err(Failure::while_creating)?);
+        let segment = SegmentReader::open(path)?.snapshot()?;
+        output::print(&format!(
+            "{} {}: {}, {}\n",
+            if existed { "found" } else { "created" },
+            shown(path),
+            human::quantity(segment.sets.len() as u64, "set", "sets"),
+            human::bytes(segment.size),
+        ))?;
+        Ok(ExitCode::Done)
+    }
+
+    fn declaration(&self) -> Result<Declaration, Failure> {
+        let mut declaration = match (&self.config, &self.set) {
+            (Some(file), _) => Declaration::from_toml_file(file).map_err(shmlimit::Error::from)?,
+            (None, name) => Declaration::new().set(self.simple_set(name.as_deref().unwrap_or_default())),
+        };
+        if let Some(mode) = self.mode {
+            declaration = declaration.mode(mode);
+        }
+        if let Some(participants) = self.participants {
+            declaration = declaration.participants(participants);
+        }
+        declaration.validate().map_err(shmlimit::Error::from)?;
+        Ok(declaration)
+    }
+
+    fn simple_set(&self, name: &str) -> SetDeclaration {
+        let calls = self
+            .calls
+            .iter()
+            .cloned()
+            .map(|it| Limit::calls(it.name, it.capacity, it.window));
+        let rates = self
+            .rate
+            .iter()
+            .cloned()
+            .map(|it| Limit::rate(it.name, it.capacity, it.window));
+        let concurrency = self
+            .concurrency
+            .iter()
+            .cloned()
+            .map(|it| Limit::concurrency(it.name, it.capacity));
+        calls
+            .chain(rates)
+            .chain(concurrency)
+            .fold(SetDeclaration::new(name), SetDeclaration::limit)
+    }
+}
+
+/// `NAME=CAPACITY/WINDOW`
+#[derive(Clone, Debug)]
+struct PerWindow {
+    name: String,
+    capacity: Amount,
+    window: Window,
+}
+
+/// `NAME=CAPACITY`
+#[derive(Clone, Debug)]
+struct AtOnce {
+    name: String,
+    capacity: Amount,
+}
+
+fn per_window(text: &str) -> Result<PerWindow, String> {
+    let AtOnce { name, capacity } = at_once(text)?;
+    let Amount::Decimal(amount) = capacity else {
+        return Err("the window is missing: write NAME=CAPACITY/WINDOW, such as requests=100/1s".into());
+    };
+    let (capacity, window) = amount
+        .split_once('/')
+        .ok_or("the window is missing: write NAME=CAPACITY/WINDOW, such as requests=100/1s")?;
+    let window: StrDeserializer<'_, ValueError> = window.into_deserializer();
+    Ok(PerWindow {
+        name,
+        capacity: Amount::from(capacity),
+        window: Window::deserialize(window).map_err(|error| error.to_string())?,
+    })
+}
+
+fn at_once(text: &str) -> Result<AtOnce, String> {
+    // The last sign: a name may have one.
+    let (name, capacity) = text
+        .rsplit_once('=')
+        .ok_or("the capacity is missing: write NAME=CAPACITY, such as in_flight=8")?;
+    Ok(AtOnce {
+        name: name.to_owned(),
+        capacity: Amount::from(capacity),
+    })
+}
+
+fn octal(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8).map_err(|_| "write octal digits, such as 0660".into())
+}

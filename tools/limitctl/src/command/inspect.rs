@@ -1,0 +1,412 @@
+//! `limitctl inspect`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use shmlimit::{
+    Amount, Declaration, HoldSnapshot, Limit, LimitSnapshot, SegmentReader, SegmentSnapshot, SetCounts,
+    SetDeclaration, SetSnapshot,
+};
+
+use super::{as_text, shown};
+use crate::exit::{ExitCode, Failure};
+use crate::output;
+use crate::text::human::{self, count};
+use crate::text::table::{Cell, Side, Table};
+use crate::text::{sanitise, style};
+
+/// Show everything a segment holds
+///
+/// That is: processes, sets, limits, holds with their owners, counters, who has which lock. Maps the file read-only, takes no lock and waits for nobody, so it works whatever state the segment is in, and
+/// needs no more than permission to read the file.
+#[derive(Args, Debug)]
+pub struct Inspect {
+    /// Print JSON
+    ///
+    /// It also has the declaration. Amounts are in the units that the limits count in, times in nanoseconds.
+    #[arg(long)]
+    json: bool,
+
+    /// The segment
+    ///
+    /// A file that `limitctl create` or a program made. Symbolic links are not followed.
+    path: PathBuf,
+}
+
+/// A segment: how it stands, and what it was declared as.
+#[derive(Debug, Serialize)]
+struct Inspection {
+    #[serde(flatten)]
+    snapshot: SegmentSnapshot,
+    declaration: Declaration,
+}
+
+impl Inspect {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let reader = SegmentReader::open(&self.path)?;
+        let mut snapshot = reader.snapshot()?;
+        snapshot.path = as_text(&self.path);
+        let inspection = Inspection {
+            snapshot,
+            declaration: reader.declaration().clone(),
+        };
+        if self.json {
+            output::print_json(&inspection)?;
+        } else {
+            output::print(&inspection.text())?;
+        }
+        Ok(ExitCode::Done)
+    }
+}
+
+impl Inspection {
+    fn text(&self) -> String {
+        let mut text = self.head();
+        text.push_str(&self.processes());
+        for (set, declared) in self.snapshot.sets.iter().zip(self.declaration.sets()) {
+            text.push('\n');
+            text.push_str(&self.set(set, declared));
+        }
+        text
+    }
+
+    fn head(&self) -> String {
+        let snapshot = &self.snapshot;
+        let state = if snapshot.retired {
+            style::paint(
+                style::WARNING,
+                "retired: attached processes must open its successor",
+            )
+        } else if snapshot.same_place {
+            style::paint(style::GOOD, "ok")
+        } else {
+            style::paint(
+                style::WARNING,
+                "cold: of another boot or namespace, or a copy; the next process to open it voids its locks and owners",
+            )
+        };
+        let mut facts = vec![
+            ("state", state),
+            (
+                "size",
+                format!("{}, format {}", human::bytes(snapshot.size), snapshot.format),
+            ),
+            ("created", human::instant(snapshot.created_utc_ns)),
+        ];
+        if snapshot.cold_starts > 0 {
+            facts.push(("cold starts", count(snapshot.cold_starts)));
+        }
+        let path = style::paint(style::TITLE, shown(&snapshot.path));
+        format!("{path}\n{}", aligned(&facts))
+    }
+
+    fn processes(&self) -> String {
+        let snapshot = &self.snapshot;
+        let mut text = format!(
+            "\n{} {} of {}\n",
+            style::paint(style::TITLE, "processes"),
+            count(snapshot.participants.len() as u64),
+            count(snapshot.participant_capacity),
+        );
+        if snapshot.participants.is_empty() {
+            return text;
+        }
+        let mut table = Table::new(&[
+            ("PID", Side::Right),
+            ("NAME", Side::Left),
+            ("STATE", Side::Left),
+            ("ATTACHED", Side::Left),
+        ]);
+        for participant in &snapshot.participants {
+            let state = if participant.alive {
+                Cell::styled("alive", style::GOOD)
+            } else {
+                Cell::styled("dead", style::BAD)
+            };
+            table.row(vec![
+                participant.pid.into(),
+                sanitise::line(&participant.name).into(),
+                state,
+                human::instant(participant.joined_utc_ns).into(),
+            ]);
+        }
+        text.push_str(&table.render(2));
+        text
+    }
+
+    fn set(&self, set: &SetSnapshot, declared: &SetDeclaration) -> String {
+        let name = sanitise::line(&set.name);
+        let mut text = format!(
+            "{} {}\n",
+            style::paint(style::TITLE, "set"),
+            style::paint(style::TITLE, name)
+        );
+        let mut facts = Vec::new();
+        if !set.metadata.is_empty() {
+            let pairs: Vec<String> = set
+                .metadata
+                .iter()
+                .map(|(key, value)| sanitise::line(&format!("{key}={value}")))
+                .collect();
+            facts.push(("metadata", pairs.join(", ")));
+        }
+        facts.push(("lock", self.lock(set)));
+        if let Some(state) = irregularity(set) {
+            facts.push(("state", state));
+        }
+        if set.hold_capacity > 0 {
+            facts.push((
+                "permits",
+                format!(
+                    "{} of {} hold something, at most {} at once",
+                    count(set.active),
+                    count(set.hold_capacity),
+                    count(set.counts.active_high_water)
+                ),
+            ));
+        }
+        facts.push(("counted", counted(&set.counts)));
+        text.push_str(&aligned(&facts));
+        text.push('\n');
+        text.push_str(&limits(set, declared));
+        if !set.holds.is_empty() {
+            text.push('\n');
+            text.push_str(&self.holds(set));
+        }
+        text
+    }
+
+    fn lock(&self, set: &SetSnapshot) -> String {
+        if !self.snapshot.same_place {
+            return "void".to_owned();
+        }
+        let lock = &set.lock;
+        if lock.owner_died {
+            return style::paint(
+                style::BAD,
+                "its owner died; the next process to take it recovers it",
+            );
+        }
+        let holder = match (lock.holder_pid, lock.holder_thread) {
+            (Some(pid), _) => format!("held by {}", self.process(u64::from(pid))),
+            (None, Some(thread)) => format!("held by thread {thread}, whose process cannot be named"),
+            (None, None) => return "free".to_owned(),
+        };
+        style::paint(style::WARNING, holder)
+    }
+
+    /// A process by id, and by name where it is attached.
+    fn process(&self, pid: u64) -> String {
+        let attached = self
+            .snapshot
+            .participants
+            .iter()
+            .find(|participant| participant.pid == pid && participant.alive);
+        match attached {
+            Some(participant) => format!("process {pid} ({})", sanitise::line(&participant.name)),
+            None => format!("process {pid}"),
+        }
+    }
+
+    fn holds(&self, set: &SetSnapshot) -> String {
+        let mut table = Table::new(&[
+            ("HOLD", Side::Right),
+            ("PID", Side::Right),
+            ("NAME", Side::Left),
+            ("STATE", Side::Left),
+            ("HELD FOR", Side::Right),
+            ("HOLDS", Side::Left),
+        ]);
+        for hold in &set.holds {
+            let state = if hold.owner_alive {
+                Cell::styled("alive", style::GOOD)
+            } else {
+                Cell::styled("dead", style::BAD)
+            };
+            table.row(vec![
+                hold.serial.into(),
+                hold.owner_pid
+                    .map_or_else(|| "?".to_owned(), |pid| pid.to_string())
+                    .into(),
+                self.owner_name(hold).into(),
+                state,
+                human::duration(hold.held_ns).into(),
+                amounts(hold).into(),
+            ]);
+        }
+        table.render(2)
+    }
+
+    fn owner_name(&self, hold: &HoldSnapshot) -> String {
+        let participants = &self.snapshot.participants;
+        participants
+            .iter()
+            .find(|it| Some(it.slot) == hold.owner_slot && Some(it.pid) == hold.owner_pid)
+            .map_or_else(String::new, |it| sanitise::line(&it.name))
+    }
+}
+
+fn irregularity(set: &SetSnapshot) -> Option<String> {
+    if set.poisoned {
+        return Some(style::paint(
+            style::BAD,
+            "poisoned: run limitctl recover, then limitctl reset",
+        ));
+    }
+    let state = match (set.torn, set.words_in_flight) {
+        (false, _) => return None,
+        (true, Some(0)) => "changed while it was copied: the figures may not belong together".to_owned(),
+        (true, Some(words)) => format!(
+            "an operation in progress has changed {}: the figures may not belong together",
+            human::quantity(words as u64, "word", "words")
+        ),
+        (true, None) => "a reset is in progress: the figures may not belong together".to_owned(),
+    };
+    Some(style::paint(style::WARNING, state))
+}
+
+fn counted(counts: &SetCounts) -> String {
+    let refused = counts
+        .refused_rate
+        .saturating_add(counts.refused_concurrency)
+        .saturating_add(counts.refused_budget)
+        .saturating_add(counts.refused_table_full);
+    let mut text = format!("{} admitted, {} refused", count(counts.admitted), count(refused));
+    let reasons = some_of(&[
+        ("by rate", counts.refused_rate),
+        ("by concurrency", counts.refused_concurrency),
+        ("by budget", counts.refused_budget),
+        ("for want of holds", counts.refused_table_full),
+    ]);
+    if !reasons.is_empty() {
+        text.push_str(&format!(" ({reasons})"));
+    }
+    let others = some_of(&[
+        ("settled", counts.settled),
+        ("reclaimed from the dead", counts.reclaimed),
+        ("recoveries", counts.recoveries),
+        ("recounts", counts.recounts),
+        ("unknown names", counts.unknown_names),
+    ]);
+    if !others.is_empty() {
+        text.push_str(&format!(", {others}"));
+    }
+    text
+}
+
+/// Those that are not zero.
+fn some_of(counts: &[(&str, u64)]) -> String {
+    let texts: Vec<String> = counts
+        .iter()
+        .filter(|(_, number)| *number > 0)
+        .map(|(name, number)| format!("{} {name}", count(*number)))
+        .collect();
+    texts.join(", ")
+}
+
+fn limits(set: &SetSnapshot, declared: &SetDeclaration) -> String {
+    let mut table = Table::new(&[
+        ("LIMIT", Side::Left),
+        ("KIND", Side::Left),
+        ("DECLARED", Side::Left),
+        ("REMAINING", Side::Right),
+        ("FULL IN", Side::Right),
+        ("ADMITTED", Side::Right),
+        ("TAKEN", Side::Right),
+        ("REFUSED", Side::Right),
+        ("ALSO", Side::Left),
+    ]);
+    for (limit, declared) in set.limits.iter().zip(declared.limits()) {
+        table.row(vec![
+            sanitise::line(&limit.name).into(),
+            word(&limit.kind).into(),
+            sanitise::line(&definition(declared)).into(),
+            remaining(limit, declared),
+            human::duration(limit.reset_after_ns).into(),
+            count(limit.counts.admitted).into(),
+            count(limit.counts.taken).into(),
+            count(limit.counts.refused).into(),
+            also(limit).into(),
+        ]);
+    }
+    table.render(2)
+}
+
+fn remaining(limit: &LimitSnapshot, declared: &Limit) -> Cell {
+    match (declared.capacity(), limit.remaining) {
+        (Amount::Unlimited, _) => "unlimited".into(),
+        (_, 0) => Cell::styled("0", style::WARNING),
+        (_, remaining) => count(remaining).into(),
+    }
+}
+
+fn also(limit: &LimitSnapshot) -> String {
+    some_of(&[
+        ("settled", limit.counts.settled),
+        ("refunded", limit.counts.refunded),
+        ("overdraft", limit.counts.overdraft),
+        ("unsettled", limit.counts.unsettled),
+        ("reclaimed", limit.counts.reclaimed),
+        ("held at most", limit.counts.high_water),
+    ])
+}
+
+/// What the limit was declared as, in few words: `100 per 1s, gcra, burst 20`.
+fn definition(limit: &Limit) -> String {
+    let capacity = amount(limit.capacity());
+    let mut text = capacity.clone();
+    if let Some(window) = limit.window() {
+        text.push_str(&format!(" per {window}"));
+    }
+    if let Some(algorithm) = limit.deciding_algorithm() {
+        text.push_str(&format!(", {}", word(&algorithm)));
+    }
+    if let Some(burst) = limit
+        .burst_amount()
+        .map(amount)
+        .filter(|burst| *burst != capacity)
+    {
+        text.push_str(&format!(", burst {burst}"));
+    }
+    if let Some(unit) = limit.unit_size().filter(|unit| *unit != "1") {
+        text.push_str(&format!(", counted in units of {unit}"));
+    }
+    text
+}
+
+fn amount(amount: &Amount) -> String {
+    match amount {
+        Amount::Whole(whole) => count(*whole),
+        other => other.to_string(),
+    }
+}
+
+fn amounts(hold: &HoldSnapshot) -> String {
+    let amounts: Vec<String> = hold
+        .amounts
+        .iter()
+        .map(|(limit, amount)| sanitise::line(&format!("{limit} {}", count(*amount))))
+        .collect();
+    amounts.join(", ")
+}
+
+/// The word that declarations use for a choice.
+fn word(choice: &impl Serialize) -> String {
+    match serde_json::to_value(choice) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => String::new(),
+    }
+}
+
+/// Names and texts in two columns.
+fn aligned(facts: &[(&str, String)]) -> String {
+    let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    facts
+        .iter()
+        .map(|(name, text)| {
+            let name = style::paint(style::FAINT, format!("{name:width$}"));
+            format!("  {name}  {text}\n")
+        })
+        .collect()
+}

@@ -1,0 +1,40 @@
+//! `limitctl man`.
+
+use clap::{Args, CommandFactory};
+
+use crate::arguments::Arguments;
+use crate::exit::{ExitCode, Failure};
+use crate::output;
+
+/// Print the manual page
+///
+/// As roff, for example: limitctl man inspect | man -l -
+#[derive(Args, Debug)]
+pub struct Man {
+    /// The verb to print the page of
+    ///
+    /// Unless given, it is the page of limitctl itself, which lists the verbs.
+    verb: Option<String>,
+}
+
+impl Man {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let mut command = Arguments::command();
+        command.build();
+        if let Some(verb) = self.verb {
+            let Some(page) = command.find_subcommand(&verb) else {
+                return Err(Failure::new(
+                    ExitCode::Usage,
+                    format!("there is no verb `{verb}`"),
+                ));
+            };
+            command = page.clone();
+        }
+        let mut page = Vec::new();
+        clap_mangen::Man::new(command)
+            .render(&mut page)
+            .map_err(|error| Failure::new(ExitCode::Problem, format!("cannot write the page: {error}")))?;
+        output::print_bytes(&page)?;
+        Ok(ExitCode::Done)
+    }
+}

@@ -1,0 +1,70 @@
+//! `limitctl reset`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use shmlimit::LimitSet;
+
+use crate::arguments::Access;
+use crate::exit::{ExitCode, Failure};
+use crate::output;
+use crate::text::sanitise;
+
+/// Replenish limits
+///
+/// Afterwards it is as if nothing had been taken yet. What processes hold stays held. A reset of all limits of a
+/// poisoned set heals it.
+#[derive(Args, Debug)]
+pub struct Reset {
+    #[command(flatten)]
+    access: Access,
+
+    /// Also set the counters of the set to zero
+    ///
+    /// That is what was counted of the set and of all its limits, also of those that are not named.
+    #[arg(long)]
+    counters: bool,
+
+    /// The segment
+    ///
+    /// A file that `limitctl create` or a program made. Symbolic links are not followed.
+    path: PathBuf,
+
+    /// The set; every set unless given
+    ///
+    /// One of the names that `limitctl inspect` shows.
+    set: Option<String>,
+
+    /// Limits of the set; all of them unless given
+    ///
+    /// Names that `limitctl inspect` shows of the set.
+    #[arg(value_name = "LIMIT")]
+    limits: Vec<String>,
+}
+
+impl Reset {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let segment = self.access.options().open(&self.path)?;
+        let sets: Vec<LimitSet> = match &self.set {
+            Some(name) => vec![segment.set(name)?],
+            None => segment.sets().collect(),
+        };
+        let limits: Vec<&str> = self.limits.iter().map(String::as_str).collect();
+        for set in sets {
+            set.reset(&limits, self.counters)?;
+            let replenished: Vec<&str> = set
+                .limits()
+                .filter(|name| limits.is_empty() || limits.contains(name))
+                .collect();
+            let done = sanitise::line(&format!("{}: replenished {}", set.name(), replenished.join(", ")));
+            let counters = if self.counters {
+                "; zeroed the counters"
+            } else {
+                ""
+            };
+            // Said at once: another set may be locked by somebody who does not let go.
+            output::print(&format!("{done}{counters}\n"))?;
+        }
+        Ok(ExitCode::Done)
+    }
+}

@@ -1,0 +1,235 @@
+//! How the program ends.
+
+use std::io;
+
+use shmlimit::{DeclarationError, Error};
+
+/// What the program's end says, after sysexits.h where that has a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ExitCode {
+    /// Done.
+    Done = 0,
+    /// Refused, or a problem was found.
+    Problem = 1,
+    /// The arguments make no sense, or name what does not exist in the segment.
+    Usage = 64,
+    /// The file is damaged, of another format, or not a segment.
+    Damaged = 65,
+    /// The segment is not there, is retired, or is locked by somebody who does not let go.
+    Unavailable = 69,
+    /// The segment could not be created.
+    CannotCreate = 73,
+    /// No permission, or a file that must not be trusted.
+    Permission = 77,
+    /// The declaration is wrong, or the segment was created with another.
+    Declaration = 78,
+}
+
+impl ExitCode {
+    /// For the manual and the long help.
+    pub const EXPLANATION: &str = "\
+Exit codes:
+  0   done
+  1   refused, or a problem was found
+  64  wrong arguments, or a set or limit that the segment does not have
+  65  the file is damaged, of another format, or not a segment
+  69  there is no segment, it is retired, or it is locked by a process that does not let go
+  73  the segment could not be created
+  77  no permission, or the file must not be trusted
+  78  the declaration is wrong, or the segment was created with another";
+}
+
+impl From<ExitCode> for std::process::ExitCode {
+    fn from(code: ExitCode) -> Self {
+        Self::from(code as u8)
+    }
+}
+
+/// Why a verb came to nothing.
+#[derive(Debug)]
+pub struct Failure {
+    pub code: ExitCode,
+    pub message: String,
+}
+
+impl Failure {
+    pub fn new(code: ExitCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+
+    /// As [`From<Error>`], but what the system refuses is the creation.
+    pub fn while_creating(error: Error) -> Self {
+        let creation_failed = match &error {
+            Error::Io { source, .. } => source.kind() != io::ErrorKind::PermissionDenied,
+            Error::UnsupportedFileSystem { .. } => true,
+            _ => false,
+        };
+        let failure = Self::from(error);
+        if creation_failed {
+            Self {
+                code: ExitCode::CannotCreate,
+                ..failure
+            }
+        } else {
+            failure
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::new(code_of(&error), message_of(&error))
+    }
+}
+
+/// The one place that says which error ends the program how.
+fn code_of(error: &Error) -> ExitCode {
+    match error {
+        Error::Io { source, .. } => code_of_system(source),
+        Error::Untrusted { .. } => ExitCode::Permission,
+        Error::AlreadyExists { .. } | Error::NoSpace { .. } => ExitCode::CannotCreate,
+        Error::NotASegment { .. }
+        | Error::Incompatible { .. }
+        | Error::WrongSize { .. }
+        | Error::Damaged { .. }
+        | Error::LockLost { .. }
+        | Error::Poisoned { .. } => ExitCode::Damaged,
+        Error::NotFound { .. }
+        | Error::ForeignNamespace { .. }
+        | Error::ForeignBoot { .. }
+        | Error::UnsupportedFileSystem { .. }
+        | Error::TooManyParticipants { .. }
+        | Error::AttachStuck { .. }
+        | Error::Unsupported { .. }
+        | Error::Retired { .. }
+        | Error::LockStuck { .. } => ExitCode::Unavailable,
+        Error::UnknownSet { .. } | Error::UnknownLimit { .. } => ExitCode::Usage,
+        Error::Declaration(DeclarationError::Unreadable { source, .. }) => code_of_system(source),
+        Error::Declaration(_) | Error::ConfigMismatch { .. } => ExitCode::Declaration,
+        // Refusals such as `InUse`; the errors of requests and permits, which no verb makes; and what is yet to come.
+        _ => ExitCode::Problem,
+    }
+}
+
+fn code_of_system(source: &io::Error) -> ExitCode {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ExitCode::Permission,
+        _ => ExitCode::Unavailable,
+    }
+}
+
+/// The error and its causes, each said once.
+fn message_of(error: &Error) -> String {
+    let mut message = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(current) = cause {
+        let text = current.to_string();
+        if !message.contains(&text) {
+            message = format!("{message}: {text}");
+        }
+        cause = current.source();
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn io_error(kind: io::ErrorKind) -> Error {
+        Error::Io {
+            action: "open",
+            path: PathBuf::from("limits"),
+            source: kind.into(),
+        }
+    }
+
+    #[test]
+    fn each_kind_of_error_has_the_code_of_its_kind() {
+        let path = PathBuf::from("limits");
+        let set = || "api".to_owned();
+        for (error, code) in [
+            (io_error(io::ErrorKind::PermissionDenied), ExitCode::Permission),
+            (io_error(io::ErrorKind::ReadOnlyFilesystem), ExitCode::Permission),
+            (io_error(io::ErrorKind::OutOfMemory), ExitCode::Unavailable),
+            (Error::NotFound { path: path.clone() }, ExitCode::Unavailable),
+            (Error::Retired { path: path.clone() }, ExitCode::Unavailable),
+            (
+                Error::LockStuck {
+                    set: set(),
+                    pid: None,
+                },
+                ExitCode::Unavailable,
+            ),
+            (
+                Error::AlreadyExists { path: path.clone() },
+                ExitCode::CannotCreate,
+            ),
+            (
+                Error::NoSpace {
+                    path: path.clone(),
+                    bytes: 1,
+                },
+                ExitCode::CannotCreate,
+            ),
+            (
+                Error::Damaged {
+                    path: path.clone(),
+                    what: "all of it".into(),
+                },
+                ExitCode::Damaged,
+            ),
+            (Error::Poisoned { set: set() }, ExitCode::Damaged),
+            (Error::LockLost { set: set() }, ExitCode::Damaged),
+            (
+                Error::Untrusted {
+                    path: path.clone(),
+                    why: "it is a symbolic link".into(),
+                },
+                ExitCode::Permission,
+            ),
+            (
+                Error::UnknownSet {
+                    name: set(),
+                    known: vec![],
+                },
+                ExitCode::Usage,
+            ),
+            (
+                Error::ConfigMismatch {
+                    path: path.clone(),
+                    differences: vec![],
+                },
+                ExitCode::Declaration,
+            ),
+            (Error::InUse { path, pids: vec![1] }, ExitCode::Problem),
+        ] {
+            assert_eq!(code_of(&error), code, "{error}");
+        }
+    }
+
+    #[test]
+    fn what_the_system_refuses_to_create_cannot_be_created_unless_permission_lacks() {
+        let code = |kind| Failure::while_creating(io_error(kind)).code;
+        assert_eq!(code(io::ErrorKind::NotFound), ExitCode::CannotCreate);
+        assert_eq!(code(io::ErrorKind::ReadOnlyFilesystem), ExitCode::CannotCreate);
+        assert_eq!(code(io::ErrorKind::PermissionDenied), ExitCode::Permission);
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let said = Failure::from(io_error(io::ErrorKind::PermissionDenied)).message;
+        assert_eq!(said.matches("permission denied").count(), 1);
+        let unreadable = Error::Declaration(DeclarationError::Unreadable {
+            path: PathBuf::from("limits.toml"),
+            source: io::ErrorKind::PermissionDenied.into(),
+        });
+        assert!(Failure::from(unreadable).message.ends_with("permission denied"));
+    }
+}

@@ -1,0 +1,129 @@
+//! What is printed, and where. A reader who has seen enough and closes the pipe is no failure.
+
+use std::io::{self, Write};
+
+use anstyle::{AnsiColor, Style};
+use serde::Serialize;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+
+use crate::exit::{ExitCode, Failure};
+use crate::text::sanitise;
+
+/// Prints styled text; the styles are stripped where standard output is no terminal or `NO_COLOR` is set.
+pub fn print(text: &str) -> Result<(), Failure> {
+    deliver(&mut anstream::stdout().lock(), text.as_bytes())
+}
+
+/// Prints bytes as they are.
+pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
+    deliver(&mut io::stdout().lock(), bytes)
+}
+
+/// Prints a value as JSON.
+pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let mut text = Vec::new();
+    let mut serializer = Serializer::with_formatter(&mut text, TerminalSafe::default());
+    value
+        .serialize(&mut serializer)
+        .map_err(|error| Failure::new(ExitCode::Problem, format!("cannot write JSON: {error}")))?;
+    text.push(b'\n');
+    print_bytes(&text)
+}
+
+/// Says on standard error what went wrong.
+pub fn complain(message: &str) {
+    let style = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+    // There is nowhere left to complain to where standard error is gone.
+    let _ = writeln!(
+        anstream::stderr().lock(),
+        "{style}limitctl:{style:#} {}",
+        sanitise::lines(message)
+    );
+}
+
+fn deliver(stream: &mut impl Write, bytes: &[u8]) -> Result<(), Failure> {
+    match stream.write_all(bytes).and_then(|()| stream.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(Failure::new(
+            ExitCode::Problem,
+            format!("cannot write the answer: {error}"),
+        )),
+    }
+}
+
+/// Indented JSON in which a character that a terminal might obey is escaped. It reads back as the same text.
+#[derive(Default)]
+struct TerminalSafe {
+    pretty: PrettyFormatter<'static>,
+}
+
+impl Formatter for TerminalSafe {
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+        for character in fragment.chars() {
+            let mut buffer = [0; 4];
+            if sanitise::is_harmless(character) {
+                writer.write_all(character.encode_utf8(&mut buffer).as_bytes())?;
+            } else {
+                for unit in character.encode_utf16(&mut [0; 2]) {
+                    write!(writer, "\\u{unit:04x}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.pretty.begin_array(writer)
+    }
+
+    fn end_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.pretty.end_array(writer)
+    }
+
+    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.pretty.begin_array_value(writer, first)
+    }
+
+    fn end_array_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.pretty.end_array_value(writer)
+    }
+
+    fn begin_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.pretty.begin_object(writer)
+    }
+
+    fn end_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.pretty.end_object(writer)
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.pretty.begin_object_key(writer, first)
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.pretty.begin_object_value(writer)
+    }
+
+    fn end_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.pretty.end_object_value(writer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_shows_no_hostile_character_and_reads_back_the_same() {
+        let hostile = "a\u{1b}[31m\u{202e}\u{9b}\u{e0041}\\\"'\u{7f}é名";
+        let mut text = Vec::new();
+        let mut serializer = Serializer::with_formatter(&mut text, TerminalSafe::default());
+        hostile.serialize(&mut serializer).expect("serialised");
+        let text = String::from_utf8(text).expect("UTF-8");
+        assert!(text.chars().all(|character| !character.is_control()));
+        assert!(!text.contains(['\u{202e}', '\u{e0041}']));
+        assert!(text.contains("é名"));
+        assert_eq!(serde_json::from_str::<String>(&text).expect("read back"), hostile);
+    }
+}

@@ -1,0 +1,142 @@
+//! Numbers as people read them.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+const UNITS: [(&str, u64); 7] = [
+    ("d", 86_400_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("m", 60_000_000_000),
+    ("s", 1_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("ns", 1),
+];
+
+/// A length of time in its two largest units from minutes up, and in one with up to three digits below.
+pub fn duration(nanos: u64) -> String {
+    let Some(position) = UNITS.iter().position(|(_, size)| nanos >= *size) else {
+        return "0s".to_owned();
+    };
+    let (name, size) = UNITS[position];
+    let whole = nanos / size;
+    let rest = nanos % size;
+    if matches!(name, "d" | "h" | "m") {
+        let (smaller, smaller_size) = UNITS[position + 1];
+        return match rest / smaller_size {
+            0 => format!("{whole}{name}"),
+            more => format!("{whole}{name}{more}{smaller}"),
+        };
+    }
+    // Cut off rather than rounded, so that 999.9 ms never shows as 1000.
+    let decimals = match whole {
+        100.. => 0,
+        10.. => 1,
+        _ => 2,
+    };
+    let fraction = rest as u128 * 10_u128.pow(decimals) / u128::from(size);
+    let digits = format!("{fraction:0>width$}", width = decimals as usize);
+    let digits = if decimals == 0 {
+        ""
+    } else {
+        digits.trim_end_matches('0')
+    };
+    if digits.is_empty() {
+        format!("{whole}{name}")
+    } else {
+        format!("{whole}.{digits}{name}")
+    }
+}
+
+/// A number of bytes.
+pub fn bytes(count: u64) -> String {
+    const NAMES: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut unit = 1024_u64;
+    if count < unit {
+        return format!("{count} B");
+    }
+    let mut names = NAMES.iter().peekable();
+    while let Some(name) = names.next() {
+        if count / unit < 1024 || names.peek().is_none() {
+            let tenths = (u128::from(count) * 10 / u128::from(unit)) as u64;
+            return format!("{}.{} {name}", tenths / 10, tenths % 10);
+        }
+        unit *= 1024;
+    }
+    format!("{count} B")
+}
+
+/// A number in groups of three digits.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// An instant in nanoseconds since the Unix epoch.
+pub fn instant(utc_nanos: u64) -> String {
+    let instant = UNIX_EPOCH + Duration::from_nanos(utc_nanos);
+    humantime::format_rfc3339_seconds(instant).to_string()
+}
+
+/// A number and what it counts.
+pub fn quantity(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_time_are_short() {
+        for (nanos, text) in [
+            (0, "0s"),
+            (999, "999ns"),
+            (1_500, "1.5us"),
+            (999_999_999, "999ms"),
+            (1_000_000_000, "1s"),
+            (1_050_000_000, "1.05s"),
+            (59_960_000_000, "59.9s"),
+            (90_000_000_000, "1m30s"),
+            (7_200_000_000_000, "2h"),
+            (90_061_000_000_000, "1d1h"),
+            (u64::MAX, "213503d23h"),
+        ] {
+            assert_eq!(duration(nanos), text, "{nanos}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_in_binary_units() {
+        for (number, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1_600_000, "1.5 MiB"),
+            (u64::MAX, "16383.9 PiB"),
+        ] {
+            assert_eq!(bytes(number), text, "{number}");
+        }
+    }
+
+    #[test]
+    fn counts_are_grouped() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1_000), "1,000");
+        assert_eq!(count(u64::MAX), "18,446,744,073,709,551,615");
+    }
+
+    #[test]
+    fn any_instant_is_shown() {
+        assert_eq!(instant(0), "1970-01-01T00:00:00Z");
+        assert_eq!(instant(1_700_000_000_000_000_000), "2023-11-14T22:13:20Z");
+        assert_eq!(instant(u64::MAX), "2554-07-21T23:34:33Z");
+    }
+}

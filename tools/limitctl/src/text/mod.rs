@@ -1,0 +1,6 @@
+//! How things are shown to people.
+
+pub mod human;
+pub mod sanitise;
+pub mod style;
+pub mod table;

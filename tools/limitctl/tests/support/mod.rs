@@ -1,0 +1,283 @@
+//! What the tests share: the program under test, segments, and processes that use them.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// Longer than anything takes on the slowest machine; what takes longer hangs.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder of the test's own.
+pub fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+/// The program under test, with colours as a user without preferences has them.
+pub fn limitctl() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_limitctl"));
+    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// What a run of the program came to.
+#[derive(Debug)]
+pub struct Run {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Run {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error} in {self:?}"))
+    }
+
+    /// The run, provided that it ended like that.
+    #[track_caller]
+    pub fn ended(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{self:?}");
+        self
+    }
+}
+
+/// Runs the program with these arguments and nothing to read.
+pub fn run<const N: usize>(arguments: [&str; N]) -> Run {
+    run_command(limitctl().args(arguments))
+}
+
+/// Runs a command, and gives up on it if it hangs.
+pub fn run_command(command: &mut Command) -> Run {
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    finish(child)
+}
+
+/// Reads what a child says until it ends, and gives up on it if it hangs.
+pub fn finish(mut child: Child) -> Run {
+    let stderr = read_aside(child.stderr.take());
+    let stdout = read_aside(child.stdout.take());
+    let said = stderr
+        .recv_timeout(PATIENCE)
+        .and_then(|stderr| Ok((stdout.recv_timeout(PATIENCE)?, stderr)));
+    let Ok((stdout, stderr)) = said else {
+        child.kill().expect("it was not waited for");
+        child.wait().expect("a child of ours");
+        panic!("it hung");
+    };
+    Run {
+        code: child
+            .wait()
+            .expect("a child of ours")
+            .code()
+            .expect("ended by itself"),
+        stdout: String::from_utf8(stdout).expect("UTF-8"),
+        stderr: String::from_utf8(stderr).expect("UTF-8"),
+    }
+}
+
+/// Reads a stream to its end, where there is one, without making anybody wait for it.
+fn read_aside<R: Read + Send + 'static>(stream: Option<R>) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut stream) = stream {
+            stream.read_to_end(&mut bytes).expect("read");
+        }
+        // Nobody waits for it any more if the test has failed.
+        let _ = sender.send(bytes);
+    });
+    receiver
+}
+
+/// A path as an argument.
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+/// Creates a segment with one set, `api`, of 10 calls a day and 4 in flight.
+pub fn create(folder: &Path) -> PathBuf {
+    let path = folder.join("limits");
+    run([
+        "create",
+        "--set",
+        "api",
+        "--calls",
+        "requests=10/1d",
+        "--concurrency",
+        "in_flight=4",
+        text(&path),
+    ])
+    .ended(0);
+    path
+}
+
+/// Set in a process that a test made of itself: what to do.
+const ROLE: &str = "LIMITCTL_TEST_ROLE";
+/// The segment to do it with.
+const SEGMENT: &str = "LIMITCTL_TEST_SEGMENT";
+
+/// A process that a test made of itself; killed at the latest when it is dropped.
+pub struct Actor {
+    child: Child,
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Actor {
+    /// Starts a process that attaches to the segment and plays a role until it is told to go on: see [`play`].
+    pub fn start(role: &str, segment: &Path) -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "actor", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env(SEGMENT, segment)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let commands = child.stdin.take().expect("piped");
+        let answers = BufReader::new(child.stdout.take().expect("piped"));
+        let mut actor = Self {
+            child,
+            commands,
+            answers,
+        };
+        assert_eq!(actor.answer(), "ready");
+        actor
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Tells it to go on, and answers what it says then.
+    pub fn go_on(&mut self) -> String {
+        self.commands.write_all(b"go on\n").expect("it reads");
+        self.answer()
+    }
+
+    fn answer(&mut self) -> String {
+        for line in self.answers.by_ref().lines() {
+            let line = line.expect("UTF-8");
+            // The test harness writes to the same stream.
+            if let Some((_, answer)) = line.split_once("actor says ") {
+                return answer.to_owned();
+            }
+        }
+        panic!("it ended without an answer");
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.pid()).expect("a pid"));
+        kill(pid, signal).expect("it is a child that was not waited for");
+    }
+
+    /// Kills it with SIGKILL and waits until it is gone.
+    pub fn kill(mut self) -> u32 {
+        self.end();
+        self.pid()
+    }
+
+    fn end(&mut self) {
+        self.child.kill().expect("it was not waited for");
+        self.child.wait().expect("a child of ours");
+    }
+
+    /// Stops it at an instant at which it has the lock of a set.
+    pub fn stop_with_the_lock(&self, segment: &Path) {
+        let reader = shmlimit::SegmentReader::open(segment).expect("a segment");
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.signal(Signal::SIGSTOP);
+            while !self.is_stopped() {
+                assert!(Instant::now() < deadline, "it does not stop");
+                std::thread::yield_now();
+            }
+            let snapshot = reader.snapshot().expect("copied");
+            if snapshot.sets.iter().any(|set| set.lock.holder_thread.is_some()) {
+                return;
+            }
+            self.signal(Signal::SIGCONT);
+            assert!(Instant::now() < deadline, "it never has the lock");
+        }
+    }
+
+    /// Whether each of its threads is stopped.
+    fn is_stopped(&self) -> bool {
+        let tasks = format!("/proc/{}/task", self.pid());
+        std::fs::read_dir(tasks).expect("it lives").all(|task| {
+            let status = task.expect("an entry").path().join("stat");
+            std::fs::read_to_string(status).is_ok_and(|text| text.contains(") T "))
+        })
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            self.end();
+        }
+    }
+}
+
+/// What an actor does; returns at once in a process that is none.
+///
+/// * `attach`: attaches, and when told to go on says what an acquire comes to.
+/// * `hold`: the same with a permit in hand. `hold as NAME` takes that name first.
+/// * `spin`: takes and drops permits, for ever.
+pub fn play() {
+    let (Ok(role), Some(segment)) = (std::env::var(ROLE), std::env::var_os(SEGMENT)) else {
+        return;
+    };
+    // Nobody is left behind if the test dies.
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).expect("supported");
+    if let Some((_, name)) = role.split_once(" as ") {
+        std::fs::write("/proc/self/comm", name).expect("renamed");
+    }
+    let segment = shmlimit::Segment::open(segment).expect("attached");
+    let api = segment.set("api").expect("declared");
+    let request = api.request();
+    let held = role.starts_with("hold").then(|| {
+        api.try_acquire(&request)
+            .expect("works")
+            .permit()
+            .expect("admitted")
+    });
+    say("ready");
+    if role == "spin" {
+        loop {
+            drop(api.try_acquire(&request).expect("works"));
+        }
+    }
+    std::io::stdin()
+        .lock()
+        .read_line(&mut String::new())
+        .expect("told");
+    say(&match api.try_acquire(&request) {
+        Ok(outcome) => format!("admitted {}", outcome.is_admitted()),
+        Err(shmlimit::Error::Retired { .. }) => "retired".to_owned(),
+        Err(error) => format!("{error:?}"),
+    });
+    std::io::stdin()
+        .lock()
+        .read_line(&mut String::new())
+        .expect("told");
+    drop(held);
+}
+
+fn say(what: &str) {
+    println!("\nactor says {what}");
+    std::io::stdout().flush().expect("written");
+}
