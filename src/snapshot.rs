@@ -16,7 +16,7 @@ use crate::segment::compile_definitions;
 use crate::shm::attach::{Observed, damaged, observe};
 use crate::shm::clock::{boot_nanos, utc_nanos};
 use crate::shm::host::process_of_thread;
-use crate::shm::layout::{FORMAT, Header, LimitCounters, SetControl};
+use crate::shm::layout::{FORMAT, Header, LimitCounters, SET_UNCHECKED, SetControl};
 use crate::shm::participant::{ParticipantId, ParticipantTable};
 use crate::shm::region::Region;
 
@@ -77,7 +77,8 @@ pub struct SetSnapshot {
     pub torn: bool,
     /// What the lock said when the copy was begun.
     pub lock: LockSnapshot,
-    /// Words that an operation in progress, or one whose process died, has changed; none during a reset.
+    /// Words that an operation in progress, or one whose process died, has changed; none during a reset or
+    /// a recount.
     pub words_in_flight: Option<usize>,
     /// A recovery could not repair the set.
     pub poisoned: bool,
@@ -328,7 +329,7 @@ impl SnapshotSource<'_> {
                 owner_died: observation.lock.owner_died,
             },
             words_in_flight: observation.words_in_flight(),
-            poisoned: load(&control.poisoned) != 0,
+            poisoned: !matches!(load(&control.poisoned), 0 | SET_UNCHECKED),
             counts: SetCounts::of(control),
             active: load(&control.active),
             hold_capacity: copy.memory.hold_capacity(),

@@ -5,6 +5,7 @@ use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 
 use super::memory::SetMemory;
+use super::plan::Kind;
 use super::segment::LockedSet;
 use crate::shm::journal::Transaction;
 
@@ -108,8 +109,13 @@ impl LockedSet<'_> {
             let amount = word.load(Ordering::Relaxed);
             limit.give_back(transaction, amount);
             if owner_died {
-                limit.refund(transaction, self.now, amount);
-                transaction.add(&limit.counters().reclaimed, amount);
+                let refunded = limit.refund(transaction, self.now, amount);
+                let reclaimed = if limit.kind == Kind::Concurrency {
+                    amount
+                } else {
+                    refunded
+                };
+                transaction.add(&limit.counters().reclaimed, reclaimed);
             }
             transaction.store(word, 0);
         }

@@ -36,13 +36,13 @@ pub(crate) fn observe(region: &Region, set: &SetEngine) -> io::Result<SetObserva
 }
 
 impl SetObservation {
-    /// How many words an operation that has not come to an end has changed; `None` where a reset is under way or
-    /// the journal is damaged.
+    /// How many words an operation that has not come to an end has changed; `None` where a reset or a recount is
+    /// under way or the journal is damaged.
     pub(crate) fn words_in_flight(&self) -> Option<usize> {
         match self.copy.memory.journal().state() {
             JournalState::Idle => Some(0),
             JournalState::Undo(count) => Some(count),
-            JournalState::Reset | JournalState::Damaged(_) => None,
+            JournalState::Reset | JournalState::Recount | JournalState::Damaged(_) => None,
         }
     }
 

@@ -8,6 +8,7 @@ use super::memory::HoldPlace;
 use super::segment::{SegmentEngine, SetEngine};
 use crate::error::Error;
 use crate::shm::journal::JournalState;
+use crate::shm::layout::SET_UNCHECKED;
 
 /// The holds could not be counted: counting them again may help.
 pub(crate) const POISONED_BY_COUNTS: u64 = 1;
@@ -52,6 +53,11 @@ impl SegmentEngine {
                 set.carry_out_reset();
                 true
             }
+            JournalState::Recount => {
+                repairs.recounted = true;
+                self.recount(set);
+                true
+            }
             JournalState::Damaged(_) => false,
         };
         if !journal_is_sound {
@@ -62,8 +68,9 @@ impl SegmentEngine {
             journal.close();
         }
         if owner_died {
-            let owner = self.membership.owner().unwrap_or(0);
-            control.last_recoverer.store(owner, Ordering::Relaxed);
+            control
+                .last_recoverer
+                .store(self.membership.owner_so_far(), Ordering::Relaxed);
             control.recoveries.store(
                 control.recoveries.load(Ordering::Relaxed).saturating_add(1),
                 Ordering::Relaxed,
@@ -74,10 +81,13 @@ impl SegmentEngine {
             self.recount(set);
         }
         // What the journal lost is not to be forgotten over counts that can be made again.
-        if control.poisoned.load(Ordering::Relaxed) == 0 && !set.is_consistent() {
-            control.poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed);
+        let poisoned = &control.poisoned;
+        match (poisoned.load(Ordering::Relaxed), set.is_consistent()) {
+            (0 | SET_UNCHECKED, false) => poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed),
+            (SET_UNCHECKED, true) => poisoned.store(0, Ordering::Relaxed),
+            _ => {}
         }
-        repairs.poisoned = control.poisoned.load(Ordering::Relaxed) != 0;
+        repairs.poisoned = poisoned.load(Ordering::Relaxed) != 0;
         repairs
     }
 
@@ -107,6 +117,7 @@ impl SegmentEngine {
     pub(crate) fn recount(&self, set: &SetEngine) {
         let memory = &set.memory;
         let control = memory.control();
+        memory.journal().mark_recount();
         // The mark of the first untouched hold is damaged if it lies beyond the table, or before a hold in use.
         let is_taken = |index: &u64| memory.hold(*index).is_some_and(HoldPlace::is_taken);
         let touched = (0..memory.hold_capacity())
@@ -141,6 +152,7 @@ impl SegmentEngine {
             control.recounts.load(Ordering::Relaxed).saturating_add(1),
             Ordering::Relaxed,
         );
+        memory.journal().close();
     }
 }
 

@@ -18,10 +18,14 @@ use crate::shm::clock::{boot_nanos, utc_nanos};
 use crate::shm::geometry::{SetGeometry, SetShape};
 use crate::shm::host::process_of_thread;
 use crate::shm::journal::{JournalOverflow, JournalState};
-use crate::shm::layout::{Header, LimitCounters, MOST_LIMITS};
+use crate::shm::layout::{Header, LimitCounters, MOST_LIMITS, SET_UNCHECKED};
 use crate::shm::participant::Membership;
 use crate::shm::region::{Kept, OutOfRegion, Region};
 use crate::shm::robust_mutex::{Guard, LockError};
+use crate::units::NANOS_PER_SECOND;
+
+/// How far ahead of a reading of the clock the latest time of a set may be, in nanoseconds: an hour.
+const MOST_AHEAD: u64 = 3600 * NANOS_PER_SECOND;
 
 /// A set of an attached segment, or a copy of one: how it decides, and where it lies.
 #[derive(Debug)]
@@ -61,10 +65,12 @@ pub(crate) struct LockedSet<'a> {
 }
 
 impl LockedSet<'_> {
-    /// Whether an operation was begun and not ended by whoever had the lock before.
+    /// Whether an operation was begun and not ended by whoever had the lock before, or might have been.
     #[inline]
     fn was_left_unfinished(&self) -> bool {
-        self.guard.owner_died() || self.set.memory.journal().state() != JournalState::Idle
+        self.guard.owner_died()
+            || self.set.memory.journal().state() != JournalState::Idle
+            || self.set.memory.control().poisoned.load(Ordering::Relaxed) == SET_UNCHECKED
     }
 
     #[inline]
@@ -225,18 +231,18 @@ impl SegmentEngine {
     #[inline(always)]
     pub(crate) fn lock<'a>(&'a self, set: &'a SetEngine) -> Result<LockedSet<'a>, Box<Error>> {
         let now = self.now(set);
-        self.lock_at(set, now)
+        self.lock_at(set, Some(now))
     }
 
     /// As [`lock`](Self::lock), for what does not depend on time: the clock is not read, and the instant is the
     /// latest at which the set was changed.
     #[inline]
     pub(crate) fn lock_timeless<'a>(&'a self, set: &'a SetEngine) -> Result<LockedSet<'a>, Box<Error>> {
-        self.lock_at(set, Now { monotonic: 0, utc: 0 })
+        self.lock_at(set, None)
     }
 
     #[inline(always)]
-    fn lock_at<'a>(&'a self, set: &'a SetEngine, now: Now) -> Result<LockedSet<'a>, Box<Error>> {
+    fn lock_at<'a>(&'a self, set: &'a SetEngine, now: Option<Now>) -> Result<LockedSet<'a>, Box<Error>> {
         let locked = self.lock_as_it_is(set, now)?;
         if locked.needs_attention() {
             self.attend(&locked)?;
@@ -249,7 +255,7 @@ impl SegmentEngine {
         &'a self,
         set: &'a SetEngine,
     ) -> Result<(LockedSet<'a>, Option<Repairs>), Box<Error>> {
-        let locked = self.lock_as_it_is(set, self.now(set))?;
+        let locked = self.lock_as_it_is(set, Some(self.now(set)))?;
         let repairs = locked
             .was_left_unfinished()
             .then(|| self.recover(set, locked.guard.owner_died()));
@@ -268,7 +274,11 @@ impl SegmentEngine {
     }
 
     #[inline(always)]
-    fn lock_as_it_is<'a>(&self, set: &'a SetEngine, mut now: Now) -> Result<LockedSet<'a>, Box<Error>> {
+    fn lock_as_it_is<'a>(
+        &self,
+        set: &'a SetEngine,
+        mut reading: Option<Now>,
+    ) -> Result<LockedSet<'a>, Box<Error>> {
         if self.header[0].retired.load(Ordering::Relaxed) != 0 {
             return Err(self.retired());
         }
@@ -278,20 +288,28 @@ impl SegmentEngine {
             Ok(None) => {
                 let guard = self.wait_for_lock(set)?;
                 // The wait may have been long: what is decided is decided now.
-                if now.monotonic != 0 {
-                    now = self.now(set);
-                }
+                reading = reading.map(|_| self.now(set));
                 guard
             }
             Err(error) => return Err(self.lock_failure(set, error)),
         };
-        // Another process may have read a later time and been here first: within a set time never runs backwards.
         let last_seen = control.last_seen.load(Ordering::Relaxed);
-        if now.monotonic > last_seen {
-            control.last_seen.store(now.monotonic, Ordering::Relaxed);
-        } else {
-            now.monotonic = last_seen;
-        }
+        let now = match reading {
+            Some(now) if now.monotonic > last_seen => {
+                control.last_seen.store(now.monotonic, Ordering::Relaxed);
+                now
+            }
+            // Another process may have read a later time and been here first: within a set time never runs backwards.
+            Some(now) if last_seen - now.monotonic < MOST_AHEAD => Now {
+                monotonic: last_seen,
+                ..now
+            },
+            Some(_) => self.now_despite(set, last_seen),
+            None => Now {
+                monotonic: last_seen,
+                utc: 0,
+            },
+        };
         Ok(LockedSet { set, now, guard })
     }
 
@@ -301,6 +319,22 @@ impl SegmentEngine {
             monotonic: boot_nanos().wrapping_add(self.clock_offset),
             utc: if set.reads_utc { utc_nanos() } else { 0 },
         }
+    }
+
+    /// The time where the latest of the set is far ahead of a reading: this process was stopped after it had read
+    /// the clock, or the latest is damage, because nobody can have read a time that is yet to come.
+    #[cold]
+    fn now_despite(&self, set: &SetEngine, last_seen: u64) -> Now {
+        let now = self.now(set);
+        if last_seen.saturating_sub(now.monotonic) < MOST_AHEAD {
+            let monotonic = now.monotonic.max(last_seen);
+            return Now { monotonic, ..now };
+        }
+        set.memory
+            .control()
+            .last_seen
+            .store(now.monotonic, Ordering::Relaxed);
+        now
     }
 
     #[cold]

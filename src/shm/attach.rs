@@ -19,7 +19,7 @@ use super::host::{Place, unsupported_file_system};
 use super::layout::{
     BYTE_ORDER, C_LIBRARY, CHECKED_HEADER_WORDS, CHECKSUM_SEED, CLOCK_BOOT_TIME, DirectoryEntry, FORMAT,
     HEADER_SPACE, Header, INCOMPATIBLE_FEATURES, LOCK_KIND_ROBUST_MUTEX, MAGIC, MOST_PARTICIPANTS, MOST_SETS,
-    SetControl, WORD_SIZE, checksum_step, fingerprint,
+    SET_UNCHECKED, SetControl, WORD_SIZE, checksum_step, fingerprint,
 };
 use super::participant::{Membership, ParticipantTable};
 use super::region::{OutOfRegion, Region};
@@ -500,6 +500,10 @@ fn cold_start(
             .region
             .record(set.control_offset)
             .map_err(ColdStartFailure::OutOfRegion)?;
+        // With the lock goes the word that its owner died. A set that is poisoned already stays so.
+        let _ = control
+            .poisoned
+            .compare_exchange(0, SET_UNCHECKED, Ordering::Relaxed, Ordering::Relaxed);
         control.lock.initialise().map_err(ColdStartFailure::System)?;
         let seen = control.last_seen.load(Ordering::Relaxed);
         if seen < LATEST_INSTANT {

@@ -15,10 +15,13 @@ use super::layout::{JOURNAL_ENTRIES, JournalEntry};
 /// Instead of a count: a reset is being carried out, and is carried to its end by whoever finds it.
 pub(crate) const RESET_MARKER: u64 = 255;
 
+/// Instead of a count: the holds are being counted again, which is begun anew by whoever finds it.
+pub(crate) const RECOUNT_MARKER: u64 = 254;
+
 const COUNT_BITS: u32 = 8;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
-const _: () = assert!((JOURNAL_ENTRIES as u64) < RESET_MARKER);
+const _: () = assert!((JOURNAL_ENTRIES as u64) < RECOUNT_MARKER);
 
 /// The journal of one set, and the words it guards.
 #[derive(Clone, Copy)]
@@ -37,6 +40,8 @@ pub(crate) enum JournalState {
     Undo(usize),
     /// A reset is to be carried to its end.
     Reset,
+    /// The holds are to be counted again.
+    Recount,
     /// A count that no operation writes.
     Damaged(u64),
 }
@@ -62,6 +67,7 @@ impl<'a> Journal<'a> {
         match self.word.load(Ordering::Relaxed) & COUNT_MASK {
             0 => JournalState::Idle,
             RESET_MARKER => JournalState::Reset,
+            RECOUNT_MARKER => JournalState::Recount,
             count if count as usize <= self.entries.len() => JournalState::Undo(count as usize),
             count => JournalState::Damaged(count),
         }
@@ -102,11 +108,20 @@ impl<'a> Journal<'a> {
 
     /// Notes that a reset is under way. The caller holds the lock and has stored the reset's scope.
     pub(crate) fn mark_reset(&self) {
+        self.mark(RESET_MARKER);
+    }
+
+    /// Notes that the holds are being counted again. The caller holds the lock and found nothing to undo.
+    pub(crate) fn mark_recount(&self) {
+        self.mark(RECOUNT_MARKER);
+    }
+
+    fn mark(&self, marker: u64) {
         let sequence = self.word.load(Ordering::Relaxed) & !COUNT_MASK;
-        // The scope must be in place before the marker says that it counts.
+        // What the marker refers to must be in place before the marker says that it counts.
         compiler_fence(Ordering::SeqCst);
         if !cfg!(shmlimit_without_journal) {
-            self.word.store(sequence | RESET_MARKER, Ordering::Release);
+            self.word.store(sequence | marker, Ordering::Release);
         }
         fence(Ordering::Release);
     }

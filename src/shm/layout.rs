@@ -48,6 +48,9 @@ pub(crate) const MOST_LIMITS: usize = 16;
 /// The sets that one segment may hold.
 pub(crate) const MOST_SETS: u64 = 1024;
 
+/// In a set's `poisoned` word: nobody has looked at the set since a cold start voided its lock.
+pub(crate) const SET_UNCHECKED: u64 = 3;
+
 /// Words that one operation may change. None changes more than 104: an acquire of 16 limits, each with four words of
 /// state and two counters, or three, two and an amount held, and eight words of the set. The count must stay below
 /// [`RESET_MARKER`](super::journal::RESET_MARKER).

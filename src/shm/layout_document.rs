@@ -129,6 +129,8 @@ fn every_constant_is_documented() {
         ("HEADER_SPACE", layout::HEADER_SPACE),
         ("JOURNAL_ENTRIES", layout::JOURNAL_ENTRIES as u64),
         ("RESET_MARKER", journal::RESET_MARKER),
+        ("RECOUNT_MARKER", journal::RECOUNT_MARKER),
+        ("SET_UNCHECKED", layout::SET_UNCHECKED),
         ("MOST_PARTICIPANTS", layout::MOST_PARTICIPANTS),
         ("MOST_SETS", layout::MOST_SETS),
         ("MOST_LIMITS", layout::MOST_LIMITS as u64),

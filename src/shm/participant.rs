@@ -306,6 +306,16 @@ impl Membership {
         self.renew()
     }
 
+    /// The participant that this process is, or zero where it has not become one since its fork. Unlike
+    /// [`owner`](Self::owner) it makes no system call.
+    pub(crate) fn owner_so_far(&self) -> u64 {
+        if self.identity.load(Ordering::Acquire) == self.page.current().as_u64() {
+            self.owner.load(Ordering::Relaxed)
+        } else {
+            0
+        }
+    }
+
     /// Whether `owner` is what this process is, without becoming a participant for the answer.
     #[inline]
     pub(crate) fn is_current(&self, owner: u64) -> bool {
