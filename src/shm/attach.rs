@@ -103,6 +103,16 @@ fn open(path: &Path, options: &mut OpenOptions) -> Result<File, Error> {
     above_standard_streams(file).map_err(|errno| io_error("open", path, errno.into()))
 }
 
+/// Opens a segment file once more, as an open file of its own; `None` where the path leads elsewhere by now.
+pub(crate) fn open_again(path: &Path, expected: FileIdentity) -> Result<Option<File>, Error> {
+    let file = open_for_writing(path)?;
+    Ok((identity(&file, path)? == expected).then_some(file))
+}
+
+fn identity(file: &File, path: &Path) -> Result<FileIdentity, Error> {
+    FileIdentity::of(file).map_err(|errno| io_error("examine", path, errno.into()))
+}
+
 fn not_regular(path: &Path) -> Error {
     Error::Untrusted {
         path: path.to_owned(),
@@ -111,8 +121,12 @@ fn not_regular(path: &Path) -> Error {
 }
 
 /// Attaches to a segment: checks the file, starts it cold if it comes from another boot or is a copy, and joins its
-/// participants.
-pub(crate) fn attach(path: &Path, trust_any_owner: bool) -> Result<Attached, Error> {
+/// participants. Nothing is changed before `understand` has made sense of what the file defines.
+pub(crate) fn attach<T>(
+    path: &Path,
+    trust_any_owner: bool,
+    understand: impl FnOnce(&Verified) -> Result<T, Error>,
+) -> Result<(Attached, T), Error> {
     let file = open_for_writing(path)?;
     let size = check_file(&file, path, trust_any_owner)?;
     // The header is read through a mapping of its own, so that nothing of a foreign file is touched before it is
@@ -125,6 +139,7 @@ pub(crate) fn attach(path: &Path, trust_any_owner: bool) -> Result<Attached, Err
         .map_err(|errno| allocation_error(path, size, errno))?;
     let region = Region::writable(&file, size as usize).map_err(|source| io_error("map", path, source))?;
     let verified = verify(Arc::new(region), path)?;
+    let understood = understand(&verified)?;
     let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
     let table = verified.participants();
     let lock = AttachLock::take(&file, path)?;
@@ -136,16 +151,19 @@ pub(crate) fn attach(path: &Path, trust_any_owner: bool) -> Result<Attached, Err
     }
     ensure_same_place(&verified, header, &table, &file, path)?;
     let clock_offset = header.clock_offset.load(Ordering::Relaxed);
-    let own_file = file
-        .try_clone()
-        .map_err(|source| io_error("duplicate", path, source))?;
+    // Not a duplicate: a mapping keeps its open file, and with it the file's locks, also in children of this process
+    // that outlive it.
+    let own_file = open_again(path, identity(&file, path)?)?.ok_or_else(|| Error::NotFound {
+        path: path.to_owned(),
+    })?;
     let membership = Membership::join(own_file, path.to_owned(), table)?;
     drop(lock);
-    Ok(Attached {
+    let attached = Attached {
         verified,
         membership,
         clock_offset,
-    })
+    };
+    Ok((attached, understood))
 }
 
 /// A segment opened for looking only: mapped without write permission, nothing joined, nothing locked.
@@ -164,8 +182,7 @@ pub(crate) fn observe(path: &Path, trust_any_owner: bool) -> Result<Observed, Er
     check_header(&region, size, path)?;
     let verified = verify(Arc::new(region), path)?;
     let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
-    let identity = FileIdentity::of(&file).map_err(|errno| io_error("examine", path, errno.into()))?;
-    let same_place = is_same_place(header, identity);
+    let same_place = is_same_place(header, identity(&file, path)?);
     Ok(Observed {
         verified,
         file,
@@ -427,7 +444,7 @@ fn ensure_same_place(
     file: &File,
     path: &Path,
 ) -> Result<(), Error> {
-    let identity = FileIdentity::of(file).map_err(|errno| io_error("examine", path, errno.into()))?;
+    let identity = identity(file, path)?;
     if is_same_place(header, identity) {
         return Ok(());
     }

@@ -87,9 +87,12 @@ impl Descriptor {
         (FileIdentity::of(descriptor) == Ok(self.file)).then_some(descriptor)
     }
 
-    /// Puts another open file of the same identity in its place, and closes the old one if it is still ours.
+    /// Puts another open file of the same identity in its place, and closes the old one if it is still ours: the
+    /// new one may have been given the number of an old one that something else closed.
     pub(crate) fn replace(&self, file: File) {
-        self.close();
+        if self.number.load(Ordering::Acquire) != file.as_fd().as_raw() {
+            self.close();
+        }
         self.number.store(file.into_raw_fd(), Ordering::Release);
     }
 
@@ -108,5 +111,28 @@ impl Descriptor {
 impl Drop for Descriptor {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replacement_that_was_given_the_number_of_the_closed_one_stays_open() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        std::fs::write(&path, "content").expect("a file");
+        let open = || File::open(&path).expect("opens");
+        let descriptor = Descriptor::adopt(open()).expect("a descriptor");
+        let number = descriptor.get().expect("open").as_raw();
+        // What other code and then the kernel do, with a number that no test running beside this one can take.
+        let second = open();
+        // SAFETY: both numbers are open, and the first one is used by nothing but the descriptor.
+        assert_eq!(unsafe { libc::dup2(second.as_fd().as_raw(), number) }, number);
+        // SAFETY: the number was made just now; the descriptor does not know of it.
+        let replacement = unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(number) };
+        descriptor.replace(replacement);
+        assert_eq!(descriptor.get().map(|it| it.as_raw()), Some(number));
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
 
-use super::attach::{AttachLock, open_for_writing};
+use super::attach::{AttachLock, open_again};
 use super::descriptor::{Descriptor, FileIdentity};
 use super::file_lock::{ByteRange, is_locked_by_others, try_lock, unlock};
 use super::fork_identity::IdentityPage;
@@ -454,14 +454,9 @@ fn join_or_explain(
 
 /// Opens the file again as an open file of its own, by its path or, where that leads elsewhere by now, not at all.
 fn reopen(path: &std::path::Path, expected: FileIdentity) -> Result<File, Error> {
-    let file = open_for_writing(path)?;
-    match FileIdentity::of(&file) {
-        Ok(found) if found == expected => Ok(file),
-        Ok(_) => Err(Error::Retired {
-            path: path.to_owned(),
-        }),
-        Err(errno) => Err(failed("examine", path, errno)),
-    }
+    open_again(path, expected)?.ok_or_else(|| Error::Retired {
+        path: path.to_owned(),
+    })
 }
 
 fn failed(action: &'static str, path: &std::path::Path, errno: Errno) -> Error {

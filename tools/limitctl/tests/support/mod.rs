@@ -3,7 +3,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -64,44 +65,41 @@ pub fn run_command(command: &mut Command) -> Run {
     finish(child)
 }
 
-/// Waits for a child whose output is read here, and gives up on it if it hangs.
+/// Reads what a child says until it ends, and gives up on it if it hangs.
 pub fn finish(mut child: Child) -> Run {
-    let mut error_stream = child.stderr.take().expect("piped");
-    let reader = std::thread::spawn(move || {
-        let mut text = Vec::new();
-        error_stream.read_to_end(&mut text).expect("read");
-        text
-    });
-    let mut output_stream = child.stdout.take();
-    let output_reader = std::thread::spawn(move || {
-        let mut text = Vec::new();
-        if let Some(stream) = &mut output_stream {
-            stream.read_to_end(&mut text).expect("read");
-        }
-        text
-    });
-    let deadline = Instant::now() + PATIENCE;
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("a child of ours") {
-            break status;
-        }
-        if Instant::now() > deadline {
-            child.kill().expect("killed");
-            child.wait().expect("reaped");
-            panic!("hung");
-        }
-        std::thread::yield_now();
-    };
-    let output = Output {
-        status,
-        stdout: output_reader.join().expect("read"),
-        stderr: reader.join().expect("read"),
+    let stderr = read_aside(child.stderr.take());
+    let stdout = read_aside(child.stdout.take());
+    let said = stderr
+        .recv_timeout(PATIENCE)
+        .and_then(|stderr| Ok((stdout.recv_timeout(PATIENCE)?, stderr)));
+    let Ok((stdout, stderr)) = said else {
+        child.kill().expect("it was not waited for");
+        child.wait().expect("a child of ours");
+        panic!("it hung");
     };
     Run {
-        code: output.status.code().expect("ended by itself"),
-        stdout: String::from_utf8(output.stdout).expect("UTF-8"),
-        stderr: String::from_utf8(output.stderr).expect("UTF-8"),
+        code: child
+            .wait()
+            .expect("a child of ours")
+            .code()
+            .expect("ended by itself"),
+        stdout: String::from_utf8(stdout).expect("UTF-8"),
+        stderr: String::from_utf8(stderr).expect("UTF-8"),
     }
+}
+
+/// Reads a stream to its end, where there is one, without making anybody wait for it.
+fn read_aside<R: Read + Send + 'static>(stream: Option<R>) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut stream) = stream {
+            stream.read_to_end(&mut bytes).expect("read");
+        }
+        // Nobody waits for it any more if the test has failed.
+        let _ = sender.send(bytes);
+    });
+    receiver
 }
 
 /// A path as an argument.

@@ -1,0 +1,199 @@
+//! The operations that are measured, each as a closure that runs itself a number of times.
+
+use std::hint::black_box;
+use std::path::Path;
+use std::time::Duration;
+
+use shmlimit::{Algorithm, Align, Declaration, Limit, LimitSet, Outcome, Request, Segment, SetDeclaration};
+
+use super::floor::Floor;
+
+/// More than any machine takes in a second, and no divisor of it: nothing is refused, no fraction is trivial.
+pub const PLENTY: u64 = 1_000_000_007;
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// What is measured.
+pub struct Operation {
+    /// Which floor or library it belongs to.
+    pub group: &'static str,
+    /// What it does.
+    pub name: &'static str,
+    /// Does it that many times.
+    pub run: Box<dyn FnMut(u64)>,
+}
+
+impl Operation {
+    /// An operation of which one is one call of `once`.
+    pub fn new(group: &'static str, name: &'static str, mut once: impl FnMut() + 'static) -> Self {
+        Self {
+            group,
+            name,
+            run: Box::new(move |times| {
+                for _ in 0..times {
+                    once();
+                }
+            }),
+        }
+    }
+}
+
+/// The group of what everything is compared with.
+pub const FLOOR: &str = "floor";
+/// The group of this library.
+pub const SHMLIMIT: &str = "shmlimit";
+/// The name of the floor itself.
+pub const LOCK_AND_CLOCK: &str = "robust lock, clock, unlock";
+/// The name of the operation that is compared with the floor.
+pub const ONE_LIMIT: &str = "1 limit (GCRA calls): try_acquire, drop";
+/// The name of the operation that is compared with three checks.
+pub const THREE_LIMITS: &str = "3 limits (GCRA calls): try_acquire, drop";
+
+/// The floor, beside raw_sync's mutex.
+pub fn floors(folder: &Path) -> Vec<Operation> {
+    let floor = |name: &str| Floor::create(&folder.join(name));
+    let (locked, tried, both, plain) = (floor("a"), floor("b"), floor("c"), floor("d"));
+    vec![
+        Operation::new(FLOOR, LOCK_AND_CLOCK, move || {
+            both.with_lock(|| black_box(Floor::now()));
+        }),
+        Operation::new(FLOOR, "clock_gettime(CLOCK_BOOTTIME)", || {
+            black_box(Floor::now());
+        }),
+        Operation::new(FLOOR, "robust lock, unlock", move || locked.with_lock(|| ())),
+        Operation::new(FLOOR, "robust trylock, unlock", move || {
+            tried.try_lock_and_unlock();
+        }),
+        Operation::new(FLOOR, "raw_sync's plain mutex: lock, unlock", move || {
+            plain.lock_and_unlock_plain();
+        }),
+    ]
+}
+
+/// What the library does.
+pub fn operations(folder: &Path) -> Vec<Operation> {
+    let mut operations = vec![
+        acquire(folder, ONE_LIMIT, [calls(Algorithm::Gcra)]),
+        acquire(folder, THREE_LIMITS, (0..3).map(|_| calls(Algorithm::Gcra))),
+        acquire(
+            folder,
+            "16 limits (GCRA calls): try_acquire, drop",
+            (0..16).map(|_| calls(Algorithm::Gcra)),
+        ),
+        acquire(folder, "1 token bucket", [calls(Algorithm::TokenBucket)]),
+        acquire(folder, "1 leaky bucket", [calls(Algorithm::LeakyBucket)]),
+        acquire(folder, "1 fixed window (UTC)", [calls(Algorithm::FixedWindow)]),
+        acquire(
+            folder,
+            "1 fixed window (first use)",
+            [calls(Algorithm::FixedWindow).align(Align::FirstUse)],
+        ),
+        acquire(
+            folder,
+            "1 sliding window (full log)",
+            [calls(Algorithm::SlidingWindow)],
+        ),
+        acquire(
+            folder,
+            "1 sliding window counter",
+            [calls(Algorithm::SlidingWindowCounter)],
+        ),
+        acquire(
+            folder,
+            "1 concurrency limit: try_acquire, drop",
+            [Limit::concurrency("in flight", 64)],
+        ),
+        acquire(
+            folder,
+            "calls and concurrency: try_acquire, drop",
+            [calls(Algorithm::Gcra), Limit::concurrency("in flight", 64)],
+        ),
+        refused(folder, "refused by rate", Limit::calls("a", 1, HOUR)),
+        refused(folder, "refused by concurrency", Limit::concurrency("a", 1)),
+    ];
+    operations.push(settle(folder));
+    operations.push(peek(folder));
+    operations
+}
+
+/// A set of its own segment, and the request that takes one of everything.
+pub fn set(path: &Path, limits: impl IntoIterator<Item = Limit>) -> (LimitSet, Request) {
+    let declaration = Declaration::new().set(
+        limits
+            .into_iter()
+            .fold(SetDeclaration::new("bench"), SetDeclaration::limit),
+    );
+    let segment = Segment::open_or_create(path, &declaration).expect("a segment");
+    let set = segment.set("bench").expect("declared");
+    let request = set.request();
+    (set, request)
+}
+
+/// A calls limit that never refuses, with a name of its own.
+pub fn calls(algorithm: Algorithm) -> Limit {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("calls {}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    Limit::calls(name, PLENTY, SECOND).algorithm(algorithm)
+}
+
+/// One acquire that is admitted, and the drop of its permit.
+#[inline]
+pub fn acquire_once(set: &LimitSet, request: &Request) {
+    match black_box(set).try_acquire(black_box(request)) {
+        Ok(Outcome::Admitted(permit)) => drop(black_box(permit)),
+        other => unreachable!("not admitted: {other:?}"),
+    }
+}
+
+fn acquire(folder: &Path, name: &'static str, limits: impl IntoIterator<Item = Limit>) -> Operation {
+    let (set, request) = set(&folder.join(name.replace('/', " ")), limits);
+    Operation::new(SHMLIMIT, name, move || acquire_once(&set, &request))
+}
+
+fn refused(folder: &Path, name: &'static str, limit: Limit) -> Operation {
+    let (set, request) = set(&folder.join(name), [limit]);
+    // The permit outlives the measurement: what it holds must stay held.
+    let owned = set
+        .try_acquire(&request)
+        .expect("works")
+        .permit()
+        .expect("the first is admitted")
+        .into_owned();
+    Operation::new(SHMLIMIT, name, move || {
+        let _held = &owned;
+        match black_box(&set).try_acquire(black_box(&request)) {
+            Ok(Outcome::Refused(refusal)) => {
+                black_box(&refusal);
+            }
+            other => unreachable!("not refused: {other:?}"),
+        }
+    })
+}
+
+fn settle(folder: &Path) -> Operation {
+    let (set, request) = set(
+        &folder.join("settle"),
+        [Limit::rate("tokens", PLENTY * 1000, SECOND)],
+    );
+    let tokens = set.limit_index("tokens").expect("declared");
+    let request = request.with(tokens, 100).expect("declared");
+    Operation::new(
+        SHMLIMIT,
+        "1 rate limit: try_acquire, settle with a refund, drop",
+        move || match black_box(&set).try_acquire(black_box(&request)) {
+            Ok(Outcome::Admitted(mut permit)) => {
+                black_box(permit.settle([(tokens, 60)]).expect("the first"));
+            }
+            other => unreachable!("not admitted: {other:?}"),
+        },
+    )
+}
+
+fn peek(folder: &Path) -> Operation {
+    let (set, request) = set(&folder.join("peek"), [calls(Algorithm::Gcra)]);
+    Operation::new(SHMLIMIT, "1 limit (GCRA calls): peek", move || {
+        black_box(black_box(&set).peek(black_box(&request)).expect("works"));
+    })
+}

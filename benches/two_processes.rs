@@ -1,0 +1,44 @@
+//! One, two and four processes on one set. Criterion measures one process, so this has a harness of its own:
+//! each round measures every case for a fixed time, and what a tenth of the rounds exceeded is printed.
+
+#[allow(dead_code)]
+mod common;
+
+use std::time::Duration;
+
+use common::processes::{Work, throughput, work_if_told_to};
+
+const PROCESSES: [usize; 3] = [1, 2, 4];
+
+fn main() {
+    work_if_told_to();
+    // `cargo test --benches` asks whether it works, `cargo bench` how fast.
+    let measure = std::env::args().any(|argument| argument == "--bench");
+    let (rounds, time) = if measure {
+        (21, Duration::from_millis(100))
+    } else {
+        (1, Duration::from_millis(10))
+    };
+    let folder = common::folder();
+    let mut cases: Vec<(Work, usize, Vec<f64>)> = Work::ALL
+        .into_iter()
+        .flat_map(|work| PROCESSES.map(|count| (work, count, Vec::new())))
+        .collect();
+    for _ in 0..rounds {
+        for (work, count, results) in &mut cases {
+            results.push(1e9 / throughput(folder.path(), *work, *count, time));
+        }
+    }
+    println!(
+        "{:<45} {:>9} {:>14} {:>9}",
+        "what", "processes", "M op/s in all", "ns per op"
+    );
+    for (work, count, results) in &cases {
+        let nanos = common::tenth_percentile(results);
+        println!(
+            "{:<45} {count:>9} {:>14.2} {nanos:>9.1}",
+            work.name(),
+            1e3 / nanos
+        );
+    }
+}

@@ -1,0 +1,47 @@
+//! Damages a segment as the bytes say, then attaches, inspects and operates: no signal, no panic, no hang, no store
+//! where none may be.
+#![no_main]
+
+#[allow(dead_code)]
+#[path = "../../tests/mutation/mod.rs"]
+mod mutation;
+
+use std::cell::OnceCell;
+
+use libfuzzer_sys::fuzz_target;
+use mutation::Damage;
+use mutation::specimen::Specimen;
+use tempfile::TempDir;
+
+struct Specimens {
+    attached: Specimen,
+    abandoned: Specimen,
+    // Behind what lies in it, which is dropped first.
+    _folder: TempDir,
+}
+
+thread_local! {
+    static SPECIMENS: OnceCell<Specimens> = const { OnceCell::new() };
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((choice, rest)) = bytes.split_first() else {
+        return;
+    };
+    let damage = Damage::from_bytes(rest);
+    SPECIMENS.with(|specimens| {
+        let specimens = specimens.get_or_init(|| {
+            let folder = tempfile::tempdir().expect("a folder");
+            Specimens {
+                attached: Specimen::attached(folder.path()),
+                abandoned: Specimen::abandoned(folder.path()),
+                _folder: folder,
+            }
+        });
+        match choice % 4 {
+            0 => specimens.abandoned.endure(&damage, true),
+            1 => specimens.attached.endure(&damage, true),
+            _ => specimens.attached.endure(&damage, false),
+        }
+    });
+});

@@ -1,0 +1,362 @@
+//! A few hundred thousand damaged segments, and not one signal, panic, hang or store where none may be.
+//!
+//! The damage is done in child processes, so that a signal or a hang can be told and the case named. A child writes
+//! the number of the case it is at into a mapped file. To see one case alone:
+//! `SHMLIMIT_MUTATION_CASE=NUMBER cargo test --test mutated_segments`. `SHMLIMIT_MUTATION_CASES=NUMBER` does more of
+//! the random ones, or fewer.
+
+#[allow(dead_code)]
+mod mutation;
+
+use std::env;
+use std::fs::OpenOptions;
+use std::ops::Range;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use memmap2::MmapRaw;
+use mutation::image::{Image, SetParts};
+use mutation::specimen::Specimen;
+use mutation::{Change, Damage, Mutation};
+
+const TEST: &str = "no_damage_brings_a_process_down";
+const CHILD_RANGE: &str = "SHMLIMIT_MUTATION_RANGE";
+const CHILD_PROGRESS: &str = "SHMLIMIT_MUTATION_PROGRESS";
+const SINGLE_CASE: &str = "SHMLIMIT_MUTATION_CASE";
+const RANDOM_CASES: &str = "SHMLIMIT_MUTATION_CASES";
+
+/// Code that is not optimised takes some five times as long over each.
+const DEFAULT_RANDOM_CASES: u64 = if cfg!(debug_assertions) { 60_000 } else { 300_000 };
+
+/// A child that is at the same case for so long hangs: nothing in a case waits for longer than a fraction of a
+/// second, and none takes longer than a few milliseconds of a processor, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn no_damage_brings_a_process_down() {
+    if let (Ok(range), Some(progress)) = (env::var(CHILD_RANGE), env::var_os(CHILD_PROGRESS)) {
+        let (start, end) = range.split_once("..").expect("a range");
+        let range = start.parse().expect("a number")..end.parse().expect("a number");
+        return endure(range, Path::new(&progress));
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    if let Ok(case) = env::var(SINGLE_CASE) {
+        let case = case.parse().expect("the number of a case");
+        return endure(case..case + 1, &folder.path().join("progress"));
+    }
+    let cases = Systematic::of(&Specimen::attached(folder.path())).cases() + random_cases();
+    let begin = Instant::now();
+    let words = AtomicU64::new(0);
+    let children = thread::available_parallelism().map_or(1, |processors| processors.get().min(8)) as u64;
+    let share = cases.div_ceil(children);
+    thread::scope(|scope| {
+        for number in 0..children {
+            let progress = folder.path().join(number.to_string());
+            let range = number * share..cases.min((number + 1) * share);
+            let words = &words;
+            scope.spawn(move || words.fetch_add(supervise(range, &progress), Ordering::Relaxed));
+        }
+    });
+    let rate = cases as f64 / begin.elapsed().as_secs_f64();
+    let words = words.into_inner();
+    println!(
+        "{cases} damaged segments, {words} words changed, {rate:.0} segments a second, {children} processes"
+    );
+}
+
+fn random_cases() -> u64 {
+    env::var(RANDOM_CASES).map_or(DEFAULT_RANDOM_CASES, |number| number.parse().expect("a number"))
+}
+
+/// Runs a child over a range of cases, and says what became of it: how many words it changed.
+fn supervise(range: Range<u64>, progress: &Path) -> u64 {
+    let case = Progress::create(progress, range.start);
+    let mut child = Command::new(env::current_exe().expect("this program"))
+        .args(["--exact", TEST, "--nocapture"])
+        .env(CHILD_RANGE, format!("{}..{}", range.start, range.end))
+        .env(CHILD_PROGRESS, progress)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a child");
+    let end = end_of_output(&mut child);
+    let mut seen = None;
+    while end.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+        let now = Some(case.get());
+        if now == seen {
+            child.kill().expect("a child of this process");
+            child.wait().expect("a child of this process");
+            panic!("case {} hangs: see {SINGLE_CASE}", case.get());
+        }
+        seen = now;
+    }
+    let status = child.wait().expect("a child of this process");
+    assert!(
+        status.success(),
+        "case {} ends with {status}: see {SINGLE_CASE}",
+        case.get()
+    );
+    assert_eq!(case.get(), range.end, "the child did not come to its end");
+    case.words().load(Ordering::Relaxed)
+}
+
+/// Disconnected when the child has closed its output, which is when it ends.
+fn end_of_output(child: &mut Child) -> Receiver<()> {
+    let mut output = child.stdout.take().expect("piped");
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        // What it prints matters to nobody; what went wrong is on the other stream.
+        let _ = std::io::copy(&mut output, &mut std::io::sink());
+        drop(sender);
+    });
+    receiver
+}
+
+/// The number of the case that a child is at, where its parent finds it whatever becomes of the child; and how many
+/// words it has changed.
+struct Progress(MmapRaw);
+
+impl Progress {
+    fn create(path: &Path, case: u64) -> Self {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .expect("a file");
+        file.set_len(16).expect("two words");
+        let progress = Self(MmapRaw::map_raw(&file).expect("a mapping"));
+        progress.set(case);
+        progress
+    }
+
+    fn both(&self) -> &[AtomicU64; 2] {
+        // SAFETY: the mapping is a whole page, aligned, and whoever else maps the file uses atomics on it as well.
+        unsafe { &*self.0.as_ptr().cast() }
+    }
+
+    fn words(&self) -> &AtomicU64 {
+        &self.both()[1]
+    }
+
+    fn get(&self) -> u64 {
+        self.both()[0].load(Ordering::Relaxed)
+    }
+
+    fn set(&self, case: u64) {
+        self.both()[0].store(case, Ordering::Relaxed);
+    }
+}
+
+/// Endures every case of the range.
+fn endure(range: Range<u64>, progress: &Path) {
+    let progress = Progress::create(progress, range.start);
+    let folder = tempfile::tempdir().expect("a folder");
+    let attached = Specimen::attached(folder.path());
+    let abandoned = Specimen::abandoned(folder.path());
+    let systematic = Systematic::of(&attached);
+    for case in range.clone() {
+        progress.set(case);
+        let (is_abandoned, attach, damage) = systematic.case(case).unwrap_or_else(|| {
+            let mut random = Random::of(case);
+            // Attaching costs ten times what operating does.
+            let (is_abandoned, attach) = (random.one_in(16), random.one_in(16));
+            let specimen = if is_abandoned { &abandoned } else { &attached };
+            (is_abandoned, attach, random.damage(specimen.image()))
+        });
+        let specimen = if is_abandoned { &abandoned } else { &attached };
+        progress
+            .words()
+            .fetch_add(damage.mutations.len() as u64, Ordering::Relaxed);
+        specimen.endure(&damage, attach);
+    }
+    progress.set(range.end);
+}
+
+/// Every word of a segment, with every value that is likely to be taken wrong.
+struct Systematic {
+    places: u64,
+    /// How many of them lie before the sets: only attaching reads those.
+    tables: u64,
+}
+
+impl Systematic {
+    const CHANGES: [Change; 20] = [
+        Change::Set(0),
+        Change::Set(1),
+        Change::Set(2),
+        Change::Set(127),
+        Change::Set(128),
+        Change::Set(129),
+        Change::Set(254),
+        Change::Set(255),
+        Change::Set(u32::MAX as u64),
+        Change::Set(1 << 40),
+        Change::Set(i64::MAX as u64),
+        Change::Set(i64::MIN as u64),
+        Change::Set(u64::MAX - 1),
+        Change::Set(u64::MAX),
+        Change::Add(1),
+        Change::Add(u64::MAX),
+        Change::Add(1 << 32),
+        Change::Flip(1 << 63),
+        Change::Flip(1 << 31),
+        Change::Flip(0xff),
+    ];
+
+    fn of(specimen: &Specimen) -> Self {
+        let image = specimen.image();
+        let first_set = image
+            .sets()
+            .iter()
+            .map(|parts| parts.extent.start)
+            .min()
+            .expect("a set");
+        Self {
+            places: image.places() as u64,
+            tables: u64::from(image.number_of(first_set)),
+        }
+    }
+
+    /// Each word and change once with the checksums as they were; where only attaching reads the word, once more on a
+    /// segment that nobody is attached to, and with checksums that agree.
+    fn cases(&self) -> u64 {
+        (self.places + 2 * self.tables) * Self::CHANGES.len() as u64
+    }
+
+    fn case(&self, number: u64) -> Option<(bool, bool, Damage)> {
+        if number >= self.cases() {
+            return None;
+        }
+        let changes = Self::CHANGES.len() as u64;
+        let (place, pass) = match (number / changes).checked_sub(self.places) {
+            None => (number / changes, 0),
+            Some(more) => (more % self.tables, 1 + more / self.tables),
+        };
+        let damage = Damage {
+            mutations: vec![Mutation {
+                word: place as u32,
+                change: Self::CHANGES[(number % changes) as usize],
+            }],
+            resealed: pass == 2,
+        };
+        Some((pass > 0, place < self.tables, damage))
+    }
+}
+
+/// Damage by the number of its case. Splitmix64: the same everywhere and for ever.
+struct Random(u64);
+
+impl Random {
+    fn of(case: u64) -> Self {
+        Self(case.wrapping_mul(0xd134_2543_de82_ef95))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    fn one_in(&mut self, many: u64) -> bool {
+        self.below(many) == 0
+    }
+
+    fn damage(&mut self, image: &Image) -> Damage {
+        let resealed = self.one_in(2);
+        let mutations = match self.below(8) {
+            0 | 1 => self.journal(image),
+            2 => (0..1 + self.below(200)).map(|_| self.mutation(image)).collect(),
+            _ => (0..1 + self.below(6)).map(|_| self.mutation(image)).collect(),
+        };
+        Damage { mutations, resealed }
+    }
+
+    fn mutation(&mut self, image: &Image) -> Mutation {
+        // The definition and the journal are most of a segment: the rest would be met too seldom.
+        let word = match self.below(4) {
+            0 => self.next() as u32,
+            1 => image.number_of(self.word_behind_journal(image)),
+            2 => image.number_of(self.control_word(image)),
+            _ => self.below(u64::from(image.number_of(image.sets()[0].extent.start))) as u32,
+        };
+        Mutation {
+            word,
+            change: self.change(),
+        }
+    }
+
+    fn change(&mut self) -> Change {
+        let any = self.next();
+        match self.below(8) {
+            0 => Change::Set(any),
+            1 => Change::Set(any >> self.below(64)),
+            2 => Change::Set(self.below(20)),
+            3 => Change::Flip(1 << self.below(64)),
+            4 => Change::Flip((any & 0xff) << (8 * self.below(8))),
+            5 => Change::Add(self.below(5).wrapping_sub(2)),
+            6 => Change::CopyOf(any as u32),
+            _ => Systematic::CHANGES[self.below(Systematic::CHANGES.len() as u64) as usize],
+        }
+    }
+
+    fn set<'a>(&mut self, image: &'a Image) -> &'a SetParts {
+        &image.sets()[self.below(image.sets().len() as u64) as usize]
+    }
+
+    fn control_word(&mut self, image: &Image) -> usize {
+        let set = self.set(image);
+        set.journal + self.below((set.entries.start - set.journal) as u64) as usize
+    }
+
+    fn word_behind_journal(&mut self, image: &Image) -> usize {
+        let set = self.set(image);
+        set.entries.end + self.below((set.extent.end - set.entries.end) as u64) as usize
+    }
+
+    /// A journal that says that an operation was begun, with entries that may name any word at all.
+    fn journal(&mut self, image: &Image) -> Vec<Mutation> {
+        let set = self.set(image);
+        let count = 1 + self.below(255);
+        let mut mutations = vec![Mutation {
+            word: image.number_of(set.journal),
+            change: Change::Set((self.next() << 8) | count),
+        }];
+        let length = set.extent.len() as u64;
+        let nearly_sound = self.one_in(2);
+        for entry in set.entries.clone().step_by(2).take(count as usize) {
+            let index = match self.below(if nearly_sound { 4 } else { 8 }) {
+                0 => {
+                    (set.journal - set.extent.start) as u64
+                        + self.below((set.entries.start - set.journal) as u64)
+                }
+                1..=3 => {
+                    (set.entries.end - set.extent.start) as u64
+                        + self.below((set.extent.end - set.entries.end) as u64)
+                }
+                4 => (set.lock.start - set.extent.start) as u64 + self.below(set.lock.len() as u64),
+                5 => length.wrapping_add(self.below(3)).wrapping_sub(1),
+                6 => self.below(length),
+                _ => self.next() >> self.below(64),
+            };
+            mutations.push(Mutation {
+                word: image.number_of(entry),
+                change: Change::Set(index),
+            });
+            mutations.push(Mutation {
+                word: image.number_of(entry + 1),
+                change: self.change(),
+            });
+        }
+        mutations
+    }
+}

@@ -1,0 +1,119 @@
+//! Everything that a process may do with a segment. What comes out does not matter, but that something does.
+
+use std::fmt::Write;
+
+use shmlimit::{Error, LimitSet, Outcome, Permit, Segment, SegmentSnapshot};
+
+use super::specimen::try_set;
+
+/// A permit, or nothing.
+pub fn acquire(set: &LimitSet) -> Result<Permit<'_>, Option<Error>> {
+    match try_set(set) {
+        Ok(Outcome::Admitted(permit)) => Ok(permit),
+        Ok(Outcome::Refused(_)) => Err(None),
+        Err(error) => Err(Some(error)),
+    }
+}
+
+/// Reads a snapshot to its end.
+pub fn inspect(snapshot: Result<SegmentSnapshot, Error>) {
+    match snapshot {
+        Ok(snapshot) => {
+            for set in &snapshot.sets {
+                assert!(set.holds.len() as u64 <= set.hold_capacity);
+                assert!(set.holds.iter().all(|hold| hold.index < set.hold_capacity));
+            }
+            assert!(snapshot.participants.len() as u64 <= snapshot.participant_capacity);
+            read(&snapshot);
+        }
+        Err(error) => check(Some(error)),
+    }
+}
+
+/// Operates on every set, with permits that were taken before.
+pub fn use_everything(segment: &Segment, permits: Vec<Permit<'_>>) {
+    for mut permit in permits {
+        check(
+            permit
+                .settle([("tokens", 99_999_999), ("decimal", 3), ("budget", 10)])
+                .err(),
+        );
+        permit.verdicts().for_each(|verdict| assert!(verdict.admitted));
+        check(permit.release().err());
+    }
+    for set in segment.sets() {
+        ask(&set);
+        take_and_give_back(&set);
+    }
+    check(segment.recover().err());
+    for set in segment.sets() {
+        take_and_give_back(&set);
+        let some: Vec<&str> = set.limits().take(2).collect();
+        check(set.reset(&some, false).err());
+        take_and_give_back(&set);
+        match set.reset(&[], true) {
+            Ok(()) => assert_healed(acquire(&set)),
+            Err(error) => assert!(matches!(error, Error::Retired { .. }), "{error}"),
+        }
+    }
+    check(segment.recover().err());
+    inspect(segment.snapshot());
+}
+
+/// After a reset of everything a set may refuse, but it is not damaged any more.
+fn assert_healed(outcome: Result<Permit<'_>, Option<Error>>) {
+    if let Err(Some(error)) = outcome {
+        panic!("a reset does not heal: {error}");
+    }
+}
+
+fn ask(set: &LimitSet) {
+    match set.request().with("tokens", 1) {
+        Ok(request) => match set.peek(&request) {
+            Ok(verdicts) => verdicts.iter().for_each(read),
+            Err(error) => check(Some(error)),
+        },
+        Err(error) => check(Some(error)),
+    }
+}
+
+fn take_and_give_back(set: &LimitSet) {
+    match try_set(set) {
+        Ok(Outcome::Admitted(mut permit)) => {
+            permit.verdicts().for_each(|verdict| read(&verdict));
+            // Another that is dropped while the first is still out.
+            drop(acquire(set));
+            check(
+                permit
+                    .settle([("tokens", 1), ("decimal", 500), ("budget", u64::MAX)])
+                    .err(),
+            );
+            check(permit.release().err());
+        }
+        Ok(Outcome::Refused(refusal)) => {
+            refusal.verdicts().for_each(|verdict| read(&verdict));
+            read(&refusal.to_string());
+        }
+        Err(error) => check(Some(error)),
+    }
+}
+
+/// An error is an answer, unless it says that the damage has got hold of the lock or of the library itself.
+pub fn check(error: Option<Error>) {
+    if let Some(error @ (Error::LockStuck { .. } | Error::LockLost { .. } | Error::Internal { .. })) = error {
+        panic!("{error}");
+    }
+    read(&error);
+}
+
+/// Formats everything, as whoever prints it would.
+fn read(anything: &impl std::fmt::Debug) {
+    struct Nowhere;
+    impl Write for Nowhere {
+        fn write_str(&mut self, text: &str) -> std::fmt::Result {
+            std::hint::black_box(text);
+            Ok(())
+        }
+    }
+    write!(Nowhere, "{anything:?}").expect("nowhere takes everything");
+}

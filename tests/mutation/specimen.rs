@@ -1,0 +1,170 @@
+//! Segments to damage: one that this process is attached to, and one that nobody is.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use shmlimit::{
+    Algorithm, Align, Declaration, Error, Limit, LimitSet, OnDeath, OpenOptions, Outcome, Segment,
+    SegmentReader, SetDeclaration, Window,
+};
+
+use super::Damage;
+use super::image::Image;
+use super::operate::{acquire, check, inspect, use_everything};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Nobody else uses a specimen: its locks are free, unless something was lost.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A segment that is damaged over and over, and put right again each time.
+pub struct Specimen {
+    path: PathBuf,
+    image: Image,
+    /// Attached before the damage is done.
+    survivor: Option<Segment>,
+}
+
+impl Specimen {
+    /// A segment that this process stays attached to.
+    pub fn attached(folder: &Path) -> Self {
+        let path = folder.join("attached");
+        let segment = options().create(&path, &declaration()).expect("a segment");
+        leave_traces(&segment);
+        Self {
+            image: Image::of(&path),
+            path,
+            survivor: Some(segment),
+        }
+    }
+
+    /// A segment that nobody is attached to, with holds whose owner is gone.
+    pub fn abandoned(folder: &Path) -> Self {
+        let path = folder.join("abandoned");
+        let segment = options().create(&path, &declaration()).expect("a segment");
+        leave_traces(&segment);
+        drop(segment);
+        Self {
+            image: Image::of(&path),
+            path,
+            survivor: None,
+        }
+    }
+
+    /// What can be damaged.
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+
+    /// Damages the segment, looks at it, uses it, and puts it right again. Panics where something is not as it must
+    /// be.
+    pub fn endure(&self, damage: &Damage, attach: bool) {
+        match &self.survivor {
+            Some(segment) => self.endure_attached(segment, damage, attach),
+            None => self.endure_abandoned(damage),
+        }
+        assert!(self.image.locks_are_free(), "a mutex is not as it was");
+        self.image.restore();
+    }
+
+    fn endure_attached(&self, segment: &Segment, damage: &Damage, attach: bool) {
+        let sets: Vec<LimitSet> = segment.sets().collect();
+        // Held across the damage.
+        let permits = sets
+            .iter()
+            .filter_map(|set| acquire(set).ok())
+            .collect::<Vec<_>>();
+        damage.apply(&self.image);
+        let constants = self.image.constants();
+        inspect(segment.snapshot());
+        if attach {
+            inspect(SegmentReader::open(&self.path).and_then(|reader| reader.snapshot()));
+            match options().open(&self.path) {
+                Ok(late) => use_everything(&late, Vec::new()),
+                Err(error) => check(Some(error)),
+            }
+        }
+        use_everything(segment, permits);
+        assert!(constants == self.image.constants(), "wrote what nobody may write");
+    }
+
+    fn endure_abandoned(&self, damage: &Damage) {
+        damage.apply(&self.image);
+        let constants = self.image.constants();
+        inspect(SegmentReader::open(&self.path).and_then(|reader| reader.snapshot()));
+        match options().open(&self.path) {
+            Ok(segment) => {
+                inspect(segment.snapshot());
+                use_everything(&segment, Vec::new());
+            }
+            Err(error) => check(Some(error)),
+        }
+        check(options().open_or_create(&self.path, &declaration()).err());
+        assert!(constants == self.image.constants(), "wrote what nobody may write");
+    }
+}
+
+fn options() -> OpenOptions {
+    OpenOptions::new().lock_timeout(LOCK_TIMEOUT)
+}
+
+/// Every algorithm, every kind, with few entries, so that each word matters.
+fn declaration() -> Declaration {
+    let calls = |name: &str, algorithm| Limit::calls(name, 1_000_003, MINUTE).algorithm(algorithm);
+    Declaration::new()
+        .participants(4)
+        .set(
+            SetDeclaration::new("every")
+                .metadata("region", "nowhere")
+                .limit(calls("gcra", Algorithm::Gcra))
+                .limit(calls("bucket", Algorithm::TokenBucket).burst(1000))
+                .limit(calls("leaky", Algorithm::LeakyBucket))
+                .limit(calls("fixed", Algorithm::FixedWindow))
+                .limit(calls("first", Algorithm::FixedWindow).align(Align::FirstUse))
+                .limit(
+                    Limit::calls("monthly", 1_000_003, Window::Month)
+                        .algorithm(Algorithm::FixedWindow)
+                        .utc_offset_minutes(330),
+                )
+                .limit(calls("log", Algorithm::SlidingWindow).entries(3))
+                .limit(calls("counter", Algorithm::SlidingWindowCounter).buckets(4))
+                .limit(Limit::budget("budget", 1_000_000, Window::Day))
+                .limit(Limit::rate("tokens", u64::MAX / 7, MINUTE).on_death(OnDeath::Refund))
+                .limit(
+                    Limit::rate("decimal", "99.5", MINUTE)
+                        .unit("0.001")
+                        .algorithm(Algorithm::TokenBucket),
+                )
+                .limit(Limit::concurrency("held", 5)),
+        )
+        .set(
+            SetDeclaration::new("holds")
+                .holds(4)
+                .limit(Limit::concurrency("a", 5))
+                .limit(Limit::concurrency("b", u64::MAX)),
+        )
+}
+
+/// Uses the segment, so that few of its words are zero: some holds in use, some returned, some never touched.
+fn leave_traces(segment: &Segment) {
+    for set in segment.sets() {
+        for round in 0..3 {
+            let Ok(permit) = acquire(&set) else { continue };
+            if round > 0 {
+                // What this process holds of the segment stays held when the handle is gone.
+                std::mem::forget(permit);
+            }
+        }
+    }
+}
+
+/// Takes something of every limit of a set.
+pub fn try_set(set: &LimitSet) -> Result<Outcome<'_>, Error> {
+    let mut request = set.request();
+    for (name, cost) in [("tokens", 12_345), ("decimal", 77)] {
+        if let Some(index) = set.limit_index(name) {
+            request.set(index, cost)?;
+        }
+    }
+    set.try_acquire(&request)
+}

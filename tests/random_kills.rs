@@ -1,0 +1,439 @@
+//! Eight processes work a segment while a ninth kills and restarts them at random, and a tenth looks on.
+//!
+//! Runs for 20 seconds and at least 200 kills a second; `SHMLIMIT_KILL_SECONDS` makes it longer or shorter.
+
+mod process;
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nix::sys::wait::WaitStatus;
+use process::{Child, Dice, PATIENCE, SharedWords, eventually, in_own_process};
+use shmlimit::{
+    Declaration, Limit, LimitSet, OnDeath, OpenOptions, Outcome, Permit, Request, Segment, SegmentReader,
+    SegmentSnapshot, SetDeclaration, SetSnapshot,
+};
+
+const WORKERS: usize = 8;
+const LEAST_KILLS_PER_SECOND: u64 = 200;
+const KILLS_PER_PHASE: u64 = 500;
+const SLOTS: u64 = 5;
+const SEATS: u64 = 7;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// How long the killing goes on.
+fn seconds() -> u64 {
+    std::env::var("SHMLIMIT_KILL_SECONDS").map_or(20, |text| text.parse().expect("a number of seconds"))
+}
+
+/// More participants than processes at any time, fewer than would hide slots that the dead do not give up.
+fn declaration() -> Declaration {
+    Declaration::new()
+        .participants(WORKERS as u32 + 4)
+        .set(SetDeclaration::new("plain").limit(Limit::concurrency("slots", SLOTS)))
+        .set(
+            SetDeclaration::new("mixed")
+                .limit(Limit::concurrency("seats", SEATS))
+                .limit(Limit::calls("calls", 200_000, SECOND))
+                .limit(Limit::rate("tokens", 5_000_000, SECOND).on_death(OnDeath::Refund)),
+        )
+}
+
+/// What the processes tell one another, none of it through the library.
+struct Truth {
+    words: SharedWords,
+}
+
+/// One collection of what the workers hold for certain.
+type Collected = [u64; 2 * WORKERS];
+
+impl Truth {
+    /// The worker is about to be killed: what it holds may be given back at any moment from now on.
+    const REVOKED: u64 = 1 << 63;
+    /// Every change of a word adds this, so that a word which was changed and changed back differs.
+    const VERSION: u64 = 1 << 16;
+    const HELD_MASK: u64 = Self::VERSION - 1;
+
+    fn new() -> Self {
+        Self {
+            words: SharedWords::new(5 * WORKERS + 2),
+        }
+    }
+
+    /// What a worker holds of the limit of a set: a lower bound at any moment.
+    fn held(&self, set: usize, worker: usize) -> &AtomicU64 {
+        &self.words[set * WORKERS + worker]
+    }
+
+    /// What the worker's incarnations have been admitted to, in requests: a lower bound.
+    fn admitted(&self, set: usize, worker: usize) -> &AtomicU64 {
+        &self.words[(2 + set) * WORKERS + worker]
+    }
+
+    fn progress(&self, worker: usize) -> &AtomicU64 {
+        &self.words[4 * WORKERS + worker]
+    }
+
+    fn is_over(&self) -> &AtomicU64 {
+        &self.words[5 * WORKERS]
+    }
+
+    /// Collections during which nothing changed, so that each shows one moment.
+    fn moments(&self) -> &AtomicU64 {
+        &self.words[5 * WORKERS + 1]
+    }
+
+    fn take(&self, set: usize, worker: usize, units: u64) {
+        self.held(set, worker)
+            .fetch_add(Self::VERSION + units, Ordering::SeqCst);
+        self.admitted(set, worker).fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn give_back(&self, set: usize, worker: usize, units: u64) {
+        self.held(set, worker)
+            .fetch_add(Self::VERSION - units, Ordering::SeqCst);
+    }
+
+    fn revoke(&self, worker: usize) {
+        for set in 0..2 {
+            self.held(set, worker).fetch_or(Self::REVOKED, Ordering::SeqCst);
+        }
+    }
+
+    /// The dead worker's successor starts with nothing. The version only ever goes up.
+    fn restart(&self, worker: usize) {
+        for set in 0..2 {
+            let word = self.held(set, worker);
+            let version = word.load(Ordering::SeqCst) & !Self::REVOKED & !Self::HELD_MASK;
+            word.store(version + Self::VERSION, Ordering::SeqCst);
+        }
+    }
+
+    fn collect(&self) -> Collected {
+        std::array::from_fn(|index| self.words[index].load(Ordering::SeqCst))
+    }
+
+    /// Panics if more is held than there is. Two equal collections say what was held between the two.
+    fn check(&self) {
+        let collected = self.collect();
+        if collected != self.collect() {
+            return;
+        }
+        self.moments().fetch_add(1, Ordering::Relaxed);
+        let (slots, seats) = collected.split_at(WORKERS);
+        for (words, capacity) in [(slots, SLOTS), (seats, SEATS)] {
+            let held = words
+                .iter()
+                .filter(|word| **word & Self::REVOKED == 0)
+                .map(|word| word & Self::HELD_MASK);
+            let held: u64 = held.sum();
+            assert!(
+                held <= capacity,
+                "{held} held of {capacity} at one moment: {words:x?}"
+            );
+        }
+    }
+}
+
+/// The sets and requests of one worker.
+struct Handles {
+    segment: Segment,
+    plain: LimitSet,
+    mixed: LimitSet,
+}
+
+fn open(path: &Path) -> Segment {
+    // A lock's holder may be off its processor for long on a busy machine, but it is never stopped.
+    OpenOptions::new()
+        .lock_timeout(PATIENCE)
+        .open(path)
+        .expect("opens at any time")
+}
+
+impl Handles {
+    fn of(segment: Segment) -> Self {
+        Self {
+            plain: segment.set("plain").expect("declared"),
+            mixed: segment.set("mixed").expect("declared"),
+            segment,
+        }
+    }
+}
+
+/// A permit, and what the truth says that it holds.
+struct Holding<'a> {
+    permit: Permit<'a>,
+    set: usize,
+    units: u64,
+}
+
+/// Acquires and gives back until it is killed.
+fn work(truth: &Truth, worker: usize, inherited: Option<Segment>, path: &Path, seed: u64) -> ! {
+    let mut dice = Dice(seed);
+    let mut segment = inherited;
+    loop {
+        // Whoever inherited a segment uses it to the end; the others attach again from time to time.
+        let is_inherited = segment.is_some();
+        let handles = Handles::of(segment.take().unwrap_or_else(|| open(path)));
+        let rounds = if is_inherited {
+            u64::MAX
+        } else {
+            50 + dice.below(2000)
+        };
+        use_handles(truth, worker, &handles, &mut dice, rounds);
+        assert_eq!(handles.segment.path(), path);
+    }
+}
+
+fn use_handles(truth: &Truth, worker: usize, handles: &Handles, dice: &mut Dice, rounds: u64) {
+    let mut plain = handles.plain.request();
+    let mut mixed = handles.mixed.request().with("tokens", 1).expect("declared");
+    let mut holdings: VecDeque<Holding<'_>> = VecDeque::new();
+    // Were all of them to spin, the condemned would wait for a processor to die on.
+    let is_calm = dice.below(4) > 0;
+    for _ in 0..rounds {
+        if is_calm && dice.below(8) == 0 {
+            std::thread::sleep(Duration::from_micros(dice.below(500)));
+        }
+        match dice.below(8) {
+            0..=2 => {
+                let units = 1 + dice.below(3);
+                plain.set("slots", units).expect("declared");
+                holdings.extend(acquire(truth, worker, &handles.plain, &plain, 0, units));
+            }
+            3..=5 => {
+                let tokens = 1 + dice.below(1000);
+                mixed.set("tokens", tokens).expect("declared");
+                holdings.extend(acquire(truth, worker, &handles.mixed, &mixed, 1, 1));
+                if let Some(last) = holdings.back_mut().filter(|last| last.set == 1) {
+                    // Settled twice where the last is not new: that is an error and changes nothing.
+                    let _ = last.permit.settle([("tokens", dice.below(1500))]);
+                }
+            }
+            _ => {}
+        }
+        truth.check();
+        let most = dice.below(4) as usize;
+        while holdings.len() > most {
+            let mut oldest = holdings.pop_front().expect("not empty");
+            truth.give_back(oldest.set, worker, oldest.units);
+            if dice.below(2) == 0 {
+                oldest.permit.release().expect("nobody took it");
+            }
+        }
+        truth.progress(worker).fetch_add(1, Ordering::Relaxed);
+    }
+    for holding in holdings {
+        truth.give_back(holding.set, worker, holding.units);
+    }
+}
+
+fn acquire<'a>(
+    truth: &Truth,
+    worker: usize,
+    set: &'a LimitSet,
+    request: &Request,
+    index: usize,
+    units: u64,
+) -> Option<Holding<'a>> {
+    match set.try_acquire(request).expect("works") {
+        Outcome::Admitted(permit) => {
+            truth.take(index, worker, units);
+            Some(Holding {
+                permit,
+                set: index,
+                units,
+            })
+        }
+        Outcome::Refused(_) => None,
+    }
+}
+
+/// Looks at the segment without locks, and at the truth, until it is over.
+fn look_on(truth: &Truth, path: &Path) {
+    let reader = SegmentReader::open(path).expect("readable");
+    let mut whole = 0_u64;
+    while truth.is_over().load(Ordering::Relaxed) == 0 {
+        truth.check();
+        let snapshot = reader.snapshot().expect("a copy");
+        for (set, capacity) in snapshot.sets.iter().zip([SLOTS, SEATS]) {
+            assert!(!set.poisoned, "poisoned: {set:?}");
+            if !set.torn {
+                whole += 1;
+                check_held(set, capacity);
+            }
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    assert!(whole > 0, "every copy was torn");
+    println!("{whole} whole copies of a set were looked at");
+}
+
+fn check_held(set: &SetSnapshot, capacity: u64) {
+    let limit = &set.limits[0];
+    let held: u64 = set
+        .holds
+        .iter()
+        .filter_map(|hold| hold.amounts.get(&limit.name))
+        .sum();
+    assert!(held <= capacity, "{held} held of {capacity}: {set:?}");
+    assert_eq!(
+        held + limit.remaining,
+        capacity,
+        "holds and count disagree: {set:?}"
+    );
+    assert_eq!(set.active, set.holds.len() as u64, "{set:?}");
+}
+
+/// The workers, and what restarts them.
+struct Supervisor<'a> {
+    truth: &'a Truth,
+    path: PathBuf,
+    inherited: Segment,
+    workers: Vec<Child>,
+    dice: Dice,
+    kills: u64,
+}
+
+impl Supervisor<'_> {
+    fn start(&mut self, worker: usize) -> Child {
+        self.truth.restart(worker);
+        let seed = self.dice.roll();
+        let inherited = (self.dice.below(2) == 0).then(|| self.inherited.clone());
+        Child::fork(|| work(self.truth, worker, inherited, &self.path, seed))
+    }
+
+    /// Kills a few at the same moment, so that those who recover for the dead die as well, and replaces them.
+    fn kill_some(&mut self) {
+        let count = 1 + self.dice.below(4) as usize;
+        let first = self.dice.below(WORKERS as u64) as usize;
+        let condemned: Vec<usize> = (first..first + count).map(|worker| worker % WORKERS).collect();
+        for worker in &condemned {
+            self.truth.revoke(*worker);
+        }
+        for worker in &condemned {
+            self.workers[*worker].send(Signal::SIGKILL);
+        }
+        for worker in condemned {
+            assert!(
+                matches!(
+                    self.workers[worker].wait(),
+                    WaitStatus::Signaled(_, Signal::SIGKILL, _)
+                ),
+                "worker {worker} had failed before it was killed"
+            );
+            self.kills += 1;
+            self.workers[worker] = self.start(worker);
+        }
+    }
+
+    /// Nobody hangs: every worker that is alive gets on.
+    fn wait_for_progress_of_all(&self) {
+        for worker in 0..WORKERS {
+            let progress = self.truth.progress(worker);
+            let before = progress.load(Ordering::Relaxed);
+            eventually(&format!("worker {worker} got on"), || {
+                progress.load(Ordering::Relaxed) > before
+            });
+        }
+    }
+}
+
+#[test]
+fn random_kills_leak_nothing_and_hang_nobody() {
+    let test = "random_kills_leak_nothing_and_hang_nobody";
+    in_own_process(
+        test,
+        Duration::from_secs(4 * seconds()) + 3 * PATIENCE,
+        |folder| {
+            let path = folder.join("limits");
+            let truth = Truth::new();
+            let seed = u64::from(std::process::id());
+            println!("seed {seed}");
+            let mut supervisor = Supervisor {
+                truth: &truth,
+                inherited: Segment::create(&path, &declaration()).expect("a segment"),
+                path,
+                workers: Vec::new(),
+                dice: Dice(seed),
+                kills: 0,
+            };
+            let onlooker = Child::fork(|| look_on(&truth, &supervisor.path));
+            for worker in 0..WORKERS {
+                let child = supervisor.start(worker);
+                supervisor.workers.push(child);
+            }
+            let started = Instant::now();
+            let most = Duration::from_secs(seconds());
+            let mut next_phase = KILLS_PER_PHASE;
+            while started.elapsed() < most || supervisor.kills < LEAST_KILLS_PER_SECOND * seconds() {
+                supervisor.kill_some();
+                if supervisor.kills >= next_phase {
+                    supervisor.wait_for_progress_of_all();
+                    next_phase = supervisor.kills + KILLS_PER_PHASE;
+                }
+                // Not to synchronise: the survivors need time to work between the kills.
+                std::thread::sleep(Duration::from_micros(supervisor.dice.below(1000)));
+            }
+            let elapsed = started.elapsed();
+            supervisor.wait_for_progress_of_all();
+            for (worker, child) in supervisor.workers.drain(..).enumerate() {
+                truth.revoke(worker);
+                child.kill();
+            }
+            let kills = supervisor.kills + WORKERS as u64;
+            truth.is_over().store(1, Ordering::Relaxed);
+            onlooker.succeed();
+            println!(
+                "{kills} kills in {:.1} s: {:.0} kills/s, {} moments at which all that was held was known",
+                elapsed.as_secs_f64(),
+                kills as f64 / elapsed.as_secs_f64(),
+                truth.moments().load(Ordering::Relaxed),
+            );
+            assert!(truth.moments().load(Ordering::Relaxed) > kills);
+            check_that_nothing_is_left(&supervisor.inherited, &truth, kills);
+        },
+    );
+}
+
+fn check_that_nothing_is_left(segment: &Segment, truth: &Truth, kills: u64) {
+    for (name, limit, capacity) in [("plain", "slots", SLOTS), ("mixed", "seats", SEATS)] {
+        let set = segment.set(name).expect("declared");
+        let all = set.request().with(limit, capacity).expect("declared");
+        // Whoever is refused looks for the dead, so that nothing else need happen.
+        eventually("all of it can be held at once", || {
+            set.try_acquire(&all).expect("works").is_admitted()
+        });
+    }
+    let report = segment.recover().expect("works");
+    for set in &report.sets {
+        assert_eq!(set.problem, None);
+    }
+    let snapshot: SegmentSnapshot = segment.snapshot().expect("a copy");
+    assert_eq!(snapshot.participants.len(), 1, "{:?}", snapshot.participants);
+    assert_eq!(snapshot.cold_starts, 0);
+    for (index, set) in snapshot.sets.iter().enumerate() {
+        assert!(!set.torn && !set.poisoned, "{set:?}");
+        assert_eq!((set.active, set.holds.len()), (0, 0), "{set:?}");
+        assert_eq!(set.words_in_flight, Some(0), "{set:?}");
+        let counts = set.counts;
+        assert!(counts.recoveries > 0, "no lock was ever found with a dead owner");
+        assert!(counts.recoveries <= kills, "{counts:?}");
+        assert!(counts.reclaimed > 0, "nothing was ever given back for the dead");
+        let admitted: u64 = (0..WORKERS)
+            .map(|worker| truth.admitted(index, worker).load(Ordering::Relaxed))
+            .sum();
+        // One more is the request for everything above; a worker that is killed can leave one uncounted.
+        let bounds = admitted + 1..=admitted + 1 + kills;
+        assert!(bounds.contains(&counts.admitted), "{counts:?}, not in {bounds:?}");
+        assert_eq!(set.limits[0].counts.admitted, counts.admitted);
+        assert!(counts.active_high_water <= set.hold_capacity);
+        println!(
+            "set {}: {} admitted, {} reclaimed, {} recoveries, {} recounts",
+            set.name, counts.admitted, counts.reclaimed, counts.recoveries, counts.recounts
+        );
+    }
+}

@@ -1,0 +1,163 @@
+//! A segment file as bytes, by the offsets that `shm-layout.md` documents, without the library: to damage it, to
+//! take its locks, and to make it look older than it is.
+// Each test file uses a part of it.
+#![allow(dead_code)]
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use memmap2::MmapRaw;
+
+/// Words of the header, by their position in the file.
+pub const MAGIC: u64 = 0;
+pub const FORMAT: u64 = 1;
+pub const FINGERPRINT: u64 = 2;
+pub const INCOMPATIBLE_FEATURES: u64 = 3;
+pub const COMPATIBLE_FEATURES: u64 = 4;
+pub const HEADER_SIZE: u64 = 5;
+pub const TOTAL_SIZE: u64 = 6;
+pub const BYTE_ORDER: u64 = 7;
+pub const WORD_SIZE: u64 = 8;
+pub const C_LIBRARY: u64 = 9;
+pub const LOCK_KIND: u64 = 10;
+pub const CLOCK_ID: u64 = 11;
+pub const CREATED_UTC: u64 = 12;
+pub const CREATED_AT: u64 = 13;
+pub const HASH_KEY: u64 = 14;
+pub const PARTICIPANTS: u64 = 16;
+pub const PARTICIPANTS_OFFSET: u64 = 17;
+pub const SETS: u64 = 18;
+pub const DIRECTORY_OFFSET: u64 = 19;
+pub const CHECKSUM: u64 = 20;
+pub const BOOT_ID: u64 = 21;
+
+/// Words of a directory entry, by their position in it.
+pub const EXTENT_OFFSET: u64 = 0;
+pub const EXTENT_SIZE: u64 = 1;
+pub const DEFINITION_SIZE: u64 = 2;
+pub const DEFINITION_CHECKSUM: u64 = 3;
+pub const LIMITS: u64 = 4;
+pub const STATE_WORDS: u64 = 5;
+pub const HOLDS: u64 = 6;
+pub const HELD_AMOUNTS: u64 = 7;
+
+const ENTRY_BYTES: u64 = 64;
+
+/// The bytes of a segment file.
+#[derive(Debug)]
+pub struct RawSegment {
+    file: File,
+}
+
+impl RawSegment {
+    pub fn open(path: &Path) -> Self {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        Self {
+            file: file.expect("a segment file"),
+        }
+    }
+
+    /// The word at a position of the file counted in words.
+    pub fn word(&self, position: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.file
+            .read_exact_at(&mut bytes, position * 8)
+            .expect("a word of the file");
+        u64::from_ne_bytes(bytes)
+    }
+
+    pub fn set_word(&self, position: u64, value: u64) {
+        self.set_bytes(position * 8, &value.to_ne_bytes());
+    }
+
+    pub fn set_bytes(&self, offset: u64, bytes: &[u8]) {
+        self.file.write_all_at(bytes, offset).expect("room in the file");
+    }
+
+    /// Makes the header's checksum match again.
+    pub fn seal_header(&self) {
+        let words = (FORMAT..CHECKSUM).map(|position| self.word(position));
+        self.set_word(CHECKSUM, words.fold(SEED, hash));
+    }
+
+    /// The position of a word of the directory's first entry.
+    pub fn entry_word(&self, word: u64) -> u64 {
+        self.word(DIRECTORY_OFFSET) / 8 + word
+    }
+
+    /// The definition text of the first set.
+    pub fn definition(&self) -> String {
+        let size = self.word(self.entry_word(DEFINITION_SIZE));
+        let mut bytes = vec![0; usize::try_from(size).expect("a size in memory")];
+        self.file
+            .read_exact_at(&mut bytes, self.word(self.entry_word(EXTENT_OFFSET)))
+            .expect("a definition");
+        String::from_utf8(bytes).expect("text")
+    }
+
+    /// Writes another text of the same length over the first set's definition, and its checksum.
+    pub fn set_definition(&self, text: &[u8]) {
+        assert_eq!(
+            text.len(),
+            self.definition().len(),
+            "a definition cannot change its length"
+        );
+        self.set_bytes(self.word(self.entry_word(EXTENT_OFFSET)), text);
+        let length = hash(SEED, text.len() as u64);
+        let sum = text.iter().fold(length, |sum, byte| hash(sum, u64::from(*byte)));
+        self.set_word(self.entry_word(DEFINITION_CHECKSUM), sum);
+    }
+
+    /// Where the lock of a set lies: at the start of its control, which follows the definition.
+    pub fn lock_offset(&self, set: u64) -> u64 {
+        let entry = (self.word(DIRECTORY_OFFSET) + set * ENTRY_BYTES) / 8;
+        self.word(entry + EXTENT_OFFSET) + self.word(entry + DEFINITION_SIZE).next_multiple_of(64)
+    }
+
+    /// Makes the file look as if a machine that has booted again since had used it.
+    pub fn set_another_boot(&self) {
+        self.set_word(BOOT_ID, !self.word(BOOT_ID));
+    }
+
+    /// The lock of the first set, for a process that takes it without the library.
+    pub fn lock(&self) -> RawLock {
+        RawLock {
+            offset: usize::try_from(self.lock_offset(0)).expect("an offset in memory"),
+            map: MmapRaw::map_raw(&self.file).expect("a mapping"),
+        }
+    }
+}
+
+const SEED: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// One step of FNV-1a over the bytes of a word.
+fn hash(sum: u64, word: u64) -> u64 {
+    word.to_le_bytes().iter().fold(sum, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// A set's lock, as pthread sees it.
+#[derive(Debug)]
+pub struct RawLock {
+    map: MmapRaw,
+    offset: usize,
+}
+
+impl RawLock {
+    fn mutex(&self) -> *mut libc::pthread_mutex_t {
+        // SAFETY: the offset comes from the directory of a segment that the library made, and lies in the mapping.
+        unsafe { self.map.as_mut_ptr().add(self.offset).cast() }
+    }
+
+    pub fn take(&self) {
+        // SAFETY: the library initialised a mutex there.
+        assert_eq!(unsafe { libc::pthread_mutex_lock(self.mutex()) }, 0);
+    }
+
+    pub fn let_go(&self) {
+        // SAFETY: this thread took it.
+        assert_eq!(unsafe { libc::pthread_mutex_unlock(self.mutex()) }, 0);
+    }
+}
