@@ -456,12 +456,12 @@ pub const RECOVERERS: &[Recoverer] = &[
     },
     Recoverer {
         name: "try_acquire",
-        every: 2,
+        every: 4,
         run: acquire_for_ever,
     },
     Recoverer {
         name: "recover",
-        every: 16,
+        every: 32,
         run: recover_for_ever,
     },
 ];
