@@ -314,6 +314,74 @@ mod tests {
     }
 
     #[test]
+    fn a_word_that_was_changed_twice_gets_its_oldest_value_back() {
+        let extent = Extent::new();
+        let word = &extent.words()[AFTER_ENTRIES];
+        word.store(5, Ordering::Relaxed);
+        let mut transaction = extent.journal().begin();
+        transaction.store(word, 6);
+        transaction.store(word, 7);
+        drop(transaction);
+        assert_eq!(word.load(Ordering::Relaxed), 5);
+    }
+
+    #[test]
+    fn an_operation_without_room_is_undone_and_says_so() {
+        let extent = Extent::new();
+        let word = &extent.words()[AFTER_ENTRIES];
+        let mut transaction = extent.journal().begin();
+        for value in 1..=ENTRY_COUNT as u64 + 1 {
+            transaction.store(word, value);
+        }
+        // The word without an entry was not changed.
+        assert_eq!(word.load(Ordering::Relaxed), ENTRY_COUNT as u64);
+        assert_eq!(transaction.commit(), Err(JournalOverflow));
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+        assert_eq!(extent.journal().state(), JournalState::Idle);
+    }
+
+    #[test]
+    fn a_word_outside_the_extent_is_not_changed_and_the_rest_is_undone() {
+        let extent = Extent::new();
+        let inside = &extent.words()[AFTER_ENTRIES];
+        let outside = AtomicU64::new(3);
+        let mut transaction = extent.journal().begin();
+        transaction.store(inside, 1);
+        transaction.store(&outside, 4);
+        assert_eq!(transaction.commit(), Err(JournalOverflow));
+        assert_eq!(
+            (inside.load(Ordering::Relaxed), outside.load(Ordering::Relaxed)),
+            (0, 3)
+        );
+    }
+
+    #[test]
+    fn what_was_committed_stays_and_the_sequence_moves_on_once() {
+        let extent = Extent::new();
+        let word = &extent.words()[BEFORE_ENTRIES];
+        let mut transaction = extent.journal().begin();
+        transaction.store(word, 7);
+        transaction.add(word, u64::MAX);
+        assert_eq!(transaction.commit(), Ok(()));
+        assert_eq!(word.load(Ordering::Relaxed), u64::MAX);
+        assert_eq!(extent.journal().sequence_if_idle(), Some(1 << COUNT_BITS));
+        // A commit of nothing is none.
+        assert_eq!(extent.journal().begin().commit(), Ok(()));
+        assert_eq!(extent.journal().sequence_if_idle(), Some(1 << COUNT_BITS));
+    }
+
+    #[test]
+    fn a_count_beyond_the_entries_is_damage() {
+        let extent = Extent::new();
+        let journal = extent.journal();
+        journal.word.store(ENTRY_COUNT as u64 + 1, Ordering::Relaxed);
+        assert_eq!(journal.state(), JournalState::Damaged(ENTRY_COUNT as u64 + 1));
+        assert_eq!(journal.sequence_if_idle(), None);
+        journal.word.store(RESET_MARKER, Ordering::Relaxed);
+        assert_eq!(journal.state(), JournalState::Reset);
+    }
+
+    #[test]
     fn a_damaged_entry_reaches_neither_the_lock_nor_the_journal() {
         for index in [
             0,

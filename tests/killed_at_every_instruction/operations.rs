@@ -277,11 +277,11 @@ fn reset_everything(victim: &Victim) {
     reset.expect("works");
 }
 
-fn reset_one_limit(victim: &Victim) {
+fn reset_two_limits(victim: &Victim) {
     let set = victim.set();
     std::mem::forget(admitted(&set, &everything(&set, 2)));
     victim.begins();
-    let reset = set.reset(&["tokens"], false);
+    let reset = set.reset(&["requests", "tokens"], false);
     victim.ends();
     reset.expect("works");
 }
@@ -394,7 +394,7 @@ pub const OPERATIONS: &[Operation] = &[
         after_a_death: true,
         ..operation("recover, a dead holder, 16 limits", sixteen_limits, 1, recover)
     },
-    operation("reset of one limit", three_limits, 1, reset_one_limit),
+    operation("reset of two limits", three_limits, 1, reset_two_limits),
     operation("reset of everything, 3 limits", three_limits, 1, reset_everything),
     operation(
         "reset of everything, 16 limits",
@@ -456,12 +456,12 @@ pub const RECOVERERS: &[Recoverer] = &[
     },
     Recoverer {
         name: "try_acquire",
-        every: 2,
+        every: 4,
         run: acquire_for_ever,
     },
     Recoverer {
         name: "recover",
-        every: 16,
+        every: 32,
         run: recover_for_ever,
     },
 ];
