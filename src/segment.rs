@@ -184,8 +184,9 @@ impl OpenOptions {
     }
 
     fn open_absolute(&self, path: &Path) -> Result<Segment, Error> {
-        let attached = attach(path, self.trust_any_owner)?;
-        let (declaration, plans) = compile_definitions(&attached.verified, path)?;
+        let (attached, (declaration, plans)) = attach(path, self.trust_any_owner, |verified| {
+            compile_definitions(verified, path)
+        })?;
         let engine = SegmentEngine::new(path, attached, plans, self.lock_timeout)?;
         Ok(Segment {
             shared: Arc::new(SharedSegment {
