@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::attach::{
-    AttachLock, Verified, check_file, check_header, damaged, io_error, is_same_place, verify,
+    AttachLock, Verified, check_file, check_header, damaged, io_error, is_same_place, open_for_writing,
+    start_of, verify,
 };
-use super::attach::{open_for_writing, start_of};
 use super::descriptor::FileIdentity;
 use super::layout::{HEADER_SPACE, Header, MAGIC};
 use super::region::Region;

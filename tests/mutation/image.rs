@@ -121,7 +121,7 @@ impl Image {
             })
             .collect();
         let mut start = self.participants.start;
-        self.ranges = vec![0..HEADER_WORDS];
+        self.ranges.push(0..HEADER_WORDS);
         for parts in &self.parts {
             self.ranges.push(start..parts.lock.start);
             start = parts.lock.end;

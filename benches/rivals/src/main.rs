@@ -24,9 +24,9 @@ fn main() {
     work_if_told_to();
     let brief = std::env::args().any(|argument| argument == "--brief");
     let (rounds, process_rounds, process_time) = if brief {
-        (15, 3, Duration::from_millis(100))
+        (15, 5, Duration::from_millis(50))
     } else {
-        (101, 11, Duration::from_millis(400))
+        (101, 31, Duration::from_millis(100))
     };
     let folder = common::folder();
     let mut all = floors(folder.path());
@@ -37,9 +37,12 @@ fn main() {
     println!("# Benchmarks\n");
     println!("{}\n", machine::describe());
     println!(
-        "One run of `cargo run --release -p rivals`, {rounds} interleaved rounds; medians. The floor is one"
+        "One run of `cargo run --release -p rivals`: {rounds} interleaved rounds, of which the tenth percentile is"
     );
-    println!("uncontended lock and unlock of a process-shared robust mutex with one clock read inside.\n");
+    println!(
+        "shown. The floor is one uncontended lock and unlock of a process-shared robust mutex with one clock read"
+    );
+    println!("inside.\n");
     measurements.print(LOCK_AND_CLOCK);
     println!("\n## Several processes on one set\n");
     let two = processes(process_rounds, process_time, folder.path());
@@ -69,18 +72,21 @@ fn processes(rounds: usize, time: Duration, folder: &std::path::Path) -> f64 {
     for _ in 0..rounds {
         for (work, results) in &mut cases {
             for (count, results) in PROCESSES.into_iter().zip(results) {
-                results.push(throughput(folder, *work, count, time));
+                results.push(1.0 / throughput(folder, *work, count, time));
             }
         }
     }
-    println!("Millions of operations a second, all processes together; medians of {rounds} rounds.\n");
+    println!(
+        "Millions of operations a second, all processes together: {rounds} interleaved rounds, of which a tenth"
+    );
+    println!("was faster.\n");
     println!("| what | 1 process | 2 processes | 4 processes |");
     println!("|---|---:|---:|---:|");
     let mut two = 0.0;
-    for (work, results) in &mut cases {
+    for (work, results) in &cases {
         let totals: Vec<f64> = results
-            .iter_mut()
-            .map(|results| common::median(results))
+            .iter()
+            .map(|results| 1.0 / common::tenth_percentile(results))
             .collect();
         let cells: Vec<String> = totals.iter().map(|total| format!("{:.1}", total / 1e6)).collect();
         println!("| {} | {} |", work.name(), cells.join(" | "));

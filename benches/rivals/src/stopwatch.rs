@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::operations::Operation;
+use crate::common::tenth_percentile;
 
 /// How long one operation is repeated before the next has its turn.
 const TURN: Duration = Duration::from_millis(3);
@@ -49,7 +50,7 @@ impl Measurements {
                 "| {} | {} | {:.1} | {:.2} |",
                 measured.group,
                 measured.name,
-                undisturbed(&measured.rounds),
+                tenth_percentile(&measured.rounds),
                 self.ratio(measured.name, base)
             );
         }
@@ -57,20 +58,13 @@ impl Measurements {
 
     /// How many times as long as `other` the operation takes.
     pub fn ratio(&self, name: &str, other: &str) -> f64 {
-        undisturbed(self.rounds(name)) / undisturbed(self.rounds(other))
+        tenth_percentile(self.rounds(name)) / tenth_percentile(self.rounds(other))
     }
 
     fn rounds(&self, name: &str) -> &[f64] {
         let measured = self.all.iter().find(|measured| measured.name == name);
         &measured.expect("an operation of that name").rounds
     }
-}
-
-/// The time below which a tenth of the rounds were: what it takes when nobody else wants the machine.
-fn undisturbed(rounds: &[f64]) -> f64 {
-    let mut rounds = rounds.to_vec();
-    rounds.sort_by(f64::total_cmp);
-    rounds[rounds.len() / 10]
 }
 
 /// How many times the operation fits into a turn; warms it up on the way.

@@ -1,0 +1,123 @@
+//! Killed at every instruction, by copies: the operation is stepped once, and every distinct state of the segment
+//! on its way is recovered in a copy, with the lock word as the kernel leaves it for a dead thread.
+
+use crate::image::Layout;
+use crate::operations::{Operation, Recoverer};
+use crate::report::Tally;
+use crate::stage::{RECOVERER_SLOT, Stage};
+use crate::survivor::Judgement;
+use crate::trace::Trace;
+
+/// Notes a judgement; prints the first few that are bad.
+pub fn note(tally: &mut Tally, what: impl FnOnce() -> String, judgement: &Judgement) {
+    const PRINTED: u64 = 3;
+    tally.states += 1;
+    let (count, why) = match judgement {
+        Judgement::Sound(_) => return,
+        Judgement::Torn(why) => (&mut tally.torn, why),
+        Judgement::Stuck(why) => (&mut tally.stuck, why),
+    };
+    *count += 1;
+    if *count <= PRINTED {
+        eprintln!("{}: {why}", what());
+    }
+}
+
+/// Depth one.
+pub fn kill_once(operation: Operation) -> Tally {
+    let stage = Stage::new(operation, None);
+    stage.check_layout();
+    let mut victim = stage.start_victim();
+    let trace = Trace::record(&mut victim, &stage);
+    let layout = &stage.layout;
+    check_the_unkilled_run(&trace, operation, layout);
+    let mut tally = Tally {
+        instructions: trace.instructions,
+        stuck: trace.stranded,
+        ..Tally::default()
+    };
+    for state in trace.crash_states(layout) {
+        let mut image = state.image;
+        layout.bury(&mut image, stage.victim_slot);
+        let judgement = stage.copyist.judge_copy(&image, |recovered| {
+            trace.is_legal(state.commits, recovered, layout)
+        });
+        let nth = tally.states;
+        note(
+            &mut tally,
+            || format!("{}, state {nth}", operation.name),
+            &judgement,
+        );
+    }
+    tally
+}
+
+/// Depth two: from every `stride`-th distinct state of depth one, the survivor's next operation is stepped in its
+/// turn, and every distinct state on its way is recovered by a third process.
+pub fn kill_twice(operation: Operation, recoverer: Recoverer, stride: usize) -> Tally {
+    let mut stage = Stage::new(operation, Some(recoverer));
+    let mut second = stage.recoverer.take().expect("asked for");
+    let mut victim = stage.start_victim();
+    let trace = Trace::record(&mut victim, &stage);
+    let layout = &stage.layout;
+    let mut tally = Tally::default();
+    for state in trace.crash_states(layout).step_by(stride) {
+        let mut image = state.image;
+        layout.bury(&mut image, stage.victim_slot);
+        // What a survivor sees that is not killed: checked at depth one, the beginning here.
+        let judgement = stage.copyist.judge_copy(&image, |recovered| {
+            trace.is_legal(state.commits, recovered, layout)
+        });
+        let Judgement::Sound(recovered) = judgement else {
+            note(
+                &mut tally,
+                || format!("{}, before {}", operation.name, recoverer.name),
+                &judgement,
+            );
+            continue;
+        };
+        stage.file.become_copy_of(&image);
+        let mut again = Trace::record(&mut second, &stage);
+        again.visible[0] = recovered;
+        tally.instructions += again.instructions;
+        tally.stuck += again.stranded;
+        // The first state is the one it began with.
+        for state in again.crash_states(layout).skip(1) {
+            let mut image = state.image;
+            layout.bury(&mut image, RECOVERER_SLOT);
+            let judgement = stage.copyist.judge_copy(&image, |recovered| {
+                again.is_legal(state.commits, recovered, layout)
+            });
+            let nth = tally.states;
+            note(
+                &mut tally,
+                || format!("{}, then {}, state {nth}", operation.name, recoverer.name),
+                &judgement,
+            );
+        }
+        second.run_to_mark();
+    }
+    tally
+}
+
+/// What is asked of the operation itself before its crash states mean anything.
+fn check_the_unkilled_run(trace: &Trace, operation: Operation, layout: &Layout) {
+    let commits = trace.visible.len() - 1;
+    assert_eq!(
+        commits, operation.transactions,
+        "{} commits another number of times",
+        operation.name
+    );
+    assert_eq!(
+        layout.canonical(&trace.last()),
+        trace.visible[commits],
+        "{} changes what a user can see outside its transactions",
+        operation.name
+    );
+    assert_eq!(
+        trace.visible[0] == trace.visible[commits],
+        operation.transactions == 0,
+        "{} changes nothing, or something where it should not",
+        operation.name
+    );
+}

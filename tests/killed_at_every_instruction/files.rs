@@ -1,0 +1,406 @@
+//! Attaching, creating and detaching, killed for real: at every system call, before and after it, and at every
+//! instruction between two of them that changes a file.
+//!
+//! What these operations leave behind lies in the file system and in the table of participants, so the survivor is
+//! asked for other things than elsewhere: that there is a whole segment or none, that the dead one's place can be
+//! taken again, and that nothing is left lying about.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use shmlimit::{Declaration, Error, Limit, Segment, SegmentReader, SetDeclaration};
+
+use crate::copies::note;
+use crate::image::{Image, RawFile};
+use crate::operations::SET;
+use crate::report::Tally;
+use crate::survivor::Judgement;
+use crate::tracee::{Stop, Tracee, mark};
+
+/// Instructions after which a stretch that is known to change a file is taken to have been left.
+const LONGEST_STRETCH: u64 = 200_000;
+
+/// Instructions without another change after which a stretch is taken to have done all it does.
+const QUIET: u64 = 2_000;
+
+/// Within a stretch that changes a file, kills that are spread evenly, beside those behind each change.
+const SPREAD: usize = 500;
+
+/// Where the table of participants starts, in words, and how many a participant has: see `shm-layout.md`.
+const PARTICIPANTS: usize = 4096 / 8;
+const PARTICIPANT_WORDS: usize = 8;
+
+/// An operation on a segment as a whole.
+#[derive(Clone, Copy, Debug)]
+pub struct FileOperation {
+    pub name: &'static str,
+    /// Whether the segment is there before.
+    exists: bool,
+    run: fn(&Path),
+}
+
+pub const FILE_OPERATIONS: &[FileOperation] = &[
+    FileOperation {
+        name: "attach",
+        exists: true,
+        run: attach,
+    },
+    FileOperation {
+        name: "detach",
+        exists: true,
+        run: detach,
+    },
+    FileOperation {
+        name: "detach with a permit out",
+        exists: true,
+        run: detach_with_a_permit_out,
+    },
+    FileOperation {
+        name: "open_or_create, finding it",
+        exists: true,
+        run: open_or_create,
+    },
+    FileOperation {
+        name: "open_or_create, creating it",
+        exists: false,
+        run: open_or_create,
+    },
+];
+
+/// Two processes can be attached: one too few if a dead one's place is lost.
+fn declaration() -> Declaration {
+    Declaration::new().participants(2).set(
+        SetDeclaration::new(SET)
+            .limit(Limit::calls(
+                "requests",
+                1_000_000,
+                std::time::Duration::from_secs(3600),
+            ))
+            .limit(Limit::concurrency("in_flight", 1)),
+    )
+}
+
+fn attach(path: &Path) {
+    mark();
+    let segment = Segment::open(path);
+    mark();
+    std::mem::forget(segment.expect("the segment"));
+}
+
+fn detach(path: &Path) {
+    let segment = Segment::open(path).expect("the segment");
+    let set = segment.set(SET).expect("declared");
+    mark();
+    drop(set);
+    drop(segment);
+    mark();
+}
+
+fn detach_with_a_permit_out(path: &Path) {
+    let segment = Segment::open(path).expect("the segment");
+    let set = segment.set(SET).expect("declared");
+    std::mem::forget(
+        set.try_acquire(&set.request())
+            .expect("works")
+            .permit()
+            .expect("admitted"),
+    );
+    mark();
+    drop(set);
+    drop(segment);
+    mark();
+}
+
+fn open_or_create(path: &Path) {
+    let declaration = declaration();
+    mark();
+    let segment = Segment::open_or_create(path, &declaration);
+    mark();
+    std::mem::forget(segment.expect("a segment"));
+}
+
+/// A place in an operation: so many stops at system calls (each has one before and one after it), then so many
+/// instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Point {
+    stops: u32,
+    instructions: u64,
+}
+
+/// A folder with a segment in it, or without one.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().expect("a folder"),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("segment")
+    }
+
+    fn prepare(&self, operation: FileOperation) {
+        for name in self.names() {
+            fs::remove_file(self.folder.path().join(name)).expect("removed");
+        }
+        if operation.exists {
+            drop(Segment::create(self.path(), &declaration()).expect("a segment"));
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(self.folder.path())
+            .expect("the folder")
+            .map(|entry| {
+                entry
+                    .expect("an entry")
+                    .file_name()
+                    .into_string()
+                    .expect("plain names")
+            })
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Everything that an operation can change here: names and contents. What names a process is left out of the
+    /// names, so that two victims can be compared.
+    fn contents(&self) -> Vec<(bool, Vec<u8>)> {
+        self.names()
+            .into_iter()
+            .map(|name| {
+                (
+                    name == "segment",
+                    fs::read(self.folder.path().join(name)).expect("readable"),
+                )
+            })
+            .collect()
+    }
+
+    /// What tells crash states apart for the next process. Of a file under construction it reads no more than the
+    /// name; of the segment it reads which words of the participants' table are not what they were, and their phase.
+    fn outline(&self, before: &[(bool, Vec<u8>)]) -> Vec<(bool, usize, Vec<u64>)> {
+        let of_segment = |bytes: &[u8]| {
+            let old = before.iter().find(|(is_segment, _)| *is_segment);
+            let old = old.map_or(&[][..], |(_, bytes)| bytes);
+            let words = bytes
+                .as_chunks::<8>()
+                .0
+                .iter()
+                .zip(old.as_chunks::<8>().0)
+                .enumerate();
+            words
+                .skip(PARTICIPANTS)
+                .map(|(index, (new, old))| match index % PARTICIPANT_WORDS {
+                    0 => u64::from_ne_bytes(*new),
+                    _ => u64::from(new != old),
+                })
+                .take(PARTICIPANT_WORDS * 2)
+                .collect()
+        };
+        self.contents()
+            .into_iter()
+            .map(|(is_segment, bytes)| {
+                let words = if is_segment {
+                    of_segment(&bytes)
+                } else {
+                    Vec::new()
+                };
+                (is_segment, bytes.len(), words)
+            })
+            .collect()
+    }
+
+    fn start(&self, operation: FileOperation) -> Tracee {
+        let path = self.path();
+        let mut tracee = Tracee::start(|| (operation.run)(&path));
+        tracee.run_to_mark();
+        tracee
+    }
+
+    /// The places to kill at: before and after every system call, and within the stretches between them that change
+    /// a file, behind each `every`-th change and `every`-th instruction.
+    fn points(&self, operation: FileOperation, prepare: impl Fn(&Self), every: usize) -> BTreeSet<Point> {
+        let mut points = BTreeSet::new();
+        let mut stretches_with_changes = Vec::new();
+        prepare(self);
+        let mut tracee = self.start(operation);
+        let mut stops = 0;
+        let mut before = self.contents();
+        loop {
+            points.insert(Point {
+                stops,
+                instructions: 0,
+            });
+            let stop = tracee.run_to_system_call();
+            let now = self.contents();
+            // An even number of stops leads to the program, an odd one into the kernel.
+            if now != before && stops % 2 == 0 {
+                stretches_with_changes.push(stops);
+            }
+            if stop == Stop::Mark {
+                break;
+            }
+            before = now;
+            stops += 1;
+        }
+        drop(tracee);
+        for stops in stretches_with_changes {
+            prepare(self);
+            let mut tracee = self.start(operation);
+            let start = Point {
+                stops,
+                instructions: 0,
+            };
+            assert!(
+                advance(&mut tracee, start),
+                "the operation goes another way the second time"
+            );
+            let mut instructions = 0;
+            let mut changes = Vec::new();
+            // Names change in the kernel only, so here it is enough to watch the bytes.
+            let mut files: Vec<(RawFile, Image)> = self
+                .names()
+                .iter()
+                .map(|name| RawFile::open(&self.folder.path().join(name)))
+                .map(|file| {
+                    let image = file.copy();
+                    (file, image)
+                })
+                .collect();
+            while instructions < changes.last().map_or(LONGEST_STRETCH, |last| last + QUIET)
+                && tracee.step() == Stop::Moved
+            {
+                instructions += 1;
+                // All are brought up to date, so that no change is seen twice.
+                let changed_words: usize = files
+                    .iter_mut()
+                    .map(|(file, image)| file.take_changes(image).len())
+                    .sum();
+                if changed_words > 0 {
+                    changes.push(instructions);
+                }
+            }
+            let last = changes.last().copied().unwrap_or(0);
+            let stepped = (1..=last).step_by(every * SPREAD);
+            let behind_changes = changes.into_iter().step_by(every);
+            points.extend(
+                behind_changes
+                    .chain(stepped)
+                    .map(|instructions| Point { stops, instructions }),
+            );
+        }
+        points
+    }
+
+    /// Performs the operation up to `point`, and kills.
+    fn kill_at(&self, operation: FileOperation, point: Point) {
+        let mut tracee = self.start(operation);
+        advance(&mut tracee, point);
+        tracee.kill();
+    }
+
+    /// What a process finds that comes afterwards.
+    fn judge(&self) -> Judgement {
+        self.look_and_use()
+            .map_or_else(Judgement::Torn, |()| Judgement::Sound(Vec::new()))
+    }
+
+    fn look_and_use(&self) -> Result<(), String> {
+        let path = self.path();
+        let explain = |what: &'static str| move |error: Error| format!("{what}: {error}");
+        if path.exists() {
+            let reader = SegmentReader::open(&path).map_err(explain("half a segment"))?;
+            reader.snapshot().map_err(explain("half a segment"))?;
+        }
+        let segment = Segment::open_or_create(&path, &declaration()).map_err(explain("open_or_create"))?;
+        let set = segment.set(SET).map_err(explain("the set"))?;
+        let outcome = set.try_acquire(&set.request()).map_err(explain("try_acquire"))?;
+        if !outcome.is_admitted() {
+            return Err("what the dead process held is not given back".to_owned());
+        }
+        drop(outcome);
+        let _second = Segment::open(&path).map_err(explain("the dead process's place"))?;
+        match Segment::open(&path) {
+            Err(Error::TooManyParticipants { .. }) => {}
+            other => return Err(format!("three of two participants: {other:?}")),
+        }
+        let report = segment.recover().map_err(explain("recover"))?;
+        if report.freed_participants != 0 || report.sets.iter().any(|set| set.problem.is_some()) {
+            return Err(format!("there was more to recover: {report:?}"));
+        }
+        let snapshot = segment.snapshot().map_err(explain("snapshot"))?;
+        let own = u64::from(std::process::id());
+        if snapshot.participants.len() != 2 || snapshot.participants.iter().any(|it| it.pid != own) {
+            return Err(format!("unknown participants: {:?}", snapshot.participants));
+        }
+        if snapshot.cold_starts != 0 || snapshot.sets[0].active != 0 {
+            return Err("the segment was started again, or permits are out".to_owned());
+        }
+        match &self.names()[..] {
+            [name] if name == "segment" => Ok(()),
+            names => Err(format!("left behind: {names:?}")),
+        }
+    }
+}
+
+/// Lets a child run to a point; answers whether it came so far.
+fn advance(tracee: &mut Tracee, point: Point) -> bool {
+    (0..point.stops).all(|_| tracee.run_to_system_call() == Stop::Moved)
+        && (0..point.instructions).all(|_| tracee.step() == Stop::Moved)
+}
+
+/// Depth one. Leaves out `every - 1` of as many changes.
+pub fn kill_once(operation: FileOperation, every: usize) -> Tally {
+    let place = Place::new();
+    let prepare = |place: &Place| place.prepare(operation);
+    let mut tally = Tally::default();
+    for point in place.points(operation, prepare, every) {
+        place.prepare(operation);
+        place.kill_at(operation, point);
+        tally.instructions += point.instructions;
+        note(
+            &mut tally,
+            || format!("{}, killed at {point:?}", operation.name),
+            &place.judge(),
+        );
+    }
+    tally
+}
+
+/// Depth two: whoever opens or creates next is killed as well.
+pub fn kill_twice(operation: FileOperation, every: usize) -> Tally {
+    let place = Place::new();
+    let next = FileOperation {
+        name: "open_or_create",
+        exists: operation.exists,
+        run: open_or_create,
+    };
+    let mut tally = Tally::default();
+    let mut seen = BTreeSet::new();
+    for first in place.points(operation, |place| place.prepare(operation), 1) {
+        let kill_first = |place: &Place| {
+            place.prepare(operation);
+            place.kill_at(operation, first);
+        };
+        place.prepare(operation);
+        let before = place.contents();
+        place.kill_at(operation, first);
+        if !seen.insert(place.outline(&before)) {
+            continue;
+        }
+        for second in place.points(next, kill_first, every) {
+            kill_first(&place);
+            place.kill_at(next, second);
+            tally.instructions += second.instructions;
+            let what = || format!("{}, killed at {first:?}, then at {second:?}", operation.name);
+            note(&mut tally, what, &place.judge());
+        }
+    }
+    tally
+}

@@ -1,0 +1,264 @@
+//! The bytes of a segment as the harness sees them: mapped raw, beside the library.
+//!
+//! The offsets are those of `shm-layout.md`. They are checked against what the library says in
+//! [`Layout::assert_agrees_with`], so that a change of the format cannot make the proof look at the wrong words.
+
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+use nix::libc;
+use shmlimit::SegmentSnapshot;
+
+/// Every word of a segment.
+pub type Image = Vec<u64>;
+
+/// The header's page: the same for as long as the file lives, and different in every file.
+const HEADER_WORDS: usize = 4096 / 8;
+
+/// Where the lock word lies within `pthread_mutex_t`, in units of four bytes.
+const LOCK_WORD_INDEX: usize = if cfg!(target_env = "musl") { 1 } else { 0 };
+
+/// A segment file, mapped by the harness. Nobody else runs while it is read or written: the others are stopped.
+#[derive(Debug)]
+pub struct RawFile {
+    map: MmapRaw,
+}
+
+impl RawFile {
+    pub fn open(path: &Path) -> Self {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .expect("the segment file");
+        let map = MmapOptions::new().populate().map_raw(&file).expect("a mapping");
+        assert_eq!(map.len() % 8, 0);
+        Self { map }
+    }
+
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is aligned to a page, `len` bytes long and lives as long as `self`; atomics are valid
+        // for any bit pattern and may be changed by other processes.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast::<AtomicU64>(), self.map.len() / 8) }
+    }
+
+    pub fn copy(&self) -> Image {
+        self.words()
+            .iter()
+            .map(|word| word.load(Ordering::Relaxed))
+            .collect()
+    }
+
+    /// Makes the segment what `image` says, except for its header.
+    pub fn become_copy_of(&self, image: &[u64]) {
+        assert_eq!(image.len(), self.words().len());
+        for (word, value) in self.words().iter().zip(image).skip(HEADER_WORDS) {
+            word.store(*value, Ordering::Relaxed);
+        }
+    }
+
+    /// The words that differ from `last`, which is brought up to date.
+    pub fn take_changes(&self, last: &mut Image) -> Vec<(usize, u64)> {
+        let mut changes = Vec::new();
+        for (index, (word, last)) in self.words().iter().zip(last.iter_mut()).enumerate() {
+            let value = word.load(Ordering::Relaxed);
+            if value != *last {
+                *last = value;
+                changes.push((index, value));
+            }
+        }
+        changes
+    }
+
+    /// The futex word of the set's lock.
+    pub fn lock_word(&self, layout: &Layout) -> &AtomicU32 {
+        let words = self.map.as_ptr().cast::<AtomicU32>();
+        let index = layout.lock_word_offset() / 4;
+        assert!(4 * index < self.map.len());
+        // SAFETY: the index lies within the mapping, which is aligned and lives as long as `self`.
+        unsafe { &*words.add(index) }
+    }
+}
+
+/// Where things lie in a segment of one set, in words from its start.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    participants: usize,
+    control: usize,
+    counters: usize,
+    /// What a user can see of the set: everything but the words that change without changing what the set says.
+    canonical: Vec<usize>,
+    /// Counters that are moved without the lock, each by itself.
+    unlocked: Vec<usize>,
+    limits: usize,
+}
+
+/// Words of the set's control record.
+mod control {
+    pub const JOURNAL: usize = 8;
+    pub const LAST_SEEN: usize = 9;
+    pub const POISONED: usize = 10;
+    pub const RESET_SCOPE: usize = 11;
+    pub const ACTIVE: usize = 15;
+    pub const ADMITTED: usize = 16;
+    pub const REFUSED_RATE: usize = 17;
+    pub const SETTLED: usize = 21;
+    pub const RECOVERIES: usize = 23;
+    pub const UNKNOWN_NAMES: usize = 25;
+    pub const LAST_RECOVERER: usize = 27;
+    pub const SIZE: usize = 32;
+}
+
+const COUNTERS_SIZE: usize = 16;
+const COUNTERS_TAKEN: usize = 1;
+const COUNTERS_UNSETTLED: usize = 6;
+const HOLD_HEAD_SIZE: usize = 4;
+const PARTICIPANT_SIZE: usize = 8;
+const PARTICIPANT_START_TIME: usize = 2;
+
+impl Layout {
+    pub fn of(file: &RawFile) -> Self {
+        let image = file.copy();
+        let byte_offset = |index: usize| usize::try_from(image[index] / 8).expect("small");
+        let participants = byte_offset(17);
+        assert_eq!(image[18], 1, "the proof works on segments of one set");
+        let directory = byte_offset(19);
+        let entry: Vec<usize> = image[directory..directory + 8]
+            .iter()
+            .map(|word| usize::try_from(*word).expect("small"))
+            .collect();
+        let [extent, extent_size, definition_size, _, limits, ..] = entry[..] else {
+            unreachable!()
+        };
+        let control = (extent + definition_size.next_multiple_of(64)) / 8;
+        let journal_entries = control + control::SIZE;
+        let extent_end = (extent + extent_size) / 8;
+        let counters = journal_entries + journal_words(extent_end, control, &entry);
+        let unlocked: Vec<usize> = (0..limits)
+            .map(|limit| counters + limit * COUNTERS_SIZE + COUNTERS_UNSETTLED)
+            .chain([control + control::UNKNOWN_NAMES])
+            .collect();
+        let excluded = [
+            control::JOURNAL,
+            control::LAST_SEEN,
+            control::RESET_SCOPE,
+            control::RECOVERIES,
+            control::LAST_RECOVERER,
+        ]
+        .map(|word| control + word);
+        let canonical = (control + control::JOURNAL..extent_end)
+            .filter(|word| !(journal_entries..counters).contains(word))
+            .filter(|word| !excluded.contains(word) && !unlocked.contains(word))
+            .collect();
+        Self {
+            participants,
+            control,
+            counters,
+            canonical,
+            unlocked,
+            limits,
+        }
+    }
+
+    /// Compares some words of the file with what the library says that they are.
+    pub fn assert_agrees_with(&self, file: &RawFile, snapshot: &SegmentSnapshot) {
+        let image = file.copy();
+        let set = &snapshot.sets[0];
+        assert_eq!(snapshot.format, 1, "the harness knows another format of segments");
+        assert_eq!(set.limits.len(), self.limits);
+        assert_eq!(image[self.control + control::ACTIVE], set.active);
+        assert_eq!(image[self.control + control::ADMITTED], set.counts.admitted);
+        assert_eq!(
+            image[self.control + control::REFUSED_RATE],
+            set.counts.refused_rate
+        );
+        assert_eq!(image[self.control + control::SETTLED], set.counts.settled);
+        assert_eq!(
+            image[self.control + control::UNKNOWN_NAMES],
+            set.counts.unknown_names
+        );
+        assert_eq!(image[self.control + control::RECOVERIES], set.counts.recoveries);
+        for (index, limit) in set.limits.iter().enumerate() {
+            let counters = self.counters + index * COUNTERS_SIZE;
+            assert_eq!(image[counters], limit.counts.admitted);
+            assert_eq!(image[counters + COUNTERS_TAKEN], limit.counts.taken);
+            assert_eq!(image[counters + COUNTERS_UNSETTLED], limit.counts.unsettled);
+        }
+    }
+
+    /// What a user can see of the set.
+    pub fn canonical(&self, image: &[u64]) -> Vec<u64> {
+        self.canonical.iter().map(|word| image[*word]).collect()
+    }
+
+    /// The counters that are moved without the lock.
+    pub fn unlocked(&self, image: &[u64]) -> Vec<u64> {
+        self.unlocked.iter().map(|word| image[*word]).collect()
+    }
+
+    /// Words that an unfinished operation has noted; 255 during a reset.
+    pub fn journal_count(&self, image: &[u64]) -> u64 {
+        image[self.control + control::JOURNAL] & 0xff
+    }
+
+    /// Moves on with every operation that comes to its end.
+    pub fn journal_sequence(&self, image: &[u64]) -> u64 {
+        image[self.control + control::JOURNAL] >> 8
+    }
+
+    pub fn is_poisoned(&self, image: &[u64]) -> bool {
+        image[self.control + control::POISONED] != 0
+    }
+
+    /// The byte at which the lock word lies.
+    pub fn lock_word_offset(&self) -> usize {
+        8 * self.control + 4 * LOCK_WORD_INDEX
+    }
+
+    /// Whether the thread holds the lock.
+    pub fn is_held_by(&self, image: &[u64], thread: u32) -> bool {
+        self.lock(image) & libc::FUTEX_TID_MASK == thread
+    }
+
+    fn lock(&self, image: &[u64]) -> u32 {
+        let halves = image[self.lock_word_offset() / 8].to_ne_bytes();
+        let start = self.lock_word_offset() % 8;
+        u32::from_ne_bytes([
+            halves[start],
+            halves[start + 1],
+            halves[start + 2],
+            halves[start + 3],
+        ])
+    }
+
+    /// Does what the kernel does to the lock of a dead thread: the id goes, the mark of waiters stays, and the mark
+    /// of a dead owner is set. The links of the robust list in the rest of the mutex stay as they are, addresses of
+    /// a process that is gone; whoever takes the lock next overwrites them before anything reads them.
+    pub fn hand_on_lock(&self, image: &mut [u64]) {
+        let word = (self.lock(image) & libc::FUTEX_WAITERS) | libc::FUTEX_OWNER_DIED;
+        let index = self.lock_word_offset() / 8;
+        let start = self.lock_word_offset() % 8;
+        let mut bytes = image[index].to_ne_bytes();
+        bytes[start..start + 4].copy_from_slice(&word.to_ne_bytes());
+        image[index] = u64::from_ne_bytes(bytes);
+    }
+
+    /// Makes a participant that of a process which no longer exists, by giving it a start time that no process with
+    /// its id has: what another process with the same id would look like.
+    pub fn bury(&self, image: &mut [u64], slot: usize) {
+        image[self.participants + slot * PARTICIPANT_SIZE + PARTICIPANT_START_TIME] = 1;
+    }
+}
+
+/// How many words the journal's entries take: what the extent has between the control record and the counters.
+fn journal_words(extent_end: usize, control: usize, entry: &[usize]) -> usize {
+    let [_, _, _, _, limits, state_words, holds, held_amounts] = entry[..] else {
+        unreachable!()
+    };
+    let aligned = |words: usize| words.next_multiple_of(8);
+    let behind_the_journal =
+        limits * COUNTERS_SIZE + aligned(state_words) + holds * aligned(HOLD_HEAD_SIZE + held_amounts);
+    extent_end - control - control::SIZE - behind_the_journal
+}

@@ -1,0 +1,100 @@
+//! Killed at every instruction, for real: a fresh process each time, SIGKILL, and the kernel's own treatment of the
+//! lock it held.
+
+use std::collections::BTreeSet;
+
+use crate::copies::note;
+use crate::image::{Image, Layout};
+use crate::operations::Operation;
+use crate::report::Tally;
+use crate::stage::Stage;
+use crate::trace::Trace;
+use crate::tracee::Stop;
+
+/// Two runs that nobody killed, at different times: what they disagree about depends on the time.
+struct Reference {
+    one: Trace,
+    other: Trace,
+}
+
+impl Reference {
+    fn record(stage: &Stage) -> Self {
+        let record = || Trace::record(&mut stage.start_victim(), stage);
+        let reference = Self {
+            one: record(),
+            other: record(),
+        };
+        assert_eq!(reference.one.visible.len(), reference.other.visible.len());
+        reference
+    }
+
+    /// Whether what was found is the old state, or the state after one of the commits: words that do not depend on
+    /// the time must be those of the reference, and words that do must be the old ones or not, all alike.
+    fn is_legal(&self, old: &[u64], recovered: &Image, layout: &Layout) -> Result<(), String> {
+        let seen = layout.canonical(recovered);
+        let old = layout.canonical(old);
+        let agrees = |commits: usize| {
+            let (one, other) = (&self.one.visible, &self.other.visible);
+            (0..seen.len()).all(|word| {
+                if one[commits][word] == one[0][word] && other[commits][word] == other[0][word] {
+                    seen[word] == old[word]
+                } else if one[commits][word] == other[commits][word] {
+                    seen[word] == one[commits][word]
+                } else {
+                    seen[word] != old[word]
+                }
+            })
+        };
+        if (0..self.one.visible.len()).any(agrees) {
+            Ok(())
+        } else {
+            Err("neither the old state nor the new one".to_owned())
+        }
+    }
+
+    /// The instructions to kill behind: about `spread` at equal distances, and those that changed the segment,
+    /// evenly thinned out to about `spread` where there are more.
+    fn kill_points(&self, spread: usize) -> BTreeSet<u64> {
+        let last = self.one.instructions;
+        let every = usize::try_from(last).expect("fits").div_ceil(spread).max(1);
+        let changes = &self.one.changes;
+        let every_change = changes.len().div_ceil(spread).max(1);
+        let behind_changes = changes
+            .iter()
+            .step_by(every_change)
+            .map(|change| change.instruction);
+        (0..=last).step_by(every).chain(behind_changes).collect()
+    }
+}
+
+/// Depth one, with twice `spread` kills at most unless the operation is killed everywhere.
+pub fn kill_for_real(operation: Operation, spread: usize) -> Tally {
+    let stage = Stage::new(operation, None);
+    let reference = Reference::record(&stage);
+    let spread = if operation.killed_everywhere && !cfg!(debug_assertions) {
+        usize::MAX
+    } else {
+        spread
+    };
+    let mut tally = Tally::default();
+    for point in reference.kill_points(spread) {
+        let mut victim = stage.start_victim();
+        let old = stage.file.copy();
+        let reached = (0..point).all(|_| victim.step() == Stop::Moved);
+        tally.instructions += point;
+        victim.kill();
+        let judgement = stage
+            .witness
+            .judge(|recovered| reference.is_legal(&old, recovered, &stage.layout));
+        note(
+            &mut tally,
+            || format!("{}, killed at {point}", operation.name),
+            &judgement,
+        );
+        if !reached {
+            // The clock was read a little faster this time: the operation has come to its end before.
+            break;
+        }
+    }
+    tally
+}

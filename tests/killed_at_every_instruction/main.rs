@@ -1,0 +1,258 @@
+//! Proof: a process may be killed at any instruction of any operation, and what the others find is the state before
+//! it or the state after it, never something between, never a lock that nobody gets, never a permit lost or doubled.
+//!
+//! ```text
+//! cargo test --release --test killed_at_every_instruction
+//! ```
+//!
+//! Every operation is stepped under `ptrace(2)`, one instruction at a time, in a child, and killed three ways:
+//!
+//! - **Stepped, copies recovered.** The region is compared after each instruction. Each distinct state of it is a
+//!   crash state: a copy is given the lock word that the kernel would leave (and would leave it only if the lock was
+//!   on the victim's robust list or pending there at that very instruction, which is looked up in the victim's memory
+//!   after every instruction), and an attached survivor takes the lock, recovers, and is asked about everything.
+//!   Instructions that change nothing leave the survivors nothing else to find, so they are the same crash state.
+//! - **Killed.** A fresh process each time, a real SIGKILL after the instruction, the kernel's own treatment of the
+//!   lock, and a survivor in the same segment. Attaching, creating and detaching are only killed this way, at every
+//!   system call (before and after it) and wherever between them a file changes.
+//! - **Recoverer killed too.** From every distinct crash state, the survivor's own next operation is stepped, and
+//!   every distinct state on its way is recovered by a third process. It may find what the first survivor would have
+//!   found, or that with the second operation completed.
+//!
+//! The table at the end counts the instructions stepped and the crash states that were recovered and checked: those
+//! of the first way once each, each real kill once, each state of the recoverers once. Torn and stuck must be zero.
+//!
+//! The harness can fail. Without the journal's count nothing is undone, and it must find torn states:
+//!
+//! ```text
+//! RUSTFLAGS="--cfg shmlimit_without_journal" CARGO_TARGET_DIR=target/without-journal \
+//!     cargo test --release --test killed_at_every_instruction
+//! ```
+//!
+//! A name, or part of one, as argument restricts the run to the operations that have it. `SHMLIMIT_THOROUGH=1` leaves
+//! nothing out: longer operations are killed for real at each of their instructions instead of at some hundred, every
+//! kind of recoverer is killed from every crash state instead of from some, and it takes hours. A build without
+//! optimisation has several times the instructions, and leaves out more. `SHMLIMIT_PROGRESS=1` says what is done.
+
+mod copies;
+mod files;
+mod image;
+mod kills;
+mod operations;
+mod report;
+mod stage;
+mod survivor;
+mod trace;
+mod tracee;
+mod workers;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use files::{FILE_OPERATIONS, FileOperation};
+use operations::{OPERATIONS, Operation, RECOVERERS, Recoverer};
+use report::{Row, Table, Tally, Way};
+
+/// The least that a complete optimised run must have recovered.
+const LEAST_STATES: u64 = 100_000;
+
+/// A run that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(40 * 60);
+
+const WITHOUT_JOURNAL: bool = cfg!(shmlimit_without_journal);
+
+/// A piece of work for one process.
+#[derive(Clone, Copy)]
+enum Job {
+    Copies(Operation),
+    Killed(Operation),
+    Twice(Operation, Recoverer),
+    File(FileOperation),
+    FileTwice(FileOperation),
+}
+
+impl Job {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Copies(operation) | Self::Killed(operation) | Self::Twice(operation, _) => operation.name,
+            Self::File(operation) | Self::FileTwice(operation) => operation.name,
+        }
+    }
+
+    fn way(&self) -> Way {
+        match self {
+            Self::Copies(_) => Way::Copies,
+            Self::Killed(_) | Self::File(_) => Way::Killed,
+            Self::Twice(..) | Self::FileTwice(_) => Way::Twice,
+        }
+    }
+
+    fn perform(&self, effort: Effort) -> Tally {
+        match *self {
+            Self::Copies(operation) => copies::kill_once(operation),
+            Self::Killed(operation) => kills::kill_for_real(operation, effort.kills),
+            Self::Twice(operation, recoverer) => {
+                let every = if effort.is_thorough {
+                    1
+                } else {
+                    effort.every * recoverer.every
+                };
+                copies::kill_twice(operation, recoverer, every)
+            }
+            Self::File(operation) => files::kill_once(operation, 2 * effort.every),
+            Self::FileTwice(operation) => files::kill_twice(operation, 8 * effort.every),
+        }
+    }
+}
+
+/// How much is left out.
+#[derive(Clone, Copy)]
+struct Effort {
+    is_thorough: bool,
+    /// Kills where a longer operation changes the segment, and again at equal distances.
+    kills: usize,
+    /// One in so many of what is tried in an ordinary run.
+    every: usize,
+}
+
+impl Effort {
+    fn from_environment() -> Self {
+        let is_thorough = std::env::var_os("SHMLIMIT_THOROUGH").is_some();
+        let every = if cfg!(debug_assertions) && !is_thorough {
+            16
+        } else {
+            1
+        };
+        Self {
+            is_thorough,
+            kills: if is_thorough { usize::MAX } else { 100 / every },
+            every,
+        }
+    }
+}
+
+fn jobs() -> Vec<Job> {
+    let mut jobs = Vec::new();
+    if WITHOUT_JOURNAL {
+        // One depth is enough to see that what is torn is found.
+        return OPERATIONS
+            .iter()
+            .flat_map(|it| [Job::Killed(*it), Job::Copies(*it)])
+            .collect();
+    }
+    // The longest first, so that no processor is idle at the end.
+    jobs.extend(FILE_OPERATIONS.iter().rev().map(|it| Job::FileTwice(*it)));
+    for operation in OPERATIONS {
+        jobs.extend(
+            RECOVERERS
+                .iter()
+                .rev()
+                .map(|recoverer| Job::Twice(*operation, *recoverer)),
+        );
+    }
+    jobs.extend(FILE_OPERATIONS.iter().rev().map(|it| Job::File(*it)));
+    jobs.extend(
+        OPERATIONS
+            .iter()
+            .flat_map(|it| [Job::Killed(*it), Job::Copies(*it)]),
+    );
+    jobs
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "--list") {
+        println!("killed_at_every_instruction: test");
+        return ExitCode::SUCCESS;
+    }
+    let filters: Vec<&String> = arguments
+        .iter()
+        .filter(|argument| !argument.starts_with('-') && *argument != "killed_at_every_instruction")
+        .collect();
+    let effort = Effort::from_environment();
+    let jobs: Vec<Job> = jobs()
+        .into_iter()
+        .filter(|job| filters.is_empty() || filters.iter().any(|filter| job.name().contains(*filter)))
+        .collect();
+    let started = Instant::now();
+    let mut table = Table(Vec::new());
+    for job in &jobs {
+        if !table.0.iter().any(|row| row.name == job.name()) {
+            table.0.push(Row {
+                name: job.name(),
+                ..Row::default()
+            });
+        }
+    }
+    let verbose = std::env::var_os("SHMLIMIT_PROGRESS").is_some();
+    workers::work(
+        jobs.len(),
+        |job| jobs[job].perform(effort),
+        PATIENCE,
+        |job, tally| {
+            if verbose {
+                eprintln!(
+                    "{:?} {} {:?} {tally:?}",
+                    started.elapsed(),
+                    jobs[job].name(),
+                    jobs[job].way()
+                );
+            }
+            if let Some(row) = table.0.iter_mut().find(|row| row.name == jobs[job].name()) {
+                *row.of(jobs[job].way()) += tally;
+            }
+        },
+    );
+    print!("{table}");
+    let total = table.total().total();
+    println!(
+        "\n{} crash states recovered and checked, {} torn, {} stuck, {} instructions stepped, {:.0} s",
+        total.states,
+        total.torn,
+        total.stuck,
+        total.instructions,
+        started.elapsed().as_secs_f64()
+    );
+    judge(&table, filters.is_empty())
+}
+
+#[cfg(not(shmlimit_without_journal))]
+fn judge(table: &Table, is_complete: bool) -> ExitCode {
+    let total = table.total().total();
+    if total.torn > 0 || total.stuck > 0 {
+        println!("FAILED: a process that is killed can take others with it");
+        return ExitCode::FAILURE;
+    }
+    if is_complete && !cfg!(debug_assertions) && total.states < LEAST_STATES {
+        println!("FAILED: a complete run recovers at least {LEAST_STATES} crash states");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+/// Without the journal, every operation that changes several words under it must be seen torn, in a copy and for
+/// real; what changes nothing that a user can see must not.
+#[cfg(shmlimit_without_journal)]
+fn judge(table: &Table, _: bool) -> ExitCode {
+    let mut failed = false;
+    for row in &table.0 {
+        let operation = OPERATIONS.iter().find(|operation| operation.name == row.name);
+        let is_journalled = operation.is_some_and(|it| it.transactions > 0);
+        let torn = [row.copies.torn, row.killed.torn];
+        let is_as_expected = if is_journalled {
+            torn.iter().all(|torn| *torn > 0)
+        } else {
+            torn == [0, 0]
+        };
+        if !is_as_expected || row.total().stuck > 0 {
+            println!("FAILED: `{}` without the journal: {row:?}", row.name);
+            failed = true;
+        }
+    }
+    if failed {
+        ExitCode::FAILURE
+    } else {
+        println!("Without the journal the harness finds what is torn, as it must.");
+        ExitCode::SUCCESS
+    }
+}

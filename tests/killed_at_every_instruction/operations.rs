@@ -1,0 +1,467 @@
+//! What is killed: every public operation that takes a set's lock or changes its words.
+
+use std::time::Duration;
+
+use shmlimit::{
+    Algorithm, Align, Amount, Limit, LimitSet, OnDeath, Outcome, Permit, Request, Segment, SetDeclaration,
+};
+
+use crate::tracee::mark;
+
+/// Long enough that no window turns and nothing is replenished while the proof runs.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+pub const SET: &str = "set";
+
+/// The capacity of every concurrency limit.
+const CONCURRENCY: u64 = 3;
+
+/// One operation, and the stage it is performed on.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    pub name: &'static str,
+    pub set: fn() -> SetDeclaration,
+    /// Whether another process dies before it, holding one of everything.
+    pub after_a_death: bool,
+    /// How many times its journal comes to an end: an operation that takes back what a dead process held does that in
+    /// steps, and one that took some limits before another refused undoes them, and does so
+    /// twice where it looks for dead holders in between.
+    pub transactions: usize,
+    /// Whether it is killed for real at each of its instructions, and not only where the segment changes and at
+    /// intervals.
+    pub killed_everywhere: bool,
+    /// Prepares, and performs between [`Victim::begins`] and [`Victim::ends`].
+    pub run: fn(&Victim),
+}
+
+/// The process that performs an operation and dies of it.
+#[derive(Debug)]
+pub struct Victim {
+    segment: Segment,
+}
+
+impl Victim {
+    pub fn attach(path: &std::path::Path) -> Self {
+        Self {
+            segment: Segment::open(path).expect("the segment"),
+        }
+    }
+
+    pub fn set(&self) -> LimitSet {
+        self.segment.set(SET).expect("declared")
+    }
+
+    /// From the next instruction on it may be killed.
+    pub fn begins(&self) {
+        mark();
+    }
+
+    /// The operation has come to its end.
+    pub fn ends(&self) {
+        mark();
+    }
+}
+
+/// A request for `cost` of every rate, one of every concurrency limit unless the cost is zero, and nothing of the
+/// budgets, which take nothing up front.
+pub fn everything(set: &LimitSet, cost: u64) -> Request {
+    let mut request = set.request();
+    for name in set.limits() {
+        let cost = match name {
+            "budget" | "budget by the clock" => 0,
+            "in_flight" | "connections" => cost.min(1),
+            _ => cost,
+        };
+        request.set(name, cost).expect("declared");
+    }
+    request
+}
+
+pub fn admitted<'a>(set: &'a LimitSet, request: &Request) -> Permit<'a> {
+    set.try_acquire(request)
+        .expect("works")
+        .permit()
+        .expect("admitted")
+}
+
+fn one_limit() -> SetDeclaration {
+    SetDeclaration::new(SET).limit(Limit::calls("requests", 100, YEAR))
+}
+
+fn three_limits() -> SetDeclaration {
+    SetDeclaration::new(SET)
+        .limit(Limit::calls("requests", 100, YEAR))
+        .limit(
+            Limit::rate("tokens", 10_000, YEAR)
+                .algorithm(Algorithm::TokenBucket)
+                .on_death(OnDeath::Refund),
+        )
+        .limit(Limit::concurrency("in_flight", CONCURRENCY))
+}
+
+fn sixteen_limits() -> SetDeclaration {
+    let rate = |name: &str| Limit::rate(name, 10_000, YEAR);
+    SetDeclaration::new(SET)
+        .holds(4)
+        .limit(Limit::calls("calls by gcra", 100, YEAR))
+        .limit(rate("gcra that refunds").on_death(OnDeath::Refund))
+        .limit(rate("token bucket").algorithm(Algorithm::TokenBucket).burst(50))
+        .limit(rate("leaky bucket").algorithm(Algorithm::LeakyBucket))
+        .limit(rate("window by the clock").algorithm(Algorithm::FixedWindow))
+        .limit(
+            rate("window from first use")
+                .algorithm(Algorithm::FixedWindow)
+                .align(Align::FirstUse),
+        )
+        .limit(
+            Limit::rate("window of a month", 10_000, shmlimit::Window::Month)
+                .algorithm(Algorithm::FixedWindow),
+        )
+        .limit(
+            rate("sliding window")
+                .algorithm(Algorithm::SlidingWindow)
+                .entries(4),
+        )
+        .limit(
+            rate("sliding window of one")
+                .algorithm(Algorithm::SlidingWindow)
+                .entries(1),
+        )
+        .limit(rate("sliding counter").algorithm(Algorithm::SlidingWindowCounter))
+        .limit(
+            rate("two counters")
+                .algorithm(Algorithm::SlidingWindowCounter)
+                .buckets(1),
+        )
+        .limit(Limit::budget("budget", 10_000, YEAR))
+        .limit(Limit::budget(
+            "budget by the clock",
+            10_000,
+            shmlimit::Window::Month,
+        ))
+        .limit(Limit::calls("unlimited", Amount::Unlimited, YEAR))
+        .limit(Limit::concurrency("in_flight", CONCURRENCY))
+        .limit(Limit::concurrency("connections", CONCURRENCY))
+}
+
+fn sliding_windows() -> SetDeclaration {
+    (1..16).fold(
+        SetDeclaration::new(SET).limit(Limit::concurrency("in_flight", CONCURRENCY)),
+        |set, number| {
+            set.limit(
+                Limit::rate(format!("window {number}"), 10_000, YEAR)
+                    .algorithm(Algorithm::SlidingWindow)
+                    .entries(2),
+            )
+        },
+    )
+}
+
+fn acquire(victim: &Victim) {
+    let set = victim.set();
+    let request = everything(&set, 1);
+    // Neither the first hold of the table nor the first entry of a log: the second, after one that was given back.
+    drop(admitted(&set, &request));
+    std::mem::forget(admitted(&set, &request));
+    victim.begins();
+    let outcome = set.try_acquire(&request);
+    victim.ends();
+    std::mem::forget(outcome.expect("works").permit().expect("admitted"));
+}
+
+fn first_acquire(victim: &Victim) {
+    let set = victim.set();
+    let request = everything(&set, 1);
+    victim.begins();
+    let outcome = set.try_acquire(&request);
+    victim.ends();
+    std::mem::forget(outcome.expect("works").permit().expect("admitted"));
+}
+
+fn acquire_beyond_a_rate(victim: &Victim) {
+    let set = victim.set();
+    let request = everything(&set, 1);
+    std::mem::forget(admitted(
+        &set,
+        &request.clone().with("requests", 100).expect("declared"),
+    ));
+    victim.begins();
+    let outcome = set.try_acquire(&request);
+    victim.ends();
+    assert!(matches!(outcome, Ok(Outcome::Refused(_))));
+}
+
+fn acquire_beyond_concurrency(victim: &Victim) {
+    let set = victim.set();
+    let request = everything(&set, 1);
+    let last = set.limits().last().expect("several");
+    let all_of_it = request.clone().with(last, CONCURRENCY).expect("declared");
+    std::mem::forget(admitted(&set, &all_of_it));
+    victim.begins();
+    let outcome = set.try_acquire(&request);
+    victim.ends();
+    assert!(matches!(outcome, Ok(Outcome::Refused(_))));
+}
+
+fn acquire_what_a_dead_process_holds(victim: &Victim) {
+    let set = victim.set();
+    let request = everything(&set, 1)
+        .with("in_flight", CONCURRENCY)
+        .expect("declared");
+    victim.begins();
+    let outcome = set.try_acquire(&request);
+    victim.ends();
+    std::mem::forget(
+        outcome
+            .expect("works")
+            .permit()
+            .expect("the dead process's is given back"),
+    );
+}
+
+fn recover(victim: &Victim) {
+    victim.begins();
+    let report = victim.segment.recover();
+    victim.ends();
+    assert_eq!(report.expect("works").sets[0].reclaimed, 1);
+}
+
+fn settle(victim: &Victim, reserved: u64, used: u64) {
+    let set = victim.set();
+    let mut permit = admitted(&set, &everything(&set, reserved));
+    // By position, as the hot path does: names are compared by the caller, not by the operation.
+    let usage: Vec<_> = set
+        .limits()
+        .filter_map(|name| Some((set.limit_index(name)?, used)))
+        .collect();
+    victim.begins();
+    let settled = permit.settle(usage).is_ok();
+    victim.ends();
+    assert!(settled);
+    std::mem::forget(permit);
+}
+
+fn settle_with_refund(victim: &Victim) {
+    settle(victim, 20, 5);
+}
+
+fn settle_with_overdraft(victim: &Victim) {
+    settle(victim, 20, 30_000);
+}
+
+fn release(victim: &Victim) {
+    let set = victim.set();
+    let mut permit = admitted(&set, &everything(&set, 2));
+    let _ = permit.settle([("tokens", 1)]).expect("works");
+    victim.begins();
+    let released = permit.release();
+    victim.ends();
+    released.expect("works");
+}
+
+fn drop_unsettled(victim: &Victim) {
+    let set = victim.set();
+    let permit = admitted(&set, &everything(&set, 2));
+    victim.begins();
+    drop(permit);
+    victim.ends();
+}
+
+fn reset_everything(victim: &Victim) {
+    let set = victim.set();
+    std::mem::forget(admitted(&set, &everything(&set, 2)));
+    drop(admitted(&set, &everything(&set, 1)));
+    victim.begins();
+    let reset = set.reset(&[], true);
+    victim.ends();
+    reset.expect("works");
+}
+
+fn reset_one_limit(victim: &Victim) {
+    let set = victim.set();
+    std::mem::forget(admitted(&set, &everything(&set, 2)));
+    victim.begins();
+    let reset = set.reset(&["tokens"], false);
+    victim.ends();
+    reset.expect("works");
+}
+
+fn peek(victim: &Victim) {
+    let set = victim.set();
+    let request = everything(&set, 1);
+    victim.begins();
+    let verdicts = set.peek(&request).map(|verdicts| verdicts.len());
+    victim.ends();
+    verdicts.expect("works");
+}
+
+fn snapshot(victim: &Victim) {
+    victim.begins();
+    let snapshot = victim.segment.snapshot();
+    victim.ends();
+    snapshot.expect("works");
+}
+
+const fn operation(
+    name: &'static str,
+    set: fn() -> SetDeclaration,
+    transactions: usize,
+    run: fn(&Victim),
+) -> Operation {
+    Operation {
+        name,
+        set,
+        after_a_death: false,
+        killed_everywhere: false,
+        transactions,
+        run,
+    }
+}
+
+pub const OPERATIONS: &[Operation] = &[
+    Operation {
+        killed_everywhere: true,
+        ..operation("try_acquire, 1 limit", one_limit, 1, acquire)
+    },
+    operation("try_acquire, 3 limits", three_limits, 1, acquire),
+    operation("try_acquire, 3 limits, first use", three_limits, 1, first_acquire),
+    operation("try_acquire, 16 limits", sixteen_limits, 1, acquire),
+    operation(
+        "try_acquire, 16 limits, first use",
+        sixteen_limits,
+        1,
+        first_acquire,
+    ),
+    operation("try_acquire, 15 sliding windows", sliding_windows, 1, acquire),
+    operation("refused by a rate", three_limits, 1, acquire_beyond_a_rate),
+    operation(
+        "refused by concurrency",
+        three_limits,
+        3,
+        acquire_beyond_concurrency,
+    ),
+    operation(
+        "refused by the last of 16 limits",
+        sixteen_limits,
+        3,
+        acquire_beyond_concurrency,
+    ),
+    operation(
+        "settle with refund, 3 limits",
+        three_limits,
+        1,
+        settle_with_refund,
+    ),
+    operation(
+        "settle with refund, 16 limits",
+        sixteen_limits,
+        1,
+        settle_with_refund,
+    ),
+    operation(
+        "settle with overdraft, 3 limits",
+        three_limits,
+        1,
+        settle_with_overdraft,
+    ),
+    operation(
+        "settle with overdraft, 16 limits",
+        sixteen_limits,
+        1,
+        settle_with_overdraft,
+    ),
+    Operation {
+        killed_everywhere: true,
+        ..operation("release", three_limits, 1, release)
+    },
+    Operation {
+        killed_everywhere: true,
+        ..operation("drop of a permit, 1 limit", one_limit, 0, drop_unsettled)
+    },
+    operation("drop of a permit, 3 limits", three_limits, 1, drop_unsettled),
+    operation("drop of a permit, 16 limits", sixteen_limits, 1, drop_unsettled),
+    Operation {
+        after_a_death: true,
+        // Undoing what was taken before the held limit refused, taking back from the dead, the admission.
+        ..operation(
+            "try_acquire of what the dead hold",
+            three_limits,
+            3,
+            acquire_what_a_dead_process_holds,
+        )
+    },
+    Operation {
+        after_a_death: true,
+        ..operation("recover, a dead holder, 16 limits", sixteen_limits, 1, recover)
+    },
+    operation("reset of one limit", three_limits, 1, reset_one_limit),
+    operation("reset of everything, 3 limits", three_limits, 1, reset_everything),
+    operation(
+        "reset of everything, 16 limits",
+        sixteen_limits,
+        1,
+        reset_everything,
+    ),
+    operation("peek", three_limits, 0, peek),
+    operation("snapshot", three_limits, 0, snapshot),
+];
+
+/// What the survivor does next, over and over. It dies of that in its turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Recoverer {
+    pub name: &'static str,
+    /// Unless the run is thorough, it is let loose on each so-many-th crash state. All of them for the one that only
+    /// recovers; fewer for those that do more, the last of which spends its time on looking around in `/proc`.
+    pub every: usize,
+    pub run: fn(&Victim),
+}
+
+fn peek_for_ever(victim: &Victim) {
+    let set = victim.set();
+    let request = everything(&set, 0);
+    loop {
+        victim.begins();
+        let verdicts = set.peek(&request);
+        victim.ends();
+        verdicts.expect("works");
+    }
+}
+
+fn acquire_for_ever(victim: &Victim) {
+    let set = victim.set();
+    let request = everything(&set, 1);
+    loop {
+        victim.begins();
+        let outcome = set.try_acquire(&request);
+        victim.ends();
+        // What it took is gone from the segment by now, so it must not be given back.
+        std::mem::forget(outcome.expect("works"));
+    }
+}
+
+fn recover_for_ever(victim: &Victim) {
+    loop {
+        victim.begins();
+        let report = victim.segment.recover();
+        victim.ends();
+        report.expect("works");
+    }
+}
+
+pub const RECOVERERS: &[Recoverer] = &[
+    Recoverer {
+        name: "peek",
+        every: 1,
+        run: peek_for_ever,
+    },
+    Recoverer {
+        name: "try_acquire",
+        every: 2,
+        run: acquire_for_ever,
+    },
+    Recoverer {
+        name: "recover",
+        every: 16,
+        run: recover_for_ever,
+    },
+];

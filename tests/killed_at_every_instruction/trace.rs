@@ -1,0 +1,160 @@
+//! One operation, stepped from its first instruction to its last.
+
+use nix::libc;
+
+use crate::image::{Image, Layout};
+use crate::stage::Stage;
+use crate::tracee::{Stop, Tracee};
+
+/// More instructions than any operation has, so that a loop without an end is an error and not a hang.
+const MOST_INSTRUCTIONS: u64 = 50_000_000;
+
+/// What the instructions of one operation did to the segment.
+#[derive(Debug)]
+pub struct Trace {
+    pub instructions: u64,
+    /// Instructions after which the kernel would not have handed the lock on, although the lock word says that the
+    /// thread holds it.
+    pub stranded: u64,
+    pub first: Image,
+    /// After which instruction which words had which values.
+    pub changes: Vec<Change>,
+    /// What a user could see before the operation, and after each of its commits.
+    pub visible: Vec<Vec<u64>>,
+    thread: u32,
+}
+
+#[derive(Debug)]
+pub struct Change {
+    pub instruction: u64,
+    words: Vec<(usize, u64)>,
+    is_stranded: bool,
+}
+
+/// What the survivors find if the thread is killed after an instruction.
+#[derive(Debug)]
+pub struct CrashState {
+    pub image: Image,
+    /// The commits that came before.
+    pub commits: usize,
+}
+
+impl Trace {
+    /// Steps a child that stands at the beginning of an operation to the operation's end.
+    pub fn record(tracee: &mut Tracee, stage: &Stage) -> Self {
+        let layout = &stage.layout;
+        let thread = u32::try_from(tracee.pid().as_raw()).expect("positive");
+        let lock_address = tracee.address_of_mapping(stage.path()) + layout.lock_word_offset() as u64;
+        let lock_word = stage.file.lock_word(layout);
+        let first = stage.file.copy();
+        let mut last = first.clone();
+        let mut trace = Self {
+            instructions: 0,
+            stranded: 0,
+            visible: vec![layout.canonical(&first)],
+            first,
+            changes: Vec::new(),
+            thread,
+        };
+        let mut sequence = layout.journal_sequence(&last);
+        while tracee.step() == Stop::Moved {
+            trace.instructions += 1;
+            assert!(
+                trace.instructions < MOST_INSTRUCTIONS,
+                "the operation does not come to its end"
+            );
+            let is_held =
+                lock_word.load(std::sync::atomic::Ordering::Relaxed) & libc::FUTEX_TID_MASK == thread;
+            let is_stranded = is_held && !tracee.would_hand_on(lock_address);
+            trace.stranded += u64::from(is_stranded);
+            let words = stage.file.take_changes(&mut last);
+            if words.is_empty() {
+                continue;
+            }
+            trace.changes.push(Change {
+                instruction: trace.instructions,
+                words,
+                is_stranded,
+            });
+            let now = layout.journal_sequence(&last);
+            if now != sequence {
+                sequence = now;
+                trace.visible.push(layout.canonical(&last));
+            }
+        }
+        assert!(
+            !layout.is_held_by(&last, thread),
+            "the operation ended with the lock"
+        );
+        trace
+    }
+
+    /// Every distinct state that the segment went through, as the thread's death would leave it. The first is the
+    /// one before the operation.
+    pub fn crash_states<'a>(&'a self, layout: &'a Layout) -> impl Iterator<Item = CrashState> + 'a {
+        let mut image = self.first.clone();
+        let mut sequence = layout.journal_sequence(&image);
+        let mut commits = 0;
+        let before = CrashState {
+            image: image.clone(),
+            commits,
+        };
+        let others = self.changes.iter().map(move |change| {
+            for (index, value) in &change.words {
+                image[*index] = *value;
+            }
+            let now = layout.journal_sequence(&image);
+            if now != sequence {
+                sequence = now;
+                commits += 1;
+            }
+            let mut image = image.clone();
+            // A lock that the kernel would not find stays as it is, and the survivor finds it stuck.
+            if layout.is_held_by(&image, self.thread) && !change.is_stranded {
+                layout.hand_on_lock(&mut image);
+            }
+            CrashState { image, commits }
+        });
+        std::iter::once(before).chain(others)
+    }
+
+    /// The final state of the region.
+    pub fn last(&self) -> Image {
+        let mut image = self.first.clone();
+        for (index, value) in self.changes.iter().flat_map(|change| &change.words) {
+            image[*index] = *value;
+        }
+        image
+    }
+
+    /// Whether what a user sees after a recovery is what was there before the transaction in progress, or what is
+    /// there after it.
+    pub fn is_legal(&self, commits: usize, recovered: &Image, layout: &Layout) -> Result<(), String> {
+        let seen = layout.canonical(recovered);
+        let old = &self.visible[commits];
+        let new = self.visible.get(commits + 1).unwrap_or(old);
+        if seen != *old && seen != *new {
+            let count = |other: &[u64]| seen.iter().zip(other).filter(|(one, other)| one != other).count();
+            return Err(format!(
+                "{} words differ from the old state and {} from the new one",
+                count(old),
+                count(new)
+            ));
+        }
+        let last = self.last();
+        let each = layout
+            .unlocked(&self.first)
+            .into_iter()
+            .zip(layout.unlocked(&last));
+        let all_between = layout
+            .unlocked(recovered)
+            .into_iter()
+            .zip(each)
+            .all(|(found, (first, last))| found == first || found == last);
+        if all_between {
+            Ok(())
+        } else {
+            Err("a counter that moves without the lock is neither old nor new".to_owned())
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Two or more processes that share the work: each has one thread, so that it may fork, and one processor, which it
+//! shares with the child that it steps.
+
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork, pipe};
+
+use crate::report::Tally;
+
+/// Does all jobs and hands their results to `done`, by number. Panics if a worker fails, or if they take longer than
+/// `patience`.
+pub fn work(
+    jobs: usize,
+    perform: impl Fn(usize) -> Tally,
+    patience: Duration,
+    mut done: impl FnMut(usize, Tally),
+) {
+    let (queue, feeder) = pipe().expect("a pipe");
+    let (results, reporter) = pipe().expect("a pipe");
+    let numbers: Vec<u8> = (0..jobs)
+        .map(|job| u8::try_from(job).expect("few jobs"))
+        .collect();
+    // Fits the pipe, so nobody needs to read yet.
+    std::fs::File::from(feeder).write_all(&numbers).expect("room");
+    let workers: Vec<Pid> = processors()
+        .into_iter()
+        // SAFETY: this process has one thread.
+        .map(|processor| match unsafe { fork() }.expect("a worker") {
+            ForkResult::Child => {
+                let served = catch_unwind(AssertUnwindSafe(|| serve(processor, &queue, &reporter, &perform)));
+                // SAFETY: ends the process at once, without the parent's destructors.
+                unsafe { libc::_exit(if served.is_ok() { 0 } else { 101 }) }
+            }
+            ForkResult::Parent { child } => child,
+        })
+        .collect();
+    drop((queue, reporter));
+    let deadline = Instant::now() + patience;
+    let mut results = std::fs::File::from(results);
+    while let Some(result) = next_result(&mut results, deadline).unwrap_or_else(|| {
+        for worker in &workers {
+            // What they trace dies with them.
+            let _ = kill(*worker, Signal::SIGKILL);
+        }
+        panic!("the workers have not come to an end within {patience:?}");
+    }) {
+        let [job, instructions, states, torn, stuck] = result;
+        let tally = Tally {
+            instructions,
+            states,
+            torn,
+            stuck,
+        };
+        done(usize::try_from(job).expect("small"), tally);
+    }
+    for worker in workers {
+        assert_eq!(
+            waitpid(worker, None),
+            Ok(WaitStatus::Exited(worker, 0)),
+            "a worker failed"
+        );
+    }
+}
+
+/// The processors to work on.
+fn processors() -> Vec<usize> {
+    let set = sched_getaffinity(Pid::this()).expect("an affinity");
+    (0..CpuSet::count())
+        .filter(|processor| set.is_set(*processor) == Ok(true))
+        .collect()
+}
+
+fn serve(processor: usize, queue: &OwnedFd, reporter: &OwnedFd, perform: impl Fn(usize) -> Tally) {
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).expect("bound to the parent");
+    let mut own = CpuSet::new();
+    own.set(processor).expect("a processor");
+    // Stepping is twice as fast where tracer and child need not wake each other's processor.
+    sched_setaffinity(Pid::this(), &own).expect("an affinity");
+    let mut queue = std::fs::File::from(queue.try_clone().expect("a descriptor"));
+    let mut reporter = std::fs::File::from(reporter.try_clone().expect("a descriptor"));
+    let mut job = [0_u8];
+    while queue.read(&mut job).expect("a job") == 1 {
+        let tally = perform(usize::from(job[0]));
+        let words = [
+            u64::from(job[0]),
+            tally.instructions,
+            tally.states,
+            tally.torn,
+            tally.stuck,
+        ];
+        // Written in one piece, being shorter than PIPE_BUF.
+        reporter
+            .write_all(words.map(u64::to_ne_bytes).as_flattened())
+            .expect("a reader");
+    }
+}
+
+/// The next result; `Some(None)` after the last, `None` where there is none in time.
+fn next_result(results: &mut std::fs::File, deadline: Instant) -> Option<Option<[u64; 5]>> {
+    use std::os::fd::AsFd;
+    let mut bytes = [[0_u8; 8]; 5];
+    let left = deadline.saturating_duration_since(Instant::now()).as_millis();
+    let timeout = PollTimeout::try_from(i32::try_from(left).unwrap_or(i32::MAX)).expect("not negative");
+    let mut ready = [PollFd::new(results.as_fd(), PollFlags::POLLIN)];
+    if poll(&mut ready, timeout).expect("a poll") == 0 {
+        return None;
+    }
+    match results.read(bytes.as_flattened_mut()).expect("a result") {
+        0 => Some(None),
+        size => {
+            assert_eq!(size, 40, "results are written in one piece");
+            Some(Some(bytes.map(u64::from_ne_bytes)))
+        }
+    }
+}
