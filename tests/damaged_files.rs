@@ -112,6 +112,13 @@ fn a_truncated_file_names_both_sizes_wherever_it_was_cut() {
     sizes.sort_unstable();
     for size in sizes.into_iter().rev() {
         file.set_len(size).expect("shorter");
+        if size < 8 {
+            // Too little to tell what it was.
+            specimen.check(&format!("{size} bytes"), |error, _| {
+                matches!(error, Error::NotASegment { .. })
+            });
+            continue;
+        }
         let expected = if size < HEADER_BYTES { HEADER_BYTES } else { whole };
         specimen.check(&format!("{size} bytes"), |error, path| {
             is_wrong_size(error, path, expected, size)
@@ -151,14 +158,22 @@ fn a_foreign_file_is_no_segment() {
                 if named == path && *found == start && *expected == u64::from_ne_bytes(*b"SHMLIMIT"))
         });
     }
-    fs::write(&specimen.path, "short").expect("written");
-    specimen.check("a short text", |error, path| {
-        is_wrong_size(error, path, HEADER_BYTES, 5)
-    });
-    fs::write(&specimen.path, "").expect("written");
-    specimen.check("nothing", |error, path| {
-        is_wrong_size(error, path, HEADER_BYTES, 0)
-    });
+    for content in ["short", ""] {
+        fs::write(&specimen.path, content).expect("written");
+        let start = content
+            .bytes()
+            .rev()
+            .fold(0, |word, byte| (word << 8) | u64::from(byte));
+        let start = if cfg!(target_endian = "big") {
+            start.swap_bytes()
+        } else {
+            start
+        };
+        specimen.check(
+            content,
+            |error, _| matches!(error, Error::NotASegment { found, .. } if *found == start),
+        );
+    }
 }
 
 /// A creation that never came to an end shows everything but the magic number.

@@ -52,7 +52,7 @@ pub(crate) enum ProcessOpinion {
     Alive,
     /// There is no such process, or another one has taken its id.
     Dead,
-    /// The process table does not say: `/proc` is hidden or not mounted.
+    /// The process table does not say: `/proc` is hidden, not mounted, or another namespace's.
     Unknown,
 }
 
@@ -64,12 +64,18 @@ pub(crate) fn process_opinion(pid: u64, start_time: u64) -> ProcessOpinion {
     if id <= 0 {
         return ProcessOpinion::Dead;
     }
-    match process_status(id) {
-        Some(status) if status.start_time != start_time => ProcessOpinion::Dead,
+    let status = if shows_own_namespace() {
+        process_status(&id.to_string())
+    } else {
+        None
+    };
+    match status {
+        // A process that could not tell when it started may be this one.
+        Some(status) if start_time != 0 && status.start_time != start_time => ProcessOpinion::Dead,
         // The first thread of a process may end before the others, and shows as a zombie then.
         Some(status) if status.is_zombie && status.threads <= 1 => ProcessOpinion::Dead,
-        Some(_) => ProcessOpinion::Alive,
-        None => match kill(Pid::from_raw(id), None) {
+        Some(_) if start_time != 0 => ProcessOpinion::Alive,
+        _ => match kill(Pid::from_raw(id), None) {
             Err(Errno::ESRCH) => ProcessOpinion::Dead,
             _ => ProcessOpinion::Unknown,
         },
@@ -78,7 +84,12 @@ pub(crate) fn process_opinion(pid: u64, start_time: u64) -> ProcessOpinion {
 
 /// When this process started, in clock ticks since boot; zero where `/proc` does not say.
 pub(crate) fn own_start_time() -> u64 {
-    process_status(nix::unistd::getpid().as_raw()).map_or(0, |status| status.start_time)
+    process_status("self").map_or(0, |status| status.start_time)
+}
+
+/// Whether the numbers in `/proc` are those of this process's namespace.
+fn shows_own_namespace() -> bool {
+    fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == std::process::id().to_string().as_str())
 }
 
 /// The name of this process, as the kernel has it.
@@ -88,6 +99,9 @@ pub(crate) fn own_name() -> String {
 
 /// The process that a thread belongs to.
 pub(crate) fn process_of_thread(thread: u32) -> Option<u32> {
+    if !shows_own_namespace() {
+        return None;
+    }
     let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     status
         .lines()
@@ -100,8 +114,9 @@ struct ProcessStatus {
     start_time: u64,
 }
 
-fn process_status(pid: i32) -> Option<ProcessStatus> {
-    let bytes = fs::read(format!("/proc/{pid}/stat")).ok()?;
+/// `process` is a number, or `self`.
+fn process_status(process: &str) -> Option<ProcessStatus> {
+    let bytes = fs::read(format!("/proc/{process}/stat")).ok()?;
     // The second field is the name in parentheses, which may itself hold spaces and parentheses.
     let after_name = bytes.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(bytes.get(after_name + 1..)?).ok()?;
@@ -152,12 +167,17 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_said_of_a_process_that_did_not_know_when_it_started() {
+        let pid = u64::from(std::process::id());
+        assert_eq!(process_opinion(pid, 0), ProcessOpinion::Unknown);
+    }
+
+    #[test]
     fn a_zombie_is_dead() {
         let mut child = std::process::Command::new("true").spawn().expect("a child");
-        let pid = i32::try_from(child.id()).expect("a pid");
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
         let started = loop {
-            match process_status(pid) {
+            match process_status(&child.id().to_string()) {
                 Some(status) if status.is_zombie => break status.start_time,
                 _ => assert!(std::time::Instant::now() < deadline, "the child never ended"),
             }

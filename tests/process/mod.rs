@@ -86,7 +86,8 @@ impl Child {
             },
             ForkResult::Child => {
                 set_pdeathsig(Signal::SIGKILL).expect("a death signal");
-                let code = if getppid() != parent {
+                // A parent outside of this process's namespace has no number here.
+                let code = if ![parent, Pid::from_raw(0)].contains(&getppid()) {
                     1
                 } else if catch_unwind(AssertUnwindSafe(body)).is_ok() {
                     0
