@@ -83,6 +83,7 @@ pub struct Segment {
 pub struct OpenOptions {
     lock_timeout: Duration,
     trust_any_owner: bool,
+    reclaim: bool,
 }
 
 impl Default for OpenOptions {
@@ -90,6 +91,7 @@ impl Default for OpenOptions {
         Self {
             lock_timeout: LOCK_PATIENCE,
             trust_any_owner: false,
+            reclaim: true,
         }
     }
 }
@@ -111,6 +113,13 @@ impl OpenOptions {
     /// write. Whoever can write the file can bring every process that uses it down.
     pub fn trust_any_owner(mut self, trust: bool) -> Self {
         self.trust_any_owner = trust;
+        self
+    }
+
+    /// Whether to give back at once what dead processes hold; yes unless set. Otherwise it is given back when somebody
+    /// needs it, or by [`Segment::recover`], which then can say what there was.
+    pub fn reclaim(mut self, reclaim: bool) -> Self {
+        self.reclaim = reclaim;
         self
     }
 
@@ -184,9 +193,14 @@ impl OpenOptions {
     }
 
     fn open_absolute(&self, path: &Path) -> Result<Segment, Error> {
-        let attached = attach(path, self.trust_any_owner)?;
-        let (declaration, plans) = compile_definitions(&attached.verified, path)?;
+        let (attached, (declaration, plans)) = attach(path, self.trust_any_owner, |verified| {
+            compile_definitions(verified, path)
+        })?;
         let engine = SegmentEngine::new(path, attached, plans, self.lock_timeout)?;
+        for set in engine.sets().iter().filter(|_| self.reclaim) {
+            // A set that cannot be locked now says so when it is used.
+            let _ = engine.reclaim(set);
+        }
         Ok(Segment {
             shared: Arc::new(SharedSegment {
                 engine,
@@ -296,15 +310,20 @@ impl Segment {
         let engine = &self.shared.engine;
         let mut sets = Vec::new();
         for set in engine.sets() {
+            let mut locked = false;
             let (repairs, reclaimed, problem) = match engine.repair(set).map_err(Error::from) {
                 Ok((repairs, reclaimed)) => (repairs, reclaimed, None),
                 Err(error @ Error::Retired { .. }) => return Err(error),
-                Err(error) => (None, 0, Some(error.to_string())),
+                Err(error) => {
+                    locked = matches!(error, Error::LockStuck { .. });
+                    (None, 0, Some(error.to_string()))
+                }
             };
             sets.push(SetRecovery {
                 set: set.plan.name.clone(),
                 repairs,
                 reclaimed,
+                locked,
                 problem,
             });
         }
@@ -342,6 +361,8 @@ pub struct SetRecovery {
     pub repairs: Option<Repairs>,
     /// Holds that were given back for dead processes.
     pub reclaimed: u64,
+    /// A live process holds the set's lock and does not let go of it.
+    pub locked: bool,
     /// Why the set could not be recovered.
     pub problem: Option<String>,
 }

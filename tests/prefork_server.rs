@@ -163,7 +163,7 @@ fn the_demonstration_kills_a_worker_and_every_limit_holds() {
         "{killed}"
     );
     assert!(!server.segment.exists());
-    assert_eq!(server.processes(), [PathBuf::new(); 0]);
+    assert_eq!(server.processes(), Vec::<PathBuf>::new());
 }
 
 const TWO_A_MINUTE: &str = r#"
@@ -238,7 +238,7 @@ fn serves_until_sigterm_and_tells_clients_how_the_limits_stand() {
     server.signal(Signal::SIGTERM);
     assert!(server.wait().success());
     assert!(!server.segment.exists());
-    assert_eq!(server.processes(), [PathBuf::new(); 0]);
+    assert_eq!(server.processes(), Vec::<PathBuf>::new());
 }
 
 #[test]

@@ -92,9 +92,8 @@ pub fn run(
     let started = Instant::now();
     let mut killed = None;
     let tally = loop {
-        match wait_for_signal(signals, LOOK_EVERY)? {
-            Some(Signal::SIGINT | Signal::SIGTERM) => return Ok(None),
-            Some(_) | None => {}
+        if let Some(Signal::SIGINT | Signal::SIGTERM) = wait_for_signal(signals, LOOK_EVERY)? {
+            return Ok(None);
         }
         if let Some(tally) = client.finished()? {
             break tally;

@@ -124,12 +124,13 @@ fn serve(
         println!("Serving on http://{server}/ with workers {pids:?}; Ctrl-C ends.");
         println!("  {}", table::in_words(rules));
         println!("  segment {}", segment.path().display());
-        println!("Try: curl -i http://{server}/");
+        println!("Try: curl -i http://{server}/   or kill -9 a worker");
     }
     loop {
-        match crew::wait_for_signal(signals, Duration::from_secs(1))? {
-            Some(Signal::SIGINT | Signal::SIGTERM) => break,
-            Some(_) | None => {}
+        if let Some(Signal::SIGINT | Signal::SIGTERM) =
+            crew::wait_for_signal(signals, Duration::from_secs(1))?
+        {
+            break;
         }
         for Replaced { old, new, status } in crew.replace_ended()? {
             eprintln!(
@@ -147,7 +148,7 @@ struct SegmentFile(Segment);
 impl Drop for SegmentFile {
     fn drop(&mut self) {
         // Retired first, so that whoever has opened it beside the workers hears of it.
-        let _ = self.0.retire();
+        self.0.retire();
         let _ = fs::remove_file(self.0.path());
     }
 }

@@ -121,8 +121,12 @@ fn not_regular(path: &Path) -> Error {
 }
 
 /// Attaches to a segment: checks the file, starts it cold if it comes from another boot or is a copy, and joins its
-/// participants.
-pub(crate) fn attach(path: &Path, trust_any_owner: bool) -> Result<Attached, Error> {
+/// participants. Nothing is changed before `understand` has made sense of what the file defines.
+pub(crate) fn attach<T>(
+    path: &Path,
+    trust_any_owner: bool,
+    understand: impl FnOnce(&Verified) -> Result<T, Error>,
+) -> Result<(Attached, T), Error> {
     let file = open_for_writing(path)?;
     let size = check_file(&file, path, trust_any_owner)?;
     // The header is read through a mapping of its own, so that nothing of a foreign file is touched before it is
@@ -135,6 +139,7 @@ pub(crate) fn attach(path: &Path, trust_any_owner: bool) -> Result<Attached, Err
         .map_err(|errno| allocation_error(path, size, errno))?;
     let region = Region::writable(&file, size as usize).map_err(|source| io_error("map", path, source))?;
     let verified = verify(Arc::new(region), path)?;
+    let understood = understand(&verified)?;
     let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
     let table = verified.participants();
     let lock = AttachLock::take(&file, path)?;
@@ -153,11 +158,12 @@ pub(crate) fn attach(path: &Path, trust_any_owner: bool) -> Result<Attached, Err
     })?;
     let membership = Membership::join(own_file, path.to_owned(), table)?;
     drop(lock);
-    Ok(Attached {
+    let attached = Attached {
         verified,
         membership,
         clock_offset,
-    })
+    };
+    Ok((attached, understood))
 }
 
 /// A segment opened for looking only: mapped without write permission, nothing joined, nothing locked.

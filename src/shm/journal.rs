@@ -105,7 +105,9 @@ impl<'a> Journal<'a> {
         let sequence = self.word.load(Ordering::Relaxed) & !COUNT_MASK;
         // The scope must be in place before the marker says that it counts.
         compiler_fence(Ordering::SeqCst);
-        self.word.store(sequence | RESET_MARKER, Ordering::Release);
+        if !cfg!(shmlimit_without_journal) {
+            self.word.store(sequence | RESET_MARKER, Ordering::Release);
+        }
         fence(Ordering::Release);
     }
 
@@ -115,6 +117,9 @@ impl<'a> Journal<'a> {
         let sequence = self.word.load(Ordering::Relaxed) & !COUNT_MASK;
         self.word
             .store(sequence.wrapping_add(1 << COUNT_BITS), Ordering::Release);
+        // The release holds back what came before, not what comes after: the entries of the next operation must not
+        // be written over those of this one while they still count.
+        compiler_fence(Ordering::SeqCst);
     }
 
     /// The sequence number, for a reader without the lock; `None` while an operation is in progress.

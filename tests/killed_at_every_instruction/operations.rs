@@ -13,6 +13,9 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 pub const SET: &str = "set";
 
+/// The capacity of every concurrency limit.
+const CONCURRENCY: u64 = 3;
+
 /// One operation, and the stage it is performed on.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
@@ -20,7 +23,9 @@ pub struct Operation {
     pub set: fn() -> SetDeclaration,
     /// Whether another process dies before it, holding one of everything.
     pub after_a_death: bool,
-    /// How many times it commits: an operation that takes back what a dead process held does that in steps.
+    /// How many times its journal comes to an end: an operation that takes back what a dead process held does that in
+    /// steps, and one that took some limits before another refused undoes them, and does so
+    /// twice where it looks for dead holders in between.
     pub transactions: usize,
     /// Whether it is killed for real at each of its instructions, and not only where the segment changes and at
     /// intervals.
@@ -91,7 +96,7 @@ fn three_limits() -> SetDeclaration {
                 .algorithm(Algorithm::TokenBucket)
                 .on_death(OnDeath::Refund),
         )
-        .limit(Limit::concurrency("in_flight", 3))
+        .limit(Limit::concurrency("in_flight", CONCURRENCY))
 }
 
 fn sixteen_limits() -> SetDeclaration {
@@ -135,13 +140,13 @@ fn sixteen_limits() -> SetDeclaration {
             shmlimit::Window::Month,
         ))
         .limit(Limit::calls("unlimited", Amount::Unlimited, YEAR))
-        .limit(Limit::concurrency("in_flight", 3))
-        .limit(Limit::concurrency("connections", 4))
+        .limit(Limit::concurrency("in_flight", CONCURRENCY))
+        .limit(Limit::concurrency("connections", CONCURRENCY))
 }
 
 fn sliding_windows() -> SetDeclaration {
     (1..16).fold(
-        SetDeclaration::new(SET).limit(Limit::concurrency("in_flight", 3)),
+        SetDeclaration::new(SET).limit(Limit::concurrency("in_flight", CONCURRENCY)),
         |set, number| {
             set.limit(
                 Limit::rate(format!("window {number}"), 10_000, YEAR)
@@ -189,12 +194,9 @@ fn acquire_beyond_a_rate(victim: &Victim) {
 fn acquire_beyond_concurrency(victim: &Victim) {
     let set = victim.set();
     let request = everything(&set, 1);
-    std::mem::forget(admitted(
-        &set,
-        &request.clone().with("in_flight", 3).expect("declared"),
-    ));
-    // The first refusal looks for dead holders; the next one, a moment later, does not.
-    assert!(!set.try_acquire(&request).expect("works").is_admitted());
+    let last = set.limits().last().expect("several");
+    let all_of_it = request.clone().with(last, CONCURRENCY).expect("declared");
+    std::mem::forget(admitted(&set, &all_of_it));
     victim.begins();
     let outcome = set.try_acquire(&request);
     victim.ends();
@@ -203,7 +205,9 @@ fn acquire_beyond_concurrency(victim: &Victim) {
 
 fn acquire_what_a_dead_process_holds(victim: &Victim) {
     let set = victim.set();
-    let request = everything(&set, 1).with("in_flight", 3).expect("declared");
+    let request = everything(&set, 1)
+        .with("in_flight", CONCURRENCY)
+        .expect("declared");
     victim.begins();
     let outcome = set.try_acquire(&request);
     victim.ends();
@@ -277,7 +281,7 @@ fn reset_one_limit(victim: &Victim) {
     let set = victim.set();
     std::mem::forget(admitted(&set, &everything(&set, 2)));
     victim.begins();
-    let reset = set.reset(&["requests"], false);
+    let reset = set.reset(&["tokens"], false);
     victim.ends();
     reset.expect("works");
 }
@@ -333,7 +337,13 @@ pub const OPERATIONS: &[Operation] = &[
     operation(
         "refused by concurrency",
         three_limits,
-        1,
+        3,
+        acquire_beyond_concurrency,
+    ),
+    operation(
+        "refused by the last of 16 limits",
+        sixteen_limits,
+        3,
         acquire_beyond_concurrency,
     ),
     operation(
@@ -372,7 +382,7 @@ pub const OPERATIONS: &[Operation] = &[
     operation("drop of a permit, 16 limits", sixteen_limits, 1, drop_unsettled),
     Operation {
         after_a_death: true,
-        // The refusal that finds the limit held, the taking back, the admission.
+        // Undoing what was taken before the held limit refused, taking back from the dead, the admission.
         ..operation(
             "try_acquire of what the dead hold",
             three_limits,

@@ -97,15 +97,15 @@ impl RawSegment {
     }
 
     /// Writes another text of the same length over the first set's definition, and its checksum.
-    pub fn set_definition(&self, text: &str) {
+    pub fn set_definition(&self, text: &[u8]) {
         assert_eq!(
             text.len(),
             self.definition().len(),
             "a definition cannot change its length"
         );
-        self.set_bytes(self.word(self.entry_word(EXTENT_OFFSET)), text.as_bytes());
+        self.set_bytes(self.word(self.entry_word(EXTENT_OFFSET)), text);
         let length = hash(SEED, text.len() as u64);
-        let sum = text.bytes().fold(length, |sum, byte| hash(sum, u64::from(byte)));
+        let sum = text.iter().fold(length, |sum, byte| hash(sum, u64::from(*byte)));
         self.set_word(self.entry_word(DEFINITION_CHECKSUM), sum);
     }
 

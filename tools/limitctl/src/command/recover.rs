@@ -49,9 +49,12 @@ impl Recover {
             return Ok(if found { ExitCode::Problem } else { ExitCode::Done });
         }
         let recovery = self.recover()?;
+        let locked = recovery.report.sets.iter().any(|set| set.locked);
         let problem = recovery.report.sets.iter().any(is_still_broken);
         self.print(&recovery, Recovery::text)?;
-        Ok(if problem {
+        Ok(if locked {
+            ExitCode::Unavailable
+        } else if problem {
             ExitCode::Problem
         } else {
             ExitCode::Done
@@ -60,7 +63,7 @@ impl Recover {
 
     fn recover(&self) -> Result<Recovery, Failure> {
         let cold_starts_before = SegmentReader::open(&self.path)?.snapshot()?.cold_starts;
-        let segment = self.access.options().open(&self.path)?;
+        let segment = self.access.options().reclaim(false).open(&self.path)?;
         let started_cold = segment.snapshot()?.cold_starts != cold_starts_before;
         Ok(Recovery {
             path: as_text(&self.path),

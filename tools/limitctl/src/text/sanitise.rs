@@ -22,7 +22,7 @@ pub fn line(text: &str) -> String {
     shown
 }
 
-/// As [`line`] for each line of a message that may have several.
+/// As [`line()`] for each line of a message that may have several.
 pub fn lines(text: &str) -> String {
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }

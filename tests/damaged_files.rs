@@ -1,0 +1,374 @@
+//! Files that are no usable segment: an exact error each, and not one byte changed.
+
+mod raw_segment;
+
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use raw_segment::{
+    BYTE_ORDER, C_LIBRARY, CHECKSUM, CLOCK_ID, COMPATIBLE_FEATURES, CREATED_UTC, DEFINITION_CHECKSUM,
+    DEFINITION_SIZE, DIRECTORY_OFFSET, EXTENT_OFFSET, EXTENT_SIZE, FINGERPRINT, FORMAT, HASH_KEY,
+    HEADER_SIZE, HELD_AMOUNTS, HOLDS, INCOMPATIBLE_FEATURES, LIMITS, LOCK_KIND, MAGIC, PARTICIPANTS,
+    PARTICIPANTS_OFFSET, RawSegment, SETS, STATE_WORDS, TOTAL_SIZE, WORD_SIZE,
+};
+use shmlimit::{Declaration, Error, Limit, Segment, SegmentReader, SetDeclaration};
+
+const HEADER_BYTES: u64 = 4096;
+
+fn declaration() -> Declaration {
+    Declaration::new().participants(4).set(
+        SetDeclaration::new("api")
+            .limit(Limit::calls("calls", 10, Duration::from_secs(3600)))
+            .limit(Limit::concurrency("slots", 3)),
+    )
+}
+
+/// A segment that nobody is attached to, in a folder of its own.
+struct Specimen {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Specimen {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("limits");
+        drop(Segment::create(&path, &declaration()).expect("a segment"));
+        Self {
+            _folder: folder,
+            path,
+        }
+    }
+
+    fn raw(&self) -> RawSegment {
+        RawSegment::open(&self.path)
+    }
+
+    fn size(&self) -> u64 {
+        fs::metadata(&self.path).expect("a file").len()
+    }
+
+    /// Every way to open the file, and a copy of it, answers an error that `is_right` accepts, and changes nothing.
+    fn check(&self, case: &str, is_right: impl Fn(&Error, &Path) -> bool) {
+        let copy = self.path.with_extension("copy");
+        fs::copy(&self.path, &copy).expect("a copy");
+        for path in [&self.path, &copy] {
+            let before = fs::read(path).expect("bytes");
+            let attempts = [
+                ("open", Segment::open(path).map(drop)),
+                (
+                    "open_or_create",
+                    Segment::open_or_create(path, &declaration()).map(drop),
+                ),
+                ("read", SegmentReader::open(path).map(drop)),
+            ];
+            for (verb, attempt) in attempts {
+                let error = attempt.expect_err(case);
+                assert!(is_right(&error, path), "{case}: {verb} answered {error:?}");
+                assert!(
+                    error.to_string().contains(&path.display().to_string()),
+                    "{case}: {error}"
+                );
+            }
+            assert!(
+                matches!(
+                    Segment::create(path, &declaration()),
+                    Err(Error::AlreadyExists { .. })
+                ),
+                "{case}: replaced by create"
+            );
+            assert!(
+                fs::read(path).expect("bytes") == before,
+                "{case}: the file was changed"
+            );
+        }
+        fs::remove_file(copy).expect("the copy");
+    }
+
+    fn check_damaged(&self, case: &str, what: &str) {
+        self.check(case, |error, path| {
+            matches!(error, Error::Damaged { path: named, what: found }
+                if named == path && found.contains(what))
+        });
+    }
+}
+
+fn is_wrong_size(error: &Error, path: &Path, wanted: u64, size: u64) -> bool {
+    matches!(error, Error::WrongSize { path: named, expected, found }
+        if named == path && *expected == wanted && *found == size)
+}
+
+#[test]
+fn a_truncated_file_names_both_sizes_wherever_it_was_cut() {
+    let specimen = Specimen::new();
+    let whole = specimen.size();
+    let file = OpenOptions::new()
+        .write(true)
+        .open(&specimen.path)
+        .expect("a file");
+    let mut sizes: Vec<u64> = (0..whole).step_by(64).collect();
+    sizes.extend([1, 7, 8, 511, HEADER_BYTES - 1, HEADER_BYTES + 1, whole - 1]);
+    sizes.sort_unstable();
+    for size in sizes.into_iter().rev() {
+        file.set_len(size).expect("shorter");
+        let expected = if size < HEADER_BYTES { HEADER_BYTES } else { whole };
+        specimen.check(&format!("{size} bytes"), |error, path| {
+            is_wrong_size(error, path, expected, size)
+        });
+    }
+}
+
+#[test]
+fn a_file_that_is_too_long_names_both_sizes() {
+    let specimen = Specimen::new();
+    let whole = specimen.size();
+    for size in [whole + 1, whole + 64, 10 * whole] {
+        let file = OpenOptions::new()
+            .write(true)
+            .open(&specimen.path)
+            .expect("a file");
+        file.set_len(size).expect("longer");
+        specimen.check(&format!("{size} bytes"), |error, path| {
+            is_wrong_size(error, path, whole, size)
+        });
+    }
+}
+
+#[test]
+fn a_foreign_file_is_no_segment() {
+    let specimen = Specimen::new();
+    let text = "these are a few lines of somebody else's\n".repeat(200);
+    for (case, content) in [
+        ("text", text.as_bytes()),
+        ("zeros", &[0; 8192]),
+        ("ones", &[255; 8192]),
+    ] {
+        fs::write(&specimen.path, content).expect("written");
+        let start = u64::from_ne_bytes(*content.first_chunk().expect("eight bytes"));
+        specimen.check(case, |error, path| {
+            matches!(error, Error::NotASegment { path: named, found, expected }
+                if named == path && *found == start && *expected == u64::from_ne_bytes(*b"SHMLIMIT"))
+        });
+    }
+    fs::write(&specimen.path, "short").expect("written");
+    specimen.check("a short text", |error, path| {
+        is_wrong_size(error, path, HEADER_BYTES, 5)
+    });
+    fs::write(&specimen.path, "").expect("written");
+    specimen.check("nothing", |error, path| {
+        is_wrong_size(error, path, HEADER_BYTES, 0)
+    });
+}
+
+/// A creation that never came to an end shows everything but the magic number.
+#[test]
+fn a_file_without_its_magic_number_is_no_segment() {
+    let specimen = Specimen::new();
+    specimen.raw().set_word(MAGIC, 0);
+    specimen.check("no magic number", |error, _| {
+        matches!(error, Error::NotASegment { found: 0, .. })
+    });
+}
+
+#[test]
+fn another_build_is_told_what_differs() {
+    for (word, name) in [
+        (FORMAT, "format number"),
+        (FINGERPRINT, "layout"),
+        (BYTE_ORDER, "byte order"),
+        (WORD_SIZE, "word size"),
+        (C_LIBRARY, "C library"),
+        (LOCK_KIND, "lock kind"),
+        (CLOCK_ID, "clock"),
+        (HEADER_SIZE, "header size"),
+    ] {
+        for change in [1, 0xffff_0000_0000_0000] {
+            let specimen = Specimen::new();
+            let raw = specimen.raw();
+            let ours = raw.word(word);
+            raw.set_word(word, ours ^ change);
+            // Another build's header is sound in itself.
+            raw.seal_header();
+            specimen.check(name, |error, path| {
+                matches!(error, Error::Incompatible { path: named, what, found, expected }
+                    if named == path && *what == name && *found == ours ^ change && *expected == ours)
+            });
+        }
+    }
+}
+
+#[test]
+fn a_file_of_the_other_byte_order_is_told_from_damage() {
+    let specimen = Specimen::new();
+    let raw = specimen.raw();
+    for position in 1..HEADER_BYTES / 8 {
+        raw.set_word(position, raw.word(position).swap_bytes());
+    }
+    specimen.check("swapped", |error, _| {
+        matches!(
+            error,
+            Error::Incompatible {
+                what: "byte order",
+                ..
+            }
+        )
+    });
+}
+
+#[test]
+fn an_unknown_incompatible_feature_is_refused_and_a_compatible_one_ignored() {
+    let specimen = Specimen::new();
+    let raw = specimen.raw();
+    raw.set_word(COMPATIBLE_FEATURES, 1 << 40);
+    raw.seal_header();
+    drop(Segment::open(&specimen.path).expect("a feature that may be ignored"));
+    raw.set_word(INCOMPATIBLE_FEATURES, 1 << 40);
+    raw.seal_header();
+    specimen.check("an unknown feature", |error, _| {
+        matches!(error, Error::Incompatible { what, found, expected: 0, .. }
+            if what.contains("features") && *found == 1 << 40)
+    });
+}
+
+#[test]
+fn a_changed_header_does_not_match_its_checksum() {
+    for word in [
+        COMPATIBLE_FEATURES,
+        CREATED_UTC,
+        HASH_KEY,
+        HASH_KEY + 1,
+        PARTICIPANTS,
+        PARTICIPANTS_OFFSET,
+        SETS,
+        DIRECTORY_OFFSET,
+        CHECKSUM,
+    ] {
+        let specimen = Specimen::new();
+        let raw = specimen.raw();
+        raw.set_word(word, raw.word(word) ^ 0x10);
+        specimen.check_damaged(&format!("word {word}"), "the header's checksum does not match");
+    }
+    let specimen = Specimen::new();
+    let raw = specimen.raw();
+    let (size, claimed) = (specimen.size(), raw.word(TOTAL_SIZE) + 64);
+    raw.set_word(TOTAL_SIZE, claimed);
+    specimen.check("total size", |error, path| {
+        is_wrong_size(error, path, claimed, size)
+    });
+}
+
+/// As a faulty writer would leave it, with checksums that match.
+#[test]
+fn a_sealed_header_that_contradicts_itself_is_damaged() {
+    for (word, values) in [
+        (PARTICIPANTS, [0, 3, 5, 4097, u64::MAX]),
+        (SETS, [0, 2, 1025, 1 << 60, u64::MAX]),
+        (PARTICIPANTS_OFFSET, [0, 64, 4095, 8192, u64::MAX]),
+        (DIRECTORY_OFFSET, [0, 4, 4096, 1 << 40, u64::MAX]),
+    ] {
+        for value in values {
+            let specimen = Specimen::new();
+            let raw = specimen.raw();
+            raw.set_word(word, value);
+            raw.seal_header();
+            specimen.check_damaged(&format!("word {word} is {value}"), "");
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_contradicts_the_file_is_damaged() {
+    for word in [
+        EXTENT_OFFSET,
+        EXTENT_SIZE,
+        DEFINITION_SIZE,
+        DEFINITION_CHECKSUM,
+        LIMITS,
+        STATE_WORDS,
+        HOLDS,
+        HELD_AMOUNTS,
+    ] {
+        let unchanged = Specimen::new();
+        let ours = unchanged.raw().word(unchanged.raw().entry_word(word));
+        for value in [0, ours ^ 1, ours + 64, ours << 32, 1 << 62, u64::MAX] {
+            if value == ours {
+                continue;
+            }
+            let specimen = Specimen::new();
+            let raw = specimen.raw();
+            raw.set_word(raw.entry_word(word), value);
+            specimen.check_damaged(&format!("entry word {word} is {value}"), "");
+        }
+    }
+}
+
+#[test]
+fn a_changed_definition_does_not_match_its_checksum() {
+    let specimen = Specimen::new();
+    let raw = specimen.raw();
+    let offset = raw.word(raw.entry_word(EXTENT_OFFSET));
+    raw.set_bytes(offset + 20, b"\0");
+    specimen.check_damaged("a changed letter", "the checksum of a set's definition");
+}
+
+/// As a faulty writer would leave it, with a checksum that matches.
+#[test]
+fn a_sealed_definition_that_means_nothing_or_something_else_is_damaged() {
+    type Change = fn(&str) -> String;
+    let changes: [(&str, Change, &str); 6] = [
+        ("not TOML", |text| text.replacen('=', "?", 1), "cannot be read"),
+        (
+            "an unknown field",
+            |text| text.replacen("kind", "kine", 1),
+            "cannot be read",
+        ),
+        (
+            "a capacity of zero",
+            |text| text.replacen("capacity = 10", "capacity = 00", 1),
+            "cannot be read",
+        ),
+        (
+            "no set at all",
+            |text| format!("#{}", "#".repeat(text.len() - 1)),
+            "",
+        ),
+        (
+            "more holds than the directory has",
+            |text| text.replacen("holds = 3", "holds = 4", 1),
+            "does not fit its definition",
+        ),
+        (
+            "another kind",
+            |text| text.replacen("\"gcra\"", "\"gcrb\"", 1),
+            "cannot be read",
+        ),
+    ];
+    for (case, change, what) in changes {
+        let specimen = Specimen::new();
+        let raw = specimen.raw();
+        let changed = change(&raw.definition());
+        assert_ne!(changed, raw.definition(), "{case}: nothing to change");
+        raw.set_definition(changed.as_bytes());
+        specimen.check_damaged(case, what);
+    }
+    let specimen = Specimen::new();
+    let raw = specimen.raw();
+    let two_letters = raw.definition().replacen("api", "a\u{e9}", 1);
+    raw.set_definition(two_letters.as_bytes());
+    let segment = Segment::open(&specimen.path).expect("another name is as good");
+    assert_eq!(
+        segment.set("api").map(drop).expect_err("renamed").to_string(),
+        "there is no set `api`; the segment has a\u{e9}"
+    );
+}
+
+#[test]
+fn a_definition_that_is_not_text_is_damaged() {
+    let specimen = Specimen::new();
+    let raw = specimen.raw();
+    let mut bytes = raw.definition().into_bytes();
+    bytes[0] = 0xa9;
+    raw.set_definition(&bytes);
+    specimen.check_damaged("half a letter", "not UTF-8");
+}
