@@ -8,6 +8,8 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+use nix::sys::wait::WaitStatus;
 use nix::unistd::pause;
 use process::{Child, Dice, PATIENCE, SharedWords, die, eventually, in_own_process};
 use raw_segment::{CREATED_UTC, RawSegment};
@@ -233,14 +235,14 @@ fn a_file_moved_within_its_file_system_stays_what_it_is() {
 #[test]
 fn a_process_killed_while_it_starts_a_segment_cold_leaves_it_to_the_next() {
     let test = "a_process_killed_while_it_starts_a_segment_cold_leaves_it_to_the_next";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, 5 * PATIENCE, |folder| {
         let path = folder.join("limits");
         let segment = create(&path);
         assert_eq!(use_up(&segment), 10);
         drop(segment);
         let mut dice = Dice(7);
         let raw = RawSegment::open(&path);
-        for round in 0..100 {
+        for round in 0..50 {
             raw.set_another_boot();
             let fuse = Duration::from_micros(dice.below(3000));
             let mut child = Child::fork(|| {
@@ -255,7 +257,11 @@ fn a_process_killed_while_it_starts_a_segment_cold_leaves_it_to_the_next() {
                     raw.set_another_boot();
                 }
             });
-            child.wait();
+            let status = child.wait();
+            assert!(
+                matches!(status, WaitStatus::Signaled(_, Signal::SIGKILL, _)),
+                "round {round}: the child failed before it was killed"
+            );
             let segment = Segment::open(&path).unwrap_or_else(|error| panic!("round {round}: {error}"));
             assert_eq!(use_up(&segment), 0, "round {round}");
             eventually("the slots are free", || can_take_slots(&segment, SLOTS));

@@ -14,6 +14,10 @@ use shmlimit::{Declaration, Error, Limit, Segment, SetDeclaration};
 const PROCESSES: usize = 32;
 const ROUNDS: usize = 8;
 const CAPACITY: u64 = 40;
+
+/// Creators to kill.
+const ATTEMPTS: usize = 200;
+
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn declaration() -> Declaration {
@@ -61,7 +65,7 @@ fn names_in(folder: &Path) -> Vec<String> {
 #[test]
 fn all_of_32_processes_open_the_one_segment_that_one_of_them_creates() {
     let test = "all_of_32_processes_open_the_one_segment_that_one_of_them_creates";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 5 * PATIENCE, |folder| {
         for round in 0..ROUNDS {
             let path = folder.join(format!("limits-{round}"));
             let words = SharedWords::new(1 + PROCESSES);
@@ -93,7 +97,7 @@ fn all_of_32_processes_open_the_one_segment_that_one_of_them_creates() {
 #[test]
 fn exactly_one_of_32_processes_creates_and_the_others_are_told() {
     let test = "exactly_one_of_32_processes_creates_and_the_others_are_told";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 5 * PATIENCE, |folder| {
         for round in 0..ROUNDS {
             let path = folder.join(format!("limits-{round}"));
             let words = SharedWords::new(1);
@@ -158,7 +162,7 @@ fn processes_that_declare_something_else_are_told_each_difference() {
 #[test]
 fn what_killed_creators_leave_is_gone_after_the_next_creation() {
     let test = "what_killed_creators_leave_is_gone_after_the_next_creation";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 5 * PATIENCE, |folder| {
         let path = folder.join("limits");
         // Another segment's name must not lead to a segment's constructions.
         let neighbour = folder.join("limits.2");
@@ -166,7 +170,7 @@ fn what_killed_creators_leave_is_gone_after_the_next_creation() {
         let words = SharedWords::new(1);
         let mut dice = Dice(u64::from(std::process::id()));
         let mut abandoned = 0;
-        for _ in 0..300 {
+        for _ in 0..ATTEMPTS {
             let before = words[0].load(Ordering::SeqCst);
             let child = Child::fork(|| {
                 loop {
@@ -190,7 +194,7 @@ fn what_killed_creators_leave_is_gone_after_the_next_creation() {
             fs::remove_file(&path).expect("removed");
             assert_eq!(names_in(folder), ["limits.2"], "something was left behind");
         }
-        println!("{abandoned} of 300 creators left a file under construction");
+        println!("{abandoned} of {ATTEMPTS} creators left a file under construction");
         assert!(abandoned > 0, "none was killed while it created");
     });
 }
@@ -199,7 +203,7 @@ fn what_killed_creators_leave_is_gone_after_the_next_creation() {
 #[test]
 fn whoever_opens_while_others_create_and_remove_sees_a_whole_segment_or_none() {
     let test = "whoever_opens_while_others_create_and_remove_sees_a_whole_segment_or_none";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, 2 * PATIENCE, |folder| {
         let path = folder.join("limits");
         let _creators: Vec<Child> = (0..3)
             .map(|_| {

@@ -71,7 +71,7 @@ fn check_inert(segment: &Segment, inherited: &mut Option<Permit<'_>>) {
 #[test]
 fn a_childs_copy_of_a_permit_is_inert_and_the_child_takes_its_own() {
     let test = "a_childs_copy_of_a_permit_is_inert_and_the_child_takes_its_own";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, 2 * PATIENCE, |folder| {
         let segment = segment(folder, 3);
         let api = segment.set("api").expect("declared");
         let request = api.request().with("tokens", 100).expect("declared");
@@ -111,7 +111,7 @@ fn a_childs_copy_of_a_permit_is_inert_and_the_child_takes_its_own() {
 #[test]
 fn a_permit_dropped_in_a_child_stays_the_parents() {
     let test = "a_permit_dropped_in_a_child_stays_the_parents";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, 2 * PATIENCE, |folder| {
         let segment = segment(folder, 1);
         let api = segment.set("api").expect("declared");
         let mut permit = Some(take(&api, 1).into_owned());
@@ -126,7 +126,7 @@ fn a_permit_dropped_in_a_child_stays_the_parents() {
 #[test]
 fn a_segment_dropped_in_a_child_stays_the_parents() {
     let test = "a_segment_dropped_in_a_child_stays_the_parents";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, 2 * PATIENCE, |folder| {
         let mut segment = Some(segment(folder, 1));
         let slot_byte_is_locked = || is_locked(&folder.join("limits"), 0);
         assert!(slot_byte_is_locked());
@@ -140,7 +140,7 @@ fn a_segment_dropped_in_a_child_stays_the_parents() {
 #[test]
 fn what_children_and_grandchildren_held_is_given_back_when_they_are_killed() {
     let test = "what_children_and_grandchildren_held_is_given_back_when_they_are_killed";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, 2 * PATIENCE, |folder| {
         let segment = segment(folder, 4);
         let api = segment.set("api").expect("declared");
         let own = take(&api, 1);
@@ -179,7 +179,7 @@ fn what_children_and_grandchildren_held_is_given_back_when_they_are_killed() {
 #[test]
 fn a_process_that_dies_between_two_calls_leaves_nothing_for_long() {
     let test = "a_process_that_dies_between_two_calls_leaves_nothing_for_long";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, 2 * PATIENCE, |folder| {
         let segment = segment(folder, 1);
         let api = segment.set("api").expect("declared");
         for round in 0..50 {
@@ -228,7 +228,7 @@ fn close_every_descriptor_above_2() {
 #[test]
 fn a_process_that_closes_every_descriptor_is_not_reaped_and_takes_its_byte_again() {
     let test = "a_process_that_closes_every_descriptor_is_not_reaped_and_takes_its_byte_again";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, 2 * PATIENCE, |folder| {
         let path = folder.join("limits");
         let segment = segment(folder, 2);
         let api = segment.set("api").expect("declared");
@@ -273,7 +273,7 @@ fn a_process_that_closes_every_descriptor_is_not_reaped_and_takes_its_byte_again
 #[test]
 fn a_reused_descriptor_number_is_neither_trusted_nor_closed() {
     let test = "a_reused_descriptor_number_is_neither_trusted_nor_closed";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, 2 * PATIENCE, |folder| {
         let path = folder.join("limits");
         let segment = segment(folder, 1);
         let api = segment.set("api").expect("declared");
@@ -301,7 +301,7 @@ fn a_reused_descriptor_number_is_neither_trusted_nor_closed() {
 #[test]
 fn a_stray_child_does_not_keep_what_its_dead_parent_held() {
     let test = "a_stray_child_does_not_keep_what_its_dead_parent_held";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, 2 * PATIENCE, |folder| {
         // The stray child becomes a child of this process when its parent is dead.
         set_child_subreaper(true).expect("a subreaper");
         let path = folder.join("limits");
@@ -342,7 +342,7 @@ fn a_stray_child_does_not_keep_what_its_dead_parent_held() {
 #[test]
 fn a_dead_masters_place_can_be_taken_although_its_workers_live_on() {
     let test = "a_dead_masters_place_can_be_taken_although_its_workers_live_on";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, 2 * PATIENCE, |folder| {
         set_child_subreaper(true).expect("a subreaper");
         let path = folder.join("limits");
         let words = SharedWords::new(1);
@@ -378,7 +378,7 @@ fn a_dead_masters_place_can_be_taken_although_its_workers_live_on() {
 #[test]
 fn too_many_participants_are_refused_until_one_of_them_is_dead() {
     let test = "too_many_participants_are_refused_until_one_of_them_is_dead";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, 2 * PATIENCE, |folder| {
         let path = folder.join("limits");
         let set = SetDeclaration::new("api").limit(Limit::concurrency("slots", 9));
         let segment =

@@ -48,7 +48,7 @@ fn cold_starts(segment: &Segment) -> u64 {
 #[test]
 fn a_segment_in_use_in_another_namespace_is_refused_and_not_touched() {
     let test = "a_segment_in_use_in_another_namespace_is_refused_and_not_touched";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, 2 * PATIENCE, |folder| {
         let path = folder.join("limits");
         let segment = create(&path);
         let outer = namespace();
@@ -81,7 +81,7 @@ fn a_segment_in_use_in_another_namespace_is_refused_and_not_touched() {
 #[test]
 fn a_segment_that_nobody_uses_is_adopted_by_another_namespace_and_back() {
     let test = "a_segment_that_nobody_uses_is_adopted_by_another_namespace_and_back";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, 2 * PATIENCE, |folder| {
         let path = folder.join("limits");
         drop(create(&path));
         let words = SharedWords::new(1);

@@ -118,7 +118,7 @@ fn hammer(segment: &Segment, log: &Log<'_>, ready: &AtomicU64, start: &AtomicU64
 
 /// Runs in a process of its own until a run has been given 99 % of what `allowed` says. `check` is given every run.
 fn run_until_used_up(test: &str, limit: Limit, allowed: impl Fn(&Run) -> u64, check: impl Fn(&Run)) {
-    in_own_process(test, 3 * PATIENCE, |folder| {
+    in_own_process(test, 5 * PATIENCE, |folder| {
         let used_up = (0..ATTEMPTS).any(|attempt| {
             let run = run(&folder.join(format!("limits-{attempt}")), limit.clone());
             let (given, allowed) = (run.grants.len() as u64, allowed(&run));

@@ -45,7 +45,7 @@ fn can_take_all(api: &LimitSet) -> bool {
 #[test]
 fn a_stopped_holder_is_named_and_when_it_goes_on_so_does_everybody() {
     let test = "a_stopped_holder_is_named_and_when_it_goes_on_so_does_everybody";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, 2 * PATIENCE, |folder| {
         let path = folder.join("limits");
         let segment = create(&path);
         let api = segment.set("api").expect("declared");
@@ -104,7 +104,7 @@ fn a_stopped_holder_is_named_and_when_it_goes_on_so_does_everybody() {
 #[test]
 fn the_process_is_named_also_where_another_of_its_threads_has_the_lock() {
     let test = "the_process_is_named_also_where_another_of_its_threads_has_the_lock";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, 2 * PATIENCE, |folder| {
         let path = folder.join("limits");
         let segment = create(&path);
         let api = segment.set("api").expect("declared");
@@ -137,7 +137,7 @@ fn the_process_is_named_also_where_another_of_its_threads_has_the_lock() {
 #[test]
 fn a_permit_that_cannot_be_given_back_when_it_is_dropped_is_when_its_process_ends() {
     let test = "a_permit_that_cannot_be_given_back_when_it_is_dropped_is_when_its_process_ends";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, 2 * PATIENCE, |folder| {
         let path = folder.join("limits");
         let segment = create(&path);
         let api = segment.set("api").expect("declared");
@@ -164,7 +164,7 @@ fn a_permit_that_cannot_be_given_back_when_it_is_dropped_is_when_its_process_end
 #[test]
 fn a_killed_holder_is_recovered_from_by_whoever_comes_next() {
     let test = "a_killed_holder_is_recovered_from_by_whoever_comes_next";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, 2 * PATIENCE, |folder| {
         let path = folder.join("limits");
         let segment = create(&path);
         let api = segment.set("api").expect("declared");
