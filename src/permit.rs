@@ -117,7 +117,7 @@ impl<'a> Permit<'a> {
         match self.decision.stage {
             Stage::Reserved => {}
             Stage::Settled => return Err(Error::AlreadySettled { set: set.to_owned() }),
-            Stage::Released => return Err(Error::AlreadyReleased { set: set.to_owned() }),
+            Stage::Released | Stage::TableFull => return Err(Error::AlreadyReleased { set: set.to_owned() }),
         }
         if !self.is_own() {
             return Err(Error::InheritedPermit { set: set.to_owned() });
@@ -159,9 +159,9 @@ impl<'a> Permit<'a> {
             return Ok(());
         }
         let set = self.set.engine_set();
-        if let Some(hold) = self.decision.hold {
+        if let Some(hold) = self.decision.hold() {
             let released = self.set.shared().engine.release(set, hold, self.decision.owner)?;
-            self.decision.hold = None;
+            self.decision.forget_hold();
             if released == Released::WasReclaimed {
                 self.decision.stage = Stage::Released;
                 return Err(Error::Reclaimed {

@@ -118,3 +118,90 @@ fn settling_refunds_what_was_not_used_and_charges_what_was_used_above() {
     assert_eq!(refusal.verdicts().next().expect("one").remaining, 0);
     assert!(refusal.retry_after().expect("time heals it") > HOUR);
 }
+
+#[test]
+fn what_time_has_replenished_is_not_refunded_out_of_what_others_took() {
+    let window = Duration::from_millis(200);
+    let (_folder, segment) = segment(SetDeclaration::new("llm").limit(Limit::rate("tokens", 1000, window)));
+    let llm = segment.set("llm").expect("declared");
+    let all = llm.request().with("tokens", 1000).expect("declared");
+    let take = || loop {
+        if let Outcome::Admitted(permit) = llm.try_acquire(&all).expect("works") {
+            return permit;
+        }
+        std::thread::yield_now();
+    };
+    let mut early = take();
+    let _late = take();
+    // The window of the early one is over, and the late one has taken what came back.
+    assert!(early.settle([("tokens", 0)]).expect("first").refunded("tokens") < 1000);
+    let mut earlier = vec![take(), take()];
+    let _latest = take();
+    for permit in &mut earlier {
+        let refunded = permit.settle([("tokens", 0)]).expect("first").refunded("tokens");
+        assert_eq!(refunded, 0, "a reservation that was replenished was paid back");
+    }
+}
+
+#[test]
+fn what_was_reserved_before_a_reset_is_not_refunded_after_it() {
+    let (_folder, segment) = segment(SetDeclaration::new("llm").limit(Limit::rate("tokens", 1000, HOUR)));
+    let llm = segment.set("llm").expect("declared");
+    let all = llm.request().with("tokens", 1000).expect("declared");
+    let mut before = llm.try_acquire(&all).expect("works").permit().expect("admitted");
+    llm.reset(&[], false).expect("works");
+    let _after = llm.try_acquire(&all).expect("works").permit().expect("reset");
+    assert_eq!(
+        before.settle([("tokens", 0)]).expect("first").refunded("tokens"),
+        0
+    );
+    assert!(!llm.try_acquire(&all).expect("works").is_admitted());
+}
+
+#[test]
+fn a_full_table_of_holds_binds_before_what_time_heals() {
+    let (_folder, segment) = segment(
+        SetDeclaration::new("api")
+            .limit(Limit::calls("requests", 1, HOUR))
+            .limit(Limit::concurrency("in_flight", 8))
+            .holds(1),
+    );
+    let api = segment.set("api").expect("declared");
+    let request = api.request();
+    let _held = api
+        .try_acquire(&request)
+        .expect("works")
+        .permit()
+        .expect("admitted");
+    let refusal = api
+        .try_acquire(&request)
+        .expect("works")
+        .permit()
+        .expect_err("full");
+    assert_eq!(refusal.reason(), RefusalReason::TableFull);
+    assert_eq!((refusal.binding(), refusal.retry_after()), (None, None));
+}
+
+#[test]
+fn asking_with_a_cost_of_zero_holds_nothing() {
+    let (_folder, segment) = segment(
+        SetDeclaration::new("pool")
+            .limit(Limit::concurrency("connections", 1))
+            .holds(1),
+    );
+    let pool = segment.set("pool").expect("declared");
+    let asking = pool.request().with("connections", 0).expect("declared");
+    let _held = pool
+        .try_acquire(&pool.request())
+        .expect("works")
+        .permit()
+        .expect("admitted");
+    let asked = pool
+        .try_acquire(&asking)
+        .expect("works")
+        .permit()
+        .expect("nothing is taken");
+    assert_eq!(segment.snapshot().expect("a copy").sets[0].active, 1);
+    drop(asked);
+    assert_eq!(segment.snapshot().expect("a copy").sets[0].active, 1);
+}

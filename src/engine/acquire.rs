@@ -1,5 +1,6 @@
 //! Taking several limits at once: all of them, or none.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
@@ -22,7 +23,7 @@ pub(crate) struct Costs {
 
 /// Some of the limits of a set: bit i is limit i.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LimitMask(pub(crate) u32);
+pub(crate) struct LimitMask(pub(crate) u16);
 
 impl LimitMask {
     #[inline(always)]
@@ -83,6 +84,8 @@ pub(crate) enum Stage {
     Reserved,
     Settled,
     Released,
+    /// There never was a permit, because no hold was left for one.
+    TableFull,
 }
 
 /// How a request was decided. Filled in place and never taken apart: moving it about in pieces would cost more than
@@ -94,8 +97,11 @@ pub(crate) struct Decision {
     pub(crate) stage: Stage,
     /// The participant that the request was decided for.
     pub(crate) owner: u64,
-    /// What an admitted request holds.
-    pub(crate) hold: Option<HoldReference>,
+    /// When, on the segment clock.
+    pub(crate) decided_at: u64,
+    /// What an admitted request holds, in two parts, so that it fits what room there is.
+    hold_index: u32,
+    hold_serial: Option<NonZeroU64>,
     decided: SmallVec<[Decided; DECIDED_INLINE]>,
 }
 
@@ -112,7 +118,9 @@ impl Decision {
             limits: costs.limits,
             stage: Stage::Reserved,
             owner: 0,
-            hold: None,
+            decided_at: 0,
+            hold_index: 0,
+            hold_serial: None,
             decided,
         }
     }
@@ -122,20 +130,33 @@ impl Decision {
         self.limits.iter().zip(&self.decided)
     }
 
+    /// What an admitted request holds.
+    #[inline]
+    pub(crate) fn hold(&self) -> Option<HoldReference> {
+        let index = u64::from(self.hold_index);
+        self.hold_serial.map(|serial| HoldReference { index, serial })
+    }
+
+    /// Notes that nothing is held any more.
+    pub(crate) fn forget_hold(&mut self) {
+        self.hold_serial = None;
+    }
+
     pub(crate) fn get(&self, index: usize) -> Option<&Decided> {
         self.iter()
             .find(|(limit, _)| *limit == index)
             .map(|(_, decided)| decided)
     }
 
-    /// The limit that refused and the nanoseconds until it would not, [`NEVER`] where time does not help; `None`
-    /// where no limit did. What only somebody else can heal binds before what time heals, and of the latter the
-    /// longest; the first of equals stays.
+    /// The limit that refused and the nanoseconds until it would not, [`NEVER`] where time does not help. What only
+    /// somebody else can heal binds before what time heals, and of the latter the longest; the first of equals stays.
+    /// `None` where a full table of holds binds before any limit.
     pub(crate) fn binding(&self) -> Option<(usize, u64)> {
         self.iter()
             .filter(|(_, decided)| decided.figure > 0)
             .map(|(index, decided)| (index, decided.figure))
             .reduce(|first, second| if second.1 > first.1 { second } else { first })
+            .filter(|(_, wait)| *wait == NEVER || self.stage != Stage::TableFull)
     }
 }
 
@@ -150,7 +171,7 @@ pub enum RefusalReason {
     Concurrency,
     /// The budget of the window is spent.
     Budget,
-    /// Every hold of the set is taken, although the limits themselves would admit.
+    /// Every hold of the set is taken, whatever the limits themselves would say.
     TableFull,
 }
 
@@ -162,6 +183,8 @@ enum Answer {
     /// What is held would have to be given back, and it is time to see whether all holders live. Not counted as a
     /// refusal yet.
     WorthALook,
+    /// A cost is above what a limit can ever admit.
+    Impossible,
 }
 
 /// Whether a refusal may still be averted by looking for dead holders.
@@ -184,11 +207,17 @@ impl SegmentEngine {
         let answer = match self.decide(set, costs, decision, Attempt::First)? {
             Answer::WorthALook => {
                 self.reclaim_if_due(set)?;
+                // A process that had lost its slot has another one now.
+                decision.owner = self.membership.owner()?;
                 self.decide(set, costs, decision, Attempt::Last)?
             }
             answer => answer,
         };
-        Ok(answer == Answer::Admitted)
+        match answer {
+            Answer::Admitted => Ok(true),
+            Answer::Impossible => Err(set.never_admissible(costs)),
+            Answer::Refused | Answer::WorthALook => Ok(false),
+        }
     }
 
     /// What `costs` would be told now. Takes and counts nothing.
@@ -206,11 +235,15 @@ impl SegmentEngine {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         let locked = self.lock(set)?;
-        if costs.limits.0 & set.held_mask == 0 {
+        decision.stage = Stage::Reserved;
+        if u32::from(costs.limits.0) & set.held_mask == 0 || !set.takes_a_hold(costs) {
             return locked.take_all(costs, None, decision, attempt);
         }
         match self.find_free_hold(set)? {
-            FreeHold::None => locked.refuse(costs, decision, attempt),
+            FreeHold::None => {
+                decision.stage = Stage::TableFull;
+                locked.refuse(costs, decision, attempt)
+            }
             free => locked.take_all(costs, Some(free), decision, attempt),
         }
     }
@@ -239,19 +272,30 @@ impl SegmentEngine {
 }
 
 impl SetEngine {
-    /// A cost above what a limit admits at once is an error and not a refusal. No limit takes such a cost, so it is
-    /// enough to look when something was refused.
-    fn refuse_the_impossible(&self, costs: &Costs) -> Result<(), Box<Error>> {
-        for (index, cost) in costs.iter() {
-            let most = self.limits.get(index).map_or(0, |limit| limit.most_at_once);
-            if cost > most {
-                return Err(self.never_admissible(index, cost, most));
-            }
-        }
-        Ok(())
+    /// Whether anything is taken that would have to be given back. Asking with a cost of zero takes nothing.
+    #[inline]
+    fn takes_a_hold(&self, costs: &Costs) -> bool {
+        self.held_indexes
+            .iter()
+            .any(|index| costs.limits.contains(*index) && costs.amounts[index % MOST_LIMITS] > 0)
     }
 
-    /// Why a decision was a refusal. Where every limit would have admitted, there was no hold left.
+    /// The first cost that is above what its limit admits at once, and that most: an error and not a refusal. No
+    /// limit takes such a cost, so it is enough to look when something was refused.
+    fn impossible_cost(&self, costs: &Costs) -> Option<(usize, u64, u64)> {
+        costs
+            .iter()
+            .map(|(index, cost)| {
+                (
+                    index,
+                    cost,
+                    self.limits.get(index).map_or(0, |limit| limit.most_at_once),
+                )
+            })
+            .find(|(_, cost, most)| cost > most)
+    }
+
+    /// Why a decision was a refusal.
     pub(crate) fn refusal_reason(&self, decision: &Decision) -> RefusalReason {
         let binding = decision.binding().and_then(|(index, _)| self.limits.get(index));
         match binding.map(|limit| limit.kind) {
@@ -262,8 +306,18 @@ impl SetEngine {
         }
     }
 
+    /// Whether the death of a holder would help: a hold, concurrency, or a reservation that is refunded then.
+    fn is_refused_by_holders(&self, decision: &Decision) -> bool {
+        let by_what_is_held = |index: usize| self.held_mask & (1 << index) != 0;
+        decision.stage == Stage::TableFull
+            || decision
+                .iter()
+                .any(|(index, decided)| decided.figure > 0 && by_what_is_held(index))
+    }
+
     #[cold]
-    fn never_admissible(&self, index: usize, cost: u64, most: u64) -> Box<Error> {
+    fn never_admissible(&self, costs: &Costs) -> Box<Error> {
+        let (index, cost, most) = self.impossible_cost(costs).unwrap_or_default();
         Box::new(Error::NeverAdmissible {
             set: self.plan.name.clone(),
             limit: self.limit_name(index),
@@ -302,6 +356,7 @@ impl LockedSet<'_> {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         let mut transaction = self.set.memory.journal().begin();
+        decision.decided_at = self.now.monotonic;
         decision.decided.clear();
         for (index, cost) in costs.iter() {
             let taken = self
@@ -318,7 +373,10 @@ impl LockedSet<'_> {
             decision.decided.push(Decided { mark, figure: cost });
         }
         if let Some(free) = free {
-            decision.hold = self.take_hold(&mut transaction, free, decision.owner, costs);
+            let hold = self.take_hold(&mut transaction, free, decision.owner, costs);
+            // A set has at most 65536 holds.
+            decision.hold_index = hold.map_or(0, |hold| hold.index as u32);
+            decision.hold_serial = hold.map(|hold| hold.serial);
         }
         transaction.add(&self.set.memory.control().admitted, 1);
         match transaction.commit() {
@@ -330,11 +388,14 @@ impl LockedSet<'_> {
     /// Counts a refusal.
     #[inline(never)]
     fn refuse(&self, costs: &Costs, decision: &mut Decision, attempt: Attempt) -> Result<Answer, Box<Error>> {
-        self.set.refuse_the_impossible(costs)?;
+        // Whoever asked is told after the lock is let go of: the telling allocates.
+        if self.set.impossible_cost(costs).is_some() {
+            return Ok(Answer::Impossible);
+        }
         self.assess_all(costs, decision);
         let reason = self.set.refusal_reason(decision);
-        let by_holders = matches!(reason, RefusalReason::Concurrency | RefusalReason::TableFull);
-        if by_holders && attempt == Attempt::First && self.set.reclaim_is_due() {
+        if attempt == Attempt::First && self.set.is_refused_by_holders(decision) && self.set.reclaim_is_due()
+        {
             return Ok(Answer::WorthALook);
         }
         let mut transaction = self.set.memory.journal().begin();

@@ -109,7 +109,8 @@ impl LockedSet<'_> {
             let amount = word.load(Ordering::Relaxed);
             limit.give_back(transaction, amount);
             if owner_died {
-                let refunded = limit.refund(transaction, self.now, amount);
+                let taken_at = hold.taken_at().load(Ordering::Relaxed);
+                let refunded = limit.refund_dead(transaction, self.now, amount, taken_at);
                 let reclaimed = if limit.kind == Kind::Concurrency {
                     amount
                 } else {

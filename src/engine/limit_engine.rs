@@ -1,8 +1,9 @@
 //! One limit of a set in shared memory: its rule, its state and its counters.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::acquire::Decided;
 use super::memory::{JournalledState, RepeatableState, StateWords};
 use super::plan::{Kind, LimitPlan};
 use crate::limit::{Assessment, Mark, Now, Rule};
@@ -88,16 +89,49 @@ impl LimitEngine {
         );
     }
 
-    /// Answers the units that were really given back.
-    pub(crate) fn refund(&self, transaction: &mut Transaction<'_>, now: Now, amount: u64) -> u64 {
-        self.rule.refund(
-            &mut JournalledState {
-                words: &self.state,
-                transaction,
-            },
-            now,
-            amount,
-        )
+    /// Gives back what a permit reserved and did not use, of a decision at `decided_at`; answers the units really
+    /// given back.
+    pub(crate) fn refund_unused(
+        &self,
+        transaction: &mut Transaction<'_>,
+        now: Now,
+        unused: u64,
+        reserved: &Decided,
+        decided_at: u64,
+    ) -> u64 {
+        let elapsed = now.monotonic.saturating_sub(decided_at);
+        let left = self.rule.left(reserved.mark, elapsed, reserved.figure);
+        self.refund(transaction, now, unused, left, decided_at)
+    }
+
+    /// Gives back what a dead holder had reserved at `decided_at`; answers the units really given back.
+    pub(crate) fn refund_dead(
+        &self,
+        transaction: &mut Transaction<'_>,
+        now: Now,
+        reserved: u64,
+        decided_at: u64,
+    ) -> u64 {
+        let elapsed = now.monotonic.saturating_sub(decided_at);
+        let left = self.rule.left_at_least(elapsed, reserved);
+        self.refund(transaction, now, reserved, left, decided_at)
+    }
+
+    fn refund(
+        &self,
+        transaction: &mut Transaction<'_>,
+        now: Now,
+        amount: u64,
+        left: u128,
+        decided_at: u64,
+    ) -> u64 {
+        // A reset has replenished what was reserved before it.
+        if decided_at <= self.counters().reset_at.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let words = &self.state;
+        self.rule
+            .refund(&mut JournalledState { words, transaction }, now, amount, left)
     }
 
     #[inline]
@@ -111,8 +145,9 @@ impl LimitEngine {
         );
     }
 
-    /// Replenishes the limit. Not journalled: it can be repeated.
-    pub(crate) fn reset(&self) {
+    /// Replenishes the limit at `instant`. Not journalled: it can be repeated.
+    pub(crate) fn reset(&self, instant: u64) {
+        self.counters().reset_at.store(instant, Ordering::Relaxed);
         self.rule.reset(&mut RepeatableState(&self.state));
     }
 }

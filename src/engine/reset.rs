@@ -34,13 +34,16 @@ impl ResetScope {
 impl SegmentEngine {
     /// Replenishes limits and zeroes counters.
     pub(crate) fn reset(&self, set: &SetEngine, scope: ResetScope) -> Result<(), Box<Error>> {
-        let (_locked, _) = self.lock_and_report(set)?;
+        let (locked, _) = self.lock_and_report(set)?;
         let control = set.memory.control();
         let poisoned = &control.poisoned;
         if poisoned.load(Ordering::Relaxed) != 0 && scope.limits != set.all_limits() {
             return Err(set.poisoned());
         }
         control.reset_scope.store(scope.to_word(), Ordering::Relaxed);
+        control
+            .reset_instant
+            .store(locked.now.monotonic, Ordering::Relaxed);
         set.memory.journal().mark_reset();
         set.carry_out_reset();
         if poisoned.load(Ordering::Relaxed) != 0 {
@@ -56,10 +59,12 @@ impl SegmentEngine {
 impl SetEngine {
     /// Carries a reset that was begun to its end. The caller holds the lock.
     pub(crate) fn carry_out_reset(&self) {
-        let scope = ResetScope::from_word(self.memory.control().reset_scope.load(Ordering::Relaxed));
+        let control = self.memory.control();
+        let scope = ResetScope::from_word(control.reset_scope.load(Ordering::Relaxed));
+        let instant = control.reset_instant.load(Ordering::Relaxed);
         for (index, limit) in self.limits.iter().enumerate() {
             if scope.limits & (1 << index) != 0 {
-                limit.reset();
+                limit.reset(instant);
             }
         }
         if scope.counters {

@@ -42,14 +42,12 @@ impl SegmentEngine {
         permit: &Decision,
         actual: &[(usize, u64)],
     ) -> Result<SettledLimits, Box<Error>> {
+        // Nothing is allocated under the lock.
+        let mut settled = SettledLimits::with_capacity(actual.len());
         let locked = self.lock(set)?;
         let mut transaction = set.memory.journal().begin();
-        let mut settled = SettledLimits::new();
         for (index, used) in actual {
-            let Some(reserved) = permit.get(*index) else {
-                continue;
-            };
-            if let Some(limit) = locked.settle_limit(&mut transaction, *index, reserved.figure, *used) {
+            if let Some(limit) = locked.settle_limit(&mut transaction, permit, *index, *used) {
                 locked.make_final(&mut transaction, permit, *index);
                 settled.push(limit);
             }
@@ -103,19 +101,25 @@ impl LockedSet<'_> {
     fn settle_limit(
         &self,
         transaction: &mut Transaction<'_>,
+        permit: &Decision,
         index: usize,
-        reserved: u64,
         used: u64,
     ) -> Option<SettledLimit> {
         let limit = self.set.limits.get(index)?;
         let counters = limit.counters();
+        let decided = permit.get(index)?;
+        // What a process that was taken for dead had reserved was given back already.
+        let was_refunded =
+            limit.refund_on_death && permit.hold().is_some_and(|hold| !self.owns(hold, permit.owner));
+        let reserved = if was_refunded { 0 } else { decided.figure };
         let mut settled = SettledLimit {
             index,
             refunded: 0,
             overdraft: 0,
         };
         if used < reserved {
-            settled.refunded = limit.refund(transaction, self.now, reserved - used);
+            settled.refunded =
+                limit.refund_unused(transaction, self.now, reserved - used, decided, permit.decided_at);
             transaction.add(&counters.refunded, settled.refunded);
         } else if used > reserved {
             let above = used - reserved;
@@ -140,7 +144,7 @@ impl LockedSet<'_> {
             .get(index)
             .is_some_and(|limit| limit.refund_on_death);
         let Some(hold) = permit
-            .hold
+            .hold()
             .filter(|hold| refunds && self.owns(*hold, permit.owner))
         else {
             return;

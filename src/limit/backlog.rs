@@ -64,16 +64,34 @@ impl BacklogBound {
         }
     }
 
-    /// How much of `backlog` a refund of `amount` units takes away, scaled, and the whole units which that is worth.
+    /// How much of `backlog` a refund of `amount` units takes away, scaled, and the whole units which that is worth:
+    /// at most `left`, what is left of the reservation that is refunded.
     ///
     /// What time has already replenished is not given back a second time, so nothing rises above the burst.
-    pub(super) fn refundable(&self, backlog: u128, amount: u64) -> (u128, u64) {
+    pub(super) fn refundable(&self, backlog: u128, amount: u64, left: u128) -> (u128, u64) {
         let asked = self.price.scaled_cost(amount);
-        if asked <= backlog {
+        let most = backlog.min(left);
+        if asked <= most {
             (asked, amount)
         } else {
-            (backlog, self.price.whole_units(backlog))
+            (most, self.price.whole_units(most))
         }
+    }
+
+    /// What is left, scaled, of a cost that was charged on top of a backlog, `elapsed` nanoseconds after the charge
+    /// left the backlog at `mark`. Time works off what was there before first.
+    pub(super) fn left(&self, mark: Mark, elapsed: u64, cost: u64) -> u128 {
+        let backlog = u128::from(mark.first) | (u128::from(mark.second) << 64);
+        backlog
+            .saturating_sub(self.price.scaled_nanos(elapsed))
+            .min(self.price.scaled_cost(cost))
+    }
+
+    /// As [`left`](Self::left), where the backlog before the charge is not known: as if there had been none.
+    pub(super) fn left_at_least(&self, elapsed: u64, cost: u64) -> u128 {
+        self.price
+            .scaled_cost(cost)
+            .saturating_sub(self.price.scaled_nanos(elapsed))
     }
 
     #[inline]

@@ -76,8 +76,14 @@ impl Gcra {
     }
 
     /// The whole units that came back: less than `amount` where time had replenished some of them already.
-    pub(crate) fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, amount: u64) -> u64 {
-        let (taken_off, units) = self.bound.refundable(self.backlog(state, now), amount);
+    pub(super) fn refund(
+        &self,
+        state: &mut (impl StateMut + ?Sized),
+        now: Now,
+        amount: u64,
+        left: u128,
+    ) -> u64 {
+        let (taken_off, units) = self.bound.refundable(self.backlog(state, now), amount, left);
         if taken_off > 0 {
             // A part of the distance from now to the arrival time, so it cannot exceed the arrival time.
             store_wide(
@@ -87,6 +93,10 @@ impl Gcra {
             );
         }
         units
+    }
+
+    pub(super) fn bound(&self) -> &BacklogBound {
+        &self.bound
     }
 
     pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {

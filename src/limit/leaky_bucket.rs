@@ -47,14 +47,24 @@ impl LeakyBucket {
         self.set_level(state, now, level);
     }
 
-    /// Takes up to `amount` units out again. The leaky bucket does not refund; the token bucket, its mirror, does.
-    pub(super) fn take_out(&self, state: &mut (impl StateMut + ?Sized), now: Now, amount: u64) -> u64 {
+    /// Takes up to `amount` units, and no more than `left`, out again. The leaky bucket does not refund; the token bucket, its mirror, does.
+    pub(super) fn take_out(
+        &self,
+        state: &mut (impl StateMut + ?Sized),
+        now: Now,
+        amount: u64,
+        left: u128,
+    ) -> u64 {
         let level = self.level(state, now);
-        let (taken_off, units) = self.bound.refundable(level, amount);
+        let (taken_off, units) = self.bound.refundable(level, amount, left);
         if taken_off > 0 {
             self.set_level(state, now, level - taken_off);
         }
         units
+    }
+
+    pub(super) fn bound(&self) -> &BacklogBound {
+        &self.bound
     }
 
     pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {

@@ -1,5 +1,6 @@
 //! Any limit rule, behind the one door the engine goes through.
 
+use super::backlog::BacklogBound;
 use super::{
     Assessment, Budget, Concurrency, FixedWindow, Gcra, LeakyBucket, Mark, Now, SlidingWindow,
     SlidingWindowCounter, Standing, State, StateMut, TokenBucket,
@@ -119,14 +120,42 @@ impl Rule {
         }
     }
 
-    /// Gives back what was charged and not used, and returns the whole units by which the limit really rose: never
-    /// above full, and zero, with no change, where the algorithm does not refund.
+    /// What is left, scaled, of a cost whose charge left the limit at `mark`, `elapsed` nanoseconds ago: what time has
+    /// not replenished since. Zero where the algorithm does not refund.
+    pub(crate) fn left(&self, mark: Mark, elapsed: u64, cost: u64) -> u128 {
+        self.bound().map_or(0, |bound| bound.left(mark, elapsed, cost))
+    }
+
+    /// As [`left`](Self::left), where it is not known how the charge left the limit: never more than that.
+    pub(crate) fn left_at_least(&self, elapsed: u64, cost: u64) -> u128 {
+        self.bound().map_or(0, |bound| bound.left_at_least(elapsed, cost))
+    }
+
+    fn bound(&self) -> Option<&BacklogBound> {
+        match self {
+            Self::TokenBucket(rule) => Some(rule.bound()),
+            Self::Gcra(rule) => Some(rule.bound()),
+            _ => None,
+        }
+    }
+
+    /// Gives back what was charged and not used, at most `left` of it, and returns the whole units by which the limit
+    /// really rose: never above full, and zero, with no change, where the algorithm does not refund.
+    ///
+    /// Without the bound by what is left, a reservation that time has replenished long ago would be paid out of what
+    /// others have taken since, and more than capacity and burst could be used within a window.
     #[inline]
-    pub(crate) fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, amount: u64) -> u64 {
+    pub(crate) fn refund(
+        &self,
+        state: &mut (impl StateMut + ?Sized),
+        now: Now,
+        amount: u64,
+        left: u128,
+    ) -> u64 {
         let now = now.within_proven_range();
         match self {
-            Self::TokenBucket(rule) => rule.refund(state, now, amount),
-            Self::Gcra(rule) => rule.refund(state, now, amount),
+            Self::TokenBucket(rule) => rule.refund(state, now, amount, left),
+            Self::Gcra(rule) => rule.refund(state, now, amount, left),
             _ => 0,
         }
     }

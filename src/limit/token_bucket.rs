@@ -1,5 +1,6 @@
 //! The token bucket (RFC 3290, appendix A): tokens arrive at a constant rate, up to a size.
 
+use super::backlog::BacklogBound;
 use super::leaky_bucket::LeakyBucket;
 use super::{Assessment, InvalidLimit, Mark, Now, Standing, State, StateMut};
 
@@ -38,8 +39,18 @@ impl TokenBucket {
     }
 
     /// The whole tokens that came back: less than `amount` where the refill had brought some of them already.
-    pub(crate) fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, amount: u64) -> u64 {
-        self.missing.take_out(state, now, amount)
+    pub(super) fn refund(
+        &self,
+        state: &mut (impl StateMut + ?Sized),
+        now: Now,
+        amount: u64,
+        left: u128,
+    ) -> u64 {
+        self.missing.take_out(state, now, amount, left)
+    }
+
+    pub(super) fn bound(&self) -> &BacklogBound {
+        self.missing.bound()
     }
 
     pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {

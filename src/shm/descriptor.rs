@@ -101,9 +101,16 @@ impl Descriptor {
     pub(crate) fn close(&self) {
         if let Some(descriptor) = self.get() {
             let number = descriptor.as_raw();
-            self.number.store(-1, Ordering::Release);
-            // SAFETY: the number stands for the file that was adopted, and nothing else in this library closes it.
-            unsafe { libc::close(number) };
+            // Whoever takes the number out is the one that closes it.
+            if self
+                .number
+                .compare_exchange(number, -1, Ordering::AcqRel, Ordering::Relaxed)
+                == Ok(number)
+            {
+                // SAFETY: the number stands for the file that was adopted, and was this descriptor's until now, so
+                // nothing else in this library closes it.
+                unsafe { libc::close(number) };
+            }
         }
     }
 }

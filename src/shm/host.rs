@@ -1,7 +1,9 @@
 //! What the kernel says of this boot, its namespaces, its processes and its file systems.
 
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
 use nix::sys::signal::kill;
@@ -90,6 +92,37 @@ pub(crate) fn own_start_time() -> u64 {
 /// Whether the numbers in `/proc` are those of this process's namespace.
 fn shows_own_namespace() -> bool {
     fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == std::process::id().to_string().as_str())
+}
+
+/// Whether a process maps the file of that inode; `None` where the kernel does not let this process see.
+///
+/// Devices are not compared, because some file systems show others here than to `fstat`.
+pub(crate) fn maps_file(pid: u64, inode: u64) -> Option<bool> {
+    let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
+    if maps.is_empty() {
+        return None;
+    }
+    // proc_pid_maps(5): address, permissions, offset, device, inode, path.
+    let inode = inode.to_string();
+    Some(maps.split(|byte| *byte == b'\n').any(|line| {
+        let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
+        fields.nth(4) == Some(inode.as_bytes())
+    }))
+}
+
+/// A random number that this run of the program has to itself, its forked children apart. Never zero.
+pub(crate) fn own_image() -> u64 {
+    static IMAGE: AtomicU64 = AtomicU64::new(0);
+    let known = IMAGE.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    // The standard library seeds its hashers from the system's random source.
+    let fresh = RandomState::new().hash_one(std::process::id()) | 1;
+    match IMAGE.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => fresh,
+        Err(known) => known,
+    }
 }
 
 /// The name of this process, as the kernel has it.

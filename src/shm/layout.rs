@@ -154,8 +154,10 @@ shared_records! {
         start_time: AtomicU64,
         /// Nanoseconds since the Unix epoch.
         joined_utc: AtomicU64,
-        /// Up to 32 bytes of the process's name, padded with zeros.
-        name: [AtomicU64; 4],
+        /// Up to 24 bytes of the process's name, padded with zeros.
+        name: [AtomicU64; 3],
+        /// A random number of the program's run: an exec keeps the process and its start time, but not this.
+        image: AtomicU64,
     }
 
     /// Where a set lies. Everything here also follows from the definition, and is compared with it at attach.
@@ -212,7 +214,9 @@ shared_records! {
         active_high_water: AtomicU64,
         /// The participant that recovered the lock last, packed as in a hold.
         last_recoverer: AtomicU64,
-        reserved: [AtomicU64; 4],
+        /// The segment time of the latest reset, stored before its marker.
+        reset_instant: AtomicU64,
+        reserved: [AtomicU64; 3],
     }
 
     /// One word as it was before the operation in progress.
@@ -241,7 +245,9 @@ shared_records! {
         reclaimed: AtomicU64,
         /// The most units held at once.
         high_water: AtomicU64,
-        reserved: [AtomicU64; 7],
+        /// The segment time of the latest reset: what was reserved before it is not refunded.
+        reset_at: AtomicU64,
+        reserved: [AtomicU64; 6],
     }
 
     /// The head of a hold; the amounts held follow, a word for each limit that gives back.

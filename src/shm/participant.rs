@@ -5,6 +5,7 @@
 //! because something closed its descriptors.
 
 use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +16,7 @@ use super::attach::{AttachLock, open_again};
 use super::descriptor::{Descriptor, FileIdentity};
 use super::file_lock::{ByteRange, is_locked_by_others, try_lock, unlock};
 use super::fork_identity::IdentityPage;
-use super::host::{ProcessOpinion, own_name, own_start_time, process_opinion};
+use super::host::{ProcessOpinion, maps_file, own_image, own_name, own_start_time, process_opinion};
 use super::layout::Participant;
 use super::region::{OutOfRegion, Region};
 use crate::error::Error;
@@ -136,7 +137,7 @@ impl ParticipantTable {
     }
 
     /// Whether the owner of something is alive, by both opinions. `file` is any open file of the segment.
-    pub(crate) fn is_alive(&self, id: ParticipantId, file: Option<std::os::fd::BorrowedFd<'_>>) -> bool {
+    pub(crate) fn is_alive(&self, id: ParticipantId, file: Option<BorrowedFd<'_>>) -> bool {
         let Some(record) = self.read(id.slot) else {
             return false;
         };
@@ -148,23 +149,20 @@ impl ParticipantTable {
             // The process is not named yet.
             Phase::Free | Phase::Joining => ProcessOpinion::Unknown,
         };
-        match opinion {
-            ProcessOpinion::Alive => true,
-            ProcessOpinion::Dead => false,
+        let holds_its_byte = || {
             // Nobody is taken for dead without evidence.
-            ProcessOpinion::Unknown => file
-                .is_none_or(|file| is_locked_by_others(file, ByteRange::participant(id.slot)) != Ok(false)),
+            file.is_none_or(|file| is_locked_by_others(file, ByteRange::participant(id.slot)) != Ok(false))
+        };
+        match opinion {
+            ProcessOpinion::Alive => holds_its_byte() || still_maps(record.pid, file),
+            ProcessOpinion::Dead => false,
+            ProcessOpinion::Unknown => holds_its_byte(),
         }
     }
 
     /// As [`is_alive`](Self::is_alive), for a segment that may be of another boot or namespace: there the process
     /// table says nothing, and only the file lock counts.
-    pub(crate) fn is_alive_at(
-        &self,
-        same_place: bool,
-        id: ParticipantId,
-        file: std::os::fd::BorrowedFd<'_>,
-    ) -> bool {
+    pub(crate) fn is_alive_at(&self, same_place: bool, id: ParticipantId, file: BorrowedFd<'_>) -> bool {
         if same_place {
             return self.is_alive(id, Some(file));
         }
@@ -190,18 +188,18 @@ impl ParticipantTable {
 
     /// Takes a slot for this process: one whose byte is free and whose last owner is dead.
     fn join(&self, file: &File, utc: u64) -> Result<Option<ParticipantId>, Errno> {
-        use std::os::fd::AsFd;
+        let start_time = own_start_time();
+        self.free_former_images(start_time);
         for (slot, record) in (0..).zip(self.records().unwrap_or_default()) {
             let byte = ByteRange::participant(slot);
             if !try_lock(file.as_fd(), byte)? {
                 continue;
             }
             let state = ParticipantState::from_word(record.state.load(Ordering::Acquire));
+            let pid = record.pid.load(Ordering::Relaxed);
             let has_lost_its_lock = state.phase == Phase::Live
-                && process_opinion(
-                    record.pid.load(Ordering::Relaxed),
-                    record.start_time.load(Ordering::Relaxed),
-                ) == ProcessOpinion::Alive;
+                && process_opinion(pid, record.start_time.load(Ordering::Relaxed)) == ProcessOpinion::Alive
+                && still_maps(pid, Some(file.as_fd()));
             if has_lost_its_lock {
                 unlock(file.as_fd(), byte)?;
                 continue;
@@ -213,7 +211,8 @@ impl ParticipantTable {
             };
             record.state.store(joining.to_word(), Ordering::Release);
             record.pid.store(u64::from(std::process::id()), Ordering::Relaxed);
-            record.start_time.store(own_start_time(), Ordering::Relaxed);
+            record.start_time.store(start_time, Ordering::Relaxed);
+            record.image.store(own_image(), Ordering::Relaxed);
             record.joined_utc.store(utc, Ordering::Relaxed);
             store_name(record, &own_name());
             let live = ParticipantState {
@@ -226,6 +225,48 @@ impl ParticipantTable {
         }
         Ok(None)
     }
+
+    /// Frees what this very process had before it executed another program, or itself anew: an exec keeps the
+    /// process, so nobody else would take it for dead while it maps the file again.
+    fn free_former_images(&self, start_time: u64) {
+        let own = |record: &&Participant| {
+            record.pid.load(Ordering::Relaxed) == u64::from(std::process::id())
+                && record.start_time.load(Ordering::Relaxed) == start_time
+                && record.image.load(Ordering::Relaxed) != own_image()
+        };
+        for record in self.records().unwrap_or_default().iter().filter(own) {
+            let state = ParticipantState::from_word(record.state.load(Ordering::Acquire));
+            if state.phase == Phase::Live {
+                free(record, state);
+            }
+        }
+    }
+}
+
+/// Whether a process that lost its byte has the segment mapped still: closing descriptors leaves a mapping in place,
+/// executing another program does not. In doubt it has.
+fn still_maps(pid: u64, file: Option<BorrowedFd<'_>>) -> bool {
+    let inode = file
+        .and_then(|file| FileIdentity::of(file).ok())
+        .map(|identity| identity.inode);
+    inode.and_then(|inode| maps_file(pid, inode)).unwrap_or(true)
+}
+
+/// Makes a slot free if it still is in `state`: whoever joins in it meanwhile moves its generation on.
+fn free(record: &Participant, state: ParticipantState) -> bool {
+    let free = ParticipantState {
+        phase: Phase::Free,
+        ..state
+    };
+    record
+        .state
+        .compare_exchange(
+            state.to_word(),
+            free.to_word(),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        )
+        .is_ok()
 }
 
 fn read(slot: u64, record: &Participant) -> ParticipantRecord {
@@ -244,7 +285,7 @@ fn read(slot: u64, record: &Participant) -> ParticipantRecord {
 }
 
 fn store_name(record: &Participant, name: &str) {
-    let mut bytes = [0; 32];
+    let mut bytes = [0; 24];
     let length = name.len().min(bytes.len());
     bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
     for (word, chunk) in record.name.iter().zip(bytes.as_chunks::<8>().0) {
@@ -325,7 +366,9 @@ impl Membership {
 
     /// Whether the owner of something is alive.
     pub(crate) fn is_alive(&self, id: ParticipantId) -> bool {
-        self.is_current(id.to_word()) || self.table.is_alive(id, self.descriptor.get())
+        // Until a forked child has an open file of its own, the one it has is its parent's, whose bytes it does not see.
+        let file = self.descriptor.get().filter(|_| self.owner_so_far() != 0);
+        self.is_current(id.to_word()) || self.table.is_alive(id, file)
     }
 
     /// The table this process is in.
@@ -348,47 +391,58 @@ impl Membership {
                 generation: dead.id.generation,
                 phase: dead.phase,
             };
-            let free = ParticipantState {
-                generation: dead.id.generation,
-                phase: Phase::Free,
-            };
-            // Whoever joins in the slot meanwhile moves its generation on.
-            records.get(dead.id.slot as usize).is_some_and(|record| {
-                record
-                    .state
-                    .compare_exchange(
-                        state.to_word(),
-                        free.to_word(),
-                        Ordering::AcqRel,
-                        Ordering::Relaxed,
-                    )
-                    .is_ok()
-            })
+            records
+                .get(dead.id.slot as usize)
+                .is_some_and(|record| free(record, state))
         })
         .count()
     }
 
-    /// Takes this process's byte again if something closed the descriptor that held it. A failure is not reported:
-    /// the process table still says that this process lives, and the next call tries again.
+    /// Makes sure that this process's slot is its own: takes its byte again if something closed the descriptor that
+    /// held it, and joins anew if somebody has taken the slot meanwhile. What it held in a slot that is lost is given
+    /// back by others. A failure is not reported here: it is tried again, and whoever needs the slot is told.
     pub(crate) fn keep_token(&self) {
         let Ok(owner) = self.owner() else { return };
-        let Some(id) = ParticipantId::from_word(owner) else {
-            return;
-        };
-        if self.descriptor.get().is_none() {
-            match reopen(&self.path, self.descriptor.file()) {
-                Ok(file) => self.descriptor.replace(file),
-                Err(_) => return,
-            }
-        }
-        if let Some(file) = self.descriptor.get() {
-            // Taking a byte that this open file has already changes nothing.
-            let _ = try_lock(file, ByteRange::participant(id.slot));
+        if !self.has_token(owner) {
+            let current = self.start_renewing();
+            let _ = self.restore_token(current, owner);
+            self.renewing.store(0, Ordering::Release);
         }
     }
 
-    #[cold]
-    fn renew(&self) -> Result<u64, Error> {
+    /// Whether the slot is this participant's and its byte this open file's.
+    fn has_token(&self, owner: u64) -> bool {
+        let (Some(id), Some(file)) = (ParticipantId::from_word(owner), self.descriptor.get()) else {
+            return false;
+        };
+        let is_ours = self
+            .table
+            .read(id.slot)
+            .is_some_and(|record| record.id == id && record.phase == Phase::Live);
+        // Taking a byte that this open file has already changes nothing.
+        is_ours && try_lock(file, ByteRange::participant(id.slot)) == Ok(true)
+    }
+
+    fn restore_token(&self, current: u64, owner: u64) -> Result<(), Error> {
+        if self.descriptor.get().is_none() {
+            self.descriptor
+                .replace(reopen(&self.path, self.descriptor.file())?);
+        }
+        // Where the byte is another's although the slot is ours, a child that was forked before the descriptor was
+        // lost keeps it; the process table goes on saying that this process lives.
+        let is_ours = ParticipantId::from_word(owner)
+            .and_then(|id| self.table.read(id.slot).filter(|record| record.id == id))
+            .is_some_and(|record| record.phase == Phase::Live);
+        if self.has_token(owner) || is_ours {
+            return Ok(());
+        }
+        // Nobody may use the lost slot's word from here on, also if joining fails.
+        self.identity.store(0, Ordering::Release);
+        self.join_anew(current).map(drop)
+    }
+
+    /// Keeps other threads of this process from renewing; answers the process's identity.
+    fn start_renewing(&self) -> u64 {
         let current = self.page.current().as_u64();
         loop {
             let renewing = self.renewing.load(Ordering::Relaxed);
@@ -399,24 +453,29 @@ impl Membership {
                 .compare_exchange(renewing, current, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok()
             {
-                break;
+                return current;
             }
         }
+    }
+
+    #[cold]
+    fn renew(&self) -> Result<u64, Error> {
+        let current = self.start_renewing();
         let outcome = if self.identity.load(Ordering::Acquire) == current {
             Ok(self.owner.load(Ordering::Relaxed))
         } else {
-            self.join_as_child(current)
+            self.join_anew(current)
         };
         self.renewing.store(0, Ordering::Release);
         outcome
     }
 
-    fn join_as_child(&self, current: u64) -> Result<u64, Error> {
+    fn join_anew(&self, current: u64) -> Result<u64, Error> {
         let file = reopen(&self.path, self.descriptor.file())?;
         let lock = AttachLock::take(&file, &self.path)?;
         let id = join_or_explain(&self.table, &file, &self.path)?;
         drop(lock);
-        // The inherited descriptor shares the parent's open file: closing it is right, unlocking would be wrong.
+        // An inherited descriptor shares the parent's open file: closing it is right, unlocking would be wrong.
         self.descriptor.replace(file);
         self.owner.store(id.to_word(), Ordering::Relaxed);
         self.identity.store(current, Ordering::Release);
@@ -439,11 +498,12 @@ impl Drop for Membership {
             .ok()
             .and_then(|records| records.get(id.slot as usize))
         {
-            let free = ParticipantState {
+            let live = ParticipantState {
                 generation: id.generation,
-                phase: Phase::Free,
+                phase: Phase::Live,
             };
-            record.state.store(free.to_word(), Ordering::Release);
+            // If the slot was lost to another process, it is that one's.
+            free(record, live);
         }
     }
 }

@@ -108,6 +108,7 @@ mod control {
     pub const RECOVERIES: usize = 23;
     pub const UNKNOWN_NAMES: usize = 25;
     pub const LAST_RECOVERER: usize = 27;
+    pub const RESET_INSTANT: usize = 28;
     pub const SIZE: usize = 32;
 }
 
@@ -146,6 +147,7 @@ impl Layout {
             control::RESET_SCOPE,
             control::RECOVERIES,
             control::LAST_RECOVERER,
+            control::RESET_INSTANT,
         ]
         .map(|word| control + word);
         let canonical = (control + control::JOURNAL..extent_end)

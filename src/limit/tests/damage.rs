@@ -96,7 +96,7 @@ proptest! {
             prop_assert!(limit.remaining(now) <= limit.rule.most_at_once());
             let stored = stores(&mut limit, |rule, state| match act {
                 0 | 1 => rule.charge(state, now, amount),
-                2 => assert!(rule.refund(state, now, amount) <= amount),
+                2 => assert!(rule.refund(state, now, amount, u128::from(monotonic)) <= amount),
                 3 => rule.give_back(state, amount),
                 _ => {}
             });

@@ -95,7 +95,7 @@ impl Limit {
             words: &mut self.words,
             stores: 0,
         };
-        let given = self.rule.refund(&mut state, now, amount);
+        let given = self.rule.refund(&mut state, now, amount, u128::MAX);
         assert!(state.stores <= 4, "{} stores", state.stores);
         given
     }
