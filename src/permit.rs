@@ -100,7 +100,8 @@ impl<'a> Permit<'a> {
     /// Replaces reserved costs by actual ones, for all named limits at once. Concurrency stays held until the permit
     /// is dropped or released.
     ///
-    /// Less than reserved is refunded where the algorithm allows, more is charged although it may exceed the limit.
+    /// Less than reserved is refunded where the algorithm allows, but for what time has replenished since: that would
+    /// come out of what others have taken. More is charged although it may exceed the limit.
     /// A budget is debited. Limits that the permit did not take, and calls limits of which it took only one, are
     /// skipped; what is not named keeps its reserved cost.
     ///
