@@ -21,11 +21,15 @@ use super::layout::LockArea;
 /// itself now and then.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Attempts before blocking, where another processor may be about to unlock.
-const SPINS: u32 = 200;
+/// Pauses of the processor before blocking, where another processor may be about to unlock.
+const SPINS: u32 = 500;
 
-/// Spins without a sign of progress after which the holder is taken to be off its processor.
-const SPINS_WITHOUT_PROGRESS: u32 = 60;
+/// Pauses without a sign of progress after which the holder is taken to be off its processor.
+const SPINS_WITHOUT_PROGRESS: u32 = 300;
+
+/// Pauses before the first look at a contended lock, and the most between two looks.
+const FIRST_PAUSES: u32 = 32;
+const MOST_PAUSES: u32 = 128;
 
 /// glibc's word for "the last owner left the data inconsistent for good".
 #[cfg(not(target_env = "musl"))]
@@ -165,24 +169,25 @@ impl LockArea {
         }
         let word = self.futex_word(LOCK_WORD_INDEX);
         let mut seen = word.load(Ordering::Relaxed);
+        let mut pauses = FIRST_PAUSES;
+        let mut spun = 0;
         let mut without_progress = 0;
-        for _ in 0..SPINS {
-            std::hint::spin_loop();
-            let now = word.load(Ordering::Relaxed);
-            if now == 0 || now & libc::FUTEX_TID_MASK == 0 {
-                if let Some(guard) = self.try_lock()? {
-                    return Ok(Some(guard));
-                }
-                without_progress = 0;
-            } else if now == seen {
-                without_progress += 1;
-                if without_progress > SPINS_WITHOUT_PROGRESS {
-                    return Ok(None);
-                }
-            } else {
-                without_progress = 0;
+        while spun < SPINS && without_progress < SPINS_WITHOUT_PROGRESS {
+            // Looking takes the lock's cache line from its holder, so the looks become rarer: the holder gets on with
+            // several operations in the meantime, which is worth more than a prompt turn.
+            for _ in 0..pauses {
+                std::hint::spin_loop();
             }
+            spun += pauses;
+            let now = word.load(Ordering::Relaxed);
+            if now & libc::FUTEX_TID_MASK == 0
+                && let Some(guard) = self.try_lock()?
+            {
+                return Ok(Some(guard));
+            }
+            without_progress = if now == seen { without_progress + pauses } else { 0 };
             seen = now;
+            pauses = (2 * pauses).min(MOST_PAUSES);
         }
         Ok(None)
     }
