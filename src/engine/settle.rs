@@ -8,9 +8,8 @@ use super::acquire::Decision;
 use super::hold::HoldReference;
 use super::plan::Kind;
 use super::segment::{LockedSet, SegmentEngine, SetEngine};
-use crate::shm::journal::Transaction;
-
 use crate::error::Error;
+use crate::shm::journal::Transaction;
 
 /// One limit of a settled permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -341,14 +341,15 @@ impl Membership {
     /// The participant that this process is. In a child's first call it becomes one of its own.
     #[inline]
     pub(crate) fn owner(&self) -> Result<u64, Error> {
-        if self.identity.load(Ordering::Acquire) == self.page.current().as_u64() {
-            return Ok(self.owner.load(Ordering::Relaxed));
+        match self.owner_so_far() {
+            0 => self.renew(),
+            owner => Ok(owner),
         }
-        self.renew()
     }
 
     /// The participant that this process is, or zero where it has not become one since its fork. Unlike
     /// [`owner`](Self::owner) it makes no system call.
+    #[inline]
     pub(crate) fn owner_so_far(&self) -> u64 {
         if self.identity.load(Ordering::Acquire) == self.page.current().as_u64() {
             self.owner.load(Ordering::Relaxed)
@@ -360,8 +361,8 @@ impl Membership {
     /// Whether `owner` is what this process is, without becoming a participant for the answer.
     #[inline]
     pub(crate) fn is_current(&self, owner: u64) -> bool {
-        self.identity.load(Ordering::Acquire) == self.page.current().as_u64()
-            && self.owner.load(Ordering::Relaxed) == owner
+        // No owner is zero.
+        self.owner_so_far() == owner
     }
 
     /// Whether the owner of something is alive.
@@ -410,17 +411,20 @@ impl Membership {
         }
     }
 
-    /// Whether the slot is this participant's and its byte this open file's.
+    /// Whether the slot still is this participant's.
+    fn has_slot(&self, owner: u64) -> bool {
+        ParticipantId::from_word(owner)
+            .and_then(|id| self.table.read(id.slot).filter(|record| record.id == id))
+            .is_some_and(|record| record.phase == Phase::Live)
+    }
+
+    /// Whether the slot is this participant's and its byte this open file's, which takes the byte if it is free.
     fn has_token(&self, owner: u64) -> bool {
         let (Some(id), Some(file)) = (ParticipantId::from_word(owner), self.descriptor.get()) else {
             return false;
         };
-        let is_ours = self
-            .table
-            .read(id.slot)
-            .is_some_and(|record| record.id == id && record.phase == Phase::Live);
         // Taking a byte that this open file has already changes nothing.
-        is_ours && try_lock(file, ByteRange::participant(id.slot)) == Ok(true)
+        self.has_slot(owner) && try_lock(file, ByteRange::participant(id.slot)) == Ok(true)
     }
 
     fn restore_token(&self, current: u64, owner: u64) -> Result<(), Error> {
@@ -430,10 +434,7 @@ impl Membership {
         }
         // Where the byte is another's although the slot is ours, a child that was forked before the descriptor was
         // lost keeps it; the process table goes on saying that this process lives.
-        let is_ours = ParticipantId::from_word(owner)
-            .and_then(|id| self.table.read(id.slot).filter(|record| record.id == id))
-            .is_some_and(|record| record.phase == Phase::Live);
-        if self.has_token(owner) || is_ours {
+        if self.has_token(owner) || self.has_slot(owner) {
             return Ok(());
         }
         // Nobody may use the lost slot's word from here on, also if joining fails.
