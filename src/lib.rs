@@ -59,6 +59,8 @@
 //! Linux 4.14 or later with glibc (2.30 or later) or musl.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, unsafe_code)]
 
+mod acquire_future;
+mod attendant;
 mod config;
 #[cfg(doc)]
 pub mod documentation;
@@ -75,6 +77,7 @@ mod shm;
 mod snapshot;
 mod units;
 
+pub use acquire_future::AcquireFuture;
 pub use config::{
     Algorithm, Align, Amount, Declaration, Difference, Limit, OnDeath, SegmentOptions, SetDeclaration,
     Weekday, Window,
