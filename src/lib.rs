@@ -72,6 +72,7 @@ mod permit;
 mod queue;
 mod refusal;
 mod request;
+mod reservation;
 mod segment;
 mod shm;
 mod snapshot;
@@ -89,6 +90,7 @@ pub use limit_set::{LimitIndex, LimitName, LimitSet};
 pub use permit::{Outcome, Permit, Settlement};
 pub use refusal::{Refusal, Verdict};
 pub use request::Request;
+pub use reservation::{Reservation, ReserveOutcome};
 pub use segment::{OpenOptions, RecoveryReport, Removal, Segment, SetRecovery};
 pub use snapshot::{
     HoldSnapshot, LimitCounts, LimitSnapshot, LockSnapshot, ParticipantSnapshot, SegmentReader,

@@ -31,6 +31,7 @@ const LAYERS: &[Layer] = &[
             "permit",
             "refusal",
             "request",
+            "reservation",
             "segment",
             "snapshot",
         ],
