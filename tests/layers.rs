@@ -31,6 +31,7 @@ const LAYERS: &[Layer] = &[
             "request",
             "segment",
             "snapshot",
+            "tower",
         ],
         may_use_peers: true,
     },
