@@ -171,11 +171,7 @@ fn a_refusal_tells_the_windows_of_what_refused_and_no_longer_ones_than_retry_aft
     let standing = policies.standing(&set, refusal.verdicts(), false);
     // A place may be free much later, but surely nobody is admitted before the hour is over.
     let retry_after = retry_after(&refusal).expect("known of one");
-    let seconds: u64 = retry_after
-        .to_str()
-        .expect("ASCII")
-        .parse()
-        .expect("a number");
+    let seconds: u64 = retry_after.to_str().expect("ASCII").parse().expect("a number");
     assert!((1..=3600).contains(&seconds), "{seconds}");
     let expected = format!(r#""hourly";r=0;t={seconds}, "daily";r=1, "in_flight";r=0"#);
     assert_eq!(standing.expect("three limits"), expected);
