@@ -68,6 +68,7 @@ mod error;
 mod limit;
 mod limit_set;
 mod permit;
+mod queue;
 mod refusal;
 mod request;
 mod segment;
@@ -91,7 +92,7 @@ pub use request::Request;
 pub use segment::{OpenOptions, RecoveryReport, Removal, Segment, SetRecovery};
 pub use snapshot::{
     HoldSnapshot, LimitCounts, LimitSnapshot, LockSnapshot, ParticipantSnapshot, SegmentReader,
-    SegmentSnapshot, SetCounts, SetSnapshot,
+    SegmentSnapshot, SetCounts, SetSnapshot, TicketSnapshot,
 };
 
 // The examples of the README are compiled and run with the documentation's.

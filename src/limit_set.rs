@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::{Limit, SetDeclaration};
 use crate::engine::{Decision, SetEngine};
@@ -155,6 +156,54 @@ impl LimitSet {
         let mut decision = Decision::pending(costs);
         let engine = &self.shared.engine;
         if engine.try_acquire(self.engine_set(), costs, &mut decision)? {
+            Ok(Outcome::Admitted(Permit::new(self, decision)))
+        } else {
+            Ok(Outcome::Refused(Refusal::new(self, decision)))
+        }
+    }
+
+    /// Takes everything that the request names, waiting in line for it: first come, first served, over all threads and
+    /// processes. With no timeout it waits as long as it takes, with a timeout of zero it is
+    /// [`try_acquire`](Self::try_acquire).
+    ///
+    /// The line is of the set: only its first is served, so that a large request is not starved by small ones, and
+    /// nobody overtakes. Who waits is asleep until it has what it asked for, or until the instant at which time alone
+    /// gives it that. Where a process in the line dies, the others move up.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().set(
+    /// #     SetDeclaration::new("pool").limit(Limit::concurrency("connections", 1)));
+    /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+    /// let pool = segment.set("pool")?;
+    /// let first = pool.acquire(&pool.request(), None)?.permit().expect("without a timeout, it is admitted");
+    /// let second = pool.acquire(&pool.request(), Duration::from_millis(1))?;
+    /// assert!(!second.is_admitted()); // the only connection was not given back in time
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A thread that waits for what only it can give back waits for ever, as with any lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_acquire`](Self::try_acquire). After an error the request is in line no longer. That time was up, and
+    /// that the line is [full](crate::RefusalReason::QueueFull), are refusals.
+    #[inline]
+    pub fn acquire(
+        &self,
+        request: &Request,
+        timeout: impl Into<Option<Duration>>,
+    ) -> Result<Outcome<'_>, Error> {
+        let timeout = timeout.into();
+        if timeout == Some(Duration::ZERO) {
+            return self.try_acquire(request);
+        }
+        let costs = request.costs_for(self)?;
+        let mut decision = Decision::pending(costs);
+        let engine = &self.shared.engine;
+        if engine.acquire(self.engine_set(), costs, &mut decision, timeout)? {
             Ok(Outcome::Admitted(Permit::new(self, decision)))
         } else {
             Ok(Outcome::Refused(Refusal::new(self, decision)))

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use smallvec::SmallVec;
 
 use crate::engine::plan::Kind;
-use crate::engine::{Decision, Released, SettledLimit, SettledLimits, Stage};
+use crate::engine::{Decision, Released, Renewed, SettledLimit, SettledLimits, Stage};
 use crate::error::Error;
 use crate::limit_set::{LimitName, LimitSet};
 use crate::refusal::{Refusal, Verdict};
@@ -118,7 +118,9 @@ impl<'a> Permit<'a> {
         match self.decision.stage {
             Stage::Reserved => {}
             Stage::Settled => return Err(Error::AlreadySettled { set: set.to_owned() }),
-            Stage::Released | Stage::TableFull => return Err(Error::AlreadyReleased { set: set.to_owned() }),
+            Stage::Released | Stage::TableFull | Stage::Behind | Stage::QueueFull => {
+                return Err(Error::AlreadyReleased { set: set.to_owned() });
+            }
         }
         if !self.is_own() {
             return Err(Error::InheritedPermit { set: set.to_owned() });
@@ -194,6 +196,65 @@ impl<'a> Permit<'a> {
                 set.count_unsettled(index);
             }
         }
+    }
+
+    /// Renews the leases of what the permit holds: from now on they count anew.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().set(SetDeclaration::new("jobs")
+    /// #     .limit(Limit::concurrency("running", 2).lease(Duration::from_secs(30))));
+    /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+    /// let jobs = segment.set("jobs")?;
+    /// let permit = jobs.try_acquire(&jobs.request())?.permit().expect("nobody else holds any");
+    /// for _part_of_the_work in 0..3 {
+    ///     permit.heartbeat()?; // an error where it came too late, and others hold it now
+    /// }
+    /// assert!(!permit.reclaimed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Reclaimed`] where a lease has run out and what it covered was given back, [`Error::AlreadyReleased`],
+    /// [`Error::InheritedPermit`] in a forked child, [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`].
+    pub fn heartbeat(&self) -> Result<(), Error> {
+        let set = self.set.engine_set();
+        let name = || set.plan.name.clone();
+        if self.decision.stage == Stage::Released {
+            return Err(Error::AlreadyReleased { set: name() });
+        }
+        if !self.is_own() {
+            return Err(Error::InheritedPermit { set: name() });
+        }
+        let Some(hold) = self.decision.hold() else {
+            return Ok(());
+        };
+        let engine = &self.set.shared().engine;
+        match engine.heartbeat(set, hold, self.decision.owner)? {
+            Renewed::Renewed => Ok(()),
+            Renewed::WasReclaimed => Err(Error::Reclaimed { set: name() }),
+        }
+    }
+
+    /// Whether something that the permit held was taken back: because a lease ran out, or because this process was
+    /// taken for dead. Looks without a lock, so what it says may change at once.
+    pub fn reclaimed(&self) -> bool {
+        let set = self.set.engine_set();
+        self.decision
+            .hold()
+            .is_some_and(|hold| !set.still_holds(hold, self.decision.owner))
+    }
+
+    /// A number that grows with every permit of the set that holds something. None where this permit holds nothing.
+    ///
+    /// What a late holder does, whose lease ran out without its noticing, can be told by its smaller number: pass it
+    /// along with what is written, and let the other side refuse numbers below the greatest it has seen (a *fencing
+    /// token*: Martin Kleppmann, "How to do distributed locking", 2016).
+    pub fn fencing_number(&self) -> Option<u64> {
+        self.decision.hold().map(|hold| hold.serial.get())
     }
 
     /// What the set was declared with: region, endpoint, account.

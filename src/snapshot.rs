@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::config::Declaration;
 use crate::engine::plan::Kind;
-use crate::engine::{ObservedHold, SetEngine, observe as observe_set};
+use crate::engine::{ObservedHold, ObservedTicket, SetEngine, observe as observe_set};
 use crate::error::Error;
 use crate::limit::Now;
 use crate::segment::compile_definitions;
@@ -17,7 +17,7 @@ use crate::shm::attach::{Observed, damaged, observe};
 use crate::shm::clock::{boot_nanos, utc_nanos};
 use crate::shm::host::process_of_thread;
 use crate::shm::layout::{FORMAT, Header, LimitCounters, SET_UNCHECKED, SetControl};
-use crate::shm::participant::{ParticipantId, ParticipantTable};
+use crate::shm::participant::{ParticipantId, ParticipantRecord, ParticipantTable};
 use crate::shm::region::Region;
 
 /// A segment, copied. Each set's part is consistent in itself unless it says that it is torn.
@@ -92,6 +92,10 @@ pub struct SetSnapshot {
     pub limits: Vec<LimitSnapshot>,
     /// Each hold in use.
     pub holds: Vec<HoldSnapshot>,
+    /// How many requests may wait in line.
+    pub waiter_capacity: u64,
+    /// Each ticket in use, in the order in which they came.
+    pub tickets: Vec<TicketSnapshot>,
 }
 
 /// A lock, as its word says.
@@ -116,9 +120,21 @@ pub struct SetCounts {
     pub refused_concurrency: u64,
     pub refused_budget: u64,
     pub refused_table_full: u64,
+    /// Requests refused because every ticket was taken.
+    pub refused_queue_full: u64,
+    /// Requests admitted after they had waited.
+    pub waited: u64,
+    /// Requests that waited and were refused when their time was up.
+    pub timed_out: u64,
+    /// Requests that were given up while they waited.
+    pub cancelled: u64,
     pub settled: u64,
     /// Holds given back for dead processes.
     pub reclaimed: u64,
+    /// Places in line given back for dead processes.
+    pub reclaimed_tickets: u64,
+    /// Amounts given back because their lease had run out.
+    pub expired: u64,
     /// Times the lock was found with a dead owner.
     pub recoveries: u64,
     /// Times the holds had to be counted again.
@@ -126,6 +142,11 @@ pub struct SetCounts {
     /// Requests and settles that named limits the set does not have.
     pub unknown_names: u64,
     pub active_high_water: u64,
+    /// The most requests that waited at once.
+    pub queued_high_water: u64,
+    /// How long admitted requests had waited: number *i* counts those that had waited for less than 2^*i* microseconds
+    /// and are not counted before; the last counts all that are longer.
+    pub wait_times: [u64; 32],
 }
 
 /// A limit, copied.
@@ -189,6 +210,26 @@ pub struct HoldSnapshot {
     pub held_ns: u64,
     /// Units held, by limit.
     pub amounts: BTreeMap<String, u64>,
+}
+
+/// A place in line.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct TicketSnapshot {
+    /// Numbers those who waited in the order in which they came.
+    pub number: u64,
+    /// The slot of the process that waits; none where the ticket was given up.
+    pub owner_slot: Option<u64>,
+    /// Its process id, where the slot still is its own.
+    pub owner_pid: Option<u64>,
+    /// Whether that process is alive; the place of a dead one goes to the next.
+    pub owner_alive: bool,
+    /// It has what it asked for and has not come for it yet.
+    pub granted: bool,
+    /// How long it has been waiting, in nanoseconds.
+    pub waiting_ns: u64,
+    /// Units asked for, by limit.
+    pub costs: BTreeMap<String, u64>,
 }
 
 /// A segment opened for looking only: it is mapped read-only, nothing is locked, and this process does not become a
@@ -341,14 +382,43 @@ impl SnapshotSource<'_> {
                 .into_iter()
                 .map(|hold| self.hold(set, hold, now))
                 .collect(),
+            waiter_capacity: copy.memory.ticket_capacity(),
+            tickets: observation
+                .tickets()
+                .into_iter()
+                .map(|ticket| self.ticket(set, ticket, now))
+                .collect(),
         })
     }
 
-    fn hold(&self, set: &SetEngine, hold: ObservedHold, now: Now) -> HoldSnapshot {
-        let owner = ParticipantId::from_word(hold.owner);
+    /// The participant that a word names, and its record, where the slot still is its own.
+    fn owner(&self, word: u64) -> (Option<ParticipantId>, Option<ParticipantRecord>) {
+        let owner = ParticipantId::from_word(word);
         let record = owner
             .and_then(|id| self.table.read(id.slot))
             .filter(|record| Some(record.id) == owner);
+        (owner, record)
+    }
+
+    fn ticket(&self, set: &SetEngine, ticket: ObservedTicket, now: Now) -> TicketSnapshot {
+        let (owner, record) = self.owner(ticket.owner);
+        TicketSnapshot {
+            number: ticket.number,
+            owner_slot: owner.map(|id| id.slot),
+            owner_pid: record.map(|record| record.pid),
+            owner_alive: owner.is_some_and(|id| (self.is_alive)(id)),
+            granted: ticket.is_granted,
+            waiting_ns: now.monotonic.saturating_sub(ticket.enqueued_at),
+            costs: ticket
+                .costs
+                .into_iter()
+                .map(|(limit, cost)| (set.limit_name(limit), cost))
+                .collect(),
+        }
+    }
+
+    fn hold(&self, set: &SetEngine, hold: ObservedHold, now: Now) -> HoldSnapshot {
+        let (owner, record) = self.owner(hold.owner);
         HoldSnapshot {
             index: hold.index,
             serial: hold.serial,
@@ -386,12 +456,20 @@ impl SetCounts {
             refused_concurrency: load(&control.refused_concurrency),
             refused_budget: load(&control.refused_budget),
             refused_table_full: load(&control.refused_table_full),
+            refused_queue_full: load(&control.refused_queue_full),
+            waited: load(&control.waited),
+            timed_out: load(&control.timed_out),
+            cancelled: load(&control.cancelled),
             settled: load(&control.settled),
             reclaimed: load(&control.reclaimed),
+            reclaimed_tickets: load(&control.reclaimed_tickets),
+            expired: load(&control.expired),
             recoveries: load(&control.recoveries),
             recounts: load(&control.recounts),
             unknown_names: load(&control.unknown_names),
             active_high_water: load(&control.active_high_water),
+            queued_high_water: load(&control.queued_high_water),
+            wait_times: control.wait_times.each_ref().map(load),
         }
     }
 }

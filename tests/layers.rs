@@ -15,7 +15,7 @@ const LAYERS: &[Layer] = &[
     },
     // The rules and the ground do not know each other.
     Layer {
-        modules: &["limit", "shm"],
+        modules: &["limit", "queue", "shm"],
         may_use_peers: false,
     },
     Layer {

@@ -29,6 +29,10 @@ impl Limit {
             kind: self.kind,
             rule,
             refund_on_death: self.refunds_on_death(),
+            lease: match self.lease {
+                Some(Window::Span(lease)) => nanos_from_duration(lease),
+                _ => None,
+            },
         })
     }
 
@@ -151,6 +155,18 @@ impl Limit {
             written(&self.on_death),
             self.on_death != Some(OnDeath::Refund) || algorithm.is_some_and(Algorithm::refunds),
             "only gcra and token_bucket can give back; declare one of them, or on_death = \"charge\"",
+        )?;
+        demand(
+            "lease",
+            written(&self.lease),
+            !windowed,
+            "only a concurrency limit is lent; remove it, or declare kind = \"concurrency\"",
+        )?;
+        demand(
+            "lease",
+            written(&self.lease),
+            !self.lease.is_some_and(Window::is_calendar),
+            "a lease is a length of time, such as \"30s\"",
         )
     }
 
@@ -196,7 +212,11 @@ impl Limit {
             }
             self.check_amount(field, amount, place)?;
         }
-        for (field, window) in [("window", self.window), ("interval", self.interval)] {
+        for (field, window) in [
+            ("window", self.window),
+            ("interval", self.interval),
+            ("lease", self.lease),
+        ] {
             match window {
                 Some(Window::Span(length)) if length.is_zero() => {
                     return Err(place.value(

@@ -112,6 +112,8 @@ pub struct Limit {
     pub(super) entries: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) on_death: Option<OnDeath>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) lease: Option<Window>,
 }
 
 impl Limit {
@@ -153,6 +155,7 @@ impl Limit {
             buckets: None,
             entries: None,
             on_death: None,
+            lease: None,
         }
     }
 
@@ -216,6 +219,14 @@ impl Limit {
     /// [`TokenBucket`](Algorithm::TokenBucket) can [refund](OnDeath::Refund).
     pub fn on_death(mut self, on_death: OnDeath) -> Self {
         self.on_death = Some(on_death);
+        self
+    }
+
+    /// For how long a concurrency limit is lent without a [heartbeat](crate::Permit::heartbeat); without end unless
+    /// declared. What is held for longer is given back to whoever needs it, although its holder lives: for holders
+    /// that hang.
+    pub fn lease(mut self, lease: std::time::Duration) -> Self {
+        self.lease = Some(Window::Span(lease));
         self
     }
 

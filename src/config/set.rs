@@ -14,6 +14,8 @@ const MOST_LIMITS: u64 = 16;
 const MOST_METADATA: u64 = 32;
 const MOST_METADATA_VALUE_BYTES: u64 = 256;
 const MOST_HOLDS: u64 = 65_536;
+const MOST_WAITERS: u64 = 65_536;
+const WAITERS: u32 = 256;
 /// The holds of what has no capacity to derive them from.
 const HOLDS_WITHOUT_CAPACITY: u64 = 1024;
 
@@ -35,6 +37,8 @@ pub struct SetDeclaration {
     pub(super) name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) holds: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) waiters: Option<u32>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) metadata: BTreeMap<String, String>,
     #[serde(default, rename = "limit")]
@@ -47,6 +51,7 @@ impl SetDeclaration {
         Self {
             name: name.into(),
             holds: None,
+            waiters: None,
             metadata: BTreeMap::new(),
             limits: Vec::new(),
         }
@@ -76,6 +81,13 @@ impl SetDeclaration {
         self
     }
 
+    /// How many requests may wait in line at once, from 0 to 65536; 256 unless declared. One more is refused:
+    /// [`RefusalReason::QueueFull`](crate::RefusalReason::QueueFull).
+    pub fn waiters(mut self, waiters: u32) -> Self {
+        self.waiters = Some(waiters);
+        self
+    }
+
     /// The set's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -93,6 +105,8 @@ impl SetDeclaration {
         };
         check_range(|| place.field("limits"), self.limits.len() as u64, 1, MOST_LIMITS)?;
         self.check_metadata(&place)?;
+        let waiters = self.waiters.unwrap_or(WAITERS);
+        check_range(|| place.field("waiters"), waiters.into(), 0, MOST_WAITERS)?;
 
         let mut names = HashSet::new();
         let mut limits = Vec::with_capacity(self.limits.len());
@@ -112,6 +126,7 @@ impl SetDeclaration {
             limits,
             metadata: Arc::new(self.metadata.clone()),
             hold_capacity: self.hold_capacity(&place)?,
+            waiters,
         })
     }
 
@@ -172,6 +187,7 @@ impl SetDeclaration {
         Self {
             name: self.name.clone(),
             holds: Some(self.holds.unwrap_or_else(|| self.default_holds())),
+            waiters: Some(self.waiters.unwrap_or(WAITERS)),
             metadata: self.metadata.clone(),
             limits: self.limits.iter().map(Limit::canonical).collect(),
         }

@@ -86,6 +86,10 @@ pub(crate) enum Stage {
     Released,
     /// There never was a permit, because no hold was left for one.
     TableFull,
+    /// There never was a permit, because others wait in line before.
+    Behind,
+    /// There never was a permit, because so many wait in line that no ticket was left.
+    QueueFull,
 }
 
 /// How a request was decided. Filled in place and never taken apart: moving it about in pieces would cost more than
@@ -99,7 +103,8 @@ pub(crate) struct Decision {
     pub(crate) owner: u64,
     /// When, on the segment clock.
     pub(crate) decided_at: u64,
-    /// What an admitted request holds, in two parts, so that it fits what room there is.
+    /// What an admitted request holds, in two parts, so that it fits what room there is: index and serial number. Of a
+    /// request that was refused because others wait: the limit that binds the first of them, and for how long.
     hold_index: u32,
     hold_serial: Option<NonZeroU64>,
     decided: SmallVec<[Decided; DECIDED_INLINE]>,
@@ -130,6 +135,43 @@ impl Decision {
         self.limits.iter().zip(&self.decided)
     }
 
+    /// Makes room for what is to be decided now.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, owner: u64, now: u64) {
+        self.stage = Stage::Reserved;
+        self.owner = owner;
+        self.decided_at = now;
+        self.hold_serial = None;
+        self.decided.clear();
+    }
+
+    /// Notes how the next limit was decided. There is room for it.
+    #[inline(always)]
+    pub(crate) fn note(&mut self, decided: Decided) {
+        self.decided.push(decided);
+    }
+
+    /// Notes what an admitted request holds.
+    #[inline(always)]
+    pub(crate) fn set_hold(&mut self, hold: Option<HoldReference>) {
+        // A set has at most 65536 holds.
+        self.hold_index = hold.map_or(0, |hold| hold.index as u32);
+        self.hold_serial = hold.map(|hold| hold.serial);
+    }
+
+    /// What binds the first of those who wait before a refused request, and for how long.
+    fn ahead(&self) -> Option<(usize, u64)> {
+        match self.stage {
+            Stage::Behind | Stage::QueueFull => Some((self.hold_index as usize, self.hold_serial?.get())),
+            _ => None,
+        }
+    }
+
+    fn set_ahead(&mut self, ahead: Option<(usize, u64)>) {
+        self.hold_index = ahead.map_or(0, |(index, _)| index as u32);
+        self.hold_serial = ahead.and_then(|(_, wait)| NonZeroU64::new(wait));
+    }
+
     /// What an admitted request holds.
     #[inline]
     pub(crate) fn hold(&self) -> Option<HoldReference> {
@@ -150,11 +192,13 @@ impl Decision {
 
     /// The limit that refused and the nanoseconds until it would not, [`NEVER`] where time does not help. What only
     /// somebody else can heal binds before what time heals, and of the latter the longest; the first of equals stays.
-    /// `None` where a full table of holds binds before any limit.
+    /// Where others wait before, what binds the first of them counts as well. `None` where a full table of holds binds
+    /// before any limit.
     pub(crate) fn binding(&self) -> Option<(usize, u64)> {
         self.iter()
             .filter(|(_, decided)| decided.figure > 0)
             .map(|(index, decided)| (index, decided.figure))
+            .chain(self.ahead())
             .reduce(|first, second| if second.1 > first.1 { second } else { first })
             .filter(|(_, wait)| *wait == NEVER || self.stage != Stage::TableFull)
     }
@@ -173,11 +217,13 @@ pub enum RefusalReason {
     Budget,
     /// Every hold of the set is taken, whatever the limits themselves would say.
     TableFull,
+    /// As many requests wait in line as the set was declared for.
+    QueueFull,
 }
 
 /// What one look at the set came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+pub(super) enum Answer {
     Admitted,
     Refused,
     /// What is held would have to be given back, and it is time to see whether all holders live. Not counted as a
@@ -185,13 +231,21 @@ enum Answer {
     WorthALook,
     /// A cost is above what a limit can ever admit.
     Impossible,
+    /// It would be a refusal, but the request can wait. Not counted.
+    MustWait,
 }
 
-/// Whether a refusal may still be averted by looking for dead holders.
+/// What becomes of a request that the limits do not admit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Attempt {
+pub(super) enum Attempt {
+    /// It is refused, unless it is time to look for dead holders first.
     First,
+    /// It is refused.
     Last,
+    /// It waits, unless it is time to look for dead holders first.
+    BeforeWaiting,
+    /// It waits.
+    Waiting,
 }
 
 impl SegmentEngine {
@@ -216,7 +270,7 @@ impl SegmentEngine {
         match answer {
             Answer::Admitted => Ok(true),
             Answer::Impossible => Err(set.never_admissible(costs)),
-            Answer::Refused | Answer::WorthALook => Ok(false),
+            Answer::Refused | Answer::WorthALook | Answer::MustWait => Ok(false),
         }
     }
 
@@ -227,7 +281,7 @@ impl SegmentEngine {
         Ok(decision)
     }
 
-    fn decide(
+    pub(super) fn decide(
         &self,
         set: &SetEngine,
         costs: &Costs,
@@ -235,6 +289,44 @@ impl SegmentEngine {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         let locked = self.lock(set)?;
+        if set.nobody_waits() {
+            self.take_or_refuse(&locked, costs, decision, attempt)
+        } else {
+            self.decide_behind(locked, costs, decision, attempt)
+        }
+    }
+
+    /// Decides where others wait in line: nobody overtakes them. If time has served them all by now, it is this
+    /// request's turn.
+    #[cold]
+    fn decide_behind(
+        &self,
+        mut locked: LockedSet<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
+        if attempt == Attempt::BeforeWaiting {
+            return Ok(Answer::MustWait);
+        }
+        locked.serve_head()?;
+        if locked.set.nobody_waits() {
+            return self.take_or_refuse(&locked, costs, decision, attempt);
+        }
+        decision.stage = Stage::Behind;
+        locked.refuse(costs, decision, attempt)
+    }
+
+    /// Decides where nobody waits.
+    #[inline(always)]
+    pub(super) fn take_or_refuse(
+        &self,
+        locked: &LockedSet<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
+        let set = locked.set;
         decision.stage = Stage::Reserved;
         if u32::from(costs.limits.0) & set.held_mask == 0 || !set.takes_a_hold(costs) {
             return locked.take_all(costs, None, decision, attempt);
@@ -250,7 +342,7 @@ impl SegmentEngine {
 
     /// A free hold, counting the table again where its list of free holds is damaged.
     #[inline]
-    fn find_free_hold(&self, set: &SetEngine) -> Result<FreeHold, Box<Error>> {
+    pub(super) fn find_free_hold(&self, set: &SetEngine) -> Result<FreeHold, Box<Error>> {
         match set.memory.find_free_hold() {
             FreeHold::Damaged => self.find_free_hold_after_recount(set),
             free => Ok(free),
@@ -259,22 +351,27 @@ impl SegmentEngine {
 
     #[cold]
     fn find_free_hold_after_recount(&self, set: &SetEngine) -> Result<FreeHold, Box<Error>> {
+        self.recount_or_poison(set)?;
+        Ok(set.memory.find_free_hold())
+    }
+
+    /// Counts everything again because the counts or links were found damaged. The caller holds the lock.
+    #[cold]
+    pub(super) fn recount_or_poison(&self, set: &SetEngine) -> Result<(), Box<Error>> {
         self.recount(set);
-        match set.memory.find_free_hold() {
-            FreeHold::Damaged => {
-                let poisoned = &set.memory.control().poisoned;
-                poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed);
-                Err(set.poisoned())
-            }
-            free => Ok(free),
+        if set.is_consistent() {
+            return Ok(());
         }
+        let poisoned = &set.memory.control().poisoned;
+        poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed);
+        Err(set.poisoned())
     }
 }
 
 impl SetEngine {
     /// Whether anything is taken that would have to be given back. Asking with a cost of zero takes nothing.
     #[inline]
-    fn takes_a_hold(&self, costs: &Costs) -> bool {
+    pub(super) fn takes_a_hold(&self, costs: &Costs) -> bool {
         self.held_indexes
             .iter()
             .any(|index| costs.limits.contains(*index) && costs.amounts[index % MOST_LIMITS] > 0)
@@ -297,6 +394,9 @@ impl SetEngine {
 
     /// Why a decision was a refusal.
     pub(crate) fn refusal_reason(&self, decision: &Decision) -> RefusalReason {
+        if decision.stage == Stage::QueueFull {
+            return RefusalReason::QueueFull;
+        }
         let binding = decision.binding().and_then(|(index, _)| self.limits.get(index));
         match binding.map(|limit| limit.kind) {
             None => RefusalReason::TableFull,
@@ -309,14 +409,16 @@ impl SetEngine {
     /// Whether the death of a holder would help: a hold, concurrency, or a reservation that is refunded then.
     fn is_refused_by_holders(&self, decision: &Decision) -> bool {
         let by_what_is_held = |index: usize| self.held_mask & (1 << index) != 0;
-        decision.stage == Stage::TableFull
-            || decision
-                .iter()
-                .any(|(index, decided)| decided.figure > 0 && by_what_is_held(index))
+        matches!(
+            decision.stage,
+            Stage::TableFull | Stage::Behind | Stage::QueueFull
+        ) || decision
+            .iter()
+            .any(|(index, decided)| decided.figure > 0 && by_what_is_held(index))
     }
 
     #[cold]
-    fn never_admissible(&self, costs: &Costs) -> Box<Error> {
+    pub(super) fn never_admissible(&self, costs: &Costs) -> Box<Error> {
         let (index, cost, most) = self.impossible_cost(costs).unwrap_or_default();
         Box::new(Error::NeverAdmissible {
             set: self.plan.name.clone(),
@@ -358,25 +460,13 @@ impl LockedSet<'_> {
         let mut transaction = self.set.memory.journal().begin();
         decision.decided_at = self.now.monotonic;
         decision.decided.clear();
-        for (index, cost) in costs.iter() {
-            let taken = self
-                .set
-                .limits
-                .get(index)
-                .map(|limit| (limit, limit.take(&mut transaction, self.now, cost)));
-            let Some((limit, Ok(mark))) = taken else {
-                drop(transaction);
-                return self.refuse(costs, decision, attempt);
-            };
-            transaction.add(&limit.counters().admitted, 1);
-            transaction.add(&limit.counters().taken, cost);
-            decision.decided.push(Decided { mark, figure: cost });
+        if !self.take_each(&mut transaction, costs, |_, decided| decision.note(decided)) {
+            drop(transaction);
+            return self.refuse(costs, decision, attempt);
         }
         if let Some(free) = free {
             let hold = self.take_hold(&mut transaction, free, decision.owner, costs);
-            // A set has at most 65536 holds.
-            decision.hold_index = hold.map_or(0, |hold| hold.index as u32);
-            decision.hold_serial = hold.map(|hold| hold.serial);
+            decision.set_hold(hold);
         }
         transaction.add(&self.set.memory.control().admitted, 1);
         match transaction.commit() {
@@ -385,19 +475,55 @@ impl LockedSet<'_> {
         }
     }
 
-    /// Counts a refusal.
+    /// Takes and counts one limit after the other, telling `note` how each stood then; answers whether all were taken.
+    /// Otherwise the transaction is to be undone.
+    #[inline(always)]
+    pub(super) fn take_each(
+        &self,
+        transaction: &mut Transaction<'_>,
+        costs: &Costs,
+        mut note: impl FnMut(usize, Decided),
+    ) -> bool {
+        for (index, cost) in costs.iter() {
+            let taken = self
+                .set
+                .limits
+                .get(index)
+                .map(|limit| (limit, limit.take(transaction, self.now, cost)));
+            let Some((limit, Ok(mark))) = taken else {
+                return false;
+            };
+            transaction.add(&limit.counters().admitted, 1);
+            transaction.add(&limit.counters().taken, cost);
+            note(index, Decided { mark, figure: cost });
+        }
+        true
+    }
+
+    /// Counts a refusal, unless it is none yet.
     #[inline(never)]
-    fn refuse(&self, costs: &Costs, decision: &mut Decision, attempt: Attempt) -> Result<Answer, Box<Error>> {
+    pub(super) fn refuse(
+        &self,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
         // Whoever asked is told after the lock is let go of: the telling allocates.
         if self.set.impossible_cost(costs).is_some() {
             return Ok(Answer::Impossible);
         }
         self.assess_all(costs, decision);
-        let reason = self.set.refusal_reason(decision);
-        if attempt == Attempt::First && self.set.is_refused_by_holders(decision) && self.set.reclaim_is_due()
-        {
+        let may_look = matches!(attempt, Attempt::First | Attempt::BeforeWaiting);
+        if may_look && self.set.is_refused_by_holders(decision) && self.set.reclaim_is_due() {
             return Ok(Answer::WorthALook);
         }
+        if matches!(attempt, Attempt::BeforeWaiting | Attempt::Waiting) {
+            return Ok(Answer::MustWait);
+        }
+        if matches!(decision.stage, Stage::Behind | Stage::QueueFull) {
+            decision.set_ahead(self.binding_of_head()?);
+        }
+        let reason = self.set.refusal_reason(decision);
         let mut transaction = self.set.memory.journal().begin();
         transaction.add(self.refusal_counter(reason), 1);
         for (index, decided) in decision.iter() {
@@ -411,6 +537,21 @@ impl LockedSet<'_> {
         }
     }
 
+    /// The limit that binds the first in line, and for how long.
+    fn binding_of_head(&self) -> Result<Option<(usize, u64)>, Box<Error>> {
+        let Some(ticket) = self.head()?.and_then(|index| self.set.memory.ticket(index)) else {
+            return Ok(None);
+        };
+        let costs = self.set.costs_of(ticket);
+        let waits = costs.iter().filter_map(|(index, cost)| {
+            match self.set.limits.get(index)?.assess(self.now, cost) {
+                Assessment::Admissible => None,
+                Assessment::Refused { retry_after } => Some((index, retry_after.unwrap_or(NEVER))),
+            }
+        });
+        Ok(waits.reduce(|first, second| if second.1 > first.1 { second } else { first }))
+    }
+
     fn refusal_counter(&self, reason: RefusalReason) -> &AtomicU64 {
         let control = self.set.memory.control();
         match reason {
@@ -418,11 +559,12 @@ impl LockedSet<'_> {
             RefusalReason::Concurrency => &control.refused_concurrency,
             RefusalReason::Budget => &control.refused_budget,
             RefusalReason::TableFull => &control.refused_table_full,
+            RefusalReason::QueueFull => &control.refused_queue_full,
         }
     }
 
     /// Takes the free hold that was found, with an amount for each held limit, and notes the most held at once.
-    fn take_hold(
+    pub(super) fn take_hold(
         &self,
         transaction: &mut Transaction<'_>,
         free: FreeHold,

@@ -81,6 +81,10 @@ impl LockedSet<'_> {
         transaction.store(hold.owner(), owner);
         transaction.store(hold.serial(), serial.get());
         transaction.store(hold.taken_at(), self.now.monotonic);
+        if self.set.has_leases {
+            transaction.store(hold.renewed_at(), self.now.monotonic);
+            transaction.store(hold.expired(), 0);
+        }
         for (word, limit) in hold.amounts().iter().zip(&self.set.held_indexes) {
             transaction.store(word, amount_of(*limit));
         }
@@ -96,6 +100,14 @@ impl LockedSet<'_> {
             hold.owner().load(Ordering::Relaxed) == owner
                 && hold.serial().load(Ordering::Relaxed) == reference.serial.get()
         })
+    }
+
+    /// Whether a lease of a permit's hold ran out and what it covered was given back.
+    pub(crate) fn has_lost_a_lease(&self, reference: HoldReference) -> bool {
+        self.set
+            .memory
+            .hold(reference.index)
+            .is_some_and(|hold| hold.expired().load(Ordering::Relaxed) != 0)
     }
 
     /// Frees a hold and gives its concurrency back. With `owner_died`, also what is refunded on death; answers

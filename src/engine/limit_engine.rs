@@ -19,6 +19,7 @@ pub(crate) struct LimitEngine {
     /// A cost above this can never be met.
     pub(crate) most_at_once: u64,
     pub(crate) refund_on_death: bool,
+    pub(crate) lease: Option<u64>,
     state: Kept<AtomicU64>,
     counters: Kept<LimitCounters>,
 }
@@ -35,6 +36,7 @@ impl LimitEngine {
             kind: plan.kind,
             most_at_once: plan.rule.most_at_once(),
             refund_on_death: plan.refund_on_death,
+            lease: plan.lease,
             state: region.keep_words(state_offset, plan.rule.state_words() as u64)?,
             counters: region.keep_records(counters_offset, 1)?,
         })

@@ -4,10 +4,10 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::limit::{State, StateMut};
+use crate::limit::{Mark, State, StateMut};
 use crate::shm::geometry::SetGeometry;
 use crate::shm::journal::{Journal, Transaction};
-use crate::shm::layout::{Hold, JOURNAL_ENTRIES, JournalEntry, SetControl};
+use crate::shm::layout::{Hold, JOURNAL_ENTRIES, JournalEntry, SetControl, Ticket, TicketLimit};
 use crate::shm::region::{Kept, OutOfRegion, Region};
 
 /// The parts of one set, located once.
@@ -21,6 +21,11 @@ pub(crate) struct SetMemory {
     /// Words from one hold to the next, and words of amounts in each.
     hold_stride: usize,
     hold_amounts: usize,
+    tickets: Kept<AtomicU64>,
+    ticket_capacity: u64,
+    /// Words from one ticket to the next, and limits in each.
+    ticket_stride: usize,
+    ticket_limits: usize,
 }
 
 /// One place of the table of holds.
@@ -30,6 +35,21 @@ pub(crate) struct HoldPlace<'a> {
 }
 
 const HOLD_WORDS: usize = size_of::<Hold>() / 8;
+
+/// One place of the table of tickets.
+#[derive(Clone, Copy)]
+pub(crate) struct TicketPlace<'a> {
+    words: &'a [AtomicU64],
+}
+
+/// What a ticket says of one limit.
+#[derive(Clone, Copy)]
+pub(crate) struct TicketLimitPlace<'a> {
+    words: &'a [AtomicU64],
+}
+
+const TICKET_WORDS: usize = size_of::<Ticket>() / 8;
+const TICKET_LIMIT_WORDS: usize = size_of::<TicketLimit>() / 8;
 
 impl SetMemory {
     pub(crate) fn locate(region: &Arc<Region>, geometry: &SetGeometry) -> Result<Self, OutOfRegion> {
@@ -42,6 +62,13 @@ impl SetMemory {
             hold_capacity: shape.holds,
             hold_stride: geometry.hold_stride as usize / 8,
             hold_amounts: shape.held_amounts as usize,
+            tickets: region.keep_words(
+                geometry.tickets_offset,
+                shape.tickets * geometry.ticket_stride / 8,
+            )?,
+            ticket_capacity: shape.tickets,
+            ticket_stride: geometry.ticket_stride as usize / 8,
+            ticket_limits: shape.limits as usize,
         })
     }
 
@@ -79,6 +106,31 @@ impl SetMemory {
             .load(Ordering::Relaxed)
             .min(self.hold_capacity)
     }
+
+    /// How many requests may wait.
+    pub(crate) fn ticket_capacity(&self) -> u64 {
+        self.ticket_capacity
+    }
+
+    /// The ticket at `index`; `None` beyond the table.
+    pub(crate) fn ticket(&self, index: u64) -> Option<TicketPlace<'_>> {
+        if index >= self.ticket_capacity {
+            return None;
+        }
+        let start = index as usize * self.ticket_stride;
+        let words = TICKET_WORDS + TICKET_LIMIT_WORDS * self.ticket_limits;
+        Some(TicketPlace {
+            words: self.tickets.get(start..start + words)?,
+        })
+    }
+
+    /// Tickets that were ever used: what lies beyond is zero.
+    pub(crate) fn touched_tickets(&self) -> u64 {
+        self.control()
+            .untouched_ticket
+            .load(Ordering::Relaxed)
+            .min(self.ticket_capacity)
+    }
 }
 
 impl<'a> HoldPlace<'a> {
@@ -105,6 +157,18 @@ impl<'a> HoldPlace<'a> {
         &self.words[offset_of!(Hold, next_free) / 8]
     }
 
+    /// On the segment clock: when the hold was taken or last renewed.
+    #[inline]
+    pub(crate) fn renewed_at(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, renewed_at) / 8]
+    }
+
+    /// Bit i: the lease of limit i ran out.
+    #[inline]
+    pub(crate) fn expired(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, expired) / 8]
+    }
+
     /// What is held of each limit that gives back.
     #[inline]
     pub(crate) fn amounts(self) -> &'a [AtomicU64] {
@@ -113,6 +177,83 @@ impl<'a> HoldPlace<'a> {
 
     pub(crate) fn is_taken(self) -> bool {
         self.owner().load(Ordering::Relaxed) != 0
+    }
+}
+
+impl<'a> TicketPlace<'a> {
+    /// Participant slot and generation, packed; zero where the place is free or the ticket was given up.
+    pub(crate) fn owner(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, owner) / 8]
+    }
+
+    /// Number and phase, packed.
+    pub(crate) fn state(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, state) / 8]
+    }
+
+    pub(crate) fn bell(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, bell) / 8]
+    }
+
+    pub(crate) fn next(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, next) / 8]
+    }
+
+    pub(crate) fn previous(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, previous) / 8]
+    }
+
+    /// On the segment clock.
+    pub(crate) fn enqueued_at(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, enqueued_at) / 8]
+    }
+
+    /// On the segment clock.
+    pub(crate) fn granted_at(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, granted_at) / 8]
+    }
+
+    /// The hold that was granted, plus one.
+    pub(crate) fn hold(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, hold) / 8]
+    }
+
+    pub(crate) fn hold_serial(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, hold_serial) / 8]
+    }
+
+    /// The limits that are asked for, and the bell.
+    pub(crate) fn request(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, request) / 8]
+    }
+
+    /// What is asked of the limit at `index`; `None` where the set has none.
+    pub(crate) fn limit(self, index: usize) -> Option<TicketLimitPlace<'a>> {
+        let start = TICKET_WORDS + TICKET_LIMIT_WORDS * index;
+        Some(TicketLimitPlace {
+            words: self.words.get(start..start + TICKET_LIMIT_WORDS)?,
+        })
+    }
+}
+
+impl<'a> TicketLimitPlace<'a> {
+    pub(crate) fn cost(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(TicketLimit, cost) / 8]
+    }
+
+    /// How the limit stood just after the grant.
+    pub(crate) fn mark(self) -> Mark {
+        let first = offset_of!(TicketLimit, mark) / 8;
+        Mark {
+            first: self.words[first].load(Ordering::Relaxed),
+            second: self.words[first + 1].load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn set_mark(self, mark: Mark) {
+        let first = offset_of!(TicketLimit, mark) / 8;
+        self.words[first].store(mark.first, Ordering::Relaxed);
+        self.words[first + 1].store(mark.second, Ordering::Relaxed);
     }
 }
 

@@ -1,8 +1,11 @@
 //! Joins the rules and the ground: the only taker of locks.
 
 mod acquire;
+mod bell;
+mod grant;
 mod hold;
 mod limit_engine;
+mod line;
 mod memory;
 mod observe;
 pub(crate) mod plan;
@@ -11,11 +14,12 @@ mod recover;
 mod reset;
 mod segment;
 mod settle;
+mod waiting;
 
 pub use acquire::RefusalReason;
 pub(crate) use acquire::{Costs, Decided, Decision, LimitMask, NEVER, Stage};
-pub(crate) use observe::{ObservedHold, observe};
+pub(crate) use observe::{ObservedHold, ObservedTicket, observe};
 pub use recover::Repairs;
 pub(crate) use reset::ResetScope;
 pub(crate) use segment::{SegmentEngine, SetEngine};
-pub(crate) use settle::{Released, SettledLimit, SettledLimits};
+pub(crate) use settle::{Released, Renewed, SettledLimit, SettledLimits};

@@ -6,6 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use super::segment::SetEngine;
 use crate::limit::Now;
+use crate::queue::{Phase, TicketState};
 use crate::shm::journal::JournalState;
 use crate::shm::region::{OutOfRegion, Region};
 use crate::shm::robust_mutex::LockWord;
@@ -78,6 +79,29 @@ impl SetObservation {
     }
 }
 
+impl SetObservation {
+    /// The tickets in use, in the order in which they came.
+    pub(crate) fn tickets(&self) -> Vec<ObservedTicket> {
+        let memory = &self.copy.memory;
+        let mut tickets: Vec<ObservedTicket> = (0..memory.touched_tickets())
+            .filter_map(|index| Some((index, memory.ticket(index)?)))
+            .filter_map(|(index, ticket)| {
+                let state = TicketState::from_word(ticket.state().load(Ordering::Relaxed));
+                (state.phase != Phase::Free).then(|| ObservedTicket {
+                    index,
+                    number: state.serial,
+                    owner: ticket.owner().load(Ordering::Relaxed),
+                    is_granted: state.phase == Phase::Granted,
+                    enqueued_at: ticket.enqueued_at().load(Ordering::Relaxed),
+                    costs: self.copy.costs_of(ticket).iter().collect(),
+                })
+            })
+            .collect();
+        tickets.sort_unstable_by_key(|ticket| ticket.number);
+        tickets
+    }
+}
+
 /// A hold that is in use, as its record says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObservedHold {
@@ -87,6 +111,18 @@ pub(crate) struct ObservedHold {
     pub(crate) taken_at: u64,
     /// What is held of each limit that gives back.
     pub(crate) amounts: Vec<(usize, u64)>,
+}
+
+/// A ticket that is in use, as its record says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ObservedTicket {
+    pub(crate) index: u64,
+    pub(crate) number: u64,
+    pub(crate) owner: u64,
+    pub(crate) is_granted: bool,
+    pub(crate) enqueued_at: u64,
+    /// What it asks of each limit.
+    pub(crate) costs: Vec<(usize, u64)>,
 }
 
 /// Copies the set and answers whether nothing changed meanwhile.
@@ -100,13 +136,19 @@ fn copy_consistently(region: &Region, target: &Region, set: &SetEngine) -> Resul
     Ok(journal.unchanged_since(sequence))
 }
 
-/// Copies the words of a set from its control to the last hold that was ever touched.
+/// Copies the words of a set: from its control to the last hold that was ever touched, and the tickets that were.
 fn copy_set(region: &Region, target: &Region, set: &SetEngine) -> Result<(), OutOfRegion> {
     let geometry = &set.geometry;
     let touched = set.memory.touched_holds();
     let size = geometry.holds_offset + touched * geometry.hold_stride - geometry.control_offset;
-    let from = region.words(geometry.control_offset, size / 8)?;
-    let to = target.words(geometry.control_offset, size / 8)?;
+    copy_words(region, target, geometry.control_offset, size)?;
+    let size = set.memory.touched_tickets() * geometry.ticket_stride;
+    copy_words(region, target, geometry.tickets_offset, size)
+}
+
+fn copy_words(region: &Region, target: &Region, offset: u64, size: u64) -> Result<(), OutOfRegion> {
+    let from = region.words(offset, size / 8)?;
+    let to = target.words(offset, size / 8)?;
     for (source, copy) in from.iter().zip(to) {
         copy.store(source.load(Ordering::Relaxed), Ordering::Relaxed);
     }

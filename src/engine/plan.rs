@@ -28,6 +28,8 @@ pub(crate) struct LimitPlan {
     pub(crate) rule: Rule,
     /// Whether what a dead holder had reserved is given back.
     pub(crate) refund_on_death: bool,
+    /// For how long a hold lasts that is not renewed, in nanoseconds.
+    pub(crate) lease: Option<u64>,
 }
 
 /// One set: its limits in declaration order.
@@ -38,4 +40,6 @@ pub(crate) struct SetPlan {
     pub(crate) metadata: Arc<BTreeMap<String, String>>,
     /// How many permits with something to give back may be out at once; zero where no limit gives back.
     pub(crate) hold_capacity: u32,
+    /// How many requests may wait at once.
+    pub(crate) waiters: u32,
 }

@@ -1,12 +1,15 @@
-//! Giving back what the dead held. Probing who is dead happens outside the lock.
+//! Giving back what the dead held or waited for, and what was held for longer than its lease. Probing who is dead
+//! happens outside the lock.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-use super::segment::{SegmentEngine, SetEngine};
+use super::plan::Kind;
+use super::segment::{LockedSet, SegmentEngine, SetEngine};
 use crate::error::Error;
+use crate::queue::{Phase, TicketState};
 use crate::shm::clock::boot_nanos;
-use crate::shm::participant::ParticipantId;
+use crate::shm::journal::Transaction;
 
 /// The shortest time between two looks for the dead by one process.
 const SHORTEST_INTERVAL: u64 = 1_000_000;
@@ -17,13 +20,67 @@ const LONGEST_LOOK: u64 = 1_000_000_000;
 /// A process spends at most one part in this many of its time on looking.
 const SHARE_OF_TIME: u64 = 20;
 
-/// Holds given back under one hold of the lock.
+/// Holds or tickets given back under one hold of the lock.
 const BATCH: usize = 64;
 
 impl SetEngine {
     /// Whether this process may look for dead holders again.
     pub(crate) fn reclaim_is_due(&self) -> bool {
-        boot_nanos() >= self.next_probe.load(Ordering::Relaxed)
+        boot_nanos() >= self.next_reclaim()
+    }
+
+    /// When this process may look for dead holders again, on the boot-time clock.
+    pub(crate) fn next_reclaim(&self) -> u64 {
+        self.next_probe.load(Ordering::Relaxed)
+    }
+
+    /// Who owns something: holds and tickets. Zero where a ticket was given up.
+    fn owners(&self) -> HashSet<u64> {
+        let holders = (0..self.memory.touched_holds())
+            .filter_map(|index| self.memory.hold(index))
+            .map(|hold| hold.owner().load(Ordering::Relaxed))
+            .filter(|owner| *owner != 0);
+        let waiters = (0..self.memory.touched_tickets())
+            .filter_map(|index| self.memory.ticket(index))
+            .filter(|ticket| {
+                TicketState::from_word(ticket.state().load(Ordering::Relaxed)).phase != Phase::Free
+            })
+            .map(|ticket| ticket.owner().load(Ordering::Relaxed));
+        holders.chain(waiters).collect()
+    }
+
+    /// Whether the hold at `index` is the owner's.
+    fn is_hold_of(&self, index: u64, owner: u64) -> bool {
+        owner != 0
+            && self
+                .memory
+                .hold(index)
+                .is_some_and(|hold| hold.owner().load(Ordering::Relaxed) == owner)
+    }
+
+    /// Whether the ticket at `index` is in use and the owner's.
+    fn is_ticket_of(&self, index: u64, owner: u64) -> bool {
+        self.memory.ticket(index).is_some_and(|ticket| {
+            TicketState::from_word(ticket.state().load(Ordering::Relaxed)).phase != Phase::Free
+                && ticket.owner().load(Ordering::Relaxed) == owner
+        })
+    }
+
+    /// Whether a lease of the hold at `index` has run out.
+    fn has_expired(&self, index: u64, now: u64) -> bool {
+        self.expiry_of(index).is_some_and(|expiry| expiry <= now)
+    }
+
+    /// When the first lease of the hold at `index` runs out, on the segment clock.
+    fn expiry_of(&self, index: u64) -> Option<u64> {
+        let hold = self.memory.hold(index).filter(|hold| hold.is_taken())?;
+        let renewed_at = hold.renewed_at().load(Ordering::Relaxed);
+        self.held_limits()
+            .zip(hold.amounts())
+            .filter(|(_, amount)| amount.load(Ordering::Relaxed) > 0)
+            .filter_map(|(limit, _)| limit.lease)
+            .map(|lease| renewed_at.saturating_add(lease))
+            .min()
     }
 }
 
@@ -59,53 +116,144 @@ impl SegmentEngine {
         outcome
     }
 
-    /// Gives back every hold of the set whose owner is dead; answers how many.
+    /// Gives back everything in the set whose owner is dead or whose lease has run out; answers how many holds.
     pub(crate) fn reclaim(&self, set: &SetEngine) -> Result<u64, Box<Error>> {
         self.membership.keep_token();
-        let owners: HashSet<u64> = (0..set.memory.touched_holds())
-            .filter_map(|index| set.memory.hold(index))
-            .map(|hold| hold.owner().load(Ordering::Relaxed))
-            .filter(|owner| *owner != 0)
-            .collect();
         let mut reclaimed = 0;
-        for owner in owners {
-            // A word that names no participant names nobody who lives.
-            let is_alive = ParticipantId::from_word(owner).is_some_and(|id| self.membership.is_alive(id));
-            if !is_alive {
-                reclaimed += self.reclaim_from(set, owner)?;
+        for owner in set.owners() {
+            if !self.is_owner_alive(owner) {
+                reclaimed += self.reclaim_from(set, owner, |_| {})?;
             }
+        }
+        if set.has_leases {
+            self.expire(set)?;
         }
         Ok(reclaimed)
     }
 
-    fn reclaim_from(&self, set: &SetEngine, owner: u64) -> Result<u64, Box<Error>> {
-        let is_theirs = |index: &u64| {
-            set.memory
-                .hold(*index)
-                .is_some_and(|hold| hold.owner().load(Ordering::Relaxed) == owner)
-        };
-        let mut reclaimed = 0;
-        let mut next = 0;
-        loop {
-            // Looked up without the lock, in portions; each is looked at again under it.
-            let found: Vec<u64> = (next..set.memory.touched_holds())
-                .filter(is_theirs)
-                .take(BATCH)
-                .collect();
-            let Some(last) = found.last() else {
-                return Ok(reclaimed);
-            };
-            next = last + 1;
-            let locked = self.lock(set)?;
-            for index in found.into_iter().filter(is_theirs) {
+    /// Gives back everything of one owner who is dead; answers how many holds. Before each time that the lock is let
+    /// go of, `before_unlock` may look at what is about to happen.
+    pub(super) fn reclaim_from<'a>(
+        &'a self,
+        set: &'a SetEngine,
+        owner: u64,
+        mut before_unlock: impl FnMut(&LockedSet<'a>),
+    ) -> Result<u64, Box<Error>> {
+        // What was granted and not claimed first: nobody has used it, so all of it comes back, hold and reserved cost.
+        let tickets = set.memory.touched_tickets();
+        self.in_batches(
+            set,
+            tickets,
+            |index| set.is_ticket_of(index, owner),
+            |locked, index| locked.take_back_ticket(index, &set.memory.control().reclaimed_tickets),
+            &mut before_unlock,
+        )?;
+        let holds = set.memory.touched_holds();
+        self.in_batches(
+            set,
+            holds,
+            |index| set.is_hold_of(index, owner),
+            |locked, index| {
                 let mut transaction = set.memory.journal().begin();
                 locked.free_hold(&mut transaction, index, true);
                 transaction.add(&set.memory.control().reclaimed, 1);
                 transaction
                     .commit()
-                    .map_err(|overflow| set.internal_error(overflow))?;
-                reclaimed += 1;
+                    .map_err(|overflow| set.internal_error(overflow))
+            },
+            &mut before_unlock,
+        )
+    }
+
+    /// Gives back what was held for longer than its lease.
+    fn expire(&self, set: &SetEngine) -> Result<u64, Box<Error>> {
+        let now = self.segment_nanos();
+        let holds = set.memory.touched_holds();
+        self.in_batches(
+            set,
+            holds,
+            |index| set.has_expired(index, now),
+            |locked, index| {
+                let mut transaction = set.memory.journal().begin();
+                locked.expire_hold(&mut transaction, index);
+                transaction
+                    .commit()
+                    .map_err(|overflow| set.internal_error(overflow))
+            },
+            &mut |_| {},
+        )
+    }
+
+    /// When the next lease of the set runs out, on the boot-time clock.
+    pub(super) fn earliest_expiry(&self, set: &SetEngine) -> u64 {
+        (0..set.memory.touched_holds())
+            .filter_map(|index| set.expiry_of(index))
+            .min()
+            .map_or(u64::MAX, |expiry| expiry.wrapping_sub(self.clock_offset()))
+    }
+
+    /// Does something to each index below `end` that is `wanted`: looked up without the lock, in portions, each looked
+    /// at again under it. Answers how many there were.
+    fn in_batches<'a>(
+        &'a self,
+        set: &'a SetEngine,
+        end: u64,
+        wanted: impl Fn(u64) -> bool,
+        mut act: impl FnMut(&LockedSet<'a>, u64) -> Result<(), Box<Error>>,
+        before_unlock: &mut impl FnMut(&LockedSet<'a>),
+    ) -> Result<u64, Box<Error>> {
+        let mut done = 0;
+        let mut next = 0;
+        loop {
+            let found: Vec<u64> = (next..end).filter(|index| wanted(*index)).take(BATCH).collect();
+            let Some(last) = found.last() else {
+                return Ok(done);
+            };
+            next = last + 1;
+            let mut locked = self.lock(set)?;
+            for index in found.into_iter().filter(|index| wanted(*index)) {
+                act(&locked, index)?;
+                done += 1;
             }
+            locked.serve_next()?;
+            before_unlock(&locked);
+        }
+    }
+}
+
+impl LockedSet<'_> {
+    /// Gives back the amounts of a hold whose leases have run out, and frees it when nothing is left.
+    fn expire_hold(&self, transaction: &mut Transaction<'_>, index: u64) {
+        let Some(hold) = self.set.memory.hold(index) else {
+            return;
+        };
+        let control = self.set.memory.control();
+        let renewed_at = hold.renewed_at().load(Ordering::Relaxed);
+        let mut expired = hold.expired().load(Ordering::Relaxed);
+        let mut is_empty = true;
+        for ((word, limit), number) in hold
+            .amounts()
+            .iter()
+            .zip(self.set.held_limits())
+            .zip(&self.set.held_indexes)
+        {
+            let amount = word.load(Ordering::Relaxed);
+            let has_run_out = limit
+                .lease
+                .is_some_and(|lease| renewed_at.saturating_add(lease) <= self.now.monotonic);
+            if amount > 0 && has_run_out && limit.kind == Kind::Concurrency {
+                limit.give_back(transaction, amount);
+                transaction.store(word, 0);
+                transaction.add(&limit.counters().reclaimed, amount);
+                transaction.add(&control.expired, 1);
+                expired |= 1 << number;
+            } else {
+                is_empty &= amount == 0;
+            }
+        }
+        transaction.store(hold.expired(), expired);
+        if is_empty {
+            self.free_hold(transaction, index, false);
         }
     }
 }

@@ -4,9 +4,11 @@
 
 use std::sync::atomic::Ordering;
 
+use super::line::{LineWords, RepeatableLine};
 use super::memory::HoldPlace;
 use super::segment::{SegmentEngine, SetEngine};
 use crate::error::Error;
+use crate::queue;
 use crate::shm::journal::JournalState;
 use crate::shm::layout::SET_UNCHECKED;
 
@@ -94,7 +96,7 @@ impl SegmentEngine {
     /// Recovers a set now: its lock, its counts, and what the dead hold. Answers what was repaired under the lock
     /// and how many holds were given back.
     pub(crate) fn repair(&self, set: &SetEngine) -> Result<(Option<Repairs>, u64), Box<Error>> {
-        let (locked, mut repairs) = self.lock_and_report(set)?;
+        let (mut locked, mut repairs) = self.lock_and_report(set)?;
         let poisoned = &set.memory.control().poisoned;
         if !set.is_consistent() {
             self.recount(set);
@@ -107,11 +109,13 @@ impl SegmentEngine {
             repairs.get_or_insert_default().poisoned = true;
             return Ok((repairs, 0));
         }
+        locked.serve_next()?;
         drop(locked);
         Ok((repairs, self.reclaim(set)?))
     }
 
-    /// Counts everything that follows from the holds again: what is in use, how many are active, which are free.
+    /// Counts everything that follows from holds and tickets again: what is in use, how many are active, which are
+    /// free, who waits behind whom.
     /// The caller holds the lock.
     #[cold]
     pub(crate) fn recount(&self, set: &SetEngine) {
@@ -142,6 +146,7 @@ impl SegmentEngine {
             first_free = index + 1;
         }
         control.free_hold.store(first_free, Ordering::Relaxed);
+        queue::rebuild(&mut RepeatableLine(memory));
         control.active.store(active, Ordering::Relaxed);
         for (position, limit) in set.held_limits().enumerate() {
             if let Some(in_use) = limit.in_use() {
@@ -200,6 +205,6 @@ impl SetEngine {
                 .in_use()
                 .is_none_or(|in_use| in_use.load(Ordering::Relaxed) == self.held(position))
         });
-        taken + free == touched && counts_agree
+        taken + free == touched && counts_agree && queue::is_consistent(&LineWords(&self.memory))
     }
 }

@@ -34,7 +34,7 @@ impl ResetScope {
 impl SegmentEngine {
     /// Replenishes limits and zeroes counters.
     pub(crate) fn reset(&self, set: &SetEngine, scope: ResetScope) -> Result<(), Box<Error>> {
-        let (locked, _) = self.lock_and_report(set)?;
+        let (mut locked, _) = self.lock_and_report(set)?;
         let control = set.memory.control();
         let poisoned = &control.poisoned;
         if poisoned.load(Ordering::Relaxed) != 0 && scope.limits != set.all_limits() {
@@ -51,6 +51,10 @@ impl SegmentEngine {
             if set.is_consistent() {
                 poisoned.store(0, Ordering::Relaxed);
             }
+        }
+        if poisoned.load(Ordering::Relaxed) == 0 {
+            // The reset is done, whatever is wrong with the line: the next operation says that.
+            let _ = locked.serve_next();
         }
         Ok(())
     }
@@ -85,6 +89,13 @@ fn counter_words(set: &SetEngine) -> impl Iterator<Item = &AtomicU64> {
         &control.refused_concurrency,
         &control.refused_budget,
         &control.refused_table_full,
+        &control.refused_queue_full,
+        &control.waited,
+        &control.timed_out,
+        &control.cancelled,
+        &control.reclaimed_tickets,
+        &control.expired,
+        &control.queued_high_water,
         &control.settled,
         &control.reclaimed,
         &control.recoveries,
@@ -106,5 +117,5 @@ fn counter_words(set: &SetEngine) -> impl Iterator<Item = &AtomicU64> {
             &counters.high_water,
         ]
     });
-    of_set.into_iter().chain(of_limits)
+    of_set.into_iter().chain(&control.wait_times).chain(of_limits)
 }

@@ -1,5 +1,6 @@
 //! An attached segment: its sets, and the one way to take a set's lock.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use raw_sync::Timeout;
 
+use super::bell::Rung;
 use super::limit_engine::LimitEngine;
 use super::memory::SetMemory;
 use super::plan::{Kind, SetPlan};
@@ -40,6 +42,8 @@ pub(crate) struct SetEngine {
     pub(crate) held_mask: u32,
     /// The first limit without a default cost.
     pub(crate) first_rate: Option<usize>,
+    /// Whether holds can run out.
+    pub(crate) has_leases: bool,
     reads_utc: bool,
     /// When this process may look for dead holders again, on the boot-time clock.
     pub(crate) next_probe: AtomicU64,
@@ -59,12 +63,41 @@ pub(crate) struct SegmentEngine {
 
 /// A set whose lock is held.
 pub(crate) struct LockedSet<'a> {
+    pub(crate) engine: &'a SegmentEngine,
     pub(crate) set: &'a SetEngine,
     pub(crate) now: Now,
     guard: Guard<'a>,
+    /// Dropped after the guard: whoever is to be woken is woken when the lock is free.
+    pub(super) rung: AfterUnlock<'a>,
+}
+
+/// Whom to wake once the lock has been let go of.
+pub(crate) struct AfterUnlock<'a> {
+    engine: &'a SegmentEngine,
+    set: &'a SetEngine,
+    pub(super) bell: Cell<Option<Rung<'a>>>,
+}
+
+impl Drop for AfterUnlock<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(rung) = self.bell.take() {
+            self.engine.wake(self.set, rung);
+        }
+    }
 }
 
 impl LockedSet<'_> {
+    /// Reads the clock again: for what goes on after the operation that the lock was taken for.
+    #[cold]
+    pub(super) fn read_clock(&mut self) {
+        let last_seen = &self.set.memory.control().last_seen;
+        let now = self.engine.now(self.set);
+        let monotonic = now.monotonic.max(last_seen.load(Ordering::Relaxed));
+        last_seen.store(monotonic, Ordering::Relaxed);
+        self.now = Now { monotonic, ..now };
+    }
+
     /// Whether an operation was begun and not ended by whoever had the lock before, or might have been.
     #[inline]
     fn was_left_unfinished(&self) -> bool {
@@ -102,6 +135,7 @@ impl SetPlan {
                 .sum(),
             holds: u64::from(self.hold_capacity),
             held_amounts: self.held_limits().len() as u64,
+            tickets: u64::from(self.waiters),
         }
     }
 }
@@ -126,6 +160,7 @@ impl SetEngine {
             held_mask: held_indexes.iter().fold(0, |mask, index| mask | 1 << index),
             held_indexes,
             first_rate: limits.iter().position(|limit| limit.kind == Kind::Rate),
+            has_leases: limits.iter().any(|limit| limit.lease.is_some()),
             reads_utc: limits.iter().any(|limit| limit.rule.reads_utc()),
             next_probe: AtomicU64::new(0),
             limits,
@@ -220,6 +255,11 @@ impl SegmentEngine {
         self.clock_offset
     }
 
+    /// The segment clock.
+    pub(super) fn segment_nanos(&self) -> u64 {
+        boot_nanos().wrapping_add(self.clock_offset)
+    }
+
     /// Marks the segment as no longer to be used; every later operation of any process says so.
     pub(crate) fn retire(&self) {
         self.header[0].retired.store(1, Ordering::Release);
@@ -243,9 +283,9 @@ impl SegmentEngine {
 
     #[inline(always)]
     fn lock_at<'a>(&'a self, set: &'a SetEngine, now: Option<Now>) -> Result<LockedSet<'a>, Box<Error>> {
-        let locked = self.lock_as_it_is(set, now)?;
+        let mut locked = self.lock_as_it_is(set, now)?;
         if locked.needs_attention() {
-            self.attend(&locked)?;
+            self.attend(&mut locked)?;
         }
         Ok(locked)
     }
@@ -263,19 +303,20 @@ impl SegmentEngine {
     }
 
     #[cold]
-    fn attend(&self, locked: &LockedSet<'_>) -> Result<(), Box<Error>> {
+    fn attend(&self, locked: &mut LockedSet<'_>) -> Result<(), Box<Error>> {
         if locked.was_left_unfinished() {
             self.recover(locked.set, locked.guard.owner_died());
         }
-        match locked.set.memory.control().poisoned.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            _ => Err(locked.set.poisoned()),
+        if locked.set.memory.control().poisoned.load(Ordering::Relaxed) != 0 {
+            return Err(locked.set.poisoned());
         }
+        // Whoever died may have freed something and not come to handing it on.
+        locked.serve_next()
     }
 
     #[inline(always)]
     fn lock_as_it_is<'a>(
-        &self,
+        &'a self,
         set: &'a SetEngine,
         mut reading: Option<Now>,
     ) -> Result<LockedSet<'a>, Box<Error>> {
@@ -310,13 +351,23 @@ impl SegmentEngine {
                 utc: 0,
             },
         };
-        Ok(LockedSet { set, now, guard })
+        Ok(LockedSet {
+            engine: self,
+            set,
+            now,
+            guard,
+            rung: AfterUnlock {
+                engine: self,
+                set,
+                bell: Cell::new(None),
+            },
+        })
     }
 
     #[inline(always)]
     fn now(&self, set: &SetEngine) -> Now {
         Now {
-            monotonic: boot_nanos().wrapping_add(self.clock_offset),
+            monotonic: self.segment_nanos(),
             utc: if set.reads_utc { utc_nanos() } else { 0 },
         }
     }

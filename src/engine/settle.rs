@@ -33,6 +33,14 @@ pub(crate) enum Released {
     WasReclaimed,
 }
 
+/// Whether a hold was renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    Renewed,
+    /// A lease had run out, or the hold is another's: nothing was changed.
+    WasReclaimed,
+}
+
 impl SegmentEngine {
     /// Replaces what was reserved by what was used, all limits at once. `actual` names limits that the permit took.
     pub(crate) fn settle(
@@ -43,7 +51,7 @@ impl SegmentEngine {
     ) -> Result<SettledLimits, Box<Error>> {
         // Nothing is allocated under the lock.
         let mut settled = SettledLimits::with_capacity(actual.len());
-        let locked = self.lock(set)?;
+        let mut locked = self.lock(set)?;
         let mut transaction = set.memory.journal().begin();
         for (index, used) in actual {
             if let Some(limit) = locked.settle_limit(&mut transaction, permit, *index, *used) {
@@ -55,6 +63,8 @@ impl SegmentEngine {
         transaction
             .commit()
             .map_err(|overflow| set.internal_error(overflow))?;
+        // The settle stands, whatever is wrong with the line: the next operation says that.
+        let _ = locked.serve_next();
         Ok(settled)
     }
 
@@ -65,20 +75,59 @@ impl SegmentEngine {
         hold: HoldReference,
         owner: u64,
     ) -> Result<Released, Box<Error>> {
-        let locked = self.lock_timeless(set)?;
+        let mut locked = self.lock_timeless(set)?;
         if !locked.owns(hold, owner) {
             return Ok(Released::WasReclaimed);
         }
+        let has_lost_a_lease = set.has_leases && locked.has_lost_a_lease(hold);
         let mut transaction = set.memory.journal().begin();
         locked.free_hold(&mut transaction, hold.index, false);
         transaction
             .commit()
             .map_err(|overflow| set.internal_error(overflow))?;
+        // The hold is given back, whatever is wrong with the line: the next operation says that.
+        let _ = locked.serve_after_release();
+        if has_lost_a_lease {
+            return Ok(Released::WasReclaimed);
+        }
         Ok(Released::GivenBack)
     }
 }
 
+impl SegmentEngine {
+    /// Lets the leases of a hold count anew from now.
+    pub(crate) fn heartbeat(
+        &self,
+        set: &SetEngine,
+        hold: HoldReference,
+        owner: u64,
+    ) -> Result<Renewed, Box<Error>> {
+        let locked = self.lock(set)?;
+        let Some(place) = set.memory.hold(hold.index).filter(|_| locked.owns(hold, owner)) else {
+            return Ok(Renewed::WasReclaimed);
+        };
+        if locked.has_lost_a_lease(hold) {
+            return Ok(Renewed::WasReclaimed);
+        }
+        let mut transaction = set.memory.journal().begin();
+        transaction.store(place.renewed_at(), locked.now.monotonic);
+        transaction
+            .commit()
+            .map_err(|overflow| set.internal_error(overflow))?;
+        Ok(Renewed::Renewed)
+    }
+}
+
 impl SetEngine {
+    /// Whether a hold is its owner's still, and whole. Looks without the lock.
+    pub(crate) fn still_holds(&self, hold: HoldReference, owner: u64) -> bool {
+        self.memory.hold(hold.index).is_some_and(|place| {
+            place.owner().load(Ordering::Relaxed) == owner
+                && place.serial().load(Ordering::Relaxed) == hold.serial.get()
+                && place.expired().load(Ordering::Relaxed) == 0
+        })
+    }
+
     /// Counts, without the lock, a permit that was dropped without a settle.
     pub(crate) fn count_unsettled(&self, index: usize) {
         if let Some(limit) = self.limits.get(index) {

@@ -210,6 +210,7 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
         entry
             .held_amounts
             .store(set.shape.held_amounts, Ordering::Relaxed);
+        entry.tickets.store(set.shape.tickets, Ordering::Relaxed);
         let words = region
             .words(set.extent_offset, set.shape.definition_size.div_ceil(8))
             .map_err(outside)?;

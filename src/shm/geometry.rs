@@ -2,7 +2,7 @@
 
 use super::layout::{
     ALIGNMENT, DirectoryEntry, HEADER_SPACE, Hold, JOURNAL_ENTRIES, JournalEntry, LimitCounters, MOST_LIMITS,
-    MOST_PARTICIPANTS, MOST_SETS, Participant, SetControl,
+    MOST_PARTICIPANTS, MOST_SETS, Participant, SetControl, Ticket, TicketLimit,
 };
 
 /// The largest segment: a terabyte, beyond which the participants' lock bytes begin.
@@ -20,6 +20,8 @@ pub(crate) struct SetShape {
     pub(crate) holds: u64,
     /// Words that each hold needs for amounts.
     pub(crate) held_amounts: u64,
+    /// Requests that may wait at the same time.
+    pub(crate) tickets: u64,
 }
 
 /// Where the parts of one set lie, in bytes from the start of the file.
@@ -35,6 +37,9 @@ pub(crate) struct SetGeometry {
     pub(crate) holds_offset: u64,
     /// Bytes from one hold to the next.
     pub(crate) hold_stride: u64,
+    pub(crate) tickets_offset: u64,
+    /// Bytes from one ticket to the next.
+    pub(crate) ticket_stride: u64,
 }
 
 /// Where everything lies.
@@ -65,6 +70,9 @@ impl SetGeometry {
         let state_offset = cursor.take(shape.state_words, 8)?;
         let hold_stride = aligned(size_of::<Hold>() as u64 + 8 * shape.held_amounts)?;
         let holds_offset = cursor.take(shape.holds, hold_stride)?;
+        let ticket_stride =
+            aligned(size_of::<Ticket>() as u64 + size_of::<TicketLimit>() as u64 * shape.limits)?;
+        let tickets_offset = cursor.take(shape.tickets, ticket_stride)?;
         Ok(Self {
             shape,
             extent_offset,
@@ -75,6 +83,8 @@ impl SetGeometry {
             state_offset,
             holds_offset,
             hold_stride,
+            tickets_offset,
+            ticket_stride,
         })
     }
 }
@@ -137,16 +147,18 @@ mod tests {
         #[test]
         fn parts_never_overlap_and_stay_within_the_file(
             participants in 1..=MOST_PARTICIPANTS,
-            shapes in prop::collection::vec((0..5000_u64, 1..=16_u64, 0..3000_u64, 0..3000_u64, 0..=16_u64), 0..8),
+            shapes in prop::collection::vec(
+                (0..5000_u64, 1..=16_u64, 0..3000_u64, 0..3000_u64, 0..=16_u64, 0..3000_u64), 0..8,
+            ),
         ) {
-            let shapes = shapes.into_iter().map(|(definition_size, limits, state_words, holds, held_amounts)| {
-                SetShape { definition_size, limits, state_words, holds, held_amounts }
+            let shapes = shapes.into_iter().map(|(definition_size, limits, state_words, holds, held_amounts, tickets)| {
+                SetShape { definition_size, limits, state_words, holds, held_amounts, tickets }
             });
             let geometry = Geometry::new(participants, shapes).expect("small enough");
             let mut parts = vec![
                 (0, HEADER_SPACE),
-                (geometry.participants_offset, participants * 64),
-                (geometry.directory_offset, geometry.sets.len() as u64 * 64),
+                (geometry.participants_offset, participants * 128),
+                (geometry.directory_offset, geometry.sets.len() as u64 * 128),
             ];
             for set in &geometry.sets {
                 parts.extend([
@@ -156,6 +168,7 @@ mod tests {
                     (set.counters_offset, set.shape.limits * size_of::<LimitCounters>() as u64),
                     (set.state_offset, set.shape.state_words * 8),
                     (set.holds_offset, set.shape.holds * set.hold_stride),
+                    (set.tickets_offset, set.shape.tickets * set.ticket_stride),
                 ]);
             }
             for pair in parts.windows(2) {
@@ -175,6 +188,7 @@ mod tests {
             state_words: 1,
             holds: u64::MAX,
             held_amounts: 1,
+            tickets: 1,
         };
         assert_eq!(Geometry::new(1, [shape]), Err(TooLarge));
         assert_eq!(Geometry::new(0, []), Err(TooLarge));

@@ -51,9 +51,12 @@ pub(crate) const MOST_SETS: u64 = 1024;
 /// In a set's `poisoned` word: nobody has looked at the set since a cold start voided its lock.
 pub(crate) const SET_UNCHECKED: u64 = 3;
 
-/// Words that one operation may change. None changes more than 104: an acquire of 16 limits, each with four words of
-/// state and two counters, or three, two and an amount held, and eight words of the set. The count must stay below
-/// [`RESET_MARKER`](super::journal::RESET_MARKER).
+/// Buckets of the histogram of waiting times.
+pub(crate) const WAIT_BUCKETS: usize = 32;
+
+/// Words that one operation may change. None changes more than 111: a grant of 16 limits, each with four words of
+/// state and two counters, or three, two and an amount held, eight words of the set, and seven of the line. The count
+/// must stay below [`RESET_MARKER`](super::journal::RESET_MARKER).
 pub(crate) const JOURNAL_ENTRIES: usize = 128;
 
 /// One field of a record: its name, offset and size in bytes.
@@ -158,6 +161,9 @@ shared_records! {
         name: [AtomicU64; 3],
         /// A random number of the program's run: an exec keeps the process and its start time, but not this.
         image: AtomicU64,
+        /// Rung when a ticket that waits by it was granted, or has to look again.
+        doorbell: AtomicU64,
+        reserved: [AtomicU64; 7],
     }
 
     /// Where a set lies. Everything here also follows from the definition, and is compared with it at attach.
@@ -170,6 +176,8 @@ shared_records! {
         state_words: AtomicU64,
         holds: AtomicU64,
         held_amounts: AtomicU64,
+        tickets: AtomicU64,
+        reserved: [AtomicU64; 7],
     }
 
     /// Room for one process-shared robust mutex, whatever the C library makes of it.
@@ -186,8 +194,8 @@ shared_records! {
         last_seen: AtomicU64,
         /// Not zero: recovery could not restore the set's invariants.
         poisoned: AtomicU64,
-        /// Which limits a reset in progress covers: bit i is limit i, bit 63 the counters.
-        reset_scope: AtomicU64,
+        /// The ticket that is served next, plus one; zero where nobody waits.
+        queue_head: AtomicU64,
         /// The hold to take next from the free list, plus one; zero where the list is empty.
         free_hold: AtomicU64,
         /// Holds that were never taken start here.
@@ -216,7 +224,35 @@ shared_records! {
         last_recoverer: AtomicU64,
         /// The segment time of the latest reset, stored before its marker.
         reset_instant: AtomicU64,
-        reserved: [AtomicU64; 3],
+        /// Which limits a reset in progress covers: bit i is limit i, bit 63 the counters.
+        reset_scope: AtomicU64,
+        /// Refused for want of a free ticket.
+        refused_queue_full: AtomicU64,
+        /// Requests admitted after they had waited.
+        waited: AtomicU64,
+        /// The ticket that came last, plus one.
+        queue_tail: AtomicU64,
+        /// The ticket to use next from the free list, plus one; zero where the list is empty.
+        free_ticket: AtomicU64,
+        /// Tickets that were never used start here.
+        untouched_ticket: AtomicU64,
+        /// The number of the latest ticket.
+        ticket_serial: AtomicU64,
+        /// Tickets in the line.
+        queued: AtomicU64,
+        queued_high_water: AtomicU64,
+        /// Requests that waited and were refused when their time was up.
+        timed_out: AtomicU64,
+        /// Requests that were given up while they waited, or before what they were granted was claimed.
+        cancelled: AtomicU64,
+        /// Tickets taken back from dead processes.
+        reclaimed_tickets: AtomicU64,
+        /// Amounts taken back because their lease had run out.
+        expired: AtomicU64,
+        reserved: [AtomicU64; 6],
+        /// How long admitted requests had waited: bucket i counts waits of less than 2^i microseconds that do not
+        /// belong into bucket i - 1, and the last one all that are longer.
+        wait_times: [AtomicU64; WAIT_BUCKETS],
     }
 
     /// One word as it was before the operation in progress.
@@ -259,6 +295,40 @@ shared_records! {
         taken_at: AtomicU64,
         /// The next free hold, plus one.
         next_free: AtomicU64,
+        /// When it was taken or last renewed, on the segment clock: its leases count from here.
+        renewed_at: AtomicU64,
+        /// Bit i: the lease of limit i ran out and its amount was given back.
+        expired: AtomicU64,
+    }
+
+    /// A place in the line of those who wait; what it asks for of each limit follows.
+    struct Ticket {
+        /// Participant slot and generation, packed; zero where the ticket is free, or was given up.
+        owner: AtomicU64,
+        /// Number and phase, packed.
+        state: AtomicU64,
+        /// Rung when the ticket was granted, or has to look again.
+        bell: AtomicU64,
+        /// The ticket behind, plus one; of a free ticket, the next free one.
+        next: AtomicU64,
+        /// The ticket before, plus one.
+        previous: AtomicU64,
+        /// On the segment clock.
+        enqueued_at: AtomicU64,
+        /// When it was granted, on the segment clock.
+        granted_at: AtomicU64,
+        /// The hold that it was granted, plus one; zero where it holds nothing.
+        hold: AtomicU64,
+        hold_serial: AtomicU64,
+        /// The limits that it asks for, and by which bell its owner waits.
+        request: AtomicU64,
+    }
+
+    /// What a ticket asks of one limit.
+    struct TicketLimit {
+        cost: AtomicU64,
+        /// How the limit stood just after the grant, in two words whose meaning is the limit's.
+        mark: [AtomicU64; 2],
     }
 }
 
@@ -307,9 +377,9 @@ pub(crate) const fn fingerprint() -> u64 {
 
 const _: () = {
     assert!(size_of::<Header>() == 512);
-    assert!(size_of::<Participant>() == 64);
-    assert!(size_of::<DirectoryEntry>() == 64);
-    assert!(size_of::<SetControl>() == 256);
+    assert!(size_of::<Participant>() == 128);
+    assert!(size_of::<DirectoryEntry>() == 128);
+    assert!(size_of::<SetControl>() == 640);
     assert!(size_of::<LimitCounters>() == 128);
     assert!(size_of::<libc::pthread_mutex_t>() <= size_of::<LockArea>());
     assert!((ALIGNMENT as usize).is_multiple_of(align_of::<libc::pthread_mutex_t>()));

@@ -6,6 +6,7 @@
 //! - `create.rs` (two system calls without a wrapper)
 //! - `descriptor.rs` (a file number that others may close)
 //! - `fork_identity.rs` (the page that a fork wipes)
+//! - `futex.rs` (system calls without a wrapper)
 //! - `layout.rs` (the marker for records)
 //! - `region.rs` (the mapping)
 //! - `robust_mutex.rs` (pthread calls)
@@ -18,6 +19,7 @@ pub(crate) mod create;
 pub(crate) mod descriptor;
 pub(crate) mod file_lock;
 pub(crate) mod fork_identity;
+pub(crate) mod futex;
 pub(crate) mod geometry;
 pub(crate) mod host;
 pub(crate) mod journal;

@@ -100,7 +100,6 @@ mod control {
     pub const JOURNAL: usize = 8;
     pub const LAST_SEEN: usize = 9;
     pub const POISONED: usize = 10;
-    pub const RESET_SCOPE: usize = 11;
     pub const ACTIVE: usize = 15;
     pub const ADMITTED: usize = 16;
     pub const REFUSED_RATE: usize = 17;
@@ -109,14 +108,17 @@ mod control {
     pub const UNKNOWN_NAMES: usize = 25;
     pub const LAST_RECOVERER: usize = 27;
     pub const RESET_INSTANT: usize = 28;
-    pub const SIZE: usize = 32;
+    pub const RESET_SCOPE: usize = 29;
+    pub const SIZE: usize = 80;
 }
 
 const COUNTERS_SIZE: usize = 16;
 const COUNTERS_TAKEN: usize = 1;
 const COUNTERS_UNSETTLED: usize = 6;
-const HOLD_HEAD_SIZE: usize = 4;
-const PARTICIPANT_SIZE: usize = 8;
+const HOLD_HEAD_SIZE: usize = 6;
+const TICKET_HEAD_SIZE: usize = 10;
+const TICKET_LIMIT_SIZE: usize = 3;
+const PARTICIPANT_SIZE: usize = 16;
 const PARTICIPANT_START_TIME: usize = 2;
 
 impl Layout {
@@ -126,7 +128,7 @@ impl Layout {
         let participants = byte_offset(17);
         assert_eq!(image[18], 1, "the proof works on segments of one set");
         let directory = byte_offset(19);
-        let entry: Vec<usize> = image[directory..directory + 8]
+        let entry: Vec<usize> = image[directory..directory + 9]
             .iter()
             .map(|word| usize::try_from(*word).expect("small"))
             .collect();
@@ -256,11 +258,13 @@ impl Layout {
 
 /// How many words the journal's entries take: what the extent has between the control record and the counters.
 fn journal_words(extent_end: usize, control: usize, entry: &[usize]) -> usize {
-    let [_, _, _, _, limits, state_words, holds, held_amounts] = entry[..] else {
+    let [_, _, _, _, limits, state_words, holds, held_amounts, tickets] = entry[..] else {
         unreachable!()
     };
     let aligned = |words: usize| words.next_multiple_of(8);
-    let behind_the_journal =
-        limits * COUNTERS_SIZE + aligned(state_words) + holds * aligned(HOLD_HEAD_SIZE + held_amounts);
+    let behind_the_journal = limits * COUNTERS_SIZE
+        + aligned(state_words)
+        + holds * aligned(HOLD_HEAD_SIZE + held_amounts)
+        + tickets * aligned(TICKET_HEAD_SIZE + limits * TICKET_LIMIT_SIZE);
     extent_end - control - control::SIZE - behind_the_journal
 }

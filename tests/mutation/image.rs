@@ -20,10 +20,10 @@ const CHECKED: Range<usize> = 1..CHECKSUM;
 /// Of the header, what processes change while they use the segment, or start it cold.
 const CHANGING: Range<usize> = 21..30;
 
-const PARTICIPANT_WORDS: usize = 8;
-const ENTRY_WORDS: usize = 8;
+const PARTICIPANT_WORDS: usize = 16;
+const ENTRY_WORDS: usize = 16;
 const LOCK_WORDS: usize = 8;
-const CONTROL_WORDS: usize = 32;
+const CONTROL_WORDS: usize = 80;
 const JOURNAL_ENTRIES: usize = 128;
 /// Words of a cache line, to which records are aligned.
 const LINE: usize = 8;

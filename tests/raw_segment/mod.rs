@@ -42,7 +42,7 @@ pub const STATE_WORDS: u64 = 5;
 pub const HOLDS: u64 = 6;
 pub const HELD_AMOUNTS: u64 = 7;
 
-const ENTRY_BYTES: u64 = 64;
+const ENTRY_BYTES: u64 = 128;
 
 /// The bytes of a segment file.
 #[derive(Debug)]

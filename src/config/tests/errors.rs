@@ -91,6 +91,16 @@ fn a_field_without_meaning_is_refused_with_what_to_do() {
             "on_death: \"refund\"",
             "only gcra and token_bucket",
         ),
+        (
+            format!("{CALLS}, lease = \"30s\""),
+            "lease: \"30s\"",
+            "declare kind = \"concurrency\"",
+        ),
+        (
+            "kind = \"concurrency\", capacity = 1, lease = \"calendar:day\"".to_owned(),
+            "lease: \"calendar:day\"",
+            "a length of time",
+        ),
     ] {
         let message = error_of(&limit_toml(&lines));
         let start = format!("set \"s\" / limit \"l\" / {field} has no meaning here: ");
@@ -208,12 +218,12 @@ fn text_that_is_no_declaration_is_refused_with_its_line() {
             ["line 7", "such as \"+05:30\""],
         ),
         (
-            limit_toml("kind = \"concurrency\", capacity = 1, lease = \"30s\""),
-            ["line 7", "unknown field `lease`"],
+            limit_toml("kind = \"concurrency\", capacity = 1, lease = 30"),
+            ["line 7", "expected a string"],
         ),
         (
-            "[[set]]\nname = \"s\"\nwaiters = 1\n".to_owned(),
-            ["line 3", "unknown field `waiters`"],
+            "[[set]]\nname = \"s\"\nkeyed = 1\n".to_owned(),
+            ["line 3", "unknown field `keyed`"],
         ),
         (
             "[segment]\nmode = 660\n".to_owned(),

@@ -59,6 +59,7 @@ participants = 256
 [[set]]
 name = "s"
 holds = 0
+waiters = 256
 
 [[set.limit]]
 name = "l"

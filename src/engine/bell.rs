@@ -1,0 +1,80 @@
+//! Telling who waits in line: a bell is rung under the lock, and its sleeper woken after it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::memory::TicketPlace;
+use super::segment::{LockedSet, SegmentEngine, SetEngine};
+use crate::shm::futex;
+use crate::shm::participant::ParticipantId;
+
+/// In a ticket's `request`: its owner waits by the doorbell of its participant, not by the ticket's own bell.
+pub(crate) const BY_DOORBELL: u64 = 1 << 16;
+
+/// A bell that was rung, and whose it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rung<'a> {
+    bell: &'a AtomicU64,
+    owner: u64,
+    is_doorbell: bool,
+}
+
+impl<'a> LockedSet<'a> {
+    /// Tells the owner of a ticket to look. It is woken when the lock is let go of.
+    pub(super) fn ring(&self, ticket: TicketPlace<'a>) {
+        let owner = ticket.owner().load(Ordering::Relaxed);
+        let is_doorbell = ticket.request().load(Ordering::Relaxed) & BY_DOORBELL != 0;
+        let bell = if is_doorbell {
+            self.engine.doorbell(owner)
+        } else {
+            Some(ticket.bell())
+        };
+        let Some(bell) = bell else { return };
+        futex::ring(bell);
+        let rung = Rung {
+            bell,
+            owner,
+            is_doorbell,
+        };
+        if let Some(earlier) = self.rung.bell.replace(Some(rung))
+            && !std::ptr::eq(earlier.bell, bell)
+        {
+            // Hardly ever are two to be told after one operation; the first does not wait for the second.
+            futex::wake(earlier.bell);
+        }
+    }
+
+    /// Takes a ring back of whoever looks already.
+    pub(super) fn need_not_wake(&self) {
+        self.rung.bell.set(None);
+    }
+}
+
+impl SegmentEngine {
+    /// The bell of all tickets of a participant that wait by it.
+    pub(crate) fn doorbell(&self, owner: u64) -> Option<&AtomicU64> {
+        self.membership.table().doorbell(ParticipantId::from_word(owner)?)
+    }
+
+    /// Wakes the sleeper of a bell. Where nobody sleeps there, it has not gone to sleep yet, or it is dead: then what
+    /// it was granted goes to the next, and so on.
+    #[cold]
+    pub(super) fn wake(&self, set: &SetEngine, rung: Rung<'_>) {
+        let mut next = Some(rung);
+        while let Some(rung) = next.take() {
+            let is_awake = futex::wake(rung.bell)
+                || self.membership.is_current(rung.owner)
+                // A thread that serves many tickets is seldom asleep: its process is not asked for too often.
+                || (rung.is_doorbell && !set.reclaim_is_due());
+            if is_awake || self.is_owner_alive(rung.owner) {
+                return;
+            }
+            // What cannot be taken back now is taken back by whoever looks next.
+            let _ = self.reclaim_from(set, rung.owner, |locked| next = locked.rung.bell.take());
+        }
+    }
+
+    /// Whether whoever a word names lives. A word that names no participant names nobody who does.
+    pub(super) fn is_owner_alive(&self, owner: u64) -> bool {
+        ParticipantId::from_word(owner).is_some_and(|id| self.membership.is_alive(id))
+    }
+}

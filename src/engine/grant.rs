@@ -1,0 +1,297 @@
+//! Serving the line: whoever is first is given what it asks for, all of it or nothing, by whoever finds that the
+//! limits allow it.
+
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::acquire::{Costs, Decided, LimitMask};
+use super::bell::BY_DOORBELL;
+use super::hold::{FreeHold, HoldReference};
+use super::line::{JournalledLine, LineWords};
+use super::memory::TicketPlace;
+use super::segment::{LockedSet, SetEngine};
+use crate::error::Error;
+use crate::limit::Assessment;
+use crate::queue::{self, Phase};
+use crate::shm::journal::Transaction;
+use crate::shm::layout::{MOST_LIMITS, WAIT_BUCKETS};
+
+/// Why the first of the line was not given what it asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Blocked {
+    /// Nanoseconds until no limit refuses that time heals; zero where none does.
+    pub(crate) wait: u64,
+    /// Whether something is missing that only others can give back.
+    pub(crate) by_others: bool,
+}
+
+/// What serving the line came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Served {
+    NobodyWaits,
+    /// The first has what it asked for and was told.
+    Granted,
+    Blocked(Blocked),
+}
+
+impl SetEngine {
+    /// What a ticket asks for. Limits that the set does not have are damage and left out.
+    pub(crate) fn costs_of(&self, ticket: TicketPlace<'_>) -> Costs {
+        let mask = LimitMask(ticket.request().load(Ordering::Relaxed) as u16);
+        let mut costs = Costs {
+            limits: LimitMask::default(),
+            amounts: [0; MOST_LIMITS],
+        };
+        for index in mask.iter() {
+            if let Some(limit) = ticket.limit(index) {
+                costs.limits.insert(index);
+                costs.amounts[index] = limit.cost().load(Ordering::Relaxed);
+            }
+        }
+        costs
+    }
+
+    /// Whether nobody waits in line.
+    #[inline]
+    pub(crate) fn nobody_waits(&self) -> bool {
+        self.memory.control().queue_head.load(Ordering::Relaxed) == 0
+    }
+}
+
+impl<'a> LockedSet<'a> {
+    /// The ticket that is served next.
+    pub(super) fn head(&self) -> Result<Option<u64>, Box<Error>> {
+        loop {
+            let head = match queue::head(&LineWords(&self.set.memory)) {
+                Ok(head) => head,
+                Err(queue::Damaged) => {
+                    self.engine.recount_or_poison(self.set)?;
+                    queue::head(&LineWords(&self.set.memory)).map_err(|_| self.set.poisoned())?
+                }
+            };
+            let Some(index) = head else { return Ok(None) };
+            let was_given_up = self
+                .set
+                .memory
+                .ticket(index)
+                .is_some_and(|ticket| ticket.owner().load(Ordering::Relaxed) == 0);
+            if !was_given_up {
+                return Ok(Some(index));
+            }
+            // It leaves the line, so this comes to an end.
+            self.take_back_ticket(index, &self.set.memory.control().reclaimed_tickets)?;
+        }
+    }
+
+    /// Serves the first in line if the limits allow it now.
+    #[cold]
+    pub(crate) fn serve_head(&mut self) -> Result<Served, Box<Error>> {
+        if self.set.nobody_waits() {
+            return Ok(Served::NobodyWaits);
+        }
+        self.read_clock();
+        match self.head()? {
+            None => Ok(Served::NobodyWaits),
+            Some(index) => self.try_grant(index),
+        }
+    }
+
+    /// Serves the first in line, after something that may have changed who that is or how long it has to wait: if it
+    /// cannot have what it asks for yet, it is told to look how long that takes now.
+    #[inline]
+    pub(crate) fn serve_next(&mut self) -> Result<(), Box<Error>> {
+        if self.set.nobody_waits() {
+            return Ok(());
+        }
+        self.serve_next_of_those_who_wait()
+    }
+
+    /// Serves the first in line, after something was given back that it may wait for. Who is first has not changed, and
+    /// neither has what time does for it.
+    #[inline]
+    pub(crate) fn serve_after_release(&mut self) -> Result<(), Box<Error>> {
+        if !self.set.nobody_waits() {
+            self.serve_head()?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn serve_next_of_those_who_wait(&mut self) -> Result<(), Box<Error>> {
+        if let Served::Blocked(Blocked { wait: 1.., .. }) = self.serve_head()?
+            && let Some(ticket) = self.head()?.and_then(|index| self.set.memory.ticket(index))
+        {
+            self.ring(ticket);
+        }
+        Ok(())
+    }
+
+    fn try_grant(&self, index: u64) -> Result<Served, Box<Error>> {
+        let set = self.set;
+        let Some(ticket) = set.memory.ticket(index) else {
+            return Err(set.poisoned());
+        };
+        let costs = set.costs_of(ticket);
+        let free = if set.takes_a_hold(&costs) {
+            match self.engine.find_free_hold(set)? {
+                FreeHold::None => {
+                    return Ok(Served::Blocked(Blocked {
+                        by_others: true,
+                        ..self.blocked(&costs)
+                    }));
+                }
+                free => Some(free),
+            }
+        } else {
+            None
+        };
+        let mut transaction = set.memory.journal().begin();
+        let taken = self.take_each(&mut transaction, &costs, |index, decided| {
+            if let Some(limit) = ticket.limit(index) {
+                // Means nothing until the state says that the ticket was granted.
+                limit.set_mark(decided.mark);
+            }
+        });
+        if !taken {
+            drop(transaction);
+            return Ok(Served::Blocked(self.blocked(&costs)));
+        }
+        let owner = ticket.owner().load(Ordering::Relaxed);
+        let hold = free.and_then(|free| self.take_hold(&mut transaction, free, owner, &costs));
+        let (hold, serial) = hold.map_or((0, 0), |hold| (hold.index + 1, hold.serial.get()));
+        ticket.hold().store(hold, Ordering::Relaxed);
+        ticket.hold_serial().store(serial, Ordering::Relaxed);
+        ticket.granted_at().store(self.now.monotonic, Ordering::Relaxed);
+        let mut line = JournalledLine {
+            memory: &set.memory,
+            transaction: &mut transaction,
+        };
+        queue::grant(&mut line, index).map_err(|_| set.poisoned())?;
+        let control = set.memory.control();
+        let waited = self
+            .now
+            .monotonic
+            .saturating_sub(ticket.enqueued_at().load(Ordering::Relaxed));
+        transaction.add(&control.admitted, 1);
+        transaction.add(&control.waited, 1);
+        transaction.add(&control.wait_times[wait_bucket(waited)], 1);
+        transaction
+            .commit()
+            .map_err(|overflow| set.internal_error(overflow))?;
+        self.ring(ticket);
+        Ok(Served::Granted)
+    }
+
+    /// How long these costs have to wait, and for what.
+    pub(super) fn blocked(&self, costs: &Costs) -> Blocked {
+        let mut blocked = Blocked::default();
+        for (index, cost) in costs.iter() {
+            let assessment = self
+                .set
+                .limits
+                .get(index)
+                .map(|limit| limit.assess(self.now, cost));
+            match assessment {
+                Some(Assessment::Refused { retry_after: None }) => blocked.by_others = true,
+                Some(Assessment::Refused {
+                    retry_after: Some(wait),
+                }) => blocked.wait = blocked.wait.max(wait),
+                Some(Assessment::Admissible) | None => {}
+            }
+        }
+        blocked
+    }
+
+    /// Frees a ticket whose owner is dead, or gave it up, gives back what it was granted, and counts that.
+    pub(super) fn take_back_ticket(&self, index: u64, counter: &AtomicU64) -> Result<(), Box<Error>> {
+        let set = self.set;
+        let line = LineWords(&set.memory);
+        let mut transaction = set.memory.journal().begin();
+        let outcome = match queue::state(&line, index).phase {
+            Phase::Free => return Ok(()),
+            Phase::Waiting => queue::leave(
+                &mut JournalledLine {
+                    memory: &set.memory,
+                    transaction: &mut transaction,
+                },
+                index,
+            ),
+            Phase::Granted => {
+                if let Some(ticket) = set.memory.ticket(index) {
+                    self.undo_grant(&mut transaction, ticket);
+                }
+                queue::claim(
+                    &mut JournalledLine {
+                        memory: &set.memory,
+                        transaction: &mut transaction,
+                    },
+                    index,
+                )
+            }
+        };
+        outcome.map_err(|_| set.poisoned())?;
+        transaction.add(counter, 1);
+        transaction
+            .commit()
+            .map_err(|overflow| set.internal_error(overflow))
+    }
+
+    /// Gives back what a granted ticket took: nobody has made use of it.
+    fn undo_grant(&self, transaction: &mut Transaction<'_>, ticket: TicketPlace<'a>) {
+        let hold = ticket.granted_hold().filter(|hold| {
+            // Whoever it belongs to: its owner may have been taken for dead, or have given the ticket up.
+            self.set.memory.hold(hold.index).is_some_and(|place| {
+                place.is_taken() && place.serial().load(Ordering::Relaxed) == hold.serial.get()
+            })
+        });
+        let was_reclaimed = hold.is_none() && ticket.granted_hold().is_some();
+        let granted_at = ticket.granted_at().load(Ordering::Relaxed);
+        for (index, cost) in self.set.costs_of(ticket).iter() {
+            let (Some(limit), Some(asked)) = (self.set.limits.get(index), ticket.limit(index)) else {
+                continue;
+            };
+            // What a dead holder had reserved was refunded with its hold.
+            if was_reclaimed && limit.refund_on_death {
+                continue;
+            }
+            let reserved = Decided {
+                mark: asked.mark(),
+                figure: cost,
+            };
+            let refunded = limit.refund_unused(transaction, self.now, cost, &reserved, granted_at);
+            transaction.add(&limit.counters().refunded, refunded);
+        }
+        if let Some(hold) = hold {
+            self.free_hold(transaction, hold.index, false);
+        }
+    }
+}
+
+impl TicketPlace<'_> {
+    /// The hold that a granted ticket was given.
+    pub(super) fn granted_hold(self) -> Option<HoldReference> {
+        let index = self.hold().load(Ordering::Relaxed).checked_sub(1)?;
+        let serial = NonZeroU64::new(self.hold_serial().load(Ordering::Relaxed))?;
+        Some(HoldReference { index, serial })
+    }
+
+    /// Writes down what is asked for. The ticket is nobody's yet.
+    pub(super) fn write_request(self, costs: &Costs, by_doorbell: bool, now: u64) {
+        let bell = if by_doorbell { BY_DOORBELL } else { 0 };
+        self.request()
+            .store(u64::from(costs.limits.0) | bell, Ordering::Relaxed);
+        for (index, cost) in costs.iter() {
+            if let Some(limit) = self.limit(index) {
+                limit.cost().store(cost, Ordering::Relaxed);
+            }
+        }
+        self.enqueued_at().store(now, Ordering::Relaxed);
+    }
+}
+
+/// The bucket of the histogram that a wait of so many nanoseconds belongs to.
+fn wait_bucket(nanos: u64) -> usize {
+    let microseconds = nanos / 1_000;
+    let bits = (u64::BITS - microseconds.leading_zeros()) as usize;
+    bits.min(WAIT_BUCKETS - 1)
+}

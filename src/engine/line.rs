@@ -1,0 +1,113 @@
+//! The line of a set in shared memory, as the rules of the line see it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::memory::SetMemory;
+use crate::queue::{Line, LineMut, LineWord, TicketWord};
+use crate::shm::journal::Transaction;
+
+/// The line, for reading.
+#[derive(Clone, Copy)]
+pub(crate) struct LineWords<'a>(pub(crate) &'a SetMemory);
+
+/// The line, changed through the journal.
+pub(crate) struct JournalledLine<'a, 't, 'j> {
+    pub(crate) memory: &'a SetMemory,
+    pub(crate) transaction: &'t mut Transaction<'j>,
+}
+
+/// The line, changed at once: for what can be repeated from the start.
+pub(crate) struct RepeatableLine<'a>(pub(crate) &'a SetMemory);
+
+impl SetMemory {
+    fn line_word(&self, word: LineWord) -> &AtomicU64 {
+        let control = self.control();
+        match word {
+            LineWord::Head => &control.queue_head,
+            LineWord::Tail => &control.queue_tail,
+            LineWord::Free => &control.free_ticket,
+            LineWord::Untouched => &control.untouched_ticket,
+            LineWord::Serial => &control.ticket_serial,
+            LineWord::Length => &control.queued,
+            LineWord::LongestLength => &control.queued_high_water,
+        }
+    }
+
+    fn ticket_word(&self, index: u64, word: TicketWord) -> Option<&AtomicU64> {
+        let ticket = self.ticket(index)?;
+        Some(match word {
+            TicketWord::Owner => ticket.owner(),
+            TicketWord::State => ticket.state(),
+            TicketWord::Next => ticket.next(),
+            TicketWord::Previous => ticket.previous(),
+        })
+    }
+}
+
+impl Line for LineWords<'_> {
+    fn capacity(&self) -> u64 {
+        self.0.ticket_capacity()
+    }
+
+    fn load(&self, word: LineWord) -> u64 {
+        self.0.line_word(word).load(Ordering::Relaxed)
+    }
+
+    fn load_ticket(&self, index: u64, word: TicketWord) -> u64 {
+        self.0
+            .ticket_word(index, word)
+            .map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+}
+
+impl Line for JournalledLine<'_, '_, '_> {
+    fn capacity(&self) -> u64 {
+        LineWords(self.memory).capacity()
+    }
+
+    fn load(&self, word: LineWord) -> u64 {
+        LineWords(self.memory).load(word)
+    }
+
+    fn load_ticket(&self, index: u64, word: TicketWord) -> u64 {
+        LineWords(self.memory).load_ticket(index, word)
+    }
+}
+
+impl LineMut for JournalledLine<'_, '_, '_> {
+    fn store(&mut self, word: LineWord, value: u64) {
+        self.transaction.store(self.memory.line_word(word), value);
+    }
+
+    fn store_ticket(&mut self, index: u64, word: TicketWord, value: u64) {
+        if let Some(word) = self.memory.ticket_word(index, word) {
+            self.transaction.store(word, value);
+        }
+    }
+}
+
+impl Line for RepeatableLine<'_> {
+    fn capacity(&self) -> u64 {
+        LineWords(self.0).capacity()
+    }
+
+    fn load(&self, word: LineWord) -> u64 {
+        LineWords(self.0).load(word)
+    }
+
+    fn load_ticket(&self, index: u64, word: TicketWord) -> u64 {
+        LineWords(self.0).load_ticket(index, word)
+    }
+}
+
+impl LineMut for RepeatableLine<'_> {
+    fn store(&mut self, word: LineWord, value: u64) {
+        self.0.line_word(word).store(value, Ordering::Relaxed);
+    }
+
+    fn store_ticket(&mut self, index: u64, word: TicketWord, value: u64) {
+        if let Some(word) = self.0.ticket_word(index, word) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,470 @@
+//! Waiting in line: taking a ticket, sleeping, looking, claiming what was granted, leaving.
+//!
+//! A sleeper looks when it was told to, at the instant at which time alone would serve it, and now and then without
+//! either: whoever should have told it may have died before it could.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::acquire::{Answer, Attempt, Costs, Decided, Decision, Stage};
+use super::grant::{Blocked, Served};
+use super::line::{JournalledLine, LineWords};
+use super::segment::{LockedSet, SegmentEngine, SetEngine};
+use crate::error::Error;
+use crate::queue::{self, Phase, TicketReference, TicketState};
+use crate::shm::clock::boot_nanos;
+use crate::shm::futex::{self, Rings};
+
+/// The longest sleep of who waits for others, in nanoseconds.
+const SLICE: u64 = 50_000_000;
+
+/// The longest sleep of who waits for time alone: its instant comes whatever becomes of others, but the machine may be
+/// suspended, and the wall clock set, meanwhile.
+const LONG_SLICE: u64 = 1_000_000_000;
+
+/// By which bell the owner of a ticket waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitBy {
+    /// A thread that sleeps for this ticket.
+    TicketBell,
+    /// The thread that sleeps for all tickets of the process.
+    Doorbell,
+}
+
+/// A ticket of this process, and when to look at it again. All instants are on the boot-time clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    ticket: TicketReference,
+    owner: u64,
+    seen: Rings,
+    /// When time alone would serve it; the end of time where that does not help, or others are before it.
+    alarm: u64,
+    next_insurance: u64,
+}
+
+/// What the beginning of a wait came to.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    /// There was nothing to wait for: admitted or not.
+    Decided(bool),
+    Waiting(Waiting),
+}
+
+/// What a look came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Looked {
+    Admitted,
+    /// Time was up, and the ticket has left the line.
+    Refused,
+    Waiting,
+    /// The ticket is somebody else's: this process was taken for dead. It has to begin anew.
+    Lost,
+}
+
+/// Whether the caller goes on waiting if there is nothing for it yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    Left,
+    UsedUp,
+}
+
+impl Waiting {
+    /// When to look again, if nobody says so before.
+    pub(crate) fn next_look(&self) -> u64 {
+        self.alarm.min(self.next_insurance)
+    }
+}
+
+impl SegmentEngine {
+    /// Takes everything that `costs` names, waiting in line for it; answers whether that came to be in time.
+    #[inline]
+    pub(crate) fn acquire(
+        &self,
+        set: &SetEngine,
+        costs: &Costs,
+        decision: &mut Decision,
+        timeout: Option<Duration>,
+    ) -> Result<bool, Box<Error>> {
+        decision.owner = self.membership.owner()?;
+        match self.decide(set, costs, decision, Attempt::BeforeWaiting)? {
+            Answer::Admitted => Ok(true),
+            Answer::Impossible => Err(set.never_admissible(costs)),
+            answer => self.wait_and_acquire(set, costs, decision, deadline_after(timeout), answer),
+        }
+    }
+
+    #[cold]
+    fn wait_and_acquire(
+        &self,
+        set: &SetEngine,
+        costs: &Costs,
+        decision: &mut Decision,
+        deadline: u64,
+        answer: Answer,
+    ) -> Result<bool, Box<Error>> {
+        let mut begun = self.begin_waiting_after(answer, set, costs, decision, WaitBy::TicketBell)?;
+        loop {
+            let mut waiting = match begun {
+                Begun::Decided(is_admitted) => return Ok(is_admitted),
+                Begun::Waiting(waiting) => waiting,
+            };
+            loop {
+                self.sleep(set, &waiting, deadline);
+                let patience = if boot_nanos() >= deadline {
+                    Patience::UsedUp
+                } else {
+                    Patience::Left
+                };
+                match self.look(set, costs, decision, &mut waiting, patience)? {
+                    Looked::Admitted => return Ok(true),
+                    Looked::Refused => return Ok(false),
+                    Looked::Waiting => {}
+                    Looked::Lost => break,
+                }
+            }
+            begun = self.begin_waiting(set, costs, decision, WaitBy::TicketBell)?;
+        }
+    }
+
+    /// Takes everything, or a ticket.
+    pub(crate) fn begin_waiting(
+        &self,
+        set: &SetEngine,
+        costs: &Costs,
+        decision: &mut Decision,
+        wait_by: WaitBy,
+    ) -> Result<Begun, Box<Error>> {
+        decision.owner = self.membership.owner()?;
+        let answer = self.decide(set, costs, decision, Attempt::BeforeWaiting)?;
+        self.begin_waiting_after(answer, set, costs, decision, wait_by)
+    }
+
+    fn begin_waiting_after(
+        &self,
+        answer: Answer,
+        set: &SetEngine,
+        costs: &Costs,
+        decision: &mut Decision,
+        wait_by: WaitBy,
+    ) -> Result<Begun, Box<Error>> {
+        match answer {
+            Answer::Admitted => return Ok(Begun::Decided(true)),
+            Answer::Refused => return Ok(Begun::Decided(false)),
+            Answer::Impossible => return Err(set.never_admissible(costs)),
+            Answer::WorthALook => {
+                self.reclaim_if_due(set)?;
+            }
+            Answer::MustWait => {}
+        }
+        if let Some(begun) = self.take_ticket(set, costs, decision, wait_by, Attempt::First)? {
+            return Ok(begun);
+        }
+        // All tickets are taken, perhaps by the dead.
+        self.reclaim_if_due(set)?;
+        match self.take_ticket(set, costs, decision, wait_by, Attempt::Last)? {
+            Some(begun) => Ok(begun),
+            None => Ok(Begun::Decided(false)),
+        }
+    }
+
+    /// Takes everything if nobody waits and the limits allow it by now; otherwise a ticket. `None` where all tickets
+    /// are taken and it is worth a look whether by the dead.
+    fn take_ticket(
+        &self,
+        set: &SetEngine,
+        costs: &Costs,
+        decision: &mut Decision,
+        wait_by: WaitBy,
+        attempt: Attempt,
+    ) -> Result<Option<Begun>, Box<Error>> {
+        // A process that had lost its slot has another one now.
+        decision.owner = self.membership.owner()?;
+        let mut locked = self.lock(set)?;
+        let served = locked.serve_head()?;
+        if set.nobody_waits() {
+            match self.take_or_refuse(&locked, costs, decision, Attempt::Waiting)? {
+                Answer::Admitted => return Ok(Some(Begun::Decided(true))),
+                Answer::Impossible => return Err(set.never_admissible(costs)),
+                Answer::Refused | Answer::WorthALook | Answer::MustWait => {}
+            }
+        }
+        let Some(ticket) = locked.enqueue(costs, decision.owner, wait_by)? else {
+            decision.stage = Stage::QueueFull;
+            return match locked.refuse(costs, decision, attempt)? {
+                Answer::WorthALook => Ok(None),
+                _ => Ok(Some(Begun::Decided(false))),
+            };
+        };
+        let mut waiting = Waiting {
+            ticket,
+            owner: decision.owner,
+            seen: Rings::default(),
+            alarm: u64::MAX,
+            next_insurance: boot_nanos().saturating_add(SLICE),
+        };
+        if let Some(place) = set.memory.ticket(ticket.index) {
+            waiting.seen = futex::rings(place.bell());
+        }
+        let is_first = !matches!(served, Served::Blocked(_));
+        if is_first {
+            self.set_alarm(set, &mut waiting, locked.blocked(costs));
+        }
+        Ok(Some(Begun::Waiting(waiting)))
+    }
+
+    /// Sleeps until there may be something to see, at most until `deadline`.
+    fn sleep(&self, set: &SetEngine, waiting: &Waiting, deadline: u64) {
+        let Some(place) = set.memory.ticket(waiting.ticket.index) else {
+            return;
+        };
+        let until = waiting.next_look().min(deadline);
+        let left = until.saturating_sub(boot_nanos());
+        if left > 0 {
+            futex::wait(place.bell(), waiting.seen, Duration::from_nanos(left));
+        }
+    }
+
+    /// Whether somebody has said that there is something to see for this ticket, or something to see has been left
+    /// there. Takes no lock.
+    pub(crate) fn is_worth_a_look(&self, set: &SetEngine, waiting: &Waiting) -> bool {
+        set.memory.ticket(waiting.ticket.index).is_none_or(|place| {
+            let state = TicketState::from_word(place.state().load(Ordering::Acquire));
+            state.phase != Phase::Waiting
+                || state.serial != waiting.ticket.serial
+                || futex::rings(place.bell()) != waiting.seen
+        })
+    }
+
+    /// Looks at a ticket: claims what it was granted, serves whoever is first, and says whether to go on waiting.
+    /// After an error the ticket is given up.
+    pub(crate) fn look(
+        &self,
+        set: &SetEngine,
+        costs: &Costs,
+        decision: &mut Decision,
+        waiting: &mut Waiting,
+        patience: Patience,
+    ) -> Result<Looked, Box<Error>> {
+        let outcome = self.try_look(set, costs, decision, waiting, patience);
+        if outcome.is_err() {
+            self.give_up(set, waiting);
+        }
+        outcome
+    }
+
+    fn try_look(
+        &self,
+        set: &SetEngine,
+        costs: &Costs,
+        decision: &mut Decision,
+        waiting: &mut Waiting,
+        patience: Patience,
+    ) -> Result<Looked, Box<Error>> {
+        self.insure_if_due(set, waiting)?;
+        let mut locked = self.lock(set)?;
+        let TicketReference { index, serial } = waiting.ticket;
+        let Some(place) = set.memory.ticket(index) else {
+            return Err(set.poisoned());
+        };
+        // Seen before the look: a ring that comes after it is not missed.
+        waiting.seen = futex::rings(place.bell());
+        let is_own = |state: TicketState| {
+            state.serial == serial && place.owner().load(Ordering::Relaxed) == waiting.owner
+        };
+        let state = queue::state(&LineWords(&set.memory), index);
+        if !is_own(state) || state.phase == Phase::Free {
+            return Ok(Looked::Lost);
+        }
+        let mut served = Served::Granted;
+        if state.phase == Phase::Waiting {
+            served = locked.serve_head()?;
+        }
+        let state = queue::state(&LineWords(&set.memory), index);
+        if !is_own(state) {
+            return Ok(Looked::Lost);
+        }
+        if state.phase == Phase::Granted {
+            locked.claim(costs, decision, waiting)?;
+            return Ok(Looked::Admitted);
+        }
+        let is_first = locked.head()? == Some(index);
+        if patience == Patience::UsedUp {
+            locked.leave_late(costs, decision, index, is_first)?;
+            return Ok(Looked::Refused);
+        }
+        match served {
+            Served::Blocked(blocked) if is_first => self.set_alarm(set, waiting, blocked),
+            _ => waiting.alarm = u64::MAX,
+        }
+        Ok(Looked::Waiting)
+    }
+
+    fn set_alarm(&self, set: &SetEngine, waiting: &mut Waiting, blocked: Blocked) {
+        let now = boot_nanos();
+        waiting.alarm = match blocked.wait {
+            0 => u64::MAX,
+            wait => now.saturating_add(wait),
+        };
+        let slice = if blocked.by_others { SLICE } else { LONG_SLICE };
+        let mut insurance = now.saturating_add(slice);
+        if blocked.by_others && set.has_leases {
+            // A lease that runs out is found by looking for it, which is not done too often.
+            let earliest = self.earliest_expiry(set).max(set.next_reclaim());
+            insurance = insurance.min(earliest);
+        }
+        waiting.next_insurance = insurance;
+    }
+
+    /// Looks after those before a ticket, if it is time to: the dead are not told, and tell nobody.
+    pub(crate) fn insure_if_due(&self, set: &SetEngine, waiting: &mut Waiting) -> Result<(), Box<Error>> {
+        let now = boot_nanos();
+        if now < waiting.next_insurance {
+            return Ok(());
+        }
+        waiting.next_insurance = now.saturating_add(SLICE);
+        // Each looks after the one before it, and the first after those who hold something.
+        for _ in 0..set.memory.ticket_capacity() {
+            let line = LineWords(&set.memory);
+            let before = queue::predecessor(&line, waiting.ticket.index)
+                .and_then(|before| set.memory.ticket(before))
+                .map(|before| before.owner().load(Ordering::Relaxed));
+            match before {
+                Some(owner) if self.is_owner_alive(owner) => return Ok(()),
+                Some(owner) => self.reclaim_from(set, owner, |_| {})?,
+                None => {
+                    self.reclaim_if_due(set)?;
+                    return Ok(());
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Leaves the line before time is up, or gives back what was granted and not claimed.
+    pub(crate) fn cancel(&self, set: &SetEngine, waiting: &Waiting) {
+        if self.membership.is_current(waiting.owner) && self.try_cancel(set, waiting).is_err() {
+            self.give_up(set, waiting);
+        }
+    }
+
+    fn try_cancel(&self, set: &SetEngine, waiting: &Waiting) -> Result<(), Box<Error>> {
+        let mut locked = self.lock(set)?;
+        if !self.owns_ticket(set, waiting) {
+            return Ok(());
+        }
+        locked.take_back_ticket(waiting.ticket.index, &set.memory.control().cancelled)?;
+        locked.serve_next()
+    }
+
+    fn owns_ticket(&self, set: &SetEngine, waiting: &Waiting) -> bool {
+        let TicketReference { index, serial } = waiting.ticket;
+        set.memory.ticket(index).is_some_and(|place| {
+            let state = TicketState::from_word(place.state().load(Ordering::Relaxed));
+            state.phase != Phase::Free
+                && state.serial == serial
+                && place.owner().load(Ordering::Relaxed) == waiting.owner
+        })
+    }
+
+    /// Gives a ticket up without the lock, which is not to be had. A ticket without an owner is taken back by whoever
+    /// meets it.
+    fn give_up(&self, set: &SetEngine, waiting: &Waiting) {
+        if self.owns_ticket(set, waiting)
+            && let Some(place) = set.memory.ticket(waiting.ticket.index)
+        {
+            place.owner().store(0, Ordering::Release);
+        }
+    }
+}
+
+/// The instant on the boot-time clock at which a wait that begins now ends.
+pub(crate) fn deadline_after(timeout: Option<Duration>) -> u64 {
+    timeout
+        .and_then(crate::units::nanos_from_duration)
+        .map_or(u64::MAX, |timeout| boot_nanos().saturating_add(timeout))
+}
+
+impl LockedSet<'_> {
+    /// A ticket at the end of the line; `None` where all are taken.
+    fn enqueue(
+        &self,
+        costs: &Costs,
+        owner: u64,
+        wait_by: WaitBy,
+    ) -> Result<Option<TicketReference>, Box<Error>> {
+        let set = self.set;
+        let free = match queue::find_free(&LineWords(&set.memory)) {
+            Ok(free) => free,
+            Err(queue::Damaged) => {
+                self.engine.recount_or_poison(set)?;
+                queue::find_free(&LineWords(&set.memory)).map_err(|_| set.poisoned())?
+            }
+        };
+        let Some(free) = free else { return Ok(None) };
+        let Some(place) = set.memory.ticket(free.index) else {
+            return Err(set.poisoned());
+        };
+        place.write_request(costs, wait_by == WaitBy::Doorbell, self.now.monotonic);
+        let mut transaction = set.memory.journal().begin();
+        let mut line = JournalledLine {
+            memory: &set.memory,
+            transaction: &mut transaction,
+        };
+        let ticket = queue::enqueue(&mut line, free, owner).map_err(|_| set.poisoned())?;
+        transaction
+            .commit()
+            .map_err(|overflow| set.internal_error(overflow))?;
+        Ok(Some(ticket))
+    }
+
+    /// Takes over what a ticket was granted, frees it, and serves the next.
+    fn claim(&mut self, costs: &Costs, decision: &mut Decision, waiting: &Waiting) -> Result<(), Box<Error>> {
+        let set = self.set;
+        let index = waiting.ticket.index;
+        let Some(place) = set.memory.ticket(index) else {
+            return Err(set.poisoned());
+        };
+        decision.begin(waiting.owner, place.granted_at().load(Ordering::Relaxed));
+        for (limit, cost) in costs.iter() {
+            let mark = place.limit(limit).map(|limit| limit.mark()).unwrap_or_default();
+            decision.note(Decided { mark, figure: cost });
+        }
+        decision.set_hold(place.granted_hold());
+        let mut transaction = set.memory.journal().begin();
+        let mut line = JournalledLine {
+            memory: &set.memory,
+            transaction: &mut transaction,
+        };
+        queue::claim(&mut line, index).map_err(|_| set.poisoned())?;
+        transaction
+            .commit()
+            .map_err(|overflow| set.internal_error(overflow))?;
+        // The ring, if there was one, was this ticket's own.
+        self.need_not_wake();
+        self.serve_next()
+    }
+
+    /// Leaves the line because time is up, and says what bound at the end.
+    fn leave_late(
+        &mut self,
+        costs: &Costs,
+        decision: &mut Decision,
+        index: u64,
+        is_first: bool,
+    ) -> Result<(), Box<Error>> {
+        let set = self.set;
+        decision.stage = if is_first { Stage::Reserved } else { Stage::Behind };
+        self.refuse(costs, decision, Attempt::Last)?;
+        let mut transaction = set.memory.journal().begin();
+        let mut line = JournalledLine {
+            memory: &set.memory,
+            transaction: &mut transaction,
+        };
+        queue::leave(&mut line, index).map_err(|_| set.poisoned())?;
+        transaction.add(&set.memory.control().timed_out, 1);
+        transaction
+            .commit()
+            .map_err(|overflow| set.internal_error(overflow))?;
+        self.serve_next()
+    }
+}

@@ -1,0 +1,168 @@
+//! Sleeping on a word of a segment, and waking who sleeps there: `futex(2)`, shared between processes.
+//!
+//! A bell is a 64-bit word that only ever counts up; the futex is its low half. Whoever sleeps says which count it has
+//! seen, so a ring between its look and its sleep is never missed. Futexes of the kind used here are not private:
+//! the kernel finds a sleeper by the file and the offset, whatever address the mapping has in each process.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Since Linux 5.16; the libc crate has the number but no wrapper.
+const MOST_BELLS_AT_ONCE: usize = 128;
+
+/// How long one bell of several is slept on where the kernel cannot wait for several.
+const TURN: Duration = Duration::from_millis(2);
+
+/// The count of a bell, as a sleeper remembers it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rings(u32);
+
+/// How often the bell has been rung. What was stored before a ring that is counted here is seen.
+#[inline]
+pub(crate) fn rings(bell: &AtomicU64) -> Rings {
+    Rings(bell.load(Ordering::Acquire) as u32)
+}
+
+/// Rings the bell. Nobody is woken by this alone: see [`wake`].
+#[inline]
+pub(crate) fn ring(bell: &AtomicU64) {
+    bell.fetch_add(1, Ordering::Release);
+}
+
+/// Wakes one thread that sleeps on the bell; answers whether there was one.
+pub(crate) fn wake(bell: &AtomicU64) -> bool {
+    // SAFETY: FUTEX_WAKE takes an address and a count; the address is that of an aligned four-byte word that the
+    // reference keeps mapped, and the kernel does not write to it.
+    let woken = unsafe { libc::syscall(libc::SYS_futex, low_half(bell), libc::FUTEX_WAKE, 1) };
+    woken > 0
+}
+
+/// Sleeps until the bell is rung beyond `seen`, or for as long as `timeout` says at most. It may also return without
+/// either: who sleeps looks again.
+pub(crate) fn wait(bell: &AtomicU64, seen: Rings, timeout: Duration) {
+    let timeout = timespec(timeout);
+    // SAFETY: FUTEX_WAIT takes an address, a value and a timeout; the address is that of an aligned four-byte word
+    // that the reference keeps mapped, the timeout outlives the call, and the kernel writes to neither.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            low_half(bell),
+            libc::FUTEX_WAIT,
+            seen.0,
+            &raw const timeout,
+        )
+    };
+}
+
+/// As [`wait`], on several bells at once. Before Linux 5.16 it sleeps on one of them and returns early, so that the
+/// others are looked at as well.
+pub(crate) fn wait_for_any(bells: &[(&AtomicU64, Rings)], timeout: Duration) {
+    match bells {
+        [] => std::thread::sleep(timeout),
+        [(bell, seen)] => wait(bell, *seen, timeout),
+        [(bell, seen), ..] => {
+            let all_at_once = bells.len() <= MOST_BELLS_AT_ONCE && wait_for_several(bells, timeout).is_ok();
+            if !all_at_once && bells.iter().all(|(bell, seen)| rings(bell) == *seen) {
+                wait(bell, *seen, timeout.min(TURN));
+            }
+        }
+    }
+}
+
+/// An element of the kernel's `struct futex_waitv`.
+#[repr(C)]
+struct WaitElement {
+    value: u64,
+    address: u64,
+    flags: u32,
+    reserved: u32,
+}
+
+fn wait_for_several(bells: &[(&AtomicU64, Rings)], timeout: Duration) -> io::Result<()> {
+    const SIZE_OF_32_BITS: u32 = 2;
+    let elements: Vec<WaitElement> = bells
+        .iter()
+        .map(|(bell, seen)| WaitElement {
+            value: u64::from(seen.0),
+            address: low_half(bell) as u64,
+            flags: SIZE_OF_32_BITS,
+            reserved: 0,
+        })
+        .collect();
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
+    let deadline = timespec(Duration::from(now).saturating_add(timeout));
+    // SAFETY: the elements and the deadline outlive the call and are as many and as large as it is told; each address
+    // is that of an aligned four-byte word that its reference keeps mapped, and the kernel writes to none of them.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_futex_waitv,
+            elements.as_ptr(),
+            elements.len() as libc::c_uint,
+            0,
+            &raw const deadline,
+            libc::CLOCK_MONOTONIC,
+        )
+    };
+    match io::Error::last_os_error() {
+        error if answer < 0 && error.raw_os_error() == Some(libc::ENOSYS) => Err(error),
+        // Woken, timed out, interrupted, or a bell had been rung before: in every case there is something to look at.
+        _ => Ok(()),
+    }
+}
+
+fn timespec(duration: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: libc::time_t::try_from(duration.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::from(duration.subsec_nanos() as i32),
+    }
+}
+
+/// The half of the word that changes with every ring.
+fn low_half(bell: &AtomicU64) -> *const AtomicU32 {
+    let halves = std::ptr::from_ref(bell).cast::<AtomicU32>();
+    if cfg!(target_endian = "little") {
+        halves
+    } else {
+        halves.wrapping_add(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_ring_between_the_look_and_the_sleep_is_not_missed() {
+        let bell = AtomicU64::new(u64::from(u32::MAX));
+        let other = AtomicU64::new(5);
+        let seen = rings(&bell);
+        ring(&bell);
+        assert_ne!(rings(&bell), seen);
+        // Were the ring missed, these would take longer than any test.
+        wait(&bell, seen, PATIENCE * 60);
+        wait_for_any(&[(&other, rings(&other)), (&bell, seen)], PATIENCE * 60);
+    }
+
+    #[test]
+    fn whoever_sleeps_is_woken() {
+        let bell = Arc::new(AtomicU64::new(0));
+        let other = AtomicU64::new(0);
+        let seen = rings(&bell);
+        let ringer = Arc::clone(&bell);
+        let thread = std::thread::spawn(move || {
+            ring(&ringer);
+            wake(&ringer)
+        });
+        while rings(&bell) == seen {
+            wait_for_any(&[(&other, rings(&other)), (&bell, seen)], PATIENCE);
+        }
+        thread.join().expect("rings");
+        assert!(!wake(&bell), "nobody sleeps any more");
+    }
+}

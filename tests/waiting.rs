@@ -1,0 +1,293 @@
+//! Waiting in line, within one process and across processes.
+
+mod process;
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
+use shmlimit::{Declaration, Error, Limit, LimitSet, RefusalReason, Segment, SetDeclaration};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn create(folder: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
+    let segment = Segment::create(folder.join("limits"), &Declaration::new().set(set)).expect("a segment");
+    let set = segment.sets().next().expect("declared");
+    (segment, set)
+}
+
+fn places(capacity: u64) -> SetDeclaration {
+    SetDeclaration::new("set").limit(Limit::concurrency("places", capacity))
+}
+
+fn queued(segment: &Segment) -> usize {
+    let snapshot = segment.snapshot().expect("a snapshot");
+    snapshot.sets[0]
+        .tickets
+        .iter()
+        .filter(|ticket| !ticket.granted)
+        .count()
+}
+
+#[test]
+fn a_waiter_gets_what_another_process_gives_back() {
+    in_own_process(
+        "a_waiter_gets_what_another_process_gives_back",
+        PATIENCE,
+        |folder| {
+            let (segment, set) = create(folder, places(1));
+            let permit = set
+                .acquire(&set.request(), None)
+                .expect("works")
+                .permit()
+                .expect("free");
+            let child = Child::fork(|| {
+                let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
+                assert!(outcome.is_admitted());
+            });
+            eventually("the child waits", || queued(&segment) == 1);
+            drop(permit);
+            child.succeed();
+            let counts = segment.snapshot().expect("a snapshot").sets[0].counts;
+            assert_eq!((counts.admitted, counts.waited), (2, 1));
+            assert_eq!(counts.wait_times.iter().sum::<u64>(), 1);
+        },
+    );
+}
+
+#[test]
+fn a_wait_that_is_too_long_ends_in_a_refusal_that_says_what_bound() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (segment, set) = create(folder.path(), places(1));
+    let permit = set
+        .try_acquire(&set.request())
+        .expect("works")
+        .permit()
+        .expect("free");
+    let started = Instant::now();
+    let timeout = Duration::from_millis(20);
+    let refusal = set
+        .acquire(&set.request(), timeout)
+        .expect("works")
+        .permit()
+        .expect_err("held");
+    assert!(started.elapsed() >= timeout);
+    assert_eq!(refusal.binding(), Some("places"));
+    assert_eq!(refusal.reason(), RefusalReason::Concurrency);
+    let snapshot = segment.snapshot().expect("a snapshot");
+    assert!(snapshot.sets[0].tickets.is_empty());
+    assert_eq!(snapshot.sets[0].counts.timed_out, 1);
+    drop(permit);
+    assert!(set.try_acquire(&set.request()).expect("works").is_admitted());
+}
+
+#[test]
+fn a_rate_is_waited_for_to_the_instant() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let set = SetDeclaration::new("set").limit(Limit::calls("calls", 1, Duration::from_millis(30)));
+    let (_segment, set) = create(folder.path(), set);
+    let first = Instant::now();
+    for _ in 0..5 {
+        assert!(
+            set.acquire(&set.request(), PATIENCE)
+                .expect("works")
+                .is_admitted()
+        );
+    }
+    // The first is taken at once, and each of the others a window after the one before.
+    assert!(first.elapsed() >= Duration::from_millis(4 * 30));
+}
+
+#[test]
+fn nobody_waits_for_the_impossible() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_segment, set) = create(folder.path(), places(2));
+    let request = set.request().with("places", 3).expect("declared");
+    let outcome = set.acquire(&request, None);
+    assert!(matches!(outcome, Err(Error::NeverAdmissible { .. })));
+}
+
+#[test]
+fn one_more_than_may_wait_is_refused() {
+    in_own_process("one_more_than_may_wait_is_refused", PATIENCE, |folder| {
+        let (segment, set) = create(folder, places(1).waiters(2));
+        let permit = set
+            .try_acquire(&set.request())
+            .expect("works")
+            .permit()
+            .expect("free");
+        let children: Vec<Child> = (0..2)
+            .map(|_| {
+                Child::fork(|| {
+                    assert!(
+                        set.acquire(&set.request(), PATIENCE)
+                            .expect("works")
+                            .is_admitted()
+                    );
+                })
+            })
+            .collect();
+        eventually("both wait", || queued(&segment) == 2);
+        let refusal = set
+            .acquire(&set.request(), PATIENCE)
+            .expect("works")
+            .permit()
+            .expect_err("full");
+        assert_eq!(refusal.reason(), RefusalReason::QueueFull);
+        assert_eq!(refusal.binding(), Some("places"));
+        drop(permit);
+        children.into_iter().for_each(Child::succeed);
+    });
+}
+
+#[test]
+fn nobody_overtakes_and_a_large_request_is_not_starved() {
+    in_own_process(
+        "nobody_overtakes_and_a_large_request_is_not_starved",
+        PATIENCE,
+        |folder| {
+            let (segment, set) = create(folder, places(4));
+            let one = set.request();
+            let permits: Vec<_> = (0..3)
+                .map(|_| set.try_acquire(&one).expect("works").permit().expect("free"))
+                .collect();
+            let child = Child::fork(|| {
+                let all = set.request().with("places", 4).expect("declared");
+                assert!(set.acquire(&all, PATIENCE).expect("works").is_admitted());
+            });
+            eventually("the large request waits", || queued(&segment) == 1);
+            let refusal = set
+                .try_acquire(&one)
+                .expect("works")
+                .permit()
+                .expect_err("another is before");
+            assert_eq!(refusal.binding(), Some("places"));
+            assert_eq!(refusal.retry_after(), None);
+            drop(permits);
+            child.succeed();
+            assert!(set.try_acquire(&one).expect("works").is_admitted());
+        },
+    );
+}
+
+#[test]
+fn the_dead_in_line_do_not_stop_the_others() {
+    in_own_process("the_dead_in_line_do_not_stop_the_others", PATIENCE, |folder| {
+        let (segment, set) = create(folder, places(1));
+        let admitted = SharedWords::new(1);
+        let permit = set
+            .try_acquire(&set.request())
+            .expect("works")
+            .permit()
+            .expect("free");
+        let wait = || {
+            let permit = set
+                .acquire(&set.request(), PATIENCE)
+                .expect("works")
+                .permit()
+                .expect("in time");
+            admitted[0].fetch_add(1, Ordering::Relaxed);
+            drop(permit);
+        };
+        let mut children = Vec::new();
+        for number in 1..=6 {
+            children.push(Child::fork(wait));
+            eventually("it waits", || queued(&segment) == number);
+        }
+        // The first, one in the middle, and the last but one.
+        for index in [4, 2, 0] {
+            children.remove(index).kill();
+        }
+        drop(permit);
+        children.into_iter().for_each(Child::succeed);
+        assert_eq!(admitted[0].load(Ordering::Relaxed), 3);
+        let report = segment.recover().expect("works");
+        assert!(report.sets[0].problem.is_none());
+        let snapshot = segment.snapshot().expect("a snapshot");
+        assert!(snapshot.sets[0].tickets.is_empty() && snapshot.sets[0].holds.is_empty());
+    });
+}
+
+#[test]
+fn what_a_killed_holder_held_goes_to_the_first_in_line() {
+    in_own_process(
+        "what_a_killed_holder_held_goes_to_the_first_in_line",
+        PATIENCE,
+        |folder| {
+            let (segment, set) = create(folder, places(1));
+            let holder = Child::fork(|| {
+                let permit = set.try_acquire(&set.request()).expect("works").permit();
+                std::mem::forget(permit.expect("free"));
+                loop {
+                    std::thread::park();
+                }
+            });
+            eventually("it is held", || {
+                segment.snapshot().expect("a snapshot").sets[0].active == 1
+            });
+            let waiter = Child::fork(|| {
+                assert!(
+                    set.acquire(&set.request(), PATIENCE)
+                        .expect("works")
+                        .is_admitted()
+                );
+            });
+            eventually("the other waits", || queued(&segment) == 1);
+            holder.kill();
+            waiter.succeed();
+        },
+    );
+}
+
+#[test]
+fn a_refund_serves_the_first_in_line_before_its_time() {
+    in_own_process(
+        "a_refund_serves_the_first_in_line_before_its_time",
+        PATIENCE,
+        |folder| {
+            let set = SetDeclaration::new("set").limit(Limit::rate("tokens", 100, 60 * MINUTE));
+            let (segment, set) = create(folder, set);
+            let request = |cost| set.request().with("tokens", cost).expect("declared");
+            let mut permit = set
+                .try_acquire(&request(100))
+                .expect("works")
+                .permit()
+                .expect("full");
+            let child = Child::fork(|| {
+                assert!(set.acquire(&request(50), None).expect("works").is_admitted());
+            });
+            eventually("it waits", || queued(&segment) == 1);
+            let _ = permit.settle([("tokens", 10)]).expect("works");
+            child.succeed();
+        },
+    );
+}
+
+#[test]
+fn an_expired_lease_serves_the_first_in_line_and_the_late_holder_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let lease = Duration::from_millis(30);
+    let set = SetDeclaration::new("set").limit(Limit::concurrency("places", 1).lease(lease));
+    let (segment, set) = create(folder.path(), set);
+    let started = Instant::now();
+    let mut late = set
+        .try_acquire(&set.request())
+        .expect("works")
+        .permit()
+        .expect("free");
+    late.heartbeat().expect("in time");
+    let next = set
+        .acquire(&set.request(), PATIENCE)
+        .expect("works")
+        .permit()
+        .expect("the lease ends");
+    assert!(started.elapsed() >= lease);
+    assert!(late.reclaimed() && !next.reclaimed());
+    assert!(next.fencing_number() > late.fencing_number());
+    assert!(matches!(late.heartbeat(), Err(Error::Reclaimed { .. })));
+    assert!(matches!(late.release(), Err(Error::Reclaimed { .. })));
+    let snapshot = segment.snapshot().expect("a snapshot");
+    assert_eq!(snapshot.sets[0].active, 1);
+    assert_eq!(snapshot.sets[0].counts.expired, 1);
+}
