@@ -135,17 +135,16 @@ impl Policies {
     }
 }
 
-/// `Retry-After` in seconds: the longest that any limit which refused knows to take. None where none of them knows,
-/// as is so with concurrency.
+/// `Retry-After` in seconds: the longest that any limit which refused, or binds those who wait before, knows to take.
+/// None where none of them knows, as is so with concurrency.
 ///
 /// No window in the `RateLimit` field beside it ends later, as the draft asks.
 pub(super) fn retry_after(refusal: &Refusal<'_>) -> Option<HeaderValue> {
-    let waits = refusal.verdicts().filter(|verdict| !verdict.admitted);
-    let longest = waits
-        .filter_map(|verdict| verdict.retry_after)
-        .max()
-        .filter(|wait| !wait.is_zero())?;
-    Some(HeaderValue::from(whole_seconds(longest)))
+    let waits = refusal.verdicts().filter_map(|verdict| verdict.retry_after);
+    let longest = refusal.retry_after().max(waits.max());
+    longest
+        .filter(|wait| !wait.is_zero())
+        .map(|wait| HeaderValue::from(whole_seconds(wait)))
 }
 
 /// For how long no more than what remains can be used. A refusal gives it for those limits only that refused, so that

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tower_layer::Layer;
 
+use super::demand::Extractor;
 use super::service::LimitService;
 
 /// Puts limits before a service: see the [module](super).
@@ -56,15 +57,17 @@ pub enum OnError {
     Admit,
 }
 
-impl<E> LimitLayer<E> {
-    /// A layer that limits requests as the [extractor](super::Extractor) says.
+impl<E: Extractor> LimitLayer<E> {
+    /// A layer that limits requests as the extractor says.
     pub fn new(extractor: E) -> Self {
         Self {
             extractor: Arc::new(extractor),
             settings: Settings::default(),
         }
     }
+}
 
+impl<E> LimitLayer<E> {
     /// Which responses tell how the limits stand; [all](Advertise::Always) unless told.
     pub fn advertise(mut self, advertise: Advertise) -> Self {
         self.settings.advertise = advertise;

@@ -15,7 +15,7 @@ use hyper_util::service::TowerToHyperService;
 use shmlimit::Limit;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tower::{Layer, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::server::{Broken, Limits, Server, WrittenBody, answer};
 
@@ -95,7 +95,8 @@ async fn a_body_that_fails_gives_its_place_back() {
 async fn a_service_that_fails_gives_its_place_back_and_its_error_is_passed_on() {
     let limits = one_at_a_time();
     let service = service_fn(async |_: Request<()>| Err::<Response<Full<Bytes>>, _>(Broken));
-    let mut call = pin!(limits.layer().layer(service).oneshot(Request::new(())));
+    let mut service = limits.layer().layer(service);
+    let mut call = pin!(service.call(Request::new(())));
     let Broken = call.as_mut().await.expect_err("it fails");
     // The future is still there; what it took is not.
     assert_eq!(limits.held(), 0);
