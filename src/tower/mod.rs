@@ -47,6 +47,8 @@
 //! - The permit is held until the response's body has ended, has failed or is dropped: a slow download takes its place
 //!   in flight for as long as it lasts, and a client that goes away gives it back. If the process is killed, the others
 //!   take it back. A connection that is upgraded has no body: its permit ends with the head of the response.
+//!   A limit with a lease takes its place back when that runs out, also under a response that is still being sent:
+//!   declare leases longer than the longest response.
 //! - With [`wait`](LimitLayer::wait), requests wait their turn for a time before they are refused.
 //!
 //! The lock of a set is held for less than a microsecond, so asking blocks a thread of the runtime no longer than that,

@@ -9,7 +9,7 @@ use hyper::body::Bytes;
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
 use serde_json::json;
-use shmlimit::tower::{Advertise, Demand, Extractor, LimitLayer, OnError};
+use shmlimit::tower::{Advertise, Demand, Extractor, LimitBody, LimitLayer, OnError};
 use shmlimit::{Amount, Error, Limit, SetDeclaration};
 use tower::{Layer, Service, service_fn};
 
@@ -246,4 +246,20 @@ async fn an_error_refuses_unless_told_to_admit_and_is_there_to_be_reported() {
     error(&admitted);
     assert_eq!(admitted.status(), 200);
     assert!(!admitted.headers().contains_key("ratelimit"));
+}
+
+/// What runtimes with several threads, and axum, ask of a service.
+#[test]
+fn everything_can_move_between_threads() {
+    fn is_shared<T: Send + Sync>(_: &T) {}
+    fn moves<T: Send>(_: &T) {}
+    let limits = Limits::new([Limit::concurrency("in_flight", 1)]);
+    let layer = limits.layer().wait(MINUTE);
+    let mut service = layer.layer(service_fn(|_: Request<()>| async {
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("done")))
+    }));
+    is_shared(&layer);
+    is_shared(&service);
+    moves(&service.call(Request::new(())));
+    is_shared(&None::<LimitBody<Full<Bytes>>>);
 }

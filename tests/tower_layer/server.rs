@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::client::conn::http1;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde_json::Value;
-use shmlimit::tower::{Demand, Extractor, LimitLayer};
+use shmlimit::tower::{Demand, Extractor, LimitBody, LimitLayer};
 use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -211,12 +211,9 @@ where
 }
 
 /// What the layer answers to one request, where the service answers `done`.
-pub async fn answer<E: Extractor>(
-    layer: &LimitLayer<E>,
-    path: &str,
-) -> Response<shmlimit::tower::LimitBody<http_body_util::Full<Bytes>>> {
+pub async fn answer<E: Extractor>(layer: &LimitLayer<E>, path: &str) -> Response<LimitBody<Full<Bytes>>> {
     let service = layer.layer(service_fn(async |_: Request<()>| {
-        Ok::<_, Infallible>(Response::new(http_body_util::Full::<Bytes>::from("done")))
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("done")))
     }));
     let request = Request::get(path).body(()).expect("a request");
     let Ok(response) = service.oneshot(request).await;
