@@ -51,9 +51,8 @@
 //!   declare leases longer than the longest response.
 //! - With [`wait`](LimitLayer::wait), requests wait their turn for a time before they are refused.
 //!
-//! The lock of a set is held for less than a microsecond, so asking blocks a thread of the runtime no longer than that,
-//! unless a process is stopped while it holds the lock: then up to the segment's
-//! [`lock_timeout`](crate::OpenOptions::lock_timeout).
+//! Asking blocks a thread of the runtime for about a microsecond. Only where a process is stopped while it holds the
+//! lock of the set is it longer: up to the segment's [`lock_timeout`](crate::OpenOptions::lock_timeout).
 //!
 //! # What clients are told
 //!
