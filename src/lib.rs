@@ -60,6 +60,8 @@
 //! Linux 4.14 or later with glibc (2.30 or later) or musl.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, unsafe_code)]
 
+mod acquire_future;
+mod attendant;
 mod config;
 #[cfg(doc)]
 pub mod documentation;
@@ -78,6 +80,7 @@ mod snapshot;
 pub mod tower;
 mod units;
 
+pub use acquire_future::AcquireFuture;
 pub use config::{
     Algorithm, Align, Amount, Declaration, Difference, Limit, OnDeath, SegmentOptions, SetDeclaration,
     Weekday, Window,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::acquire_future::AcquireFuture;
 use crate::config::{Limit, SetDeclaration};
 use crate::engine::{Decision, SetEngine};
 use crate::error::Error;
@@ -210,6 +211,42 @@ impl LimitSet {
         }
     }
 
+    /// As [`acquire`](Self::acquire), as a future for whatever runtime there is: it waits in the same line as everybody
+    /// else, and its place there is given up where it is dropped before it completed. The timeout counts from this call.
+    ///
+    /// All futures of a process together have one thread that sleeps for them, which starts when the first of them has
+    /// to wait. A future that is carried over a fork begins anew in the child, with a place in line of the child's own.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().set(
+    /// #     SetDeclaration::new("pool").limit(Limit::concurrency("connections", 1)));
+    /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// let pool = segment.set("pool")?;
+    /// if let Ok(permit) = pool.acquire_async(&pool.request(), Duration::from_secs(30)).await?.permit() {
+    ///     // talk to the database
+    ///     drop(permit);
+    /// }
+    /// # Ok::<(), shmlimit::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire), and [`Error::Io`] where the thread cannot be started.
+    pub fn acquire_async(
+        &self,
+        request: &Request,
+        timeout: impl Into<Option<Duration>>,
+    ) -> AcquireFuture<'_> {
+        AcquireFuture::new(self, request, timeout.into())
+    }
+
     /// What each limit would say to the request now. Takes and counts nothing.
     ///
     /// # Errors
@@ -230,8 +267,13 @@ impl LimitSet {
     }
 
     #[inline]
-    pub(crate) fn shared(&self) -> &SharedSegment {
+    pub(crate) fn shared(&self) -> &Arc<SharedSegment> {
         &self.shared
+    }
+
+    /// The position of the set in its segment.
+    pub(crate) fn position(&self) -> usize {
+        self.index
     }
 
     /// Whether both handles are of the same set of the same attachment.

@@ -5,6 +5,7 @@ use std::ops::Deref;
 
 use smallvec::SmallVec;
 
+use crate::attendant::{self, Beat};
 use crate::engine::plan::Kind;
 use crate::engine::{Decision, Released, Renewed, SettledLimit, SettledLimits, Stage};
 use crate::error::Error;
@@ -237,6 +238,30 @@ impl<'a> Permit<'a> {
             Renewed::Renewed => Ok(()),
             Renewed::WasReclaimed => Err(Error::Reclaimed { set: name() }),
         }
+    }
+
+    /// Has the leases of what the permit holds renewed in time, by the one thread of this process that does so for all
+    /// its permits, until the permit is released. Does nothing where nothing held has a lease.
+    ///
+    /// What the leases are for then, holders that hang, is left to the death of the process alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`heartbeat`](Self::heartbeat), which is done at once, and [`Error::Io`] where the thread cannot be started.
+    pub fn heartbeat_in_background(&self) -> Result<(), Error> {
+        self.heartbeat()?;
+        let lease = self.set.engine_set().shortest_lease(&self.decision);
+        if let (Some(hold), Some(lease)) = (self.decision.hold(), lease) {
+            let beat = Beat::new(
+                self.set.shared(),
+                self.set.position(),
+                hold,
+                self.decision.owner,
+                lease,
+            );
+            attendant::keep_alive(beat, self.set.shared())?;
+        }
+        Ok(())
     }
 
     /// Whether something that the permit held was taken back: because a lease ran out, or because this process was

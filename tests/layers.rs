@@ -24,6 +24,8 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         modules: &[
+            "acquire_future",
+            "attendant",
             "config",
             "limit_set",
             "permit",

@@ -23,13 +23,17 @@ impl<'a> LockedSet<'a> {
     pub(super) fn ring(&self, ticket: TicketPlace<'a>) {
         let owner = ticket.owner().load(Ordering::Relaxed);
         let is_doorbell = ticket.request().load(Ordering::Relaxed) & BY_DOORBELL != 0;
+        // The count also tells whoever is woken by the doorbell which of its tickets it was rung for.
+        futex::ring(ticket.bell());
         let bell = if is_doorbell {
-            self.engine.doorbell(owner)
+            let Some(doorbell) = self.engine.doorbell(owner) else {
+                return;
+            };
+            futex::ring(doorbell);
+            doorbell
         } else {
-            Some(ticket.bell())
+            ticket.bell()
         };
-        let Some(bell) = bell else { return };
-        futex::ring(bell);
         let rung = Rung {
             bell,
             owner,
@@ -53,6 +57,19 @@ impl SegmentEngine {
     /// The bell of all tickets of a participant that wait by it.
     pub(crate) fn doorbell(&self, owner: u64) -> Option<&AtomicU64> {
         self.membership.table().doorbell(ParticipantId::from_word(owner)?)
+    }
+
+    /// The doorbell of this process, where it is a participant.
+    pub(crate) fn own_doorbell(&self) -> Option<&AtomicU64> {
+        self.doorbell(self.membership.owner_so_far())
+    }
+
+    /// Makes the thread of this process look that sleeps by its doorbell.
+    pub(crate) fn ring_own_doorbell(&self) {
+        if let Some(doorbell) = self.own_doorbell() {
+            futex::ring(doorbell);
+            futex::wake(doorbell);
+        }
     }
 
     /// Wakes the sleeper of a bell. Where nobody sleeps there, it has not gone to sleep yet, or it is dead: then what

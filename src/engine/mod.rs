@@ -18,8 +18,10 @@ mod waiting;
 
 pub use acquire::RefusalReason;
 pub(crate) use acquire::{Costs, Decided, Decision, LimitMask, NEVER, Stage};
+pub(crate) use hold::HoldReference;
 pub(crate) use observe::{ObservedHold, ObservedTicket, observe};
 pub use recover::Repairs;
 pub(crate) use reset::ResetScope;
 pub(crate) use segment::{SegmentEngine, SetEngine};
 pub(crate) use settle::{Released, Renewed, SettledLimit, SettledLimits};
+pub(crate) use waiting::{Begun, Looked, Patience, WaitBy, Waiting, deadline_after};

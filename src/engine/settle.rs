@@ -119,6 +119,15 @@ impl SegmentEngine {
 }
 
 impl SetEngine {
+    /// The shortest lease, in nanoseconds, of what an admitted request holds.
+    pub(crate) fn shortest_lease(&self, permit: &Decision) -> Option<u64> {
+        permit
+            .iter()
+            .filter(|(_, decided)| decided.figure > 0)
+            .filter_map(|(index, _)| self.limits.get(index)?.lease)
+            .min()
+    }
+
     /// Whether a hold is its owner's still, and whole. Looks without the lock.
     pub(crate) fn still_holds(&self, hold: HoldReference, owner: u64) -> bool {
         self.memory.hold(hold.index).is_some_and(|place| {

@@ -69,6 +69,16 @@ pub(crate) enum Patience {
 }
 
 impl Waiting {
+    /// The participant that waits.
+    pub(crate) fn owner(&self) -> u64 {
+        self.owner
+    }
+
+    /// Whether time alone may serve it by now.
+    pub(crate) fn is_alarmed(&self, now: u64) -> bool {
+        now >= self.alarm
+    }
+
     /// When to look again, if nobody says so before.
     pub(crate) fn next_look(&self) -> u64 {
         self.alarm.min(self.next_insurance)
@@ -222,6 +232,11 @@ impl SegmentEngine {
         if left > 0 {
             futex::wait(place.bell(), waiting.seen, Duration::from_nanos(left));
         }
+    }
+
+    /// Serves whoever is first in line: for who sleeps for others, and looks after the line now and then.
+    pub(crate) fn advance(&self, set: &SetEngine) -> Result<(), Box<Error>> {
+        self.lock(set)?.serve_head().map(drop)
     }
 
     /// Whether somebody has said that there is something to see for this ticket, or something to see has been left

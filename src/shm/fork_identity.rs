@@ -6,7 +6,7 @@
 
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use nix::errno::Errno;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -85,6 +85,56 @@ impl IdentityPage {
         // a reference for the life of the process is sound; it is only ever used as this one atomic.
         let word = unsafe { page.cast::<AtomicU64>().as_ref() };
         Ok(Self { word })
+    }
+}
+
+/// A value that every process has one of its own of: made at its first use, never dropped. A forked child that uses it
+/// gets a fresh one, whatever state the fork caught its parent's in.
+#[derive(Debug)]
+pub(crate) struct PerProcess<T: 'static> {
+    latest: AtomicPtr<Owned<T>>,
+}
+
+#[derive(Debug)]
+struct Owned<T> {
+    process: ProcessIdentity,
+    value: T,
+}
+
+impl<T: Default + Send + Sync> PerProcess<T> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            latest: AtomicPtr::new(std::ptr::null_mut()),
+        }
+    }
+
+    /// This process's value.
+    ///
+    /// # Errors
+    ///
+    /// As [`IdentityPage::get`].
+    pub(crate) fn get(&self) -> Result<&'static T, Errno> {
+        let process = IdentityPage::get()?.current();
+        loop {
+            let latest = self.latest.load(Ordering::Acquire);
+            // SAFETY: the pointer is null or came out of `Box::leak` below, was published with release after the value
+            // was complete, and is never freed once it was published.
+            let owned = unsafe { latest.as_ref() };
+            if let Some(owned) = owned.filter(|owned| owned.process == process) {
+                return Ok(&owned.value);
+            }
+            let fresh = Box::into_raw(Box::new(Owned {
+                process,
+                value: T::default(),
+            }));
+            let published = self
+                .latest
+                .compare_exchange(latest, fresh, Ordering::AcqRel, Ordering::Acquire);
+            if published.is_err() {
+                // SAFETY: the box was made above and nobody else has seen it: another thread was first.
+                drop(unsafe { Box::from_raw(fresh) });
+            }
+        }
     }
 }
 

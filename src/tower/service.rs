@@ -67,7 +67,7 @@ where
             }
             (Ok(Some(demand)), Some(longest)) => {
                 let decision = Box::pin(async move {
-                    let outcome = demand.set().try_acquire(demand.request());
+                    let outcome = demand.set().acquire_async(demand.request(), longest).await;
                     Decision::new(&demand, outcome, settings)
                 });
                 // The one that was asked whether it is ready is the one to be called.

@@ -1,0 +1,193 @@
+//! Waiting in line as a future.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::attendant::{self, Post};
+use crate::engine::{Begun, Costs, Decision, Looked, Patience, SegmentEngine, WaitBy, deadline_after};
+use crate::error::Error;
+use crate::limit_set::LimitSet;
+use crate::permit::{Outcome, Permit};
+use crate::refusal::Refusal;
+use crate::request::Request;
+
+/// A request that waits in line: see [`LimitSet::acquire_async`].
+///
+/// Dropped before it completed, it leaves the line; what it may have been granted meanwhile is given back, as far as
+/// the algorithm refunds.
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct AcquireFuture<'a> {
+    set: &'a LimitSet,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Asked(Result<Box<Asked>, Error>),
+    Completed,
+}
+
+/// What is asked for, and how far that has come.
+#[derive(Debug)]
+struct Asked {
+    costs: Costs,
+    decision: Decision,
+    timeout: Option<Duration>,
+    /// On the boot-time clock.
+    deadline: u64,
+    /// While a ticket is waited for.
+    post: Option<Arc<Post>>,
+}
+
+impl<'a> AcquireFuture<'a> {
+    pub(crate) fn new(set: &'a LimitSet, request: &Request, timeout: Option<Duration>) -> Self {
+        let asked = request.costs_for(set).map(|costs| {
+            Box::new(Asked {
+                costs: *costs,
+                decision: Decision::pending(costs),
+                timeout,
+                deadline: deadline_after(timeout),
+                post: None,
+            })
+        });
+        Self {
+            set,
+            stage: Stage::Asked(asked),
+        }
+    }
+}
+
+impl<'a> Future for AcquireFuture<'a> {
+    type Output = Result<Outcome<'a>, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let set = self.set;
+        let answer = match &mut self.stage {
+            Stage::Asked(Ok(asked)) => match asked.poll(set, context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(answer) => answer,
+            },
+            Stage::Asked(Err(_)) => Ok(false),
+            Stage::Completed => {
+                return Poll::Ready(Err(Error::Internal {
+                    set: set.name().to_owned(),
+                    what: "a future was polled after it had completed",
+                }));
+            }
+        };
+        let completed = std::mem::replace(&mut self.stage, Stage::Completed);
+        Poll::Ready(match (answer, completed) {
+            (Ok(true), Stage::Asked(Ok(asked))) => Ok(Outcome::Admitted(Permit::new(set, asked.decision))),
+            (Ok(_), Stage::Asked(Ok(asked))) => Ok(Outcome::Refused(Refusal::new(set, asked.decision))),
+            (_, Stage::Asked(Err(error))) | (Err(error), _) => Err(error),
+            (Ok(_), Stage::Completed) => Err(Error::Internal {
+                set: set.name().to_owned(),
+                what: "a future completed twice",
+            }),
+        })
+    }
+}
+
+impl Drop for AcquireFuture<'_> {
+    fn drop(&mut self) {
+        if let Stage::Asked(Ok(asked)) = &mut self.stage
+            && let Some(post) = asked.post.take()
+            && post.is_own()
+        {
+            attendant::withdraw(&post);
+            if let Some(waiting) = post.end() {
+                let engine = &self.set.shared().engine;
+                engine.cancel(self.set.engine_set(), &waiting);
+            }
+        }
+    }
+}
+
+impl Asked {
+    /// Whether everything was taken, as soon as that is decided.
+    fn poll(&mut self, set: &LimitSet, context: &mut Context<'_>) -> Poll<Result<bool, Error>> {
+        let engine = &set.shared().engine;
+        loop {
+            let Some(post) = &self.post else {
+                match self.begin(set, engine, context) {
+                    Ok(Some(is_admitted)) => return Poll::Ready(Ok(is_admitted)),
+                    // Looks once: what was granted before anybody slept for it has woken nobody.
+                    Ok(None) => continue,
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+            };
+            if !post.is_own() {
+                // Carried over a fork: the ticket is the parent's.
+                self.post = None;
+                continue;
+            }
+            let looked = post.with(context.waker(), |waiting| {
+                let now = crate::shm::clock::boot_nanos();
+                let is_late = now >= self.deadline;
+                if !is_late && now < waiting.next_look() && !engine.is_worth_a_look(set.engine_set(), waiting)
+                {
+                    return Ok(Looked::Waiting);
+                }
+                let patience = if is_late { Patience::UsedUp } else { Patience::Left };
+                engine.look(
+                    set.engine_set(),
+                    &self.costs,
+                    &mut self.decision,
+                    waiting,
+                    patience,
+                )
+            });
+            match looked {
+                Some(Ok(Looked::Waiting)) => return Poll::Pending,
+                Some(Ok(Looked::Admitted)) => return self.complete(Ok(true)),
+                Some(Ok(Looked::Refused)) => return self.complete(Ok(false)),
+                Some(Err(error)) => return self.complete(Err(Error::from(error))),
+                Some(Ok(Looked::Lost)) | None => {
+                    let _ = self.complete(Ok(false));
+                }
+            }
+        }
+    }
+
+    /// The first step: a decision, or a ticket that somebody sleeps for.
+    fn begin(
+        &mut self,
+        set: &LimitSet,
+        engine: &SegmentEngine,
+        context: &mut Context<'_>,
+    ) -> Result<Option<bool>, Error> {
+        if self.timeout == Some(Duration::ZERO) {
+            let admitted = engine.try_acquire(set.engine_set(), &self.costs, &mut self.decision)?;
+            return Ok(Some(admitted));
+        }
+        let begun = engine.begin_waiting(
+            set.engine_set(),
+            &self.costs,
+            &mut self.decision,
+            WaitBy::Doorbell,
+        )?;
+        let waiting = match begun {
+            Begun::Decided(is_admitted) => return Ok(Some(is_admitted)),
+            Begun::Waiting(waiting) => waiting,
+        };
+        let post = Post::new(set, waiting, self.deadline, context.waker().clone());
+        if let Err(error) = attendant::attend(&post) {
+            engine.cancel(set.engine_set(), &waiting);
+            return Err(error);
+        }
+        self.post = Some(post);
+        Ok(None)
+    }
+
+    fn complete(&mut self, answer: Result<bool, Error>) -> Poll<Result<bool, Error>> {
+        if let Some(post) = self.post.take() {
+            attendant::withdraw(&post);
+            post.end();
+        }
+        Poll::Ready(answer)
+    }
+}

@@ -1,0 +1,431 @@
+//! Waiting in line as futures: under tokio, under smol, and under an executor of a few lines.
+
+mod process;
+
+use std::future::Future;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use process::{Child, Dice, PATIENCE, SharedWords, die, eventually, in_own_process};
+use shmlimit::{Declaration, Limit, LimitSet, RefusalReason, Segment, SetDeclaration};
+
+const FUTURES: u64 = 1_000;
+
+/// Futures that one task at a time is in the middle of.
+const CAPACITY: u64 = 4;
+
+fn create(folder: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
+    let segment = Segment::create(folder.join("limits"), &Declaration::new().set(set)).expect("a segment");
+    let set = segment.sets().next().expect("declared");
+    (segment, set)
+}
+
+fn places(capacity: u64) -> SetDeclaration {
+    SetDeclaration::new("set")
+        .limit(Limit::concurrency("places", capacity))
+        .waiters(8_192)
+}
+
+fn queued(segment: &Segment) -> usize {
+    segment.snapshot().expect("a snapshot").sets[0].tickets.len()
+}
+
+fn assert_nothing_is_left(segment: &Segment) {
+    let snapshot = segment.snapshot().expect("a snapshot");
+    assert!(
+        snapshot.sets[0].tickets.is_empty(),
+        "{:?}",
+        snapshot.sets[0].tickets
+    );
+    assert!(snapshot.sets[0].holds.is_empty(), "{:?}", snapshot.sets[0].holds);
+    assert_eq!(
+        snapshot.sets[0].limits[0].remaining,
+        snapshot.sets[0].limits[0].most_at_once.unwrap_or(0)
+    );
+}
+
+/// The names of this process's threads that the library started.
+fn own_threads() -> usize {
+    let threads = std::fs::read_dir("/proc/self/task").expect("a table of threads");
+    threads
+        .flatten()
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok())
+        .filter(|name| name.trim() == "shmlimit")
+        .count()
+}
+
+/// An executor: one thread that parks.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        std::thread::park();
+    }
+}
+
+#[test]
+fn a_future_gets_what_another_thread_gives_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (segment, set) = create(folder.path(), places(1));
+    let permit = set
+        .try_acquire(&set.request())
+        .expect("works")
+        .permit()
+        .expect("free");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let outcome = block_on(set.acquire_async(&set.request(), PATIENCE)).expect("works");
+            assert!(outcome.is_admitted());
+        });
+        eventually("it waits", || queued(&segment) == 1);
+        drop(permit);
+        waiter.join().expect("admitted");
+    });
+    assert_nothing_is_left(&segment);
+}
+
+#[test]
+fn a_future_whose_time_is_up_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (segment, set) = create(folder.path(), places(1));
+    let permit = set
+        .try_acquire(&set.request())
+        .expect("works")
+        .permit()
+        .expect("free");
+    let timeout = Duration::from_millis(20);
+    let refusal = block_on(set.acquire_async(&set.request(), timeout))
+        .expect("works")
+        .permit();
+    assert_eq!(refusal.expect_err("held").reason(), RefusalReason::Concurrency);
+    let at_once = block_on(set.acquire_async(&set.request(), Duration::ZERO)).expect("works");
+    assert!(!at_once.is_admitted());
+    drop(permit);
+    assert_nothing_is_left(&segment);
+}
+
+#[test]
+fn a_future_waits_for_time_to_the_instant() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let window = Duration::from_millis(20);
+    let set = SetDeclaration::new("set").limit(Limit::calls("calls", 1, window));
+    let (_segment, set) = create(folder.path(), set);
+    let started = std::time::Instant::now();
+    block_on(async {
+        for _ in 0..4 {
+            assert!(
+                set.acquire_async(&set.request(), None)
+                    .await
+                    .expect("works")
+                    .is_admitted()
+            );
+        }
+    });
+    assert!(started.elapsed() >= 3 * window);
+}
+
+#[test]
+fn a_dropped_future_gives_its_place_and_its_grant_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let set = SetDeclaration::new("set")
+        .limit(Limit::concurrency("places", 1))
+        .limit(Limit::rate("tokens", 100, Duration::from_secs(24 * 3600)));
+    let (segment, set) = create(folder.path(), set);
+    let request = set.request().with("tokens", 10).expect("declared");
+    let permit = set.try_acquire(&request).expect("works").permit().expect("free");
+    let mut granted = Box::pin(set.acquire_async(&request, None));
+    let mut waiting = Box::pin(set.acquire_async(&request, None));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(granted.as_mut().poll(&mut context).is_pending());
+    assert!(waiting.as_mut().poll(&mut context).is_pending());
+    // Never polled, it has no place.
+    drop(set.acquire_async(&request, None));
+    drop(permit);
+    let snapshot = segment.snapshot().expect("a snapshot");
+    let phases: Vec<bool> = snapshot.sets[0]
+        .tickets
+        .iter()
+        .map(|ticket| ticket.granted)
+        .collect();
+    assert_eq!(phases, [true, false]);
+    drop(granted);
+    // What was given to the first went on to the second.
+    let snapshot = segment.snapshot().expect("a snapshot");
+    let phases: Vec<bool> = snapshot.sets[0]
+        .tickets
+        .iter()
+        .map(|ticket| ticket.granted)
+        .collect();
+    assert_eq!(phases, [true]);
+    drop(waiting);
+    assert_nothing_is_left(&segment);
+    let tokens = &segment.snapshot().expect("a snapshot").sets[0].limits[1];
+    // Only the first permit's, which was dropped unsettled, stay charged.
+    assert_eq!(tokens.remaining, 90);
+}
+
+/// Somebody who was admitted, until dropped.
+struct Inside<'a>(&'a SharedWords);
+
+impl<'a> Inside<'a> {
+    fn enter(words: &'a SharedWords) -> Self {
+        let now = words[0].fetch_add(1, Ordering::SeqCst) + 1;
+        assert!(now <= CAPACITY, "{now} are inside");
+        words[1].fetch_add(1, Ordering::SeqCst);
+        Self(words)
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0[0].fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Waits for a turn, and is inside for a moment. May be dropped anywhere.
+async fn take_a_turn(set: &LimitSet, words: &SharedWords) {
+    let permit = set
+        .acquire_async(&set.request(), None)
+        .await
+        .expect("works")
+        .permit();
+    let permit = permit.expect("without a timeout, it is admitted");
+    let inside = Inside::enter(words);
+    let mut has_yielded = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+    drop(inside);
+    drop(permit);
+}
+
+/// One of a thousand: takes a turn, and every third gives up after a random time.
+async fn take_a_turn_or_lose_patience(
+    set: LimitSet,
+    words: Arc<SharedWords>,
+    seed: u64,
+    sleep: impl Future<Output = ()>,
+) {
+    if !seed.is_multiple_of(3) {
+        return take_a_turn(&set, &words).await;
+    }
+    let mut turn = Box::pin(take_a_turn(&set, &words));
+    let mut sleep = pin!(sleep);
+    std::future::poll_fn(|context| {
+        if turn.as_mut().poll(context).is_ready() || sleep.as_mut().poll(context).is_ready() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+}
+
+fn patience(seed: u64) -> Duration {
+    Duration::from_micros(Dice(seed).below(20_000))
+}
+
+fn thousand_under_tokio(set: &LimitSet, words: &Arc<SharedWords>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let mut tasks = tokio::task::JoinSet::new();
+        for seed in 0..FUTURES {
+            let sleep = tokio::time::sleep(patience(seed));
+            tasks.spawn(take_a_turn_or_lose_patience(
+                set.clone(),
+                Arc::clone(words),
+                seed,
+                sleep,
+            ));
+        }
+        while let Some(ended) = tasks.join_next().await {
+            ended.expect("no task panics");
+        }
+    });
+}
+
+fn thousand_under_smol(set: &LimitSet, words: &Arc<SharedWords>) {
+    let executor = smol::LocalExecutor::new();
+    smol::block_on(executor.run(async {
+        let tasks: Vec<_> = (0..FUTURES)
+            .map(|seed| {
+                let sleep = async move {
+                    smol::Timer::after(patience(seed)).await;
+                };
+                executor.spawn(take_a_turn_or_lose_patience(
+                    set.clone(),
+                    Arc::clone(words),
+                    seed,
+                    sleep,
+                ))
+            })
+            .collect();
+        for task in tasks {
+            task.await;
+        }
+    }));
+}
+
+fn storm(test: &str, processes: usize, thousand: impl Fn(&LimitSet, &Arc<SharedWords>) + Copy) {
+    in_own_process(test, 2 * PATIENCE, |folder| {
+        let (segment, set) = create(folder, places(CAPACITY));
+        let words = Arc::new(SharedWords::new(2));
+        let children: Vec<Child> = (0..processes)
+            .map(|_| {
+                Child::fork(|| {
+                    thousand(&set, &words);
+                    assert!(own_threads() <= 1, "one thread sleeps for all futures");
+                })
+            })
+            .collect();
+        children.into_iter().for_each(Child::succeed);
+        let patient = (0..FUTURES).filter(|seed| !seed.is_multiple_of(3)).count() as u64;
+        assert!(words[1].load(Ordering::SeqCst) >= patient * processes as u64);
+        assert_eq!(words[0].load(Ordering::SeqCst), 0);
+        segment.recover().expect("works");
+        assert_nothing_is_left(&segment);
+    });
+}
+
+#[test]
+fn a_thousand_futures_under_tokio_lose_nothing() {
+    storm(
+        "a_thousand_futures_under_tokio_lose_nothing",
+        1,
+        thousand_under_tokio,
+    );
+}
+
+#[test]
+fn four_processes_with_a_thousand_futures_under_tokio_lose_nothing() {
+    let test = "four_processes_with_a_thousand_futures_under_tokio_lose_nothing";
+    storm(test, 4, thousand_under_tokio);
+}
+
+#[test]
+fn a_thousand_futures_under_smol_lose_nothing() {
+    storm(
+        "a_thousand_futures_under_smol_lose_nothing",
+        1,
+        thousand_under_smol,
+    );
+}
+
+#[test]
+fn four_processes_with_a_thousand_futures_under_smol_lose_nothing() {
+    let test = "four_processes_with_a_thousand_futures_under_smol_lose_nothing";
+    storm(test, 4, thousand_under_smol);
+}
+
+#[test]
+fn a_future_that_is_carried_over_a_fork_begins_anew_in_the_child() {
+    let test = "a_future_that_is_carried_over_a_fork_begins_anew_in_the_child";
+    in_own_process(test, PATIENCE, |folder| {
+        let (segment, set) = create(folder, places(1));
+        let permit = set
+            .try_acquire(&set.request())
+            .expect("works")
+            .permit()
+            .expect("free");
+        let request = set.request();
+        let mut future = Box::pin(set.acquire_async(&request, None));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(future.as_mut().poll(&mut context).is_pending());
+        let child = Child::fork(|| {
+            assert!(block_on(future.as_mut()).expect("works").is_admitted());
+        });
+        eventually("both wait", || queued(&segment) == 2);
+        drop(permit);
+        assert!(block_on(future.as_mut()).expect("works").is_admitted());
+        drop(future);
+        child.succeed();
+        assert_nothing_is_left(&segment);
+    });
+}
+
+#[test]
+fn futures_of_a_process_that_is_killed_leave_the_line() {
+    in_own_process(
+        "futures_of_a_process_that_is_killed_leave_the_line",
+        PATIENCE,
+        |folder| {
+            let (segment, set) = create(folder, places(1));
+            let permit = set
+                .try_acquire(&set.request())
+                .expect("works")
+                .permit()
+                .expect("free");
+            let mut child = Child::fork(|| {
+                let mut futures: Vec<_> = (0..10)
+                    .map(|_| Box::pin(set.acquire_async(&set.request(), None)))
+                    .collect();
+                for future in &mut futures {
+                    assert!(
+                        future
+                            .as_mut()
+                            .poll(&mut Context::from_waker(Waker::noop()))
+                            .is_pending()
+                    );
+                }
+                die();
+            });
+            child.wait();
+            assert_eq!(queued(&segment), 10);
+            std::thread::scope(|scope| {
+                let next = scope.spawn(|| {
+                    assert!(
+                        block_on(set.acquire_async(&set.request(), PATIENCE))
+                            .expect("works")
+                            .is_admitted()
+                    );
+                });
+                eventually("it waits behind the dead", || queued(&segment) > 0);
+                drop(permit);
+                next.join().expect("admitted");
+            });
+            assert_nothing_is_left(&segment);
+        },
+    );
+}
+
+#[test]
+fn a_lease_is_renewed_in_the_background_until_the_permit_is_released() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let lease = Duration::from_millis(60);
+    let set = SetDeclaration::new("set").limit(Limit::concurrency("places", 1).lease(lease));
+    let (segment, set) = create(folder.path(), set);
+    let permit = set
+        .try_acquire(&set.request())
+        .expect("works")
+        .permit()
+        .expect("free");
+    permit.heartbeat_in_background().expect("a thread");
+    // For several leases, nobody else gets the place.
+    let outcome = set.acquire(&set.request(), 5 * lease).expect("works");
+    assert!(!outcome.is_admitted() && !permit.reclaimed());
+    drop(permit);
+    assert_nothing_is_left(&segment);
+}
