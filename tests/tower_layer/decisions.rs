@@ -1,8 +1,10 @@
 //! What is decided, when, and what clients are told of it.
 
 use std::convert::Infallible;
-use std::future::poll_fn;
+use std::future::{Ready, poll_fn, ready};
+use std::mem;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -246,6 +248,47 @@ async fn an_error_refuses_unless_told_to_admit_and_is_there_to_be_reported() {
     error(&admitted);
     assert_eq!(admitted.status(), 200);
     assert!(!admitted.headers().contains_key("ratelimit"));
+}
+
+/// A service that is to be asked whether it is ready before each call, as a clone of it is as well.
+#[derive(Default)]
+struct AsksToBeAsked {
+    is_ready: bool,
+}
+
+impl Clone for AsksToBeAsked {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl Service<Request<()>> for AsksToBeAsked {
+    type Response = Response<Full<Bytes>>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.is_ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        assert!(mem::take(&mut self.is_ready), "called without being asked");
+        ready(Ok(Response::default()))
+    }
+}
+
+#[tokio::test]
+async fn the_service_that_was_ready_is_the_one_that_is_called() {
+    let limits = Limits::new([Limit::concurrency("in_flight", 1)]);
+    for layer in [limits.layer(), limits.layer().wait(MINUTE)] {
+        let mut service = layer.layer(AsksToBeAsked::default());
+        for _ in 0..2 {
+            let Ok(()) = poll_fn(|context| service.poll_ready(context)).await;
+            let Ok(response) = service.call(Request::new(())).await;
+            assert_eq!(response.status(), 200);
+        }
+    }
 }
 
 /// What runtimes with several threads, and axum, ask of a service.
