@@ -46,6 +46,7 @@
 //! | learn why not, and how long | [`Refusal`], [`Verdict`], [`RefusalReason`] |
 //! | look without a lock | [`Segment::snapshot`], or [`SegmentReader`] with no more than read permission |
 //! | repair and start again | [`Segment::recover`], [`LimitSet::reset`], [`Segment::retire`] |
+//! | limit an HTTP service | the feature `tower`: `tower::LimitLayer` |
 //! | report to a subscriber | the feature `tracing`: unknown names, permits that could not be released |
 //!
 //! A refusal is a value, not an error. An [`Error`] says what went wrong, where, and what to do.
@@ -76,6 +77,8 @@ mod reservation;
 mod segment;
 mod shm;
 mod snapshot;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod units;
 
 pub use acquire_future::AcquireFuture;

@@ -34,6 +34,7 @@ const LAYERS: &[Layer] = &[
             "reservation",
             "segment",
             "snapshot",
+            "tower",
         ],
         may_use_peers: true,
     },
