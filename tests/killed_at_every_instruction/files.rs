@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use shmlimit::{Declaration, Error, Limit, Segment, SegmentReader, SetDeclaration};
 
 use crate::copies::note;
-use crate::image::{Image, RawFile};
+use crate::image::{Image, PARTICIPANT_SIZE, RawFile};
 use crate::operations::SET;
 use crate::report::Tally;
 use crate::survivor::Judgement;
@@ -27,9 +27,8 @@ const QUIET: u64 = 2_000;
 /// Within a stretch that changes a file, kills that are spread evenly, beside those behind each change.
 const SPREAD: usize = 500;
 
-/// Where the table of participants starts, in words, and how many a participant has: see `shm-layout.md`.
+/// Where the table of participants starts, in words: see `shm-layout.md`.
 const PARTICIPANTS: usize = 4096 / 8;
-const PARTICIPANT_WORDS: usize = 8;
 
 /// An operation on a segment as a whole.
 #[derive(Clone, Copy, Debug)]
@@ -196,11 +195,11 @@ impl Place {
                 .enumerate();
             words
                 .skip(PARTICIPANTS)
-                .map(|(index, (new, old))| match index % PARTICIPANT_WORDS {
+                .map(|(index, (new, old))| match index % PARTICIPANT_SIZE {
                     0 => u64::from_ne_bytes(*new),
                     _ => u64::from(new != old),
                 })
-                .take(PARTICIPANT_WORDS * 2)
+                .take(PARTICIPANT_SIZE * 2)
                 .collect()
         };
         self.contents()

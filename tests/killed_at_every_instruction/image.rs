@@ -86,13 +86,31 @@ impl RawFile {
 #[derive(Clone, Debug)]
 pub struct Layout {
     participants: usize,
+    participant_count: usize,
     control: usize,
     counters: usize,
-    /// What a user can see of the set: everything but the words that change without changing what the set says.
+    /// What a user can see of the set: everything but the words that change without changing what the set says, the
+    /// histogram of waiting times, and the tickets, which are looked at by their phase.
     canonical: Vec<usize>,
     /// Counters that are moved without the lock, each by itself.
     unlocked: Vec<usize>,
     limits: usize,
+    holds: Table,
+    tickets: Table,
+}
+
+/// A table of records of the same size, in words.
+#[derive(Clone, Copy, Debug)]
+struct Table {
+    start: usize,
+    stride: usize,
+    count: usize,
+}
+
+impl Table {
+    fn records(self) -> impl Iterator<Item = usize> {
+        (0..self.count).map(move |index| self.start + index * self.stride)
+    }
 }
 
 /// Words of the set's control record.
@@ -109,16 +127,57 @@ mod control {
     pub const LAST_RECOVERER: usize = 27;
     pub const RESET_INSTANT: usize = 28;
     pub const RESET_SCOPE: usize = 29;
+    pub const WAITED: usize = 31;
+    pub const WAIT_TIMES: usize = 48;
     pub const SIZE: usize = 80;
+}
+
+/// Words of a hold.
+mod hold {
+    pub const OWNER: usize = 0;
+    pub const RENEWED_AT: usize = 4;
+    pub const HEAD_SIZE: usize = 6;
+}
+
+/// Words of a ticket, and of what it says of each limit.
+mod ticket {
+    pub const STATE: usize = 1;
+    pub const BELL: usize = 2;
+    pub const ENQUEUED_AT: usize = 5;
+    pub const GRANTED_AT: usize = 6;
+    pub const HOLD: usize = 7;
+    pub const HOLD_SERIAL: usize = 8;
+    pub const REQUEST: usize = 9;
+    pub const HEAD_SIZE: usize = 10;
+    pub const COST: usize = 0;
+    pub const LIMIT_SIZE: usize = 3;
+
+    pub const WAITING: u64 = 1;
+    pub const GRANTED: u64 = 2;
+
+    /// Whether a word of a ticket in a phase means something: the others are written before the journal says so, or
+    /// left over. The bell means something always, and nothing to whoever is not asleep.
+    pub fn counts(word: usize, state: u64, request: u64) -> bool {
+        let phase = state & 3;
+        match word {
+            BELL => false,
+            ENQUEUED_AT | REQUEST => phase == WAITING || phase == GRANTED,
+            GRANTED_AT | HOLD | HOLD_SERIAL => phase == GRANTED,
+            ..HEAD_SIZE => true,
+            _ => {
+                let (limit, part) = ((word - HEAD_SIZE) / LIMIT_SIZE, (word - HEAD_SIZE) % LIMIT_SIZE);
+                let is_asked_for = request & (1 << limit) != 0;
+                is_asked_for && (phase == GRANTED || (phase == WAITING && part == COST))
+            }
+        }
+    }
 }
 
 const COUNTERS_SIZE: usize = 16;
 const COUNTERS_TAKEN: usize = 1;
 const COUNTERS_UNSETTLED: usize = 6;
-const HOLD_HEAD_SIZE: usize = 6;
-const TICKET_HEAD_SIZE: usize = 10;
-const TICKET_LIMIT_SIZE: usize = 3;
-const PARTICIPANT_SIZE: usize = 16;
+pub const PARTICIPANT_SIZE: usize = 16;
+const PARTICIPANT_PID: usize = 1;
 const PARTICIPANT_START_TIME: usize = 2;
 
 impl Layout {
@@ -138,7 +197,8 @@ impl Layout {
         let control = (extent + definition_size.next_multiple_of(64)) / 8;
         let journal_entries = control + control::SIZE;
         let extent_end = (extent + extent_size) / 8;
-        let counters = journal_entries + journal_words(extent_end, control, &entry);
+        let parts = Parts::of(extent_end, &entry);
+        let counters = parts.counters;
         let unlocked: Vec<usize> = (0..limits)
             .map(|limit| counters + limit * COUNTERS_SIZE + COUNTERS_UNSETTLED)
             .chain([control + control::UNKNOWN_NAMES])
@@ -152,17 +212,21 @@ impl Layout {
             control::RESET_INSTANT,
         ]
         .map(|word| control + word);
-        let canonical = (control + control::JOURNAL..extent_end)
-            .filter(|word| !(journal_entries..counters).contains(word))
+        let canonical = (control + control::JOURNAL..control + control::WAIT_TIMES)
+            .chain(counters..parts.tickets.start)
             .filter(|word| !excluded.contains(word) && !unlocked.contains(word))
             .collect();
+        assert!(journal_entries < counters);
         Self {
             participants,
+            participant_count: usize::try_from(image[16]).expect("small"),
             control,
             counters,
             canonical,
             unlocked,
             limits,
+            holds: parts.holds,
+            tickets: parts.tickets,
         }
     }
 
@@ -184,6 +248,20 @@ impl Layout {
             set.counts.unknown_names
         );
         assert_eq!(image[self.control + control::RECOVERIES], set.counts.recoveries);
+        assert_eq!(image[self.control + control::WAITED], set.counts.waited);
+        let wait_times = self.control + control::WAIT_TIMES;
+        assert_eq!(image[wait_times..][..32], set.wait_times[..]);
+        let is_held = |hold: &usize| image[hold + hold::OWNER] != 0;
+        assert_eq!(self.holds.records().filter(is_held).count(), set.holds.len());
+        let is_granted = |state: u64| (state & 3 == ticket::GRANTED).then_some(state >> 2);
+        let mut granted: Vec<u64> = self
+            .tickets
+            .records()
+            .filter_map(|ticket| is_granted(image[ticket + ticket::STATE]))
+            .collect();
+        granted.sort_unstable();
+        let known = set.tickets.iter().filter(|ticket| ticket.granted);
+        assert_eq!(granted, known.map(|ticket| ticket.number).collect::<Vec<u64>>());
         for (index, limit) in set.limits.iter().enumerate() {
             let counters = self.counters + index * COUNTERS_SIZE;
             assert_eq!(image[counters], limit.counts.admitted);
@@ -192,9 +270,33 @@ impl Layout {
         }
     }
 
-    /// What a user can see of the set.
+    /// What a user can see of the set. The histogram of waiting times is one word here, because which of its words is
+    /// counted up depends on the time; a word of a ticket that means nothing in the ticket's phase is zero.
     pub fn canonical(&self, image: &[u64]) -> Vec<u64> {
-        self.canonical.iter().map(|word| image[*word]).collect()
+        let words = self.canonical.iter().map(|word| image[*word]);
+        let wait_times = &image[self.control + control::WAIT_TIMES..self.control + control::SIZE];
+        let tickets = self.tickets.records().flat_map(|start| {
+            let words = &image[start..start + self.ticket_size()];
+            let (state, request) = (words[ticket::STATE], words[ticket::REQUEST]);
+            words
+                .iter()
+                .enumerate()
+                .map(move |(word, value)| value * u64::from(ticket::counts(word, state, request)))
+        });
+        words.chain([wait_times.iter().sum()]).chain(tickets).collect()
+    }
+
+    fn ticket_size(&self) -> usize {
+        ticket::HEAD_SIZE + self.limits * ticket::LIMIT_SIZE
+    }
+
+    /// Lets the leases of all that is held have run out long ago.
+    pub fn let_leases_run_out(&self, file: &RawFile) {
+        for hold in self.holds.records() {
+            if file.words()[hold + hold::OWNER].load(Ordering::Relaxed) != 0 {
+                file.words()[hold + hold::RENEWED_AT].store(1, Ordering::Relaxed);
+            }
+        }
     }
 
     /// The counters that are moved without the lock.
@@ -254,17 +356,43 @@ impl Layout {
     pub fn bury(&self, image: &mut [u64], slot: usize) {
         image[self.participants + slot * PARTICIPANT_SIZE + PARTICIPANT_START_TIME] = 1;
     }
+
+    /// As [`bury`](Self::bury), everybody but one process, in the file itself.
+    pub fn bury_all_but(&self, survivor: u32, file: &RawFile) {
+        for slot in 0..self.participant_count {
+            let participant = self.participants + slot * PARTICIPANT_SIZE;
+            if file.words()[participant + PARTICIPANT_PID].load(Ordering::Relaxed) != u64::from(survivor) {
+                file.words()[participant + PARTICIPANT_START_TIME].store(1, Ordering::Relaxed);
+            }
+        }
+    }
 }
 
-/// How many words the journal's entries take: what the extent has between the control record and the counters.
-fn journal_words(extent_end: usize, control: usize, entry: &[usize]) -> usize {
-    let [_, _, _, _, limits, state_words, holds, held_amounts, tickets] = entry[..] else {
-        unreachable!()
-    };
-    let aligned = |words: usize| words.next_multiple_of(8);
-    let behind_the_journal = limits * COUNTERS_SIZE
-        + aligned(state_words)
-        + holds * aligned(HOLD_HEAD_SIZE + held_amounts)
-        + tickets * aligned(TICKET_HEAD_SIZE + limits * TICKET_LIMIT_SIZE);
-    extent_end - control - control::SIZE - behind_the_journal
+/// The parts of a set's extent behind the journal. They end where the extent does, so they are found from there.
+struct Parts {
+    counters: usize,
+    holds: Table,
+    tickets: Table,
+}
+
+impl Parts {
+    fn of(extent_end: usize, entry: &[usize]) -> Self {
+        let [_, _, _, _, limits, state_words, holds, held_amounts, tickets] = entry[..] else {
+            unreachable!()
+        };
+        let aligned = |words: usize| words.next_multiple_of(8);
+        let table_before = |end: usize, count: usize, size: usize| Table {
+            start: end - count * aligned(size),
+            stride: aligned(size),
+            count,
+        };
+        let ticket_size = ticket::HEAD_SIZE + limits * ticket::LIMIT_SIZE;
+        let tickets = table_before(extent_end, tickets, ticket_size);
+        let holds = table_before(tickets.start, holds, hold::HEAD_SIZE + held_amounts);
+        Self {
+            counters: holds.start - aligned(state_words) - limits * COUNTERS_SIZE,
+            holds,
+            tickets,
+        }
+    }
 }

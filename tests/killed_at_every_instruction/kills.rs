@@ -1,13 +1,15 @@
 //! Killed at every instruction, for real: a fresh process each time, SIGKILL, and the kernel's own treatment of the
-//! lock it held.
+//! lock it held. Those who wait in line are real as well, and awake: each of them must be served in the end.
 
 use std::collections::BTreeSet;
 
+use crate::bystanders::{HandedOver, monotonic_nanos};
 use crate::copies::note;
 use crate::image::{Image, Layout};
 use crate::operations::Operation;
 use crate::report::Tally;
-use crate::stage::Stage;
+use crate::stage::{Others, Stage};
+use crate::survivor::Judgement;
 use crate::trace::Trace;
 use crate::tracee::Stop;
 
@@ -19,12 +21,14 @@ struct Reference {
 
 impl Reference {
     fn record(stage: &Stage) -> Self {
-        let record = || Trace::record(&mut stage.start_victim(), stage);
+        let record = || Trace::record(&mut stage.set_scene(Others::Stopped).victim, stage);
         let reference = Self {
             one: record(),
             other: record(),
         };
-        assert_eq!(reference.one.visible.len(), reference.other.visible.len());
+        if !stage.operation().has_company() {
+            assert_eq!(reference.one.visible.len(), reference.other.visible.len());
+        }
         reference
     }
 
@@ -78,14 +82,28 @@ pub fn kill_for_real(operation: Operation, spread: usize) -> Tally {
     };
     let mut tally = Tally::default();
     for point in reference.kill_points(spread) {
-        let mut victim = stage.start_victim();
+        let mut scene = stage.set_scene(Others::Running);
         let old = stage.file.copy();
-        let reached = (0..point).all(|_| victim.step() == Stop::Moved);
+        let reached = (0..point).all(|_| scene.victim.step() == Stop::Moved);
         tally.instructions += point;
-        victim.kill();
-        let judgement = stage
-            .witness
-            .judge(|recovered| reference.is_legal(&old, recovered, &stage.layout));
+        let killed_at = monotonic_nanos();
+        scene.victim.kill();
+        let judgement = if !operation.has_company() {
+            stage
+                .witness
+                .judge(|recovered| reference.is_legal(&old, recovered, &stage.layout))
+        } else {
+            // Those who wait have been active meanwhile, so what is found then is another thing each time.
+            match scene.line.is_served(killed_at) {
+                HandedOver::NotTo(left_out) => Judgement::Stuck(format!("{left_out} are waiting in vain")),
+                HandedOver::ToAll(delay) => {
+                    if let Some(delay) = delay.filter(|_| !operation.is_served) {
+                        tally.delays.note(delay);
+                    }
+                    stage.witness.judge(|_| Ok(()))
+                }
+            }
+        };
         note(
             &mut tally,
             || format!("{}, killed at {point}", operation.name),

@@ -34,6 +34,7 @@
 //! kind of recoverer is killed from every crash state instead of from some, and it takes hours. A build without
 //! optimisation leaves out most: what it steps is not what is shipped. `SHMLIMIT_PROGRESS=1` says what is done.
 
+mod bystanders;
 mod copies;
 mod files;
 mod image;
@@ -44,6 +45,7 @@ mod stage;
 mod survivor;
 mod trace;
 mod tracee;
+mod waiting;
 mod workers;
 
 use std::process::ExitCode;
@@ -52,6 +54,7 @@ use std::time::{Duration, Instant};
 use files::{FILE_OPERATIONS, FileOperation};
 use operations::{OPERATIONS, Operation, RECOVERERS, Recoverer};
 use report::{Row, Table, Tally, Way};
+use waiting::WAITING_OPERATIONS;
 
 /// The least that a complete optimised run must have recovered.
 const LEAST_STATES: u64 = 100_000;
@@ -95,7 +98,9 @@ impl Job {
                 let every = if effort.is_thorough {
                     1
                 } else {
-                    effort.every * recoverer.every
+                    // Beside others there is more to recover, and to look at.
+                    let of_operation = if operation.has_company() { 4 } else { 1 };
+                    effort.every * recoverer.every * of_operation
                 };
                 copies::kill_twice(operation, recoverer, every)
             }
@@ -138,13 +143,16 @@ impl Effort {
     }
 }
 
+fn operations() -> impl Iterator<Item = Operation> {
+    OPERATIONS.iter().chain(WAITING_OPERATIONS).copied()
+}
+
 fn jobs(effort: Effort) -> Vec<Job> {
     let mut jobs = Vec::new();
     if WITHOUT_JOURNAL {
         // One depth is enough to see that what is torn is found.
-        return OPERATIONS
-            .iter()
-            .flat_map(|it| [Job::Killed(*it), Job::Copies(*it)])
+        return operations()
+            .flat_map(|it| [Job::Killed(it), Job::Copies(it)])
             .collect();
     }
     // The longest first, so that no processor is idle at the end.
@@ -156,20 +164,16 @@ fn jobs(effort: Effort) -> Vec<Job> {
     } else {
         RECOVERERS
     };
-    for operation in OPERATIONS {
+    for operation in operations() {
         jobs.extend(
             recoverers
                 .iter()
                 .rev()
-                .map(|recoverer| Job::Twice(*operation, *recoverer)),
+                .map(|recoverer| Job::Twice(operation, *recoverer)),
         );
     }
     jobs.extend(FILE_OPERATIONS.iter().rev().map(|it| Job::File(*it)));
-    jobs.extend(
-        OPERATIONS
-            .iter()
-            .flat_map(|it| [Job::Killed(*it), Job::Copies(*it)]),
-    );
+    jobs.extend(operations().flat_map(|it| [Job::Killed(it), Job::Copies(it)]));
     jobs
 }
 
@@ -179,6 +183,7 @@ fn main() -> ExitCode {
         println!("killed_at_every_instruction: test");
         return ExitCode::SUCCESS;
     }
+    let only = std::env::var("ONLY_WAY").ok();
     let filters: Vec<&String> = arguments
         .iter()
         .filter(|argument| !argument.starts_with('-') && *argument != "killed_at_every_instruction")
@@ -186,6 +191,7 @@ fn main() -> ExitCode {
     let effort = Effort::from_environment();
     let jobs: Vec<Job> = jobs(effort)
         .into_iter()
+        .filter(|job| only.as_ref().is_none_or(|way| format!("{:?}", job.way()) == *way))
         .filter(|job| filters.is_empty() || filters.iter().any(|filter| job.name().contains(*filter)))
         .collect();
     let started = Instant::now();
@@ -223,20 +229,29 @@ fn main() -> ExitCode {
     }
     let total = table.total().total();
     println!(
-        "\n{} crash states recovered and checked, {} torn, {} stuck, {} instructions stepped, {:.0} s",
+        "\n{} crash states recovered and checked, {} torn, {} stuck, {} lost, {} instructions stepped, {:.0} s",
         total.states,
         total.torn,
         total.stuck,
+        total.lost,
         total.instructions,
         started.elapsed().as_secs_f64()
     );
+    if total.delays.count() > 0 {
+        println!(
+            "from a kill to the next in line having what it waits for: {:.1?} at the median, {:.1?} at worst, of {}",
+            total.delays.median(),
+            Duration::from_nanos(total.delays.worst_nanos),
+            total.delays.count()
+        );
+    }
     judge(&table, filters.is_empty() && !effort.is_brief)
 }
 
 #[cfg(not(shmlimit_without_journal))]
 fn judge(table: &Table, is_complete: bool) -> ExitCode {
     let total = table.total().total();
-    if total.torn > 0 || total.stuck > 0 {
+    if total.torn > 0 || total.stuck > 0 || total.lost > 0 {
         println!("FAILED: a process that is killed can take others with it");
         return ExitCode::FAILURE;
     }
@@ -253,7 +268,7 @@ fn judge(table: &Table, is_complete: bool) -> ExitCode {
 fn judge(table: &Table, _: bool) -> ExitCode {
     let mut failed = false;
     for row in &table.0 {
-        let operation = OPERATIONS.iter().find(|operation| operation.name == row.name);
+        let operation = operations().find(|operation| operation.name == row.name);
         let is_journalled = operation.is_some_and(|it| it.transactions > 0);
         let torn = [row.copies.torn, row.killed.torn];
         let is_as_expected = if is_journalled {

@@ -9,12 +9,15 @@ use shmlimit::{
 use crate::tracee::mark;
 
 /// Long enough that no window turns and nothing is replenished while the proof runs.
-const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+pub const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 pub const SET: &str = "set";
 
 /// The capacity of every concurrency limit.
 const CONCURRENCY: u64 = 3;
+
+/// The capacity of the concurrency limit in sets that are waited for.
+pub const PLACES: u64 = 8;
 
 /// One operation, and the stage it is performed on.
 #[derive(Clone, Copy, Debug)]
@@ -27,11 +30,29 @@ pub struct Operation {
     /// steps, and one that took some limits before another refused undoes them, and does so
     /// twice where it looks for dead holders in between.
     pub transactions: usize,
+    /// How many times more that may be, depending on what a random order of owners comes to.
+    pub more_transactions: usize,
+    /// How many processes wait in line beside it: each takes one of everything, and gives it back at once. They come
+    /// when it says [`Victim::lets_others_come`].
+    pub waiters: usize,
+    /// The first so many of them die when it says [`Victim::lets_others_die`].
+    pub dying: usize,
+    /// Whether another process holds all places, and gives them back once the victim waits behind the others.
+    pub is_served: bool,
+    /// Whether all leases are made to have run out before it begins.
+    pub has_leases_run_out: bool,
     /// Whether it is killed for real at each of its instructions, and not only where the segment changes and at
     /// intervals.
     pub killed_everywhere: bool,
     /// Prepares, and performs between [`Victim::begins`] and [`Victim::ends`].
     pub run: fn(&Victim),
+}
+
+impl Operation {
+    /// Whether others wait beside it, or serve it.
+    pub fn has_company(&self) -> bool {
+        self.waiters > 0 || self.is_served
+    }
 }
 
 /// The process that performs an operation and dies of it.
@@ -49,6 +70,20 @@ impl Victim {
 
     pub fn set(&self) -> LimitSet {
         self.segment.set(SET).expect("declared")
+    }
+
+    /// It has what they wait for.
+    pub fn lets_others_come(&self) {
+        mark();
+    }
+
+    pub fn lets_others_die(&self) {
+        mark();
+    }
+
+    /// What is left of the dead is given back.
+    pub fn recover(&self) -> Result<shmlimit::RecoveryReport, shmlimit::Error> {
+        self.segment.recover()
     }
 
     /// From the next instruction on it may be killed.
@@ -84,12 +119,17 @@ pub fn admitted<'a>(set: &'a LimitSet, request: &Request) -> Permit<'a> {
         .expect("admitted")
 }
 
+/// A set of few tickets: segments are copied many times.
+fn small_set() -> SetDeclaration {
+    SetDeclaration::new(SET).waiters(2)
+}
+
 fn one_limit() -> SetDeclaration {
-    SetDeclaration::new(SET).limit(Limit::calls("requests", 100, YEAR))
+    small_set().limit(Limit::calls("requests", 100, YEAR))
 }
 
 fn three_limits() -> SetDeclaration {
-    SetDeclaration::new(SET)
+    small_set()
         .limit(Limit::calls("requests", 100, YEAR))
         .limit(
             Limit::rate("tokens", 10_000, YEAR)
@@ -101,7 +141,7 @@ fn three_limits() -> SetDeclaration {
 
 fn sixteen_limits() -> SetDeclaration {
     let rate = |name: &str| Limit::rate(name, 10_000, YEAR);
-    SetDeclaration::new(SET)
+    small_set()
         .holds(4)
         .limit(Limit::calls("calls by gcra", 100, YEAR))
         .limit(rate("gcra that refunds").on_death(OnDeath::Refund))
@@ -146,7 +186,7 @@ fn sixteen_limits() -> SetDeclaration {
 
 fn sliding_windows() -> SetDeclaration {
     (1..16).fold(
-        SetDeclaration::new(SET).limit(Limit::concurrency("in_flight", CONCURRENCY)),
+        small_set().limit(Limit::concurrency("in_flight", CONCURRENCY)),
         |set, number| {
             set.limit(
                 Limit::rate(format!("window {number}"), 10_000, YEAR)
@@ -302,7 +342,7 @@ fn snapshot(victim: &Victim) {
     snapshot.expect("works");
 }
 
-const fn operation(
+pub const fn operation(
     name: &'static str,
     set: fn() -> SetDeclaration,
     transactions: usize,
@@ -314,6 +354,11 @@ const fn operation(
         after_a_death: false,
         killed_everywhere: false,
         transactions,
+        more_transactions: 0,
+        waiters: 0,
+        dying: 0,
+        is_served: false,
+        has_leases_run_out: false,
         run,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::AddAssign;
+use std::time::Duration;
 
 /// What was found of one operation, at one depth, in one way.
 #[derive(Clone, Copy, Debug, Default)]
@@ -12,6 +13,84 @@ pub struct Tally {
     pub states: u64,
     pub torn: u64,
     pub stuck: u64,
+    /// States in which something was not given back.
+    pub lost: u64,
+    pub delays: Delays,
+}
+
+/// How long after a real kill the first of those who waited had what it waited for.
+#[derive(Clone, Copy)]
+pub struct Delays {
+    /// Delays of the same number of sixteenths of a doubling above a microsecond are counted together.
+    counts: [u64; Self::COUNTS],
+    pub worst_nanos: u64,
+}
+
+impl Default for Delays {
+    fn default() -> Self {
+        Self {
+            counts: [0; Self::COUNTS],
+            worst_nanos: 0,
+        }
+    }
+}
+
+impl fmt::Debug for Delays {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {:?}", self.count(), self.median())
+    }
+}
+
+impl Delays {
+    const PER_DOUBLING: f64 = 16.0;
+    const COUNTS: usize = 400;
+    pub const WORDS: usize = Self::COUNTS + 1;
+
+    pub fn note(&mut self, delay: Duration) {
+        let doublings = (delay.as_secs_f64() * 1e6).max(1.0).log2();
+        let place = ((doublings * Self::PER_DOUBLING) as usize).min(Self::COUNTS - 1);
+        self.counts[place] += 1;
+        self.worst_nanos = self
+            .worst_nanos
+            .max(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Exact to a sixteenth of a doubling.
+    pub fn median(&self) -> Duration {
+        let mut left = self.count() / 2;
+        let place = self.counts.iter().position(|count| {
+            let is_here = *count > left;
+            left = left.saturating_sub(*count);
+            is_here
+        });
+        let doublings = place.unwrap_or_default() as f64 / Self::PER_DOUBLING;
+        Duration::from_secs_f64(doublings.exp2() / 1e6)
+    }
+
+    pub fn to_words(self) -> impl Iterator<Item = u64> {
+        self.counts.into_iter().chain([self.worst_nanos])
+    }
+
+    pub fn from_words(words: &[u64]) -> Self {
+        let (counts, rest) = words.split_first_chunk().expect("as many as were sent");
+        Self {
+            counts: *counts,
+            worst_nanos: rest[0],
+        }
+    }
+}
+
+impl AddAssign for Delays {
+    fn add_assign(&mut self, other: Self) {
+        for (count, more) in self.counts.iter_mut().zip(other.counts) {
+            *count += more;
+        }
+        self.worst_nanos = self.worst_nanos.max(other.worst_nanos);
+    }
 }
 
 impl AddAssign for Tally {
@@ -20,6 +99,8 @@ impl AddAssign for Tally {
         self.states += other.states;
         self.torn += other.torn;
         self.stuck += other.stuck;
+        self.lost += other.lost;
+        self.delays += other.delays;
     }
 }
 
@@ -80,15 +161,15 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:<36}|{:^32}|{:^32}|{:^33}|",
+            "{:<36}|{:^37}|{:^37}|{:^37}|",
             "", "stepped, copies recovered", "killed", "recoverer killed too"
         )?;
         write!(f, "{:<36}|", "operation")?;
         for _ in 0..3 {
             write!(
                 f,
-                "{:>12}{:>9}{:>5}{:>6}|",
-                "instructions", "states", "torn", "stuck"
+                "{:>12}{:>9}{:>5}{:>6}{:>5}|",
+                "instructions", "states", "torn", "stuck", "lost"
             )?;
         }
         writeln!(f)?;
@@ -97,8 +178,8 @@ impl fmt::Display for Table {
             for tally in [row.copies, row.killed, row.twice] {
                 write!(
                     f,
-                    "{:>12}{:>9}{:>5}{:>6}|",
-                    tally.instructions, tally.states, tally.torn, tally.stuck
+                    "{:>12}{:>9}{:>5}{:>6}{:>5}|",
+                    tally.instructions, tally.states, tally.torn, tally.stuck, tally.lost
                 )?;
             }
             writeln!(f)?;

@@ -1,16 +1,20 @@
 //! Where an operation is performed: a segment that victims attach to, and one where copies of it are recovered.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use shmlimit::{Declaration, Segment};
 
+use crate::bystanders::{Line, MOST_WAITERS, PATIENCE, pause_for_a_moment};
 use crate::image::{Image, Layout, RawFile};
 use crate::operations::{Operation, Recoverer, Victim, admitted, everything};
 use crate::survivor::Survivor;
 use crate::tracee::{Tracee, live_and_die, mark};
 
-/// The witness, a recoverer, a victim and a process that died before it, and one to spare.
-const PARTICIPANTS: u32 = 5;
+/// The witness, a recoverer, a victim and a process that died before it, one that serves the line, one to spare, and
+/// those who wait.
+const PARTICIPANTS: u32 = 6 + MOST_WAITERS as u32;
 
 pub struct Stage {
     operation: Operation,
@@ -25,7 +29,23 @@ pub struct Stage {
     pub witness: Survivor,
     pub recoverer: Option<Tracee>,
     pub victim_slot: usize,
+    /// When those who waited were served.
+    admitted_at: RawFile,
     _folder: tempfile::TempDir,
+}
+
+/// What those do who wait beside the victim, while it performs its operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Others {
+    /// Nothing, so that the segment changes by the victim only.
+    Stopped,
+    Running,
+}
+
+/// A victim that is about to perform its operation, and the others. Dropped, all of them die.
+pub struct Scene<'a> {
+    pub victim: Tracee,
+    pub line: Line<'a>,
 }
 
 /// The recoverer's slot: it attaches right after the witness.
@@ -39,10 +59,12 @@ impl Stage {
             .set((operation.set)());
         let path = folder.path().join("victims");
         let copies = folder.path().join("copies");
+        let admitted_at = folder.path().join("admitted_at");
         drop(Segment::create(&path, &declaration).expect("a segment"));
         drop(Segment::create(&copies, &declaration).expect("a segment"));
+        std::fs::write(&admitted_at, [0; 8 * MOST_WAITERS]).expect("a small file");
         let witness = Survivor::attach(&path);
-        let copyist = Survivor::attach(&copies);
+        let copyist = Survivor::attach_to_copies(&copies, PARTICIPANTS);
         let file = RawFile::open(&path);
         let layout = Layout::of(&file);
         let victim_slot = if recoverer.is_some() {
@@ -66,24 +88,30 @@ impl Stage {
             witness,
             recoverer,
             victim_slot,
+            admitted_at: RawFile::open(&admitted_at),
             _folder: folder,
         }
+    }
+
+    pub fn operation(&self) -> Operation {
+        self.operation
     }
 
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A fresh process that is about to perform the operation.
-    pub fn start_victim(&self) -> Tracee {
+    /// A fresh process that is about to perform the operation, and those beside it.
+    pub fn set_scene(&self, others: Others) -> Scene<'_> {
         self.file.become_copy_of(&self.base);
-        let mut tracee = Tracee::start(|| {
+        let operation = self.operation;
+        let mut victim = Tracee::start(|| {
             let victim = Victim::attach(&self.path);
             mark();
-            (self.operation.run)(&victim);
+            (operation.run)(&victim);
         });
-        tracee.run_to_mark();
-        if self.operation.after_a_death {
+        victim.run_to_mark();
+        if operation.after_a_death {
             live_and_die(|| {
                 let segment = Segment::open(&self.path).expect("the segment");
                 let set = segment.set(crate::operations::SET).expect("declared");
@@ -92,15 +120,70 @@ impl Stage {
                 std::mem::forget((segment, set));
             });
         }
-        tracee.run_to_mark();
-        tracee
+        let mut line = Line::new(&self.admitted_at);
+        if operation.has_company() {
+            // Whoever holds what they wait for has it now.
+            victim.run_to_mark();
+            if operation.is_served {
+                line.start_server(&self.path, victim.pid(), operation.waiters + 1);
+                self.wait_until("everything is held", |_, holds| holds > operation.waiters);
+            }
+            self.let_others_come(&mut line, others);
+        }
+        if operation.dying > 0 {
+            victim.run_to_mark();
+            line.lose(operation.dying);
+        }
+        victim.run_to_mark();
+        if operation.has_leases_run_out {
+            self.layout.let_leases_run_out(&self.file);
+        }
+        Scene { victim, line }
+    }
+
+    /// Starts those who wait, one after the other, and stops those who are not to do anything more.
+    fn let_others_come(&self, line: &mut Line<'_>, others: Others) {
+        let before = self.witness.snapshot().sets[0].tickets.len();
+        let operation = self.operation;
+        for number in 1..=operation.waiters {
+            line.join(&self.path);
+            self.wait_until("another waits", |tickets, _| tickets == before + number);
+            let this = number - 1..number;
+            if others == Others::Running && number > operation.dying {
+                continue;
+            }
+            line.stop(this.clone());
+            // Not with the lock, which it had a moment ago.
+            while self.file.lock_word(&self.layout).load(Ordering::Relaxed) != 0 {
+                line.go_on(this.clone());
+                pause_for_a_moment();
+                line.stop(this.clone());
+            }
+        }
+    }
+
+    fn wait_until(&self, what: &str, condition: impl Fn(usize, usize) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let snapshot = self.witness.snapshot();
+            let set = &snapshot.sets[0];
+            if condition(set.tickets.len(), set.holds.len()) {
+                return;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{}: it never came to be that {what}",
+                self.operation.name
+            );
+            pause_for_a_moment();
+        }
     }
 
     /// Compares the harness's idea of the layout with the library's, once something has been counted.
     pub fn check_layout(&self) {
-        let victim = self.start_victim();
+        let scene = self.set_scene(Others::Stopped);
         self.layout
             .assert_agrees_with(&self.file, &self.witness.snapshot());
-        victim.kill();
+        scene.victim.kill();
     }
 }

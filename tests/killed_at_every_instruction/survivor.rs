@@ -1,16 +1,22 @@
 //! What is asked of a segment in which somebody was killed.
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use shmlimit::{Error, Kind, LimitSet, OpenOptions, Request, Segment, SegmentSnapshot};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use shmlimit::{Error, Kind, LimitSet, OpenOptions, RefusalReason, Request, Segment, SegmentSnapshot};
 
 use crate::image::{Image, Layout, RawFile};
 use crate::operations::{SET, everything};
 
 /// Nobody else is running who could hold the lock, so a lock that is not to be had at once never will be.
 const PATIENCE: Duration = Duration::from_millis(200);
+
+/// How long the survivor waits in line to see that this ends: long enough for a ticket, and no longer.
+const NO_PATIENCE: Duration = Duration::from_nanos(1);
 
 /// What was found after a recovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +25,8 @@ pub enum Judgement {
     Sound(Vec<u64>),
     Torn(String),
     Stuck(String),
+    /// Something is held, or waits in line, for which nobody lives.
+    Lost(String),
 }
 
 /// An attached process: the harness itself.
@@ -28,8 +36,11 @@ pub struct Survivor {
     set: LimitSet,
     look: Request,
     take: Request,
+    /// All places at once, and one of them, in sets that have places.
+    places: Option<(Request, Request)>,
     file: RawFile,
     layout: Layout,
+    _bytes: Option<File>,
 }
 
 impl Survivor {
@@ -40,13 +51,52 @@ impl Survivor {
             .expect("the segment");
         let set = segment.set(SET).expect("declared");
         let file = RawFile::open(path);
+        let snapshot = segment.snapshot().expect("memory for a copy");
+        let places = snapshot.sets[0]
+            .limits
+            .iter()
+            .find(|limit| limit.name == "in_flight");
+        let places = places.and_then(|limit| {
+            let look = everything(&set, 0);
+            let all = look.clone().with("in_flight", limit.most_at_once?);
+            Some((
+                all.expect("declared"),
+                look.with("in_flight", 1).expect("declared"),
+            ))
+        });
         Self {
             look: everything(&set, 0),
             take: everything(&set, 1),
+            places,
             layout: Layout::of(&file),
             segment,
             set,
             file,
+            _bytes: None,
+        }
+    }
+
+    /// As [`attach`](Self::attach), to a segment that becomes a copy of others, whose participants must not be taken
+    /// for dead because they are not attached to this one: the bytes of all of them are locked.
+    pub fn attach_to_copies(path: &Path, participants: u32) -> Self {
+        let survivor = Self::attach(path);
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .expect("the segment");
+        // The first is the survivor's own.
+        let range = libc::flock {
+            l_type: libc::F_WRLCK as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: (1 << 40) + 1,
+            l_len: i64::from(participants) - 1,
+            l_pid: 0,
+        };
+        fcntl(&file, FcntlArg::F_OFD_SETLK(&range)).expect("nobody else is attached");
+        Self {
+            _bytes: Some(file),
+            ..survivor
         }
     }
 
@@ -54,7 +104,7 @@ impl Survivor {
         self.segment.snapshot().expect("memory for a copy")
     }
 
-    /// Recovers a copy of `image`, in which everybody but this process is dead.
+    /// Recovers a copy of `image`, in which those are dead who have been buried or have died.
     pub fn judge_copy(
         &self,
         image: &[u64],
@@ -65,7 +115,7 @@ impl Survivor {
     }
 
     /// Takes the lock of the segment as it is, which recovers it; asks `is_legal` about what is found then; takes
-    /// back what the dead held; and uses the set.
+    /// back what the dead held and waited for; then lets everybody else die as well; and uses the set.
     pub fn judge(&self, is_legal: impl FnOnce(&Image) -> Result<(), String>) -> Judgement {
         match self.judge_in_steps(is_legal) {
             Ok(seen) => Judgement::Sound(seen),
@@ -94,25 +144,74 @@ impl Survivor {
         if lock != 0 {
             return Err(Judgement::Stuck(format!("the lock word was left at {lock:#x}")));
         }
+        self.recover()?;
+        self.check_those_alive(&self.snapshot())?;
+        self.layout.bury_all_but(std::process::id(), &self.file);
+        self.recover()?;
+        self.check_that_nothing_is_left(&self.snapshot())?;
+        let outcome = self
+            .set
+            .try_acquire(&self.take)
+            .map_err(|error| failure("try_acquire", &error))?;
+        drop(outcome);
+        self.check_that_nothing_is_left(&self.snapshot())?;
+        if let Some((all, one)) = &self.places {
+            self.wait_in_vain(all, one)?;
+        }
+        Ok(self.layout.canonical(&image))
+    }
+
+    fn recover(&self) -> Result<(), Judgement> {
         let report = self
             .segment
             .recover()
             .map_err(|error| failure("recover", &error))?;
-        if report
+        let had_more = report
             .sets
             .iter()
-            .any(|set| set.problem.is_some() || set.repairs.is_some())
-        {
+            .any(|set| set.problem.is_some() || set.repairs.is_some());
+        if had_more {
             return Err(Judgement::Torn(format!("there was more to repair: {report:?}")));
         }
-        let snapshot = self.snapshot();
+        Ok(())
+    }
+
+    /// The dead have nothing any more, and whoever lives is not kept waiting for what is there.
+    fn check_those_alive(&self, snapshot: &SegmentSnapshot) -> Result<(), Judgement> {
+        let set = &snapshot.sets[0];
+        if let Some(hold) = set.holds.iter().find(|hold| !hold.owner_alive) {
+            return Err(Judgement::Lost(format!("a dead process holds {hold:?}")));
+        }
+        if let Some(ticket) = set.tickets.iter().find(|ticket| !ticket.owner_alive) {
+            return Err(Judgement::Stuck(format!("a dead process waits by {ticket:?}")));
+        }
+        let remaining = |name: &String| {
+            let limit = set.limits.iter().find(|limit| limit.name == *name);
+            limit.map_or(0, |limit| limit.remaining)
+        };
+        // Whoever comes for what it was granted serves the next.
+        let first = set.tickets.iter().find(|ticket| !ticket.granted);
+        let first = first.filter(|_| set.tickets.iter().all(|ticket| !ticket.granted));
+        if let Some(first) = first.filter(|it| it.costs.iter().all(|(name, cost)| *cost <= remaining(name))) {
+            return Err(Judgement::Stuck(format!("nobody serves {first:?}")));
+        }
+        Ok(())
+    }
+
+    /// Everybody but the survivor is dead, and what they had is given back.
+    fn check_that_nothing_is_left(&self, snapshot: &SegmentSnapshot) -> Result<(), Judgement> {
         let set = &snapshot.sets[0];
         if set.torn || set.poisoned || set.words_in_flight != Some(0) {
-            return Err(torn("the set is torn, poisoned or has words in flight"));
+            return Err(Judgement::Torn(
+                "the set is torn, poisoned or has words in flight".to_owned(),
+            ));
+        }
+        if !set.tickets.is_empty() {
+            return Err(Judgement::Stuck(format!("left in line: {:?}", set.tickets)));
         }
         if set.active != 0 || !set.holds.is_empty() {
-            return Err(Judgement::Torn(format!(
-                "of the dead, {} permits are active and {} held",
+            return Err(Judgement::Lost(format!(
+                "{} permits are active and {} held",
                 set.active,
                 set.holds.len()
             )));
@@ -122,21 +221,33 @@ impl Survivor {
             .iter()
             .find(|limit| limit.kind == Kind::Concurrency && Some(limit.remaining) != limit.most_at_once);
         if let Some(limit) = half_empty {
-            return Err(Judgement::Torn(format!(
+            return Err(Judgement::Lost(format!(
                 "`{}` was not given back in full",
                 limit.name
             )));
         }
+        Ok(())
+    }
+
+    /// Takes all places and waits for one more, which must come to an end when time is up.
+    fn wait_in_vain(&self, all: &Request, one: &Request) -> Result<(), Judgement> {
+        let held = self
+            .set
+            .try_acquire(all)
+            .map_err(|error| failure("try_acquire", &error))?;
         let outcome = self
             .set
-            .try_acquire(&self.take)
-            .map_err(|error| failure("try_acquire", &error))?;
-        drop(outcome);
-        let left = self.snapshot();
-        if left.sets[0].active != 0 || left.sets[0].words_in_flight != Some(0) {
-            return Err(torn("a permit of the survivor was not given back"));
+            .acquire(one, NO_PATIENCE)
+            .map_err(|error| failure("acquire", &error))?;
+        let reason = outcome.permit().map_err(|refusal| refusal.reason()).err();
+        if !held.is_admitted() || reason != Some(RefusalReason::Concurrency) {
+            return Err(Judgement::Torn(format!(
+                "the places are not what they were: admitted {}, then {reason:?}",
+                held.is_admitted()
+            )));
         }
-        Ok(self.layout.canonical(&image))
+        drop(held);
+        self.check_that_nothing_is_left(&self.snapshot())
     }
 }
 

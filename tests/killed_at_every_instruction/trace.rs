@@ -21,6 +21,8 @@ pub struct Trace {
     pub changes: Vec<Change>,
     /// What a user could see before the operation, and after each of its commits.
     pub visible: Vec<Vec<u64>>,
+    /// What a survivor made of each of these states by serving the line, twice.
+    served: Vec<Option<(Vec<u64>, Vec<u64>)>>,
     thread: u32,
 }
 
@@ -37,6 +39,8 @@ pub struct CrashState {
     pub image: Image,
     /// The commits that came before.
     pub commits: usize,
+    /// Whether the lock was held, and is handed on.
+    is_held: bool,
 }
 
 impl Trace {
@@ -52,6 +56,7 @@ impl Trace {
             instructions: 0,
             stranded: 0,
             visible: vec![layout.canonical(&first)],
+            served: Vec::new(),
             first,
             changes: Vec::new(),
             thread,
@@ -63,8 +68,12 @@ impl Trace {
                 trace.instructions < MOST_INSTRUCTIONS,
                 "the operation does not come to its end"
             );
-            let is_held =
-                lock_word.load(std::sync::atomic::Ordering::Relaxed) & libc::FUTEX_TID_MASK == thread;
+            let holder = lock_word.load(std::sync::atomic::Ordering::Relaxed) & libc::FUTEX_TID_MASK;
+            let is_held = holder == thread;
+            if holder != 0 && !is_held {
+                // What others change is no crash state of this one. It is seen when they are done.
+                continue;
+            }
             let is_stranded = is_held && !tracee.would_hand_on(lock_address);
             trace.stranded += u64::from(is_stranded);
             let words = stage.file.take_changes(&mut last);
@@ -98,6 +107,7 @@ impl Trace {
         let before = CrashState {
             image: image.clone(),
             commits,
+            is_held: false,
         };
         let others = self.changes.iter().map(move |change| {
             for (index, value) in &change.words {
@@ -110,12 +120,38 @@ impl Trace {
             }
             let mut image = image.clone();
             // A lock that the kernel would not find stays as it is, and the survivor finds it stuck.
-            if layout.is_held_by(&image, self.thread) && !change.is_stranded {
+            let is_held = layout.is_held_by(&image, self.thread) && !change.is_stranded;
+            if is_held {
                 layout.hand_on_lock(&mut image);
             }
-            CrashState { image, commits }
+            CrashState {
+                image,
+                commits,
+                is_held,
+            }
         });
         std::iter::once(before).chain(others)
+    }
+
+    /// Whether what is seen is the state after so many commits, or what a survivor made of it by serving the line. That
+    /// was done twice, so what it depends on the time is known: there it must not be what it was before.
+    fn is_state(&self, commits: usize, seen: &[u64]) -> bool {
+        let state = &self.visible[commits];
+        let is_served = |(one, other): &(Vec<u64>, Vec<u64>)| {
+            (0..seen.len()).all(|word| {
+                if one[word] == other[word] {
+                    seen[word] == one[word]
+                } else {
+                    seen[word] != state[word] || seen[word] == one[word]
+                }
+            })
+        };
+        seen == state
+            || self
+                .served
+                .get(commits)
+                .and_then(Option::as_ref)
+                .is_some_and(is_served)
     }
 
     /// The final state of the region.
@@ -127,17 +163,36 @@ impl Trace {
         image
     }
 
+    /// Lets `recover` say what a survivor makes of the segment where a commit has just come to its end, and where the
+    /// lock has just been taken: whoever finds the lock of a dead process serves the line, for it may have left
+    /// something for the first in it.
+    pub fn note_what_is_served(
+        &mut self,
+        layout: &Layout,
+        mut recover: impl FnMut(&Image) -> Option<Vec<u64>>,
+    ) {
+        let mut served = vec![None; self.visible.len()];
+        for state in self.crash_states(layout) {
+            if state.is_held && served[state.commits].is_none() {
+                served[state.commits] = recover(&state.image).zip(recover(&state.image));
+            }
+        }
+        self.served = served;
+    }
+
     /// Whether what a user sees after a recovery is what was there before the transaction in progress, or what is
-    /// there after it.
+    /// there after it, and after either perhaps what is served then.
     pub fn is_legal(&self, commits: usize, recovered: &Image, layout: &Layout) -> Result<(), String> {
         let seen = layout.canonical(recovered);
-        let old = &self.visible[commits];
-        let new = self.visible.get(commits + 1).unwrap_or(old);
-        if seen != *old && seen != *new {
-            let count = |other: &[u64]| seen.iter().zip(other).filter(|(one, other)| one != other).count();
+        let new = (commits + 1).min(self.visible.len() - 1);
+        if !self.is_state(commits, &seen) && !self.is_state(new, &seen) {
+            let count = |commits: usize| {
+                let words = seen.iter().zip(&self.visible[commits]);
+                words.filter(|(one, other)| one != other).count()
+            };
             return Err(format!(
                 "{} words differ from the old state and {} from the new one",
-                count(old),
+                count(commits),
                 count(new)
             ));
         }

@@ -13,7 +13,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, pipe};
 
-use crate::report::Tally;
+use crate::report::{Delays, Tally};
+
+/// Words of a result: the number of the job and what was counted, and the delays.
+const COUNTS: usize = 6;
+const WORDS: usize = COUNTS + Delays::WORDS;
+
+const _: () = assert!(8 * WORDS <= nix::libc::PIPE_BUF);
 
 /// Does all jobs and hands their results to `done`, by number. Panics if a worker fails, or if they take longer than
 /// `patience`.
@@ -52,12 +58,15 @@ pub fn work(
         }
         panic!("the workers have not come to an end within {patience:?}");
     }) {
-        let [job, instructions, states, torn, stuck] = result;
+        let [job, instructions, states, torn, stuck, lost] =
+            *result.first_chunk().expect("as many as were sent");
         let tally = Tally {
             instructions,
             states,
             torn,
             stuck,
+            lost,
+            delays: Delays::from_words(&result[COUNTS..]),
         };
         done(usize::try_from(job).expect("small"), tally);
     }
@@ -89,24 +98,25 @@ fn serve(processor: usize, queue: &OwnedFd, reporter: &OwnedFd, perform: impl Fn
     let mut job = [0_u8];
     while queue.read(&mut job).expect("a job") == 1 {
         let tally = perform(usize::from(job[0]));
-        let words = [
+        let counts: [u64; COUNTS] = [
             u64::from(job[0]),
             tally.instructions,
             tally.states,
             tally.torn,
             tally.stuck,
+            tally.lost,
         ];
+        let words = counts.into_iter().chain(tally.delays.to_words());
         // Written in one piece, being shorter than PIPE_BUF.
-        reporter
-            .write_all(words.map(u64::to_ne_bytes).as_flattened())
-            .expect("a reader");
+        let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
+        reporter.write_all(&bytes).expect("a reader");
     }
 }
 
 /// The next result; `Some(None)` after the last, `None` where there is none in time.
-fn next_result(results: &mut std::fs::File, deadline: Instant) -> Option<Option<[u64; 5]>> {
+fn next_result(results: &mut std::fs::File, deadline: Instant) -> Option<Option<[u64; WORDS]>> {
     use std::os::fd::AsFd;
-    let mut bytes = [[0_u8; 8]; 5];
+    let mut bytes = [[0_u8; 8]; WORDS];
     let left = deadline.saturating_duration_since(Instant::now()).as_millis();
     let timeout = PollTimeout::try_from(i32::try_from(left).unwrap_or(i32::MAX)).expect("not negative");
     let mut ready = [PollFd::new(results.as_fd(), PollFlags::POLLIN)];
@@ -116,7 +126,7 @@ fn next_result(results: &mut std::fs::File, deadline: Instant) -> Option<Option<
     match results.read(bytes.as_flattened_mut()).expect("a result") {
         0 => Some(None),
         size => {
-            assert_eq!(size, 40, "results are written in one piece");
+            assert_eq!(size, 8 * WORDS, "results are written in one piece");
             Some(Some(bytes.map(u64::from_ne_bytes)))
         }
     }

@@ -1,0 +1,255 @@
+//! What is killed of the line: taking a ticket, waiting, being served and serving, leaving, and taking back what the
+//! dead waited for or were granted.
+
+use std::time::Duration;
+
+use shmlimit::{Limit, OnDeath, Outcome, Permit, Request, SetDeclaration};
+
+use crate::bystanders::{MOST_WAITERS, PATIENCE};
+use crate::operations::{Operation, PLACES, SET, Victim, YEAR, admitted, everything, operation};
+
+/// Long enough for a ticket, and no longer.
+const AT_ONCE: Duration = Duration::from_nanos(1);
+
+/// Longer than a waiter sleeps without looking after those before it, even while it is stepped.
+const LONGER_THAN_A_SLICE: Duration = Duration::from_millis(130);
+
+/// A place first, so that a look that finds none has changed nothing yet.
+fn places_and_rates() -> SetDeclaration {
+    set_with(Limit::concurrency("in_flight", PLACES))
+}
+
+fn leased_places_and_rates() -> SetDeclaration {
+    set_with(Limit::concurrency("in_flight", PLACES).lease(Duration::from_secs(60)))
+}
+
+fn set_with(places: Limit) -> SetDeclaration {
+    SetDeclaration::new(SET)
+        .waiters(u32::try_from(MOST_WAITERS).expect("few") + 2)
+        .holds(12)
+        .limit(places)
+        .limit(Limit::calls("requests", 100, YEAR))
+        .limit(Limit::rate("tokens", 10_000, YEAR).on_death(OnDeath::Refund))
+}
+
+fn places(set: &shmlimit::LimitSet, count: u64) -> Request {
+    everything(set, 1).with("in_flight", count).expect("declared")
+}
+
+/// Takes all places, in such a way that one of them can be given back.
+fn all_places<'a>(set: &'a shmlimit::LimitSet) -> Permit<'a> {
+    std::mem::forget(admitted(set, &places(set, PLACES - 1)));
+    admitted(set, &places(set, 1))
+}
+
+fn refused(outcome: Result<Outcome<'_>, shmlimit::Error>) -> bool {
+    matches!(outcome, Ok(Outcome::Refused(_)))
+}
+
+fn try_acquire_behind(victim: &Victim) {
+    let set = victim.set();
+    let request = everything(&set, 1);
+    std::mem::forget(all_places(&set));
+    victim.lets_others_come();
+    victim.begins();
+    let outcome = set.try_acquire(&request);
+    victim.ends();
+    assert!(refused(outcome));
+}
+
+fn wait_in_vain(victim: &Victim, others: bool, timeout: Duration) {
+    let set = victim.set();
+    let request = everything(&set, 1);
+    std::mem::forget(all_places(&set));
+    if others {
+        victim.lets_others_come();
+    }
+    victim.begins();
+    let outcome = set.acquire(&request, timeout);
+    victim.ends();
+    assert!(refused(outcome));
+}
+
+fn enqueue_and_leave(victim: &Victim) {
+    wait_in_vain(victim, true, AT_ONCE);
+}
+
+fn enqueue_first_and_leave(victim: &Victim) {
+    wait_in_vain(victim, false, AT_ONCE);
+}
+
+fn look_and_leave(victim: &Victim) {
+    wait_in_vain(victim, true, LONGER_THAN_A_SLICE);
+}
+
+fn wait_until_served(victim: &Victim) {
+    let set = victim.set();
+    let request = everything(&set, 1);
+    victim.lets_others_come();
+    victim.begins();
+    let outcome = set.acquire(&request, PATIENCE);
+    victim.ends();
+    std::mem::forget(outcome.expect("works").permit().expect("served"));
+}
+
+fn release_to_the_first(victim: &Victim) {
+    let set = victim.set();
+    let mut permit = all_places(&set);
+    victim.lets_others_come();
+    victim.begins();
+    let released = permit.release();
+    victim.ends();
+    released.expect("works");
+}
+
+fn settle_for_the_first(victim: &Victim) {
+    let set = victim.set();
+    let all_tokens = everything(&set, 1).with("tokens", 10_000).expect("declared");
+    let mut permit = admitted(&set, &all_tokens);
+    let tokens = set.limit_index("tokens").expect("declared");
+    victim.lets_others_come();
+    victim.begins();
+    let settled = permit.settle([(tokens, 5)]).is_ok();
+    victim.ends();
+    assert!(settled);
+    std::mem::forget(permit);
+}
+
+fn reset_for_the_first(victim: &Victim) {
+    let set = victim.set();
+    let all_tokens = everything(&set, 1).with("tokens", 10_000).expect("declared");
+    std::mem::forget(admitted(&set, &all_tokens));
+    victim.lets_others_come();
+    victim.begins();
+    let reset = set.reset(&["tokens"], false);
+    victim.ends();
+    reset.expect("works");
+}
+
+/// The first of those who wait has been granted what it waits for, and is dead.
+fn recover_after_a_grant(victim: &Victim) {
+    let set = victim.set();
+    let mut permit = all_places(&set);
+    victim.lets_others_come();
+    permit.release().expect("works");
+    victim.lets_others_die();
+    recover(victim);
+}
+
+/// The first of those who wait are dead.
+fn recover_in_line(victim: &Victim) {
+    let set = victim.set();
+    std::mem::forget(all_places(&set));
+    victim.lets_others_come();
+    victim.lets_others_die();
+    recover(victim);
+}
+
+fn expire(victim: &Victim) {
+    let set = victim.set();
+    std::mem::forget(all_places(&set));
+    victim.lets_others_come();
+    recover(victim);
+}
+
+fn recover(victim: &Victim) {
+    victim.begins();
+    let report = victim.recover();
+    victim.ends();
+    report.expect("works");
+}
+
+fn heartbeat(victim: &Victim) {
+    let set = victim.set();
+    let permit = all_places(&set);
+    victim.begins();
+    let renewed = permit.heartbeat();
+    victim.ends();
+    renewed.expect("works");
+    std::mem::forget(permit);
+}
+
+fn release_what_ran_out(victim: &Victim) {
+    let set = victim.set();
+    let permit = all_places(&set);
+    victim.begins();
+    let reclaimed = victim.recover().is_ok() && permit.reclaimed();
+    victim.ends();
+    assert!(reclaimed);
+    std::mem::forget(permit);
+}
+
+const fn beside(waiters: usize, name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
+    Operation {
+        waiters,
+        ..operation(name, places_and_rates, transactions, run)
+    }
+}
+
+const fn after_deaths(dying: usize, operation: Operation) -> Operation {
+    Operation { dying, ..operation }
+}
+
+const fn served(operation: Operation) -> Operation {
+    Operation {
+        is_served: true,
+        ..operation
+    }
+}
+
+const fn leased(operation: Operation) -> Operation {
+    Operation {
+        set: leased_places_and_rates,
+        ..operation
+    }
+}
+
+const fn after_leases(operation: Operation) -> Operation {
+    Operation {
+        has_leases_run_out: true,
+        ..leased(operation)
+    }
+}
+
+pub const WAITING_OPERATIONS: &[Operation] = &[
+    beside(1, "refused behind 1", 1, try_acquire_behind),
+    beside(3, "refused behind 3", 1, try_acquire_behind),
+    // The ticket, the refusal, the leave.
+    beside(0, "wait in vain, the first", 3, enqueue_first_and_leave),
+    beside(1, "wait in vain behind 1", 3, enqueue_and_leave),
+    beside(3, "wait in vain behind 3", 3, enqueue_and_leave),
+    beside(1, "wait, look and leave, behind 1", 3, look_and_leave),
+    served(beside(0, "wait and be served, the first", 3, wait_until_served)),
+    served(beside(1, "wait and be served behind 1", 3, wait_until_served)),
+    served(beside(3, "wait and be served behind 3", 3, wait_until_served)),
+    beside(1, "release to 1 waiting", 2, release_to_the_first),
+    beside(3, "release to 3 waiting", 2, release_to_the_first),
+    beside(1, "settle, refunding to 1 waiting", 2, settle_for_the_first),
+    beside(3, "settle, refunding to 3 waiting", 2, settle_for_the_first),
+    beside(1, "reset, 1 waiting", 2, reset_for_the_first),
+    beside(3, "reset, 3 waiting", 2, reset_for_the_first),
+    after_deaths(
+        1,
+        beside(2, "recover a dead grant, 1 waiting", 2, recover_after_a_grant),
+    ),
+    Operation {
+        // In whatever order the owners are met, the dead are granted what comes back, one after the other, or not.
+        more_transactions: 2,
+        ..after_deaths(
+            3,
+            beside(6, "recover a dead grant, 3 waiting", 4, recover_after_a_grant),
+        )
+    },
+    after_deaths(
+        1,
+        beside(2, "recover a dead waiter, 1 waiting", 1, recover_in_line),
+    ),
+    after_deaths(
+        3,
+        beside(6, "recover 3 dead waiters, 3 waiting", 3, recover_in_line),
+    ),
+    leased(beside(0, "heartbeat", 1, heartbeat)),
+    after_leases(beside(0, "leases run out", 2, release_what_ran_out)),
+    after_leases(beside(1, "leases run out, 1 waiting", 3, expire)),
+    after_leases(beside(3, "leases run out, 3 waiting", 3, expire)),
+];
