@@ -540,9 +540,10 @@ impl LockedSet<'_> {
         transaction
             .commit()
             .map_err(|overflow| set.internal_error(overflow))?;
-        // The ring, if there was one, was this ticket's own.
-        self.need_not_wake();
-        self.serve_next()
+        self.need_not_wake(place);
+        // The claim stands, whatever is wrong with the line: the next operation says that.
+        let _ = self.serve_next();
+        Ok(())
     }
 
     /// Leaves the line because time is up, and says what bound at the end.
