@@ -3,6 +3,7 @@
 mod arguments;
 mod command;
 mod exit;
+mod job;
 mod output;
 mod text;
 
