@@ -66,7 +66,7 @@ pub struct Access {
     ///
     /// Locks are held for well under a microsecond, so
     /// only a process that is stopped or writes a core dump is ever waited for.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     lock_timeout: Duration,
 }
 

@@ -108,7 +108,8 @@ impl Exec {
     fn run_while_held(&self, command: &mut Command) -> Result<Option<ExitStatus>, Failure> {
         let segment = self.access.options().open(&self.segment)?;
         let set = segment.set(&self.set)?.strict(true);
-        let outcome = set.acquire(&self.request(&set)?, self.timeout)?;
+        let request = self.request(&set)?;
+        let outcome = set.acquire(&request, self.timeout).map_err(cannot_take)?;
         let mut permit = outcome.permit().map_err(|refusal| self.refused(&refusal))?;
         let status = if permit.fencing_number().is_some() {
             Some(run(command, &permit)?)
@@ -140,6 +141,17 @@ impl Exec {
         let code = self.conflict_exit_code.map_or(ExitCode::Refused, ExitCode::Other);
         Failure::new(code, refusal.to_string())
     }
+}
+
+/// The error, and which argument helps.
+fn cannot_take(error: Error) -> Failure {
+    let argument = match &error {
+        Error::CostRequired { limit, .. } => Some(format!(": add --cost {limit}=AMOUNT")),
+        _ => None,
+    };
+    let mut failure = Failure::from(error);
+    failure.message.extend(argument);
+    failure
 }
 
 fn run(command: &mut Command, permit: &Permit<'_>) -> Result<ExitStatus, Failure> {
