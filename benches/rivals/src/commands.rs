@@ -22,7 +22,9 @@ struct Runner {
 /// Measures and prints a table. Leaves out what is not installed.
 pub fn compare(rounds: usize) {
     let Some(limitctl) = built_limitctl() else {
-        println!("There is no limitctl beside this program: build it with `cargo build --release -p limitctl`.");
+        println!(
+            "There is no limitctl beside this program: build it with `cargo build --release -p limitctl`."
+        );
         return;
     };
     let folder = crate::common::folder();

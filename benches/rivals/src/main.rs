@@ -4,10 +4,10 @@
 //! Everything is measured in turn for a few milliseconds, over and over, so that all of it meets the same weather on a
 //! machine that others use as well; and of the rounds the tenth percentile counts, so that the weather matters little.
 
+mod commands;
 #[allow(dead_code)]
 #[path = "../../common/mod.rs"]
 mod common;
-mod commands;
 mod governor_checks;
 mod machine;
 mod stopwatch;

@@ -4,17 +4,19 @@
 //! and is not passed on; what a process sends is meant for this program, and is.
 #![allow(unsafe_code)]
 
+use std::ffi::OsString;
 use std::io;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 use nix::errno::Errno;
 use nix::libc::{self, c_int, signalfd_siginfo};
 use nix::sys::prctl;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::unistd::{Pid, getpid, getppid, getsid};
+use nix::unistd::{Pid, getpid, getsid};
 
+use crate::birth::Birth;
 use crate::exit::ExitCode;
 
 /// What a terminal sends to its foreground processes, all of them: on a key, a resize or a hang-up.
@@ -41,34 +43,16 @@ impl Job {
     /// Starts a command that dies with this process, also where this process is killed by SIGKILL.
     ///
     /// From here on no signal but SIGKILL and SIGSTOP ends or stops this process by itself.
-    pub fn start(command: &mut Command) -> io::Result<Self> {
+    pub fn start(command: &[OsString]) -> io::Result<Self> {
         let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
         // Who ignores it has no children to wait for. A process may begin like that, and so shall the command.
         // SAFETY: no handler is installed, so none runs code that is unfit for one.
-        let inherited = unsafe { sigaction(Signal::SIGCHLD, &default) }?;
+        let child_action = unsafe { sigaction(Signal::SIGCHLD, &default) }?;
         let everything = SigSet::all();
         let mask = everything.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
         let signals = SignalFd::with_flags(&everything, SfdFlags::SFD_CLOEXEC)?;
-        let parent = getpid();
-        let prepare = move || {
-            prctl::set_pdeathsig(Signal::SIGKILL)?;
-            // It may have died before the kernel was asked to tell.
-            if getppid() != parent {
-                return Err(Errno::ESRCH.into());
-            }
-            // SAFETY: the action is the one that the process began with, which is no handler of this program's.
-            unsafe { sigaction(Signal::SIGCHLD, &inherited) }?;
-            mask.thread_set_mask()?;
-            Ok(())
-        };
-        // SAFETY: the closure makes a few system calls, all of which may be made between a fork and an exec. It
-        // allocates nothing: its errors are numbers.
-        unsafe { command.pre_exec(prepare) };
-        let child = command.spawn()?;
-        Ok(Self {
-            command: Pid::from_raw(child.id().cast_signed()),
-            signals,
-        })
+        let command = Birth::of(command, child_action, mask)?.give()?;
+        Ok(Self { command, signals })
     }
 
     /// Passes signals and stops on until the command has ended, and answers how it did.

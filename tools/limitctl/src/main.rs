@@ -1,6 +1,7 @@
 //! Creates, inspects, repairs and removes shmlimit segments.
 
 mod arguments;
+mod birth;
 mod command;
 mod exit;
 mod job;

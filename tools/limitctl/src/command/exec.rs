@@ -88,31 +88,29 @@ struct Cost {
 
 impl Exec {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let (program, arguments) = self
-            .command
-            .split_first()
-            .ok_or_else(|| Failure::new(ExitCode::Usage, "there is no command to run: add one after --"))?;
-        let mut command = Command::new(program);
-        command.args(arguments);
-        match self.run_while_held(&mut command)? {
+        match self.run_while_held()? {
             Some(status) => Ok(job::end_like(status)),
-            None => {
-                // Answers only where it could not become the command.
-                let error = command.exec();
-                Err(not_started(&command, &error))
-            }
+            None => Err(self.not_started(&self.become_the_command())),
         }
     }
 
+    /// Answers only where it could not.
+    fn become_the_command(&self) -> io::Error {
+        let Some((program, arguments)) = self.command.split_first() else {
+            return io::ErrorKind::InvalidInput.into();
+        };
+        Command::new(program).args(arguments).exec()
+    }
+
     /// Takes the permit and runs the command, unless the permit holds nothing. Lets go of the segment in any case.
-    fn run_while_held(&self, command: &mut Command) -> Result<Option<ExitStatus>, Failure> {
+    fn run_while_held(&self) -> Result<Option<ExitStatus>, Failure> {
         let segment = self.access.options().open(&self.segment)?;
         let set = segment.set(&self.set)?.strict(true);
         let request = self.request(&set)?;
         let outcome = set.acquire(&request, self.timeout).map_err(cannot_take)?;
         let mut permit = outcome.permit().map_err(|refusal| self.refused(&refusal))?;
         let status = if permit.fencing_number().is_some() {
-            Some(run(command, &permit)?)
+            Some(self.run_under(&permit)?)
         } else {
             None
         };
@@ -137,6 +135,26 @@ impl Exec {
         permit.release()
     }
 
+    fn run_under(&self, permit: &Permit<'_>) -> Result<ExitStatus, Failure> {
+        let job = Job::start(&self.command).map_err(|error| self.not_started(&error))?;
+        // A command takes as long as it takes.
+        if let Err(error) = permit.heartbeat_in_background() {
+            output::complain(&Failure::from(error).message);
+        }
+        job.wait()
+            .map_err(|error| Failure::new(ExitCode::Problem, format!("cannot wait for the command: {error}")))
+    }
+
+    fn not_started(&self, error: &io::Error) -> Failure {
+        let code = match error.kind() {
+            io::ErrorKind::NotFound => ExitCode::CommandNotFound,
+            _ => ExitCode::CommandNotExecutable,
+        };
+        let program = self.command.first().map(|program| program.to_string_lossy());
+        let program = sanitise::line(&program.unwrap_or_default());
+        Failure::new(code, format!("cannot run `{program}`: {error}"))
+    }
+
     fn refused(&self, refusal: &Refusal<'_>) -> Failure {
         let code = self.conflict_exit_code.map_or(ExitCode::Refused, ExitCode::Other);
         Failure::new(code, refusal.to_string())
@@ -152,26 +170,6 @@ fn cannot_take(error: Error) -> Failure {
     let mut failure = Failure::from(error);
     failure.message.extend(argument);
     failure
-}
-
-fn run(command: &mut Command, permit: &Permit<'_>) -> Result<ExitStatus, Failure> {
-    let job = Job::start(command).map_err(|error| not_started(command, &error))?;
-    // A command takes as long as it takes. The thread starts after the command, because a process with one thread
-    // is cheaper to fork.
-    if let Err(error) = permit.heartbeat_in_background() {
-        output::complain(&Failure::from(error).message);
-    }
-    job.wait()
-        .map_err(|error| Failure::new(ExitCode::Problem, format!("cannot wait for the command: {error}")))
-}
-
-fn not_started(command: &Command, error: &io::Error) -> Failure {
-    let code = match error.kind() {
-        io::ErrorKind::NotFound => ExitCode::CommandNotFound,
-        _ => ExitCode::CommandNotExecutable,
-    };
-    let program = sanitise::line(&command.get_program().to_string_lossy());
-    Failure::new(code, format!("cannot run `{program}`: {error}"))
 }
 
 fn cost(text: &str) -> Result<Cost, String> {
