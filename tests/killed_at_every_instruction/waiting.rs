@@ -36,6 +36,15 @@ fn places(set: &shmlimit::LimitSet, count: u64) -> Request {
     everything(set, 1).with("in_flight", count).expect("declared")
 }
 
+/// Of each rate, something is used up for good, so that what is refunded and taken again depends on no clock.
+fn used_set(victim: &Victim) -> shmlimit::LimitSet {
+    let set = victim.set();
+    let mut permit = admitted(&set, &everything(&set, 5));
+    let _ = permit.settle([("tokens", 5)]).expect("works");
+    drop(permit);
+    set
+}
+
 /// Takes all places, in such a way that one of them can be given back.
 fn all_places<'a>(set: &'a shmlimit::LimitSet) -> Permit<'a> {
     std::mem::forget(admitted(set, &places(set, PLACES - 1)));
@@ -47,7 +56,7 @@ fn refused(outcome: Result<Outcome<'_>, shmlimit::Error>) -> bool {
 }
 
 fn try_acquire_behind(victim: &Victim) {
-    let set = victim.set();
+    let set = used_set(victim);
     let request = everything(&set, 1);
     std::mem::forget(all_places(&set));
     victim.lets_others_come();
@@ -58,7 +67,7 @@ fn try_acquire_behind(victim: &Victim) {
 }
 
 fn wait_in_vain(victim: &Victim, others: bool, timeout: Duration) {
-    let set = victim.set();
+    let set = used_set(victim);
     let request = everything(&set, 1);
     std::mem::forget(all_places(&set));
     if others {
@@ -83,7 +92,7 @@ fn look_and_leave(victim: &Victim) {
 }
 
 fn wait_until_served(victim: &Victim) {
-    let set = victim.set();
+    let set = used_set(victim);
     let request = everything(&set, 1);
     victim.lets_others_come();
     victim.begins();
@@ -93,7 +102,7 @@ fn wait_until_served(victim: &Victim) {
 }
 
 fn release_to_the_first(victim: &Victim) {
-    let set = victim.set();
+    let set = used_set(victim);
     let mut permit = all_places(&set);
     victim.lets_others_come();
     victim.begins();
@@ -103,8 +112,8 @@ fn release_to_the_first(victim: &Victim) {
 }
 
 fn settle_for_the_first(victim: &Victim) {
-    let set = victim.set();
-    let all_tokens = everything(&set, 1).with("tokens", 10_000).expect("declared");
+    let set = used_set(victim);
+    let all_tokens = everything(&set, 1).with("tokens", 10_000 - 5).expect("declared");
     let mut permit = admitted(&set, &all_tokens);
     let tokens = set.limit_index("tokens").expect("declared");
     victim.lets_others_come();
@@ -116,8 +125,8 @@ fn settle_for_the_first(victim: &Victim) {
 }
 
 fn reset_for_the_first(victim: &Victim) {
-    let set = victim.set();
-    let all_tokens = everything(&set, 1).with("tokens", 10_000).expect("declared");
+    let set = used_set(victim);
+    let all_tokens = everything(&set, 1).with("tokens", 10_000 - 5).expect("declared");
     std::mem::forget(admitted(&set, &all_tokens));
     victim.lets_others_come();
     victim.begins();
@@ -128,7 +137,7 @@ fn reset_for_the_first(victim: &Victim) {
 
 /// The first of those who wait has been granted what it waits for, and is dead.
 fn recover_after_a_grant(victim: &Victim) {
-    let set = victim.set();
+    let set = used_set(victim);
     let mut permit = all_places(&set);
     victim.lets_others_come();
     permit.release().expect("works");
@@ -138,7 +147,7 @@ fn recover_after_a_grant(victim: &Victim) {
 
 /// The first of those who wait are dead.
 fn recover_in_line(victim: &Victim) {
-    let set = victim.set();
+    let set = used_set(victim);
     std::mem::forget(all_places(&set));
     victim.lets_others_come();
     victim.lets_others_die();
@@ -146,7 +155,7 @@ fn recover_in_line(victim: &Victim) {
 }
 
 fn expire(victim: &Victim) {
-    let set = victim.set();
+    let set = used_set(victim);
     std::mem::forget(all_places(&set));
     victim.lets_others_come();
     recover(victim);
@@ -160,7 +169,7 @@ fn recover(victim: &Victim) {
 }
 
 fn heartbeat(victim: &Victim) {
-    let set = victim.set();
+    let set = used_set(victim);
     let permit = all_places(&set);
     victim.begins();
     let renewed = permit.heartbeat();
@@ -170,7 +179,7 @@ fn heartbeat(victim: &Victim) {
 }
 
 fn release_what_ran_out(victim: &Victim) {
-    let set = victim.set();
+    let set = used_set(victim);
     let permit = all_places(&set);
     victim.begins();
     let reclaimed = victim.recover().is_ok() && permit.reclaimed();
