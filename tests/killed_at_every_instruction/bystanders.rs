@@ -15,6 +15,7 @@ use shmlimit::Segment;
 
 use crate::image::RawFile;
 use crate::operations::{PLACES, SET, admitted, everything};
+use crate::tracee::state_of;
 
 /// How long a waiter waits for its turn, and everybody for a waiter. Nothing is to be said about speed by it.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -193,17 +194,12 @@ impl<'a> Line<'a> {
     }
 }
 
-fn state_of(pid: Pid) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.trim_start().chars().next()
-}
-
 fn is_asleep(pid: Pid) -> bool {
-    state_of(pid) == Some('S')
+    state_of(pid, pid) == Some('S')
 }
 
 fn is_gone(pid: Pid) -> bool {
-    matches!(state_of(pid), None | Some('Z' | 'X'))
+    matches!(state_of(pid, pid), None | Some('Z' | 'X'))
 }
 
 pub fn pause_for_a_moment() {

@@ -138,6 +138,9 @@ impl Stage {
         if operation.has_leases_run_out {
             self.layout.let_leases_run_out(&self.file);
         }
+        if others == Others::Stopped {
+            victim.freeze_other_threads();
+        }
         Scene { victim, line }
     }
 

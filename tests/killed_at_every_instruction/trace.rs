@@ -2,6 +2,7 @@
 
 use nix::libc;
 
+use crate::bystanders::pause_for_a_moment;
 use crate::image::{Image, Layout};
 use crate::stage::Stage;
 use crate::tracee::{Stop, Tracee};
@@ -50,6 +51,11 @@ impl Trace {
         let thread = u32::try_from(tracee.pid().as_raw()).expect("positive");
         let lock_address = tracee.address_of_mapping(stage.path()) + layout.lock_word_offset() as u64;
         let lock_word = stage.file.lock_word(layout);
+        let holder = || lock_word.load(std::sync::atomic::Ordering::Relaxed) & libc::FUTEX_TID_MASK;
+        // The thread that sleeps for the futures of a process looks at the line now and then.
+        while holder() != 0 {
+            pause_for_a_moment();
+        }
         let first = stage.file.copy();
         let mut last = first.clone();
         let mut trace = Self {
@@ -68,7 +74,7 @@ impl Trace {
                 trace.instructions < MOST_INSTRUCTIONS,
                 "the operation does not come to its end"
             );
-            let holder = lock_word.load(std::sync::atomic::Ordering::Relaxed) & libc::FUTEX_TID_MASK;
+            let holder = holder();
             let is_held = holder == thread;
             if holder != 0 && !is_held {
                 // What others change is no crash state of this one. It is seen when they are done.

@@ -12,6 +12,8 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
+use crate::bystanders::pause_for_a_moment;
+
 /// The child's way of saying that tracing was refused.
 const REFUSED: i32 = 77;
 
@@ -33,6 +35,8 @@ pub struct Tracee {
     pid: Pid,
     /// Where the head of its robust list lies: in its first thread's control block, for good.
     robust_list_head: OnceCell<Option<u64>>,
+    /// Its other threads that were made to stand still.
+    frozen: Vec<Pid>,
 }
 
 /// Called in the child: stops it until the tracer lets it go on.
@@ -54,6 +58,7 @@ impl Tracee {
                 let tracee = Self {
                     pid: child,
                     robust_list_head: OnceCell::new(),
+                    frozen: Vec::new(),
                 };
                 match waitpid(child, Some(WaitPidFlag::__WALL)) {
                     Ok(WaitStatus::Stopped(_, Signal::SIGSTOP)) => {}
@@ -94,6 +99,28 @@ impl Tracee {
             Stop::Mark,
             "the child stopped elsewhere than at a mark"
         );
+    }
+
+    /// Makes all its threads but the first stand still where they sleep, so that what happens is done by the first.
+    pub fn freeze_other_threads(&mut self) {
+        for thread in self.other_threads() {
+            while state_of(self.pid, thread) != Some('S') {
+                pause_for_a_moment();
+            }
+            ptrace::attach(thread).expect("a thread of a child");
+            let status = waitpid(thread, Some(WaitPidFlag::__WALL));
+            assert_eq!(status, Ok(WaitStatus::Stopped(thread, Signal::SIGSTOP)));
+            self.frozen.push(thread);
+        }
+    }
+
+    fn other_threads(&self) -> Vec<Pid> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid)).expect("the child's threads");
+        let names = threads.map(|thread| thread.expect("an entry").file_name());
+        names
+            .map(|name| Pid::from_raw(name.to_str().and_then(|it| it.parse().ok()).expect("a number")))
+            .filter(|thread| *thread != self.pid)
+            .collect()
     }
 
     /// Kills the child where it stands, and returns when it is gone.
@@ -181,12 +208,21 @@ impl Drop for Tracee {
     fn drop(&mut self) {
         // It may have come to an end by itself, and then there is nothing to kill or to wait for.
         let _ = kill(self.pid, Signal::SIGKILL);
-        while let Ok(status) = waitpid(self.pid, Some(WaitPidFlag::__WALL)) {
-            if matches!(status, WaitStatus::Signaled(..) | WaitStatus::Exited(..)) {
-                break;
+        // The first thread is gone when the others are, and those that are traced have to be waited for.
+        for thread in self.frozen.drain(..).chain([self.pid]) {
+            while let Ok(status) = waitpid(thread, Some(WaitPidFlag::__WALL)) {
+                if matches!(status, WaitStatus::Signaled(..) | WaitStatus::Exited(..)) {
+                    break;
+                }
             }
         }
     }
+}
+
+/// What the process table says a thread does: `S` for sleeping.
+pub fn state_of(process: Pid, thread: Pid) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/task/{thread}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
 fn run_traced(body: impl FnOnce()) -> ! {

@@ -1,9 +1,12 @@
 //! What is killed of the line: taking a ticket, waiting, being served and serving, leaving, and taking back what the
 //! dead waited for or were granted.
 
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use shmlimit::{Limit, OnDeath, Outcome, Permit, Request, SetDeclaration};
+use shmlimit::{AcquireFuture, Limit, LimitSet, OnDeath, Outcome, Permit, Request, SetDeclaration};
 
 use crate::bystanders::{MOST_WAITERS, PATIENCE};
 use crate::operations::{Operation, PLACES, SET, Victim, YEAR, admitted, everything, operation};
@@ -32,12 +35,12 @@ fn set_with(places: Limit) -> SetDeclaration {
         .limit(Limit::rate("tokens", 10_000, YEAR).on_death(OnDeath::Refund))
 }
 
-fn places(set: &shmlimit::LimitSet, count: u64) -> Request {
+fn places(set: &LimitSet, count: u64) -> Request {
     everything(set, 1).with("in_flight", count).expect("declared")
 }
 
 /// Of each rate, something is used up for good, so that what is refunded and taken again depends on no clock.
-fn used_set(victim: &Victim) -> shmlimit::LimitSet {
+fn used_set(victim: &Victim) -> LimitSet {
     let set = victim.set();
     let mut permit = admitted(&set, &everything(&set, 5));
     let _ = permit.settle([("tokens", 5)]).expect("works");
@@ -46,7 +49,7 @@ fn used_set(victim: &Victim) -> shmlimit::LimitSet {
 }
 
 /// Takes all places, in such a way that one of them can be given back.
-fn all_places<'a>(set: &'a shmlimit::LimitSet) -> Permit<'a> {
+fn all_places<'a>(set: &'a LimitSet) -> Permit<'a> {
     std::mem::forget(admitted(set, &places(set, PLACES - 1)));
     admitted(set, &places(set, 1))
 }
@@ -168,6 +171,69 @@ fn recover(victim: &Victim) {
     report.expect("works");
 }
 
+/// A future's first look, which takes a ticket.
+fn begin_to_wait<'a>(set: &'a LimitSet, request: &Request) -> Pin<Box<AcquireFuture<'a>>> {
+    let mut future = Box::pin(set.acquire_async(request, PATIENCE));
+    assert!(look(&mut future).is_none());
+    future
+}
+
+fn look<'a>(future: &mut Pin<Box<AcquireFuture<'a>>>) -> Option<Outcome<'a>> {
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => Some(outcome.expect("works")),
+        Poll::Pending => None,
+    }
+}
+
+fn wait_as_a_future(victim: &Victim) {
+    let set = used_set(victim);
+    let request = everything(&set, 1);
+    std::mem::forget(all_places(&set));
+    victim.lets_others_come();
+    victim.begins();
+    let future = begin_to_wait(&set, &request);
+    victim.ends();
+    std::mem::forget(future);
+}
+
+fn cancel_a_wait(victim: &Victim) {
+    let set = used_set(victim);
+    let request = everything(&set, 1);
+    std::mem::forget(all_places(&set));
+    let future = begin_to_wait(&set, &request);
+    victim.lets_others_come();
+    victim.begins();
+    drop(future);
+    victim.ends();
+}
+
+fn cancel_a_grant(victim: &Victim) {
+    let set = used_set(victim);
+    let request = everything(&set, 1);
+    let mut permit = all_places(&set);
+    let future = begin_to_wait(&set, &request);
+    victim.lets_others_come();
+    permit.release().expect("works");
+    victim.begins();
+    drop(future);
+    victim.ends();
+}
+
+/// Two places are given back: one to the victim, the other by the victim to the next.
+fn claim_a_grant(victim: &Victim) {
+    let set = used_set(victim);
+    let request = everything(&set, 1);
+    std::mem::forget(admitted(&set, &places(&set, PLACES - 2)));
+    let mut permit = admitted(&set, &places(&set, 2));
+    let mut future = begin_to_wait(&set, &request);
+    victim.lets_others_come();
+    permit.release().expect("works");
+    victim.begins();
+    let outcome = look(&mut future);
+    victim.ends();
+    std::mem::forget(outcome.expect("granted").permit().expect("granted"));
+}
+
 fn heartbeat(victim: &Victim) {
     let set = used_set(victim);
     let permit = all_places(&set);
@@ -231,6 +297,13 @@ pub const WAITING_OPERATIONS: &[Operation] = &[
     served(beside(0, "wait and be served, the first", 3, wait_until_served)),
     served(beside(1, "wait and be served behind 1", 3, wait_until_served)),
     served(beside(3, "wait and be served behind 3", 3, wait_until_served)),
+    beside(1, "wait as a future behind 1", 1, wait_as_a_future),
+    beside(1, "cancel a wait, 1 behind", 1, cancel_a_wait),
+    beside(3, "cancel a wait, 3 behind", 1, cancel_a_wait),
+    beside(1, "cancel a grant, 1 behind", 2, cancel_a_grant),
+    beside(3, "cancel a grant, 3 behind", 2, cancel_a_grant),
+    beside(1, "claim a grant, 1 behind", 2, claim_a_grant),
+    beside(3, "claim a grant, 3 behind", 2, claim_a_grant),
     beside(1, "release to 1 waiting", 2, release_to_the_first),
     beside(3, "release to 3 waiting", 2, release_to_the_first),
     beside(1, "settle, refunding to 1 waiting", 2, settle_for_the_first),
