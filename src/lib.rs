@@ -42,6 +42,7 @@
 //! | declare limits in code or TOML | [`Declaration`], [`SetDeclaration`], [`Limit`], [`Algorithm`], [`Window`] |
 //! | open or create a segment | [`Segment`], [`OpenOptions`] |
 //! | take limits | [`LimitSet::try_acquire`], [`Request`]; [`LimitSet::peek`] asks only |
+//! | choose among several sets | [`LimitPool`], [`PoolStrategy`], [`PoolRequest`] |
 //! | settle, release, hold | [`Permit`], [`Settlement`] |
 //! | learn why not, and how long | [`Refusal`], [`Verdict`], [`RefusalReason`] |
 //! | look without a lock | [`Segment::snapshot`], or [`SegmentReader`] with no more than read permission |
@@ -70,6 +71,7 @@ mod error;
 mod limit;
 mod limit_set;
 mod permit;
+mod pool;
 mod queue;
 mod refusal;
 mod request;
@@ -91,6 +93,7 @@ pub use engine::{RefusalReason, Repairs};
 pub use error::{DeclarationError, Error};
 pub use limit_set::{LimitIndex, LimitName, LimitSet};
 pub use permit::{Outcome, Permit, Settlement};
+pub use pool::{Chosen, LimitPool, PoolRequest, PoolStrategy};
 pub use refusal::{Refusal, Verdict};
 pub use request::Request;
 pub use reservation::{Reservation, ReserveOutcome};

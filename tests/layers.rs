@@ -29,6 +29,7 @@ const LAYERS: &[Layer] = &[
             "config",
             "limit_set",
             "permit",
+            "pool",
             "refusal",
             "request",
             "reservation",

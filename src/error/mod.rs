@@ -249,6 +249,9 @@ pub enum Error {
         /// The set it was used on.
         set: String,
     },
+    /// A pool of no sets.
+    #[error("a pool needs at least one set: none was given")]
+    EmptyPool,
     /// The permit was settled before.
     #[error("the permit of set `{set}` was settled already")]
     AlreadySettled {
