@@ -43,6 +43,7 @@
 //! | open or create a segment | [`Segment`], [`OpenOptions`] |
 //! | take limits | [`LimitSet::try_acquire`], [`Request`]; [`LimitSet::peek`] asks only |
 //! | choose among several sets | [`LimitPool`], [`PoolStrategy`], [`PoolRequest`] |
+//! | spend millions of units a second | [`LocalCredit`], [`Batch`] |
 //! | settle, release, hold | [`Permit`], [`Settlement`] |
 //! | learn why not, and how long | [`Refusal`], [`Verdict`], [`RefusalReason`] |
 //! | look without a lock | [`Segment::snapshot`], or [`SegmentReader`] with no more than read permission |
@@ -64,6 +65,7 @@
 mod acquire_future;
 mod attendant;
 mod config;
+mod credit;
 #[cfg(doc)]
 pub mod documentation;
 mod engine;
@@ -88,6 +90,7 @@ pub use config::{
     Algorithm, Align, Amount, Declaration, Difference, Limit, OnDeath, SegmentOptions, SetDeclaration,
     Weekday, Window,
 };
+pub use credit::{Batch, CreditOutcome, LocalCredit};
 pub use engine::plan::Kind;
 pub use engine::{RefusalReason, Repairs};
 pub use error::{DeclarationError, Error};

@@ -27,6 +27,7 @@ const LAYERS: &[Layer] = &[
             "acquire_future",
             "attendant",
             "config",
+            "credit",
             "limit_set",
             "permit",
             "pool",

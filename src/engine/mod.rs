@@ -2,6 +2,7 @@
 
 mod acquire;
 mod bell;
+mod credit;
 mod grant;
 mod hold;
 mod limit_engine;
@@ -20,6 +21,7 @@ mod waiting;
 
 pub use acquire::RefusalReason;
 pub(crate) use acquire::{Costs, Decided, Decision, LimitMask, NEVER, Stage};
+pub(crate) use credit::{BatchAnswer, BatchWish, TakenBatch};
 pub(crate) use hold::HoldReference;
 pub(crate) use load::Load;
 pub(crate) use observe::{ObservedHold, ObservedTicket, observe};
