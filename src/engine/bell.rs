@@ -47,9 +47,13 @@ impl<'a> LockedSet<'a> {
         }
     }
 
-    /// Takes a ring back of whoever looks already.
-    pub(super) fn need_not_wake(&self) {
-        self.rung.bell.set(None);
+    /// Takes the ring of a ticket back whose owner looks already. Whom else it was to wake, it still wakes: a doorbell
+    /// may have been rung for other tickets too.
+    pub(super) fn need_not_wake(&self, ticket: TicketPlace<'a>) {
+        let rung = self.rung.bell.take();
+        self.rung
+            .bell
+            .set(rung.filter(|rung| !std::ptr::eq(rung.bell, ticket.bell())));
     }
 }
 
@@ -86,7 +90,17 @@ impl SegmentEngine {
                 return;
             }
             // What cannot be taken back now is taken back by whoever looks next.
-            let _ = self.reclaim_from(set, rung.owner, |locked| next = locked.rung.bell.take());
+            let _ = self.reclaim_from(set, rung.owner, |locked| {
+                let Some(rung) = locked.rung.bell.take() else {
+                    return;
+                };
+                // As where two are rung for under one lock: the earlier does not wait for the later.
+                if let Some(earlier) = next.replace(rung)
+                    && !std::ptr::eq(earlier.bell, rung.bell)
+                {
+                    futex::wake(earlier.bell);
+                }
+            });
         }
     }
 

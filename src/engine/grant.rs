@@ -90,10 +90,17 @@ impl<'a> LockedSet<'a> {
             return Ok(Served::NobodyWaits);
         }
         self.read_clock();
-        match self.head()? {
-            None => Ok(Served::NobodyWaits),
-            Some(index) => self.try_grant(index),
+        while let Some(index) = self.head()? {
+            let Some(ticket) = self.set.memory.ticket(index) else {
+                return Err(self.set.poisoned());
+            };
+            // Read once: a ticket can be given up without the lock at any moment, and a hold must have an owner.
+            match ticket.owner().load(Ordering::Relaxed) {
+                0 => {}
+                owner => return self.try_grant(index, ticket, owner),
+            }
         }
+        Ok(Served::NobodyWaits)
     }
 
     /// Serves the first in line, after something that may have changed who that is or how long it has to wait: if it
@@ -126,11 +133,8 @@ impl<'a> LockedSet<'a> {
         Ok(())
     }
 
-    fn try_grant(&self, index: u64) -> Result<Served, Box<Error>> {
+    fn try_grant(&self, index: u64, ticket: TicketPlace<'a>, owner: u64) -> Result<Served, Box<Error>> {
         let set = self.set;
-        let Some(ticket) = set.memory.ticket(index) else {
-            return Err(set.poisoned());
-        };
         let costs = set.costs_of(ticket);
         let free = if set.takes_a_hold(&costs) {
             match self.engine.find_free_hold(set)? {
@@ -156,7 +160,6 @@ impl<'a> LockedSet<'a> {
             drop(transaction);
             return Ok(Served::Blocked(self.blocked(&costs)));
         }
-        let owner = ticket.owner().load(Ordering::Relaxed);
         let hold = free.and_then(|free| self.take_hold(&mut transaction, free, owner, &costs));
         let (hold, serial) = hold.map_or((0, 0), |hold| (hold.index + 1, hold.serial.get()));
         ticket.hold().store(hold, Ordering::Relaxed);

@@ -6,6 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod model;
+
 const LINE_WORDS: usize = 7;
 const TICKET_WORDS: usize = 4;
 

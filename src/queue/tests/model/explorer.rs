@@ -1,0 +1,179 @@
+//! Visits every state that can be reached, and says by which steps the first that must not be is reached.
+
+use std::collections::hash_map::{DefaultHasher, Entry};
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+use super::Bounds;
+use super::system::System;
+
+/// More states than any of the explored models has: an explorer that runs on for ever says so.
+const MOST_STATES: u32 = 40_000_000;
+
+/// What was visited.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Visited {
+    pub(super) states: u32,
+    pub(super) steps: usize,
+    /// States in which nothing is left to do.
+    pub(super) ends: usize,
+}
+
+impl fmt::Display for Visited {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { states, steps, ends } = self;
+        write!(formatter, "{states} states, {steps} steps, {ends} ends")
+    }
+}
+
+/// What must not be, and the steps that lead there.
+pub(super) struct Violation {
+    pub(super) what: &'static str,
+    steps: Vec<String>,
+}
+
+impl fmt::Debug for Violation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(formatter, "{}:", self.what)?;
+        for step in &self.steps {
+            writeln!(formatter, "  {step}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The states seen so far, by what they hash to: with 128 bits, two of them are never taken for one.
+struct Seen {
+    numbers: HashMap<u128, u32>,
+    /// From where, and by which of the steps from there, a state was first reached.
+    origins: Vec<(u32, u32)>,
+}
+
+/// Everything that a state consists of, in a row.
+struct Bytes(Vec<u8>);
+
+impl Hasher for Bytes {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn finish(&self) -> u64 {
+        0
+    }
+}
+
+impl Seen {
+    /// The number of a state, and whether it is new.
+    fn number(&mut self, system: &System, origin: (u32, u32)) -> (u32, bool) {
+        let mut bytes = Bytes(Vec::with_capacity(512));
+        system.hash(&mut bytes);
+        let half = |salt: u64| {
+            let mut hasher = DefaultHasher::new();
+            salt.hash(&mut hasher);
+            hasher.write(&bytes.0);
+            u128::from(hasher.finish())
+        };
+        let next = self.origins.len() as u32;
+        match self.numbers.entry(half(0) << 64 | half(1)) {
+            Entry::Occupied(entry) => (*entry.get(), false),
+            Entry::Vacant(entry) => {
+                entry.insert(next);
+                self.origins.push(origin);
+                (next, true)
+            }
+        }
+    }
+
+    fn violation(&self, what: &'static str, state: u32, bounds: &Bounds) -> Violation {
+        let mut choices = Vec::new();
+        let mut at = state;
+        while at != 0 {
+            let (before, choice) = self.origins[at as usize];
+            choices.push(choice);
+            at = before;
+        }
+        let mut system = System::new(bounds);
+        let mut steps = Vec::new();
+        for choice in choices.into_iter().rev() {
+            let step = system.steps(bounds).swap_remove(choice as usize);
+            steps.push(step.to_string());
+            system = step.system;
+        }
+        Violation { what, steps }
+    }
+}
+
+/// Visits all states within the bounds.
+pub(super) fn explore(bounds: &Bounds) -> Result<Visited, Violation> {
+    let mut seen = Seen {
+        numbers: HashMap::new(),
+        origins: Vec::new(),
+    };
+    let first = System::new(bounds);
+    seen.number(&first, (0, 0));
+    let mut left = VecDeque::from([(0, first)]);
+    // Steps other than deaths, to be walked backwards.
+    let mut steps_taken: Vec<(u32, u32)> = Vec::new();
+    let mut good_ends = Vec::new();
+    let mut steps_in_all = 0;
+    while let Some((number, system)) = left.pop_front() {
+        if let Some(what) = system.violation(bounds) {
+            return Err(seen.violation(what, number, bounds));
+        }
+        let steps = system.steps(bounds);
+        steps_in_all += steps.len();
+        if steps.iter().all(|step| step.is_death()) {
+            if !system.is_good_end(bounds) {
+                let what = "nobody can go on, and not everybody is done or something is left";
+                return Err(seen.violation(what, number, bounds));
+            }
+            good_ends.push(number);
+        }
+        for (choice, step) in steps.into_iter().enumerate() {
+            let (next, is_new) = seen.number(&step.system, (number, choice as u32));
+            if !step.is_death() {
+                steps_taken.push((next, number));
+            }
+            if is_new {
+                left.push_back((next, step.system));
+            }
+        }
+        assert!(
+            seen.origins.len() < MOST_STATES as usize,
+            "there is no end of states"
+        );
+    }
+    let ends = good_ends.len();
+    let states = seen.origins.len() as u32;
+    if let Some(stuck) = first_that_leads_nowhere(states, steps_taken, good_ends) {
+        let what = "whatever happens from here on, not everybody comes to an end";
+        return Err(seen.violation(what, stuck, bounds));
+    }
+    Ok(Visited {
+        states,
+        steps: steps_in_all,
+        ends,
+    })
+}
+
+/// The first state from which no end is reached without further deaths.
+fn first_that_leads_nowhere(states: u32, mut steps: Vec<(u32, u32)>, ends: Vec<u32>) -> Option<u32> {
+    steps.sort_unstable();
+    let mut leads_somewhere = vec![false; states as usize];
+    let mut left = ends;
+    for end in &left {
+        leads_somewhere[*end as usize] = true;
+    }
+    while let Some(state) = left.pop() {
+        let first = steps.partition_point(|(to, _)| *to < state);
+        for (_, from) in steps[first..].iter().take_while(|(to, _)| *to == state) {
+            if !leads_somewhere[*from as usize] {
+                leads_somewhere[*from as usize] = true;
+                left.push(*from);
+            }
+        }
+    }
+    let stuck = leads_somewhere.iter().position(|leads| !leads);
+    stuck.map(|stuck| stuck as u32)
+}

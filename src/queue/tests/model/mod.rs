@@ -1,0 +1,390 @@
+//! The protocol of line, journal, lock, bells and recovery, explored: every order in which two or three processes can
+//! take their steps, and every step at which one of them can die.
+//!
+//! What the line does is done by the functions that the engine uses; what surrounds them follows the engine step by
+//! step: `waiting.rs`, `grant.rs`, `settle.rs`, `reclaim.rs`, `recover.rs`, `bell.rs` and the journal. A sleeper wakes by
+//! itself only where somebody has died: as long as nobody dies, every wake is somebody's doing.
+
+mod explorer;
+mod memory;
+mod section;
+mod system;
+
+use explorer::explore;
+
+/// What a process does, one thing after the other.
+#[derive(Clone, Copy, Debug)]
+enum Action {
+    /// Waits for so many units, as long as it takes or until its time is up.
+    Acquire(u8),
+    /// Gives back what it took last. Does nothing where that was refused.
+    Release,
+}
+
+use Action::{Acquire, Release};
+
+#[derive(Clone, Copy, Debug)]
+struct Script {
+    actions: &'static [Action],
+    /// Whether its time may be up at any moment.
+    has_deadline: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LimitKind {
+    /// Units are given back.
+    Concurrency,
+    /// A unit comes back with every tick.
+    Rate,
+}
+
+/// What others can see while somebody has the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Granularity {
+    /// Every store.
+    EveryStore,
+    /// Every store of whoever dies with the lock, and otherwise nothing until it is let go of. Enough for everything
+    /// but looks without the lock.
+    EverySection,
+}
+
+/// Something done wrong, to show that it would be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mistake {
+    ChangeBeforeCount,
+    ClaimForgetsTheRingOfAnother,
+    ClaimServesNobody,
+    CountBeforeEntry,
+    GrantWithoutUnlink,
+    LeaverServesNobody,
+    LookServesNobody,
+    NewHeadIsNotTold,
+    NoJournal,
+    Overtaking,
+    ReclaimForgetsTheEarlierRing,
+    ReleaseServesNobody,
+    SleepWithoutComparing,
+    WakeWithoutRing,
+}
+
+/// What is explored.
+#[derive(Clone, Debug)]
+struct Bounds {
+    scripts: Vec<Script>,
+    limit: LimitKind,
+    capacity: u8,
+    tickets: u8,
+    /// How many may die.
+    deaths: u8,
+    /// How often time passes.
+    ticks: u8,
+    /// Whether sleepers look by themselves now and then, once somebody has died.
+    insurance: bool,
+    /// Whether every recovery counts again what it could leave as it is.
+    recounts: bool,
+    granularity: Granularity,
+    mistake: Option<Mistake>,
+}
+
+/// Takes a unit and gives it back.
+const ONCE: Script = Script {
+    actions: &[Acquire(1), Release],
+    has_deadline: false,
+};
+
+const TWICE: Script = Script {
+    actions: &[Acquire(1), Release, Acquire(1), Release],
+    has_deadline: false,
+};
+
+const BOTH_AT_ONCE: Script = Script {
+    actions: &[Acquire(2), Release],
+    has_deadline: false,
+};
+
+/// Holds a unit while it waits for another.
+const ONE_AFTER_THE_OTHER: Script = Script {
+    actions: &[Acquire(1), Acquire(1), Release, Release],
+    has_deadline: false,
+};
+
+/// Takes a unit that does not come back by its doing.
+const SPEND: Script = Script {
+    actions: &[Acquire(1)],
+    has_deadline: false,
+};
+
+const fn in_time(script: Script) -> Script {
+    Script {
+        has_deadline: true,
+        ..script
+    }
+}
+
+impl Bounds {
+    fn new(capacity: u8, scripts: &[Script]) -> Self {
+        Self {
+            scripts: scripts.to_vec(),
+            limit: LimitKind::Concurrency,
+            capacity,
+            tickets: scripts.len() as u8,
+            deaths: 0,
+            ticks: 0,
+            insurance: false,
+            recounts: false,
+            granularity: Granularity::EveryStore,
+            mistake: None,
+        }
+    }
+
+    fn rate(capacity: u8, scripts: &[Script]) -> Self {
+        let costs = scripts.iter().flat_map(|script| script.actions);
+        let ticks = costs.map(|action| match action {
+            Acquire(cost) => *cost,
+            Release => 0,
+        });
+        Self {
+            limit: LimitKind::Rate,
+            ticks: ticks.sum(),
+            ..Self::new(capacity, scripts)
+        }
+    }
+
+    fn deaths(self, deaths: u8) -> Self {
+        Self {
+            deaths,
+            insurance: true,
+            ..self
+        }
+    }
+
+    fn by_section(self) -> Self {
+        Self {
+            granularity: Granularity::EverySection,
+            ..self
+        }
+    }
+}
+
+/// Explores and finds nothing wrong. There must not be fewer states than `at_least`: a model that shrinks unnoticed
+/// shows nothing any more.
+fn nothing_is_wrong(bounds: &Bounds, at_least: u32) {
+    match explore(bounds) {
+        Ok(visited) => {
+            println!("{visited} in {bounds:?}");
+            assert!(visited.states >= at_least, "only {visited} in {bounds:?}");
+        }
+        Err(violation) => panic!("{violation:?} in {bounds:?}"),
+    }
+}
+
+/// Explores with a mistake in the protocol, and finds what it leads to.
+fn is_found(mistake: Mistake, bounds: Bounds, what: &str) {
+    let bounds = Bounds {
+        mistake: Some(mistake),
+        ..bounds
+    };
+    match explore(&bounds) {
+        Ok(visited) => panic!("nothing was found: {visited} in {bounds:?}"),
+        Err(violation) => {
+            println!("{mistake:?}: {violation:?}");
+            assert_eq!(violation.what, what);
+        }
+    }
+}
+
+const STUCK: &str = "nobody can go on, and not everybody is done or something is left";
+const IDLE: &str = "somebody waits for what is free";
+const NOT_WOKEN: &str = "a bell was rung, and nobody is going to wake its sleeper";
+const UNACCOUNTED: &str = "something is held that no permit and no ticket stands for";
+
+#[test]
+fn two_processes_never_get_in_each_others_way() {
+    nothing_is_wrong(&Bounds::new(1, &[ONCE, ONCE]), 800);
+    nothing_is_wrong(&Bounds::new(1, &[in_time(TWICE), TWICE]), 16_000);
+    nothing_is_wrong(
+        &Bounds::new(2, &[BOTH_AT_ONCE, in_time(ONE_AFTER_THE_OTHER)]),
+        2_400,
+    );
+    nothing_is_wrong(&Bounds::rate(1, &[SPEND, SPEND]), 400);
+}
+
+#[test]
+fn three_processes_never_get_in_each_others_way() {
+    nothing_is_wrong(&Bounds::new(1, &[ONCE, ONCE, ONCE]), 29_000);
+    nothing_is_wrong(
+        &Bounds::new(2, &[in_time(TWICE), TWICE, BOTH_AT_ONCE]).by_section(),
+        29_000,
+    );
+    nothing_is_wrong(
+        &Bounds::rate(1, &[in_time(SPEND), SPEND, SPEND]).by_section(),
+        2_900,
+    );
+}
+
+#[test]
+fn a_line_that_is_full_refuses_and_goes_on() {
+    let bounds = Bounds {
+        tickets: 1,
+        ..Bounds::new(1, &[in_time(TWICE), TWICE, ONCE]).by_section()
+    };
+    nothing_is_wrong(&bounds, 16_000);
+}
+
+#[test]
+fn either_or_both_of_two_processes_may_die_at_every_store() {
+    nothing_is_wrong(&Bounds::new(1, &[ONCE, ONCE]).deaths(2), 23_000);
+    nothing_is_wrong(
+        &Bounds::new(2, &[BOTH_AT_ONCE, in_time(ONE_AFTER_THE_OTHER)]).deaths(1),
+        54_000,
+    );
+    nothing_is_wrong(&Bounds::rate(1, &[SPEND, SPEND]).deaths(2), 1_000);
+}
+
+#[test]
+fn a_recount_may_be_cut_short_at_every_store() {
+    let bounds = Bounds {
+        recounts: true,
+        ..Bounds::new(1, &[ONCE, ONCE]).deaths(2)
+    };
+    nothing_is_wrong(&bounds, 25_000);
+}
+
+#[test]
+fn one_of_three_processes_may_die_at_every_store() {
+    nothing_is_wrong(
+        &Bounds::new(1, &[ONCE, ONCE, ONCE]).by_section().deaths(1),
+        250_000,
+    );
+}
+
+#[test]
+fn one_of_three_processes_may_die_at_every_store_where_two_are_served_at_once() {
+    nothing_is_wrong(
+        &Bounds::new(2, &[BOTH_AT_ONCE, ONCE, ONCE]).by_section().deaths(1),
+        150_000,
+    );
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes unless it is optimised")]
+fn as_far_as_an_optimised_explorer_gets() {
+    nothing_is_wrong(&Bounds::new(1, &[TWICE, TWICE]).deaths(2), 290_000);
+    nothing_is_wrong(
+        &Bounds::new(1, &[in_time(TWICE), TWICE, TWICE]).by_section(),
+        320_000,
+    );
+    let three = Bounds::new(1, &[ONCE, in_time(ONCE), ONCE]);
+    nothing_is_wrong(&three.clone().deaths(1), 300_000);
+    nothing_is_wrong(&three.by_section().deaths(2), 300_000);
+    nothing_is_wrong(
+        &Bounds::new(2, &[ONE_AFTER_THE_OTHER, ONCE, ONCE])
+            .by_section()
+            .deaths(1),
+        670_000,
+    );
+    nothing_is_wrong(
+        &Bounds::rate(1, &[SPEND, SPEND, in_time(SPEND)])
+            .by_section()
+            .deaths(2),
+        200_000,
+    );
+    let one_ticket = Bounds {
+        tickets: 1,
+        ..Bounds::new(1, &[ONCE, ONCE, ONCE])
+    };
+    nothing_is_wrong(&one_ticket.deaths(1), 140_000);
+}
+
+#[test]
+fn a_change_without_a_journal_is_found() {
+    is_found(
+        Mistake::NoJournal,
+        Bounds::new(1, &[ONCE, ONCE]).deaths(1),
+        UNACCOUNTED,
+    );
+}
+
+#[test]
+fn a_change_before_the_journal_knows_of_it_is_found() {
+    is_found(
+        Mistake::ChangeBeforeCount,
+        Bounds::new(1, &[ONCE, ONCE]).deaths(1),
+        UNACCOUNTED,
+    );
+}
+
+#[test]
+fn a_journal_that_counts_an_entry_before_it_is_there_is_found() {
+    let bounds = Bounds::new(1, &[ONCE, ONCE]).deaths(1);
+    is_found(
+        Mistake::CountBeforeEntry,
+        bounds,
+        "the list of free holds is damaged",
+    );
+}
+
+#[test]
+fn a_wake_that_is_not_counted_is_found() {
+    is_found(Mistake::WakeWithoutRing, Bounds::new(1, &[ONCE, ONCE]), STUCK);
+}
+
+#[test]
+fn a_sleeper_that_does_not_look_at_its_bell_again_is_found() {
+    is_found(
+        Mistake::SleepWithoutComparing,
+        Bounds::new(1, &[ONCE, ONCE]),
+        NOT_WOKEN,
+    );
+}
+
+#[test]
+fn a_grant_that_leaves_its_ticket_in_line_is_found() {
+    is_found(
+        Mistake::GrantWithoutUnlink,
+        Bounds::new(1, &[ONCE, ONCE]),
+        UNACCOUNTED,
+    );
+}
+
+#[test]
+fn a_request_that_overtakes_the_line_is_found() {
+    let bounds = Bounds::new(2, &[ONCE, BOTH_AT_ONCE, ONCE]).by_section();
+    is_found(
+        Mistake::Overtaking,
+        bounds,
+        "somebody is served before one who came earlier",
+    );
+}
+
+#[test]
+fn whoever_goes_without_serving_the_next_is_found() {
+    let release = Bounds::new(1, &[ONCE, ONCE]);
+    is_found(Mistake::ReleaseServesNobody, release, IDLE);
+    let claim = Bounds::new(2, &[BOTH_AT_ONCE, ONCE, ONCE]).by_section();
+    is_found(Mistake::ClaimServesNobody, claim, IDLE);
+    let leave = Bounds::new(2, &[ONCE, in_time(BOTH_AT_ONCE), ONCE]).by_section();
+    is_found(Mistake::LeaverServesNobody, leave, IDLE);
+    let look = Bounds::rate(1, &[SPEND, SPEND]);
+    is_found(Mistake::LookServesNobody, look, IDLE);
+}
+
+#[test]
+fn a_new_head_that_is_not_told_how_long_it_has_to_wait_is_found() {
+    let bounds = Bounds::rate(1, &[SPEND, in_time(SPEND), SPEND]).by_section();
+    is_found(Mistake::NewHeadIsNotTold, bounds, IDLE);
+}
+
+#[test]
+fn a_claim_that_forgets_whom_else_it_has_to_wake_is_found() {
+    let bounds = Bounds::new(2, &[BOTH_AT_ONCE, ONCE, ONCE]).by_section().deaths(1);
+    is_found(Mistake::ClaimForgetsTheRingOfAnother, bounds, NOT_WOKEN);
+}
+
+#[test]
+fn whoever_clears_up_and_wakes_only_the_last_of_several_is_found() {
+    let bounds = Bounds::new(2, &[ONE_AFTER_THE_OTHER, ONCE, ONCE])
+        .by_section()
+        .deaths(1);
+    is_found(Mistake::ReclaimForgetsTheEarlierRing, bounds, NOT_WOKEN);
+}

@@ -1,0 +1,568 @@
+//! What is done under the lock, store by store: recovery first, then the operation, with the steps of `engine` in
+//! their order, over the functions of the line that the engine uses.
+
+use super::memory::{
+    ACTIVE, FREE_HOLD, HOLD_SERIAL, HoldWord, IN_USE, JOURNAL, Memory, RECOUNT_MARKER, RequestWord,
+    UNTOUCHED_HOLD, small,
+};
+use super::{Bounds, LimitKind, Mistake};
+use crate::queue::{self, Line, LineMut, LineWord, Phase, TicketReference, TicketWord};
+
+/// One effect that others can see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Effect {
+    Store {
+        place: u8,
+        value: u8,
+    },
+    /// Wakes who sleeps by the bell of a ticket.
+    Wake {
+        ticket: u8,
+    },
+}
+
+/// A bell that was rung, and whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Rung {
+    pub(super) ticket: u8,
+    pub(super) owner: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Hold {
+    pub(super) index: u8,
+    pub(super) serial: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Ticket {
+    pub(super) index: u8,
+    pub(super) serial: u8,
+}
+
+impl From<TicketReference> for Ticket {
+    fn from(ticket: TicketReference) -> Self {
+        Self {
+            index: small(ticket.index),
+            serial: small(ticket.serial),
+        }
+    }
+}
+
+/// What an operation came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Outcome {
+    Admitted(Option<Hold>),
+    /// Refused for what is held, which the dead may hold.
+    WorthALook,
+    MustWait,
+    Waiting {
+        ticket: Ticket,
+        seen: u8,
+        alarm: u8,
+    },
+    QueueFull,
+    TimedOut,
+    Lost,
+    Released,
+    Reclaimed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Served {
+    NobodyWaits,
+    Granted,
+    Blocked { wait: u8 },
+}
+
+/// One hold of the lock.
+pub(super) struct Section<'a> {
+    pub(super) memory: Memory,
+    pub(super) effects: Vec<Effect>,
+    /// Whom to wake once the lock has been let go of.
+    pub(super) rung: Option<Rung>,
+    /// What must never happen, where it happened.
+    pub(super) violation: Option<&'static str>,
+    pub(super) recounted: bool,
+    bounds: &'a Bounds,
+    /// Bit by owner word.
+    alive: u8,
+    now: u8,
+    journalled: u8,
+}
+
+impl<'a> Section<'a> {
+    pub(super) fn new(memory: Memory, bounds: &'a Bounds, alive: u8, now: u8) -> Self {
+        Self {
+            memory,
+            effects: Vec::new(),
+            rung: None,
+            violation: None,
+            recounted: false,
+            bounds,
+            alive,
+            now,
+            journalled: 0,
+        }
+    }
+
+    fn has(&self, mistake: Mistake) -> bool {
+        self.bounds.mistake == Some(mistake)
+    }
+
+    fn forbid(&mut self, what: &'static str) {
+        self.violation.get_or_insert(what);
+    }
+
+    fn store(&mut self, place: u8, value: u8) {
+        if self.memory.load(place) != value {
+            self.memory.store(place, value);
+            self.effects.push(Effect::Store { place, value });
+        }
+    }
+
+    fn store_journalled(&mut self, place: u8, value: u8) {
+        let old = self.memory.load(place);
+        if old == value {
+            return;
+        }
+        if !self.has(Mistake::NoJournal) {
+            let (noted_place, noted_value) = Memory::entry_places(self.journalled);
+            let count = self.journalled + 1;
+            if self.has(Mistake::CountBeforeEntry) {
+                self.store(JOURNAL, count);
+            }
+            self.store(noted_place, place);
+            self.store(noted_value, old);
+            if self.has(Mistake::ChangeBeforeCount) {
+                self.store(place, value);
+            }
+            self.store(JOURNAL, count);
+            self.journalled = count;
+        }
+        self.store(place, value);
+    }
+
+    fn commit(&mut self) {
+        self.journalled = 0;
+        self.store(JOURNAL, 0);
+    }
+
+    /// What is done when the last owner of the lock died with it, or an operation was left unfinished.
+    pub(super) fn recover(&mut self) {
+        match self.memory.load(JOURNAL) {
+            0 => {}
+            RECOUNT_MARKER => self.recount(),
+            count => {
+                for number in (0..count).rev() {
+                    let (place, old) = Memory::entry_places(number);
+                    self.store(self.memory.load(place), self.memory.load(old));
+                }
+            }
+        }
+        self.store(JOURNAL, 0);
+        if !self.is_consistent() {
+            self.recounted = true;
+            self.recount();
+        } else if self.bounds.recounts {
+            self.recount();
+        }
+    }
+
+    pub(super) fn is_consistent(&self) -> bool {
+        let counts_use = self.bounds.limit == LimitKind::Concurrency;
+        queue::is_consistent(&self.memory) && self.memory.holds_are_consistent(counts_use)
+    }
+
+    fn recount(&mut self) {
+        self.store(JOURNAL, RECOUNT_MARKER);
+        let taken: Vec<u8> = self.memory.taken_holds().collect();
+        let touched = taken.last().map_or(0, |last| last + 1);
+        self.store(UNTOUCHED_HOLD, touched);
+        let mut first_free = 0;
+        for index in (0..touched).rev().filter(|index| !taken.contains(index)) {
+            self.store(self.memory.hold_place(index, HoldWord::Amount), 0);
+            self.store(self.memory.hold_place(index, HoldWord::NextFree), first_free);
+            first_free = index + 1;
+        }
+        self.store(FREE_HOLD, first_free);
+        queue::rebuild(&mut Repeatable(self));
+        self.store(ACTIVE, taken.len() as u8);
+        if self.bounds.limit == LimitKind::Concurrency {
+            let held = taken
+                .iter()
+                .map(|index| self.memory.hold(*index, HoldWord::Amount));
+            self.store(IN_USE, held.sum());
+        }
+        self.store(JOURNAL, 0);
+    }
+
+    fn nobody_waits(&self) -> bool {
+        Line::load(&self.memory, LineWord::Head) == 0
+    }
+
+    fn head(&mut self) -> Option<u64> {
+        queue::head(&self.memory).unwrap_or_else(|queue::Damaged| {
+            self.forbid("the line is damaged");
+            None
+        })
+    }
+
+    /// Nanoseconds, so to say, until the cost would fit; `None` where it fits.
+    fn blocked(&self, cost: u8) -> Option<u8> {
+        let after = self.memory.load(IN_USE) + cost;
+        match self.bounds.limit {
+            LimitKind::Concurrency => (after > self.bounds.capacity).then_some(0),
+            LimitKind::Rate => match after.saturating_sub(self.bounds.capacity + self.now) {
+                0 => None,
+                wait => Some(wait),
+            },
+        }
+    }
+
+    /// Takes the cost, which fits.
+    fn take(&mut self, owner: u8, cost: u8) -> Option<Hold> {
+        self.store_journalled(IN_USE, self.memory.load(IN_USE) + cost);
+        if self.bounds.limit == LimitKind::Rate {
+            return None;
+        }
+        let index = match self.memory.load(FREE_HOLD).checked_sub(1) {
+            Some(index) => {
+                let next = self.memory.hold(index, HoldWord::NextFree);
+                self.store_journalled(FREE_HOLD, next);
+                index
+            }
+            None => {
+                let index = self.memory.load(UNTOUCHED_HOLD);
+                self.store_journalled(UNTOUCHED_HOLD, index + 1);
+                index
+            }
+        };
+        if index >= self.bounds.capacity {
+            self.forbid("the list of free holds is damaged");
+            return None;
+        }
+        let serial = self.memory.load(HOLD_SERIAL) + 1;
+        self.store_journalled(HOLD_SERIAL, serial);
+        self.store_journalled(self.memory.hold_place(index, HoldWord::Owner), owner);
+        self.store_journalled(self.memory.hold_place(index, HoldWord::Serial), serial);
+        self.store_journalled(self.memory.hold_place(index, HoldWord::Amount), cost);
+        self.store_journalled(ACTIVE, self.memory.load(ACTIVE) + 1);
+        Some(Hold { index, serial })
+    }
+
+    fn free_hold(&mut self, index: u8) {
+        let amount = self.memory.hold(index, HoldWord::Amount);
+        self.store_journalled(IN_USE, self.memory.load(IN_USE) - amount);
+        self.store_journalled(self.memory.hold_place(index, HoldWord::Amount), 0);
+        self.store_journalled(self.memory.hold_place(index, HoldWord::Owner), 0);
+        let first_free = self.memory.load(FREE_HOLD);
+        self.store_journalled(self.memory.hold_place(index, HoldWord::NextFree), first_free);
+        self.store_journalled(FREE_HOLD, index + 1);
+        self.store_journalled(ACTIVE, self.memory.load(ACTIVE) - 1);
+    }
+
+    /// Whether the first in line could have what it asks for.
+    pub(super) fn could_serve(&self) -> bool {
+        queue::head(&self.memory).is_ok_and(|head| {
+            head.is_some_and(|index| {
+                let cost = self.memory.request(index, RequestWord::Cost);
+                self.blocked(cost).is_none()
+            })
+        })
+    }
+
+    fn serve_head(&mut self) -> Served {
+        match self.head() {
+            None => Served::NobodyWaits,
+            Some(index) => self.try_grant(index),
+        }
+    }
+
+    pub(super) fn serve_next(&mut self) {
+        if let Served::Blocked { wait: 1.. } = self.serve_head()
+            && !self.has(Mistake::NewHeadIsNotTold)
+            && let Some(index) = self.head()
+        {
+            self.ring(index);
+        }
+    }
+
+    fn try_grant(&mut self, index: u64) -> Served {
+        let cost = self.memory.request(index, RequestWord::Cost);
+        if let Some(wait) = self.blocked(cost) {
+            return Served::Blocked { wait };
+        }
+        self.forbid_overtaking(queue::state(&self.memory, index).serial);
+        let owner = self.owner(index);
+        let hold = self.take(owner, cost);
+        let (granted, serial) = hold.map_or((0, 0), |hold| (hold.index + 1, hold.serial));
+        self.store(Memory::request_place(index, RequestWord::Hold), granted);
+        self.store(Memory::request_place(index, RequestWord::HoldSerial), serial);
+        if self.has(Mistake::GrantWithoutUnlink) {
+            // The owner is told, and stays first in line.
+        } else if queue::grant(&mut Journalled(self), index).is_err() {
+            self.forbid("the line is damaged");
+        }
+        self.commit();
+        self.ring(index);
+        Served::Granted
+    }
+
+    fn owner(&self, index: u64) -> u8 {
+        small(self.memory.load_ticket(index, TicketWord::Owner))
+    }
+
+    fn ring(&mut self, index: u64) {
+        let ticket = small(index);
+        if !self.has(Mistake::WakeWithoutRing) {
+            let rings = self.memory.request(index, RequestWord::Bell);
+            self.store(Memory::request_place(index, RequestWord::Bell), rings + 1);
+        }
+        let rung = Rung {
+            ticket,
+            owner: self.owner(index),
+        };
+        if let Some(earlier) = self.rung.replace(rung)
+            && earlier.ticket != ticket
+        {
+            self.effects.push(Effect::Wake {
+                ticket: earlier.ticket,
+            });
+        }
+    }
+
+    /// Nobody may be served while somebody who lives came before and waits.
+    fn forbid_overtaking(&mut self, serial: u64) {
+        let is_overtaken = self.memory.tickets().any(|index| {
+            let state = queue::state(&self.memory, index);
+            let lives = self.alive & 1 << self.owner(index) != 0;
+            state.phase == Phase::Waiting && state.serial < serial && lives
+        });
+        if is_overtaken {
+            self.forbid("somebody is served before one who came earlier");
+        }
+    }
+
+    /// Takes everything where nobody waits. `None` where it does not fit.
+    fn take_at_once(&mut self, owner: u8, cost: u8) -> Option<Outcome> {
+        if self.blocked(cost).is_some() {
+            return None;
+        }
+        self.forbid_overtaking(u64::MAX);
+        let hold = self.take(owner, cost);
+        self.commit();
+        Some(Outcome::Admitted(hold))
+    }
+
+    /// The first attempt of a request that may wait.
+    pub(super) fn decide(&mut self, owner: u8, cost: u8) -> Outcome {
+        if !self.nobody_waits() && !self.has(Mistake::Overtaking) {
+            return Outcome::MustWait;
+        }
+        self.take_at_once(owner, cost).unwrap_or(Outcome::WorthALook)
+    }
+
+    pub(super) fn take_ticket(&mut self, owner: u8, cost: u8) -> Outcome {
+        let served = self.serve_head();
+        if self.nobody_waits()
+            && let Some(admitted) = self.take_at_once(owner, cost)
+        {
+            return admitted;
+        }
+        let Ok(Some(free)) = queue::find_free(&self.memory) else {
+            return Outcome::QueueFull;
+        };
+        let place = free.index;
+        self.store(Memory::request_place(place, RequestWord::Cost), cost);
+        let Ok(ticket) = queue::enqueue(&mut Journalled(self), free, u64::from(owner)) else {
+            self.forbid("the line is damaged");
+            return Outcome::Lost;
+        };
+        self.commit();
+        let is_first = !matches!(served, Served::Blocked { .. });
+        let wait = self.blocked(cost).filter(|wait| *wait > 0 && is_first);
+        Outcome::Waiting {
+            ticket: ticket.into(),
+            seen: self.memory.request(place, RequestWord::Bell),
+            alarm: wait.map_or(u8::MAX, |wait| self.now + wait),
+        }
+    }
+
+    /// Looks at a ticket; with `time_is_up`, for the last time.
+    pub(super) fn look(&mut self, owner: u8, ticket: Ticket, time_is_up: bool) -> Outcome {
+        let index = u64::from(ticket.index);
+        let seen = self.memory.request(index, RequestWord::Bell);
+        let is_own = |memory: &Memory| {
+            queue::state(memory, index).serial == u64::from(ticket.serial)
+                && memory.load_ticket(index, TicketWord::Owner) == u64::from(owner)
+        };
+        if !is_own(&self.memory) || queue::state(&self.memory, index).phase == Phase::Free {
+            return Outcome::Lost;
+        }
+        let mut served = Served::Granted;
+        let waits = |memory: &Memory| queue::state(memory, index).phase == Phase::Waiting;
+        if waits(&self.memory) && !self.has(Mistake::LookServesNobody) {
+            served = self.serve_head();
+        }
+        if queue::state(&self.memory, index).phase == Phase::Granted {
+            return self.claim(ticket);
+        }
+        let is_first = self.head() == Some(index);
+        if time_is_up {
+            if queue::leave(&mut Journalled(self), index).is_err() {
+                self.forbid("the line is damaged");
+            }
+            self.commit();
+            if !self.has(Mistake::LeaverServesNobody) {
+                self.serve_next();
+            }
+            return Outcome::TimedOut;
+        }
+        let alarm = match served {
+            Served::Blocked { wait: wait @ 1.. } if is_first => self.now + wait,
+            _ => u8::MAX,
+        };
+        Outcome::Waiting { ticket, seen, alarm }
+    }
+
+    fn claim(&mut self, ticket: Ticket) -> Outcome {
+        let index = u64::from(ticket.index);
+        let hold = self.granted_hold(index);
+        if queue::claim(&mut Journalled(self), index).is_err() {
+            self.forbid("the line is damaged");
+        }
+        self.commit();
+        let is_own = self.rung.is_some_and(|rung| rung.ticket == ticket.index);
+        if is_own || self.has(Mistake::ClaimForgetsTheRingOfAnother) {
+            self.rung = None;
+        }
+        if !self.has(Mistake::ClaimServesNobody) {
+            self.serve_next();
+        }
+        Outcome::Admitted(hold)
+    }
+
+    fn granted_hold(&self, index: u64) -> Option<Hold> {
+        Some(Hold {
+            index: self.memory.request(index, RequestWord::Hold).checked_sub(1)?,
+            serial: self.memory.request(index, RequestWord::HoldSerial),
+        })
+    }
+
+    pub(super) fn release(&mut self, owner: u8, hold: Hold) -> Outcome {
+        if !self.owns(owner, hold) {
+            self.forbid("what a living process held was given back by others");
+            return Outcome::Released;
+        }
+        self.free_hold(hold.index);
+        self.commit();
+        if !self.has(Mistake::ReleaseServesNobody) {
+            self.serve_head();
+        }
+        Outcome::Released
+    }
+
+    fn owns(&self, owner: u8, hold: Hold) -> bool {
+        self.memory.hold(hold.index, HoldWord::Owner) == owner
+            && self.memory.hold(hold.index, HoldWord::Serial) == hold.serial
+    }
+
+    /// Takes back the tickets of the dead that were found without the lock, where they still are theirs.
+    pub(super) fn take_back_tickets(&mut self, owner: u8, found: u8) -> Outcome {
+        for index in self.memory.tickets().filter(|index| found & 1 << index != 0) {
+            if self.is_ticket_of(index, owner) {
+                self.take_back_ticket(index);
+            }
+        }
+        self.serve_next();
+        Outcome::Reclaimed
+    }
+
+    fn is_ticket_of(&self, index: u64, owner: u8) -> bool {
+        queue::state(&self.memory, index).phase != Phase::Free && self.owner(index) == owner
+    }
+
+    fn take_back_ticket(&mut self, index: u64) {
+        let outcome = match queue::state(&self.memory, index).phase {
+            Phase::Free => Ok(()),
+            Phase::Waiting => queue::leave(&mut Journalled(self), index),
+            Phase::Granted => {
+                self.undo_grant(index);
+                queue::claim(&mut Journalled(self), index)
+            }
+        };
+        if outcome.is_err() {
+            self.forbid("the line is damaged");
+        }
+        self.commit();
+    }
+
+    fn undo_grant(&mut self, index: u64) {
+        match self.bounds.limit {
+            LimitKind::Concurrency => {
+                let hold = self.granted_hold(index).filter(|hold| {
+                    self.memory.hold(hold.index, HoldWord::Owner) != 0
+                        && self.memory.hold(hold.index, HoldWord::Serial) == hold.serial
+                });
+                if let Some(hold) = hold {
+                    self.free_hold(hold.index);
+                }
+            }
+            LimitKind::Rate => {
+                let cost = self.memory.request(index, RequestWord::Cost);
+                self.store_journalled(IN_USE, self.memory.load(IN_USE) - cost);
+            }
+        }
+    }
+
+    /// Frees the holds of the dead that were found without the lock, where they still are theirs.
+    pub(super) fn take_back_holds(&mut self, owner: u8, found: u8) -> Outcome {
+        for index in self.memory.holds().filter(|index| found & 1 << index != 0) {
+            if self.memory.hold(index, HoldWord::Owner) == owner {
+                self.free_hold(index);
+                self.commit();
+            }
+        }
+        self.serve_next();
+        Outcome::Reclaimed
+    }
+}
+
+/// The line, changed through the journal.
+struct Journalled<'s, 'a>(&'s mut Section<'a>);
+
+/// The line, changed at once.
+struct Repeatable<'s, 'a>(&'s mut Section<'a>);
+
+macro_rules! line_of_a_section {
+    ($line:ident, $store:ident) => {
+        impl Line for $line<'_, '_> {
+            fn capacity(&self) -> u64 {
+                self.0.memory.capacity()
+            }
+
+            fn load(&self, word: LineWord) -> u64 {
+                Line::load(&self.0.memory, word)
+            }
+
+            fn load_ticket(&self, index: u64, word: TicketWord) -> u64 {
+                self.0.memory.load_ticket(index, word)
+            }
+        }
+
+        impl LineMut for $line<'_, '_> {
+            fn store(&mut self, word: LineWord, value: u64) {
+                self.0.$store(Memory::line_place(word), small(value));
+            }
+
+            fn store_ticket(&mut self, index: u64, word: TicketWord, value: u64) {
+                self.0
+                    .$store(Memory::ticket_place(index, word), small(value));
+            }
+        }
+    };
+}
+
+line_of_a_section!(Journalled, store_journalled);
+line_of_a_section!(Repeatable, store);

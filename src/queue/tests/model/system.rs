@@ -1,0 +1,793 @@
+//! The processes, the lock and the bells: every step that can be taken from a state, and what must hold in it.
+
+use std::fmt;
+use std::rc::Rc;
+
+use super::memory::{HoldWord, Memory, RequestWord, small};
+use super::section::{Effect, Hold, Outcome, Rung, Section, Ticket};
+use super::{Action, Bounds, Granularity, LimitKind, Mistake};
+use crate::queue::{self, Phase, TicketWord};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Lock {
+    Free,
+    Held(u8),
+    OwnerDied,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Life {
+    Lives,
+    /// It does nothing any more, and the kernel has not let go of its byte of the file yet.
+    Dies,
+    Dead,
+}
+
+/// A ticket of a process that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Waiting {
+    ticket: Ticket,
+    seen: u8,
+    alarm: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Part {
+    Tickets,
+    Holds,
+}
+
+/// What a process is about to do. The last of its frames is what it does next; the others go on after that.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Frame {
+    Decide,
+    /// Looks for the dead, unless it did so a moment ago.
+    MayReclaim,
+    TakeTicket {
+        is_last: bool,
+    },
+    Sleep(Waiting),
+    Asleep(Waiting),
+    Awake(Waiting),
+    Insure(Waiting, TimeIsUp),
+    Look(Waiting, TimeIsUp),
+    Release,
+    /// The owners, by bit, that were found without the lock.
+    Reclaim {
+        owners: u8,
+    },
+    ReclaimFrom {
+        owner: u8,
+        part: Part,
+    },
+    /// What was found without the lock, by bit.
+    ReclaimBatch {
+        owner: u8,
+        part: Part,
+        found: u8,
+    },
+    Wake(Rung),
+    /// Nobody was woken: does its owner live?
+    Probe(Rung),
+    /// What was granted to the dead goes on to whoever is told here.
+    HandOn(Option<Rung>),
+    /// Within the lock: so many of the effects were had.
+    Locked {
+        section: Rc<Program>,
+        done: u8,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum TimeIsUp {
+    No,
+    Yes,
+}
+
+/// One hold of the lock, worked out when it was taken: nobody else changes what it reads.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Program {
+    effects: Vec<Effect>,
+    rung: Option<Rung>,
+    outcome: Outcome,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Process {
+    life: Life,
+    /// Which action of its script it carries out.
+    position: u8,
+    frames: Vec<Frame>,
+    holds: Vec<Hold>,
+    /// Whoever rang its bell died before waking it.
+    is_excused: bool,
+}
+
+/// Everything there is at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct System {
+    memory: Memory,
+    lock: Lock,
+    processes: Vec<Process>,
+    now: u8,
+    deaths: u8,
+    /// What must never happen, where it happened on the way here.
+    violation: Option<&'static str>,
+}
+
+/// A step and where it leads.
+pub(super) struct Step {
+    label: Label,
+    pub(super) system: System,
+}
+
+enum Label {
+    Process {
+        number: usize,
+        frame: Frame,
+    },
+    DiesWithTheLock {
+        number: usize,
+        frame: Frame,
+        done: usize,
+    },
+    Dies {
+        number: usize,
+    },
+    IsSeenToBeDead {
+        number: usize,
+    },
+    TimePasses,
+}
+
+impl Step {
+    pub(super) fn is_death(&self) -> bool {
+        matches!(self.label, Label::Dies { .. } | Label::DiesWithTheLock { .. })
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let memory = &self.system.memory;
+        match &self.label {
+            Label::Process { number, frame } => match frame {
+                Frame::Locked { section, done } => match section.effects.get(usize::from(*done)) {
+                    Some(Effect::Store { place, value }) => {
+                        write!(
+                            formatter,
+                            "process {number}: {} := {value}",
+                            memory.describe(*place)
+                        )
+                    }
+                    Some(effect) => write!(formatter, "process {number}: {effect:?}"),
+                    None => write!(formatter, "process {number}: unlocks, {:?}", section.outcome),
+                },
+                frame => write!(formatter, "process {number}: {frame:?}"),
+            },
+            Label::DiesWithTheLock { number, frame, done } => {
+                write!(
+                    formatter,
+                    "process {number}: {frame:?}, and dies after {done} effects"
+                )
+            }
+            Label::Dies { number } => write!(formatter, "process {number} dies"),
+            Label::IsSeenToBeDead { number } => write!(formatter, "process {number} is seen to be dead"),
+            Label::TimePasses => write!(formatter, "time passes"),
+        }
+    }
+}
+
+impl System {
+    pub(super) fn new(bounds: &Bounds) -> Self {
+        let process = Process {
+            life: Life::Lives,
+            position: 0,
+            frames: Vec::new(),
+            holds: Vec::new(),
+            is_excused: false,
+        };
+        let mut system = Self {
+            memory: Memory::new(bounds.tickets, bounds.capacity),
+            lock: Lock::Free,
+            processes: vec![process; bounds.scripts.len()],
+            now: 0,
+            deaths: 0,
+            violation: None,
+        };
+        for number in 0..bounds.scripts.len() {
+            system.begin_actions(number, bounds);
+        }
+        system
+    }
+
+    fn owner_of(number: usize) -> u8 {
+        number as u8 + 1
+    }
+
+    fn lives(&self, owner: u8) -> bool {
+        owner
+            .checked_sub(1)
+            .and_then(|number| self.processes.get(usize::from(number)))
+            .is_some_and(|process| process.life == Life::Lives)
+    }
+
+    /// Whether a probe says that the owner lives.
+    fn seems_alive(&self, owner: u8) -> bool {
+        owner
+            .checked_sub(1)
+            .and_then(|number| self.processes.get(usize::from(number)))
+            .is_some_and(|process| process.life != Life::Dead)
+    }
+
+    fn living(&self) -> u8 {
+        (1..=self.processes.len() as u8)
+            .filter(|owner| self.lives(*owner))
+            .fold(0, |mask, owner| mask | 1 << owner)
+    }
+
+    fn someone_died(&self) -> bool {
+        self.deaths > 0
+    }
+
+    /// Begins the next action of a process that has nothing left to do for the last one.
+    fn begin_actions(&mut self, number: usize, bounds: &Bounds) {
+        let process = &mut self.processes[number];
+        while process.frames.is_empty() {
+            let Some(action) = bounds.scripts[number].actions.get(usize::from(process.position)) else {
+                return;
+            };
+            match action {
+                Action::Acquire(_) => process.frames.push(Frame::Decide),
+                Action::Release if !process.holds.is_empty() => process.frames.push(Frame::Release),
+                // The request was refused: there is nothing to give back.
+                Action::Release => process.position += 1,
+            }
+        }
+    }
+
+    fn cost(&self, number: usize, bounds: &Bounds) -> u8 {
+        match bounds.scripts[number].actions[usize::from(self.processes[number].position)] {
+            Action::Acquire(cost) => cost,
+            Action::Release => 0,
+        }
+    }
+
+    /// Every step that can be taken from here.
+    pub(super) fn steps(&self, bounds: &Bounds) -> Vec<Step> {
+        let mut steps = Vec::with_capacity(8);
+        for (number, process) in self.processes.iter().enumerate() {
+            match process.life {
+                Life::Lives => {
+                    self.steps_of(number, bounds, &mut steps);
+                    if self.deaths < bounds.deaths {
+                        let mut next = self.clone();
+                        next.die(number);
+                        steps.push(Step {
+                            label: Label::Dies { number },
+                            system: next,
+                        });
+                    }
+                }
+                Life::Dies => {
+                    let mut next = self.clone();
+                    next.processes[number].life = Life::Dead;
+                    steps.push(Step {
+                        label: Label::IsSeenToBeDead { number },
+                        system: next,
+                    });
+                }
+                Life::Dead => {}
+            }
+        }
+        if self.now < bounds.ticks {
+            let mut next = self.clone();
+            next.now += 1;
+            steps.push(Step {
+                label: Label::TimePasses,
+                system: next,
+            });
+        }
+        steps
+    }
+
+    fn steps_of(&self, number: usize, bounds: &Bounds, steps: &mut Vec<Step>) {
+        let process = &self.processes[number];
+        let Some(frame) = process.frames.last() else {
+            return;
+        };
+        // Goes on with other frames in the place of the last.
+        let mut go = |frames: Vec<Frame>| {
+            let mut next = self.clone();
+            next.processes[number].frames.pop();
+            next.processes[number].frames.extend(frames);
+            next.begin_actions(number, bounds);
+            next.push_to(steps, number, frame);
+        };
+        let may_insure = bounds.insurance && self.someone_died();
+        let has_deadline = bounds.scripts[number].has_deadline;
+        match frame.clone() {
+            Frame::Decide
+            | Frame::TakeTicket { .. }
+            | Frame::Look(..)
+            | Frame::Release
+            | Frame::ReclaimBatch { .. } => self.lock_steps(number, bounds, steps),
+            Frame::Locked { section, done } => {
+                let mut next = self.clone();
+                match section.effects.get(usize::from(done)) {
+                    Some(effect) => {
+                        next.processes[number].frames.pop();
+                        next.have(*effect);
+                        let done = done + 1;
+                        next.processes[number]
+                            .frames
+                            .push(Frame::Locked { section, done });
+                    }
+                    None => {
+                        next.lock = Lock::Free;
+                        next.processes[number].frames.pop();
+                        next.unlocked(number, &section, bounds);
+                    }
+                }
+                next.push_to(steps, number, frame);
+            }
+            Frame::MayReclaim => {
+                go(vec![]);
+                if self.someone_died() {
+                    go(vec![Frame::Reclaim {
+                        owners: self.owners(),
+                    }]);
+                }
+            }
+            Frame::Sleep(waiting) => {
+                let rings = self.rings(waiting.ticket);
+                if rings == waiting.seen || bounds.mistake == Some(Mistake::SleepWithoutComparing) {
+                    go(vec![Frame::Asleep(waiting)]);
+                } else {
+                    go(vec![Frame::Awake(waiting)]);
+                }
+            }
+            Frame::Asleep(waiting) => {
+                // Being woken is the step of whoever wakes it.
+                if self.now >= waiting.alarm || may_insure {
+                    go(vec![Frame::Awake(waiting)]);
+                }
+                if has_deadline {
+                    go(vec![Frame::Look(waiting, TimeIsUp::Yes)]);
+                    if may_insure {
+                        go(vec![Frame::Insure(waiting, TimeIsUp::Yes)]);
+                    }
+                }
+            }
+            Frame::Awake(waiting) => {
+                go(vec![Frame::Look(waiting, TimeIsUp::No)]);
+                if has_deadline {
+                    go(vec![Frame::Look(waiting, TimeIsUp::Yes)]);
+                }
+                if may_insure {
+                    go(vec![Frame::Insure(waiting, TimeIsUp::No)]);
+                }
+            }
+            Frame::Insure(waiting, time_is_up) => {
+                let before = queue::predecessor(&self.memory, u64::from(waiting.ticket.index));
+                let owner = before
+                    .map(|before| small(queue::Line::load_ticket(&self.memory, before, TicketWord::Owner)));
+                let look = Frame::Look(waiting, time_is_up);
+                match owner {
+                    Some(owner) if self.seems_alive(owner) => go(vec![look]),
+                    Some(owner) => {
+                        let part = Part::Tickets;
+                        go(vec![frame.clone(), Frame::ReclaimFrom { owner, part }]);
+                    }
+                    None => go(vec![look, Frame::MayReclaim]),
+                }
+            }
+            Frame::Reclaim { owners } => {
+                let dead = (0..8_u8).find(|owner| owners & 1 << owner != 0 && !self.seems_alive(*owner));
+                match dead {
+                    Some(owner) => {
+                        let owners = owners & !(1 << owner);
+                        let part = Part::Tickets;
+                        go(vec![
+                            Frame::Reclaim { owners },
+                            Frame::ReclaimFrom { owner, part },
+                        ]);
+                    }
+                    None => go(vec![]),
+                }
+            }
+            Frame::ReclaimFrom { owner, part } => {
+                let found = match part {
+                    Part::Tickets => self.tickets_of(owner),
+                    Part::Holds => self.holds_of(owner),
+                };
+                let rest = (part == Part::Tickets).then_some(Frame::ReclaimFrom {
+                    owner,
+                    part: Part::Holds,
+                });
+                let batch = (found != 0).then_some(Frame::ReclaimBatch { owner, part, found });
+                go(rest.into_iter().chain(batch).collect());
+            }
+            Frame::Wake(rung) => {
+                let mut next = self.clone();
+                next.processes[number].frames.pop();
+                if !next.wake(rung.ticket) && rung.owner != Self::owner_of(number) {
+                    next.processes[number].frames.push(Frame::Probe(rung));
+                }
+                next.begin_actions(number, bounds);
+                next.push_to(steps, number, frame);
+            }
+            Frame::Probe(rung) => {
+                if self.seems_alive(rung.owner) {
+                    go(vec![]);
+                } else {
+                    let (owner, part) = (rung.owner, Part::Tickets);
+                    go(vec![Frame::HandOn(None), Frame::ReclaimFrom { owner, part }]);
+                }
+            }
+            Frame::HandOn(rung) => go(rung.map(Frame::Wake).into_iter().collect()),
+        }
+    }
+
+    fn push_to(self, steps: &mut Vec<Step>, number: usize, frame: &Frame) {
+        let label = Label::Process {
+            number,
+            frame: frame.clone(),
+        };
+        steps.push(Step { label, system: self });
+    }
+
+    /// Takes the lock, if it is to be had, for what the last frame says.
+    fn lock_steps(&self, number: usize, bounds: &Bounds, steps: &mut Vec<Step>) {
+        if matches!(self.lock, Lock::Held(_)) {
+            return;
+        }
+        let process = &self.processes[number];
+        let frame = process.frames.last().cloned().unwrap_or(Frame::Decide);
+        let owner = Self::owner_of(number);
+        let mut section = Section::new(self.memory.clone(), bounds, self.living(), self.now);
+        if self.lock == Lock::OwnerDied {
+            section.recover();
+            section.serve_next();
+        }
+        let outcome = match frame {
+            Frame::TakeTicket { .. } => section.take_ticket(owner, self.cost(number, bounds)),
+            Frame::Look(waiting, time_is_up) => {
+                section.look(owner, waiting.ticket, time_is_up == TimeIsUp::Yes)
+            }
+            Frame::Release => match process.holds.last() {
+                Some(hold) => section.release(owner, *hold),
+                None => Outcome::Released,
+            },
+            Frame::ReclaimBatch { owner, part, found } => match part {
+                Part::Tickets => section.take_back_tickets(owner, found),
+                Part::Holds => section.take_back_holds(owner, found),
+            },
+            _ => section.decide(owner, self.cost(number, bounds)),
+        };
+        if section.recounted && bounds.mistake.is_none() {
+            section.violation = Some("the journal did not put back what was half done");
+        }
+        let mut next = self.clone();
+        next.violation = section.violation;
+        next.lock = Lock::Held(number as u8);
+        let program = Rc::new(Program {
+            effects: section.effects,
+            rung: section.rung,
+            outcome,
+        });
+        let done = 0;
+        let begun = |done| Frame::Locked {
+            section: Rc::clone(&program),
+            done,
+        };
+        next.processes[number].frames.push(begun(done));
+        if bounds.granularity == Granularity::EveryStore {
+            next.push_to(steps, number, &frame);
+            return;
+        }
+        // Others see nothing of what happens within the lock, unless its holder dies.
+        for done in 0..=program.effects.len() {
+            if self.deaths < bounds.deaths {
+                let mut dead = next.clone();
+                dead.die(number);
+                steps.push(Step {
+                    label: Label::DiesWithTheLock {
+                        number,
+                        frame: frame.clone(),
+                        done,
+                    },
+                    system: dead,
+                });
+            }
+            if let Some(effect) = program.effects.get(done) {
+                next.have(*effect);
+                next.processes[number].frames.pop();
+                next.processes[number].frames.push(begun(done as u8 + 1));
+            }
+        }
+        next.lock = Lock::Free;
+        next.processes[number].frames.pop();
+        next.unlocked(number, &program, bounds);
+        next.push_to(steps, number, &frame);
+    }
+
+    fn have(&mut self, effect: Effect) {
+        match effect {
+            Effect::Store { place, value } => self.memory.store(place, value),
+            Effect::Wake { ticket } => drop(self.wake(ticket)),
+        }
+    }
+
+    /// Goes on after the lock was let go of.
+    fn unlocked(&mut self, number: usize, program: &Program, bounds: &Bounds) {
+        let process = &mut self.processes[number];
+        let frame = process.frames.pop();
+        let mut rung = program.rung;
+        match program.outcome {
+            Outcome::Admitted(hold) => {
+                process.holds.extend(hold);
+                process.position += 1;
+            }
+            Outcome::WorthALook => {
+                let take_ticket = Frame::TakeTicket { is_last: false };
+                process.frames.extend([take_ticket, Frame::MayReclaim]);
+            }
+            Outcome::MustWait => process.frames.push(Frame::TakeTicket { is_last: false }),
+            Outcome::Waiting { ticket, seen, alarm } => {
+                process.frames.push(Frame::Sleep(Waiting { ticket, seen, alarm }));
+            }
+            Outcome::QueueFull if frame == Some(Frame::TakeTicket { is_last: false }) => {
+                let take_ticket = Frame::TakeTicket { is_last: true };
+                process.frames.extend([take_ticket, Frame::MayReclaim]);
+            }
+            Outcome::QueueFull | Outcome::TimedOut => process.position += 1,
+            Outcome::Lost => process.frames.push(Frame::Decide),
+            Outcome::Released => {
+                process.holds.pop();
+                process.position += 1;
+            }
+            Outcome::Reclaimed => {
+                let hand_on = process
+                    .frames
+                    .iter_mut()
+                    .rev()
+                    .find(|frame| !matches!(frame, Frame::ReclaimFrom { .. }));
+                if let Some(Frame::HandOn(next)) = hand_on {
+                    if bounds.mistake == Some(Mistake::ReclaimForgetsTheEarlierRing) {
+                        *next = rung.take();
+                    } else if let Some(rung) = rung.take()
+                        && let Some(earlier) = next.replace(rung)
+                        && earlier.ticket != rung.ticket
+                    {
+                        self.wake(earlier.ticket);
+                    }
+                }
+            }
+        }
+        self.processes[number].frames.extend(rung.map(Frame::Wake));
+        self.begin_actions(number, bounds);
+    }
+
+    fn rings(&self, ticket: Ticket) -> u8 {
+        self.memory.request(u64::from(ticket.index), RequestWord::Bell)
+    }
+
+    /// Wakes who sleeps by the bell of the ticket; answers whether anybody did.
+    fn wake(&mut self, index: u8) -> bool {
+        for process in &mut self.processes {
+            if let Some(Frame::Asleep(waiting)) = process.frames.last()
+                && waiting.ticket.index == index
+            {
+                let awake = Frame::Awake(*waiting);
+                process.frames.pop();
+                process.frames.push(awake);
+                process.is_excused = false;
+                return true;
+            }
+        }
+        false
+    }
+
+    fn tickets_of(&self, owner: u8) -> u8 {
+        self.memory
+            .tickets()
+            .filter(|index| queue::state(&self.memory, *index).phase != Phase::Free)
+            .filter(|index| self.ticket_owner(*index) == owner)
+            .fold(0, |mask, index| mask | 1 << index)
+    }
+
+    fn holds_of(&self, owner: u8) -> u8 {
+        self.memory
+            .taken_holds()
+            .filter(|index| self.memory.hold(*index, HoldWord::Owner) == owner)
+            .fold(0, |mask, index| mask | 1 << index)
+    }
+
+    fn owners(&self) -> u8 {
+        (0..=self.processes.len() as u8)
+            .filter(|owner| self.tickets_of(*owner) != 0 || (*owner != 0 && self.holds_of(*owner) != 0))
+            .fold(0, |mask, owner| mask | 1 << owner)
+    }
+
+    fn ticket_owner(&self, index: u64) -> u8 {
+        small(queue::Line::load_ticket(&self.memory, index, TicketWord::Owner))
+    }
+
+    fn die(&mut self, number: usize) {
+        // Whoever it was to wake finds out by itself.
+        for sleeper in 0..self.processes.len() {
+            if let Some(waiting) = self.overdue(sleeper)
+                && self.is_about_to_wake(number, waiting.ticket.index)
+            {
+                self.processes[sleeper].is_excused = true;
+            }
+        }
+        let process = &mut self.processes[number];
+        process.life = Life::Dies;
+        process.frames.clear();
+        process.holds.clear();
+        process.is_excused = false;
+        if self.lock == Lock::Held(number as u8) {
+            self.lock = Lock::OwnerDied;
+        }
+        self.deaths += 1;
+    }
+
+    /// What a process waits for that sleeps although its bell was rung.
+    fn overdue(&self, number: usize) -> Option<Waiting> {
+        match self.processes[number].frames.last() {
+            Some(Frame::Asleep(waiting)) if self.rings(waiting.ticket) != waiting.seen => Some(*waiting),
+            _ => None,
+        }
+    }
+
+    /// Whether a process rang the bell of a ticket and has yet to wake its sleeper.
+    fn is_about_to_wake(&self, number: usize, ticket: u8) -> bool {
+        let bell = Memory::request_place(u64::from(ticket), RequestWord::Bell);
+        self.processes[number].frames.iter().any(|frame| match frame {
+            Frame::Wake(rung) | Frame::HandOn(Some(rung)) => rung.ticket == ticket,
+            Frame::Locked { section, done } => {
+                let (had, left) = section.effects.split_at(usize::from(*done));
+                let has_rung =
+                    |effect: &Effect| matches!(effect, Effect::Store { place, .. } if *place == bell);
+                had.iter().any(has_rung)
+                    && (left.contains(&Effect::Wake { ticket })
+                        || section.rung.is_some_and(|rung| rung.ticket == ticket))
+            }
+            _ => false,
+        })
+    }
+
+    /// What must hold in every state and does not.
+    pub(super) fn violation(&self, bounds: &Bounds) -> Option<&'static str> {
+        self.violation
+            .or_else(|| self.violation_of_wakes())
+            .or_else(|| self.violation_of_service(bounds))
+            .or_else(|| self.violation_of_holds(bounds))
+    }
+
+    fn violation_of_wakes(&self) -> Option<&'static str> {
+        (0..self.processes.len()).find_map(|number| {
+            let waiting = self.overdue(number)?;
+            let is_to_be_woken = self.processes[number].is_excused
+                || (0..self.processes.len()).any(|waker| self.is_about_to_wake(waker, waiting.ticket.index));
+            (!is_to_be_woken).then_some("a bell was rung, and nobody is going to wake its sleeper")
+        })
+    }
+
+    /// Where nobody has died and nobody is at work, the first in line waits for what is not to be had.
+    fn violation_of_service(&self, bounds: &Bounds) -> Option<&'static str> {
+        let is_at_rest = |process: &Process| match process.frames.last() {
+            // What it does next is up to its caller.
+            None | Some(Frame::Decide | Frame::Release) => process.frames.len() <= 1,
+            Some(Frame::Asleep(waiting)) => waiting.alarm > self.now,
+            Some(_) => false,
+        };
+        if self.someone_died() || self.lock != Lock::Free || !self.processes.iter().all(is_at_rest) {
+            return None;
+        }
+        let section = Section::new(self.memory.clone(), bounds, self.living(), self.now);
+        section.could_serve().then_some("somebody waits for what is free")
+    }
+
+    /// The memory as whoever takes the lock next would find it, were the present holder to die now.
+    fn settled(&self, bounds: &Bounds) -> Memory {
+        let mut section = Section::new(self.memory.clone(), bounds, self.living(), self.now);
+        if self.lock != Lock::Free {
+            section.recover();
+        }
+        section.memory
+    }
+
+    fn violation_of_holds(&self, bounds: &Bounds) -> Option<&'static str> {
+        let memory = self.settled(bounds);
+        let section = Section::new(memory.clone(), bounds, self.living(), self.now);
+        if !section.is_consistent() {
+            return Some("what is counted or linked contradicts itself");
+        }
+        if bounds.limit == LimitKind::Rate {
+            let taken = memory.load(super::memory::IN_USE);
+            return (taken > bounds.capacity + self.now).then_some("more was taken than the limit allows");
+        }
+        let mut in_use = 0;
+        for index in memory.taken_holds() {
+            let owner = memory.hold(index, HoldWord::Owner);
+            in_use += memory.hold(index, HoldWord::Amount);
+            if !self.lives(owner) {
+                continue;
+            }
+            let hold = Hold {
+                index,
+                serial: memory.hold(index, HoldWord::Serial),
+            };
+            let process = &self.processes[usize::from(owner) - 1];
+            let in_hand = process.holds.iter().filter(|held| **held == hold).count();
+            let granted = memory
+                .tickets()
+                .filter(|ticket| {
+                    queue::state(&memory, *ticket).phase == Phase::Granted
+                        && small(queue::Line::load_ticket(&memory, *ticket, TicketWord::Owner)) == owner
+                        && memory.request(*ticket, RequestWord::Hold) == index + 1
+                        && memory.request(*ticket, RequestWord::HoldSerial) == hold.serial
+                })
+                .count();
+            let on_its_way = match process.frames.last() {
+                Some(Frame::Locked { section, .. }) => {
+                    section.outcome == Outcome::Admitted(Some(hold)) && granted == 0
+                }
+                _ => false,
+            };
+            match in_hand + granted + usize::from(on_its_way) {
+                0 => return Some("something is held that no permit and no ticket stands for"),
+                1 => {}
+                _ => return Some("one hold was given twice"),
+            }
+        }
+        if in_use > bounds.capacity {
+            return Some("more is held than the limit allows");
+        }
+        let is_held = |owner: u8, hold: &Hold| {
+            memory.hold(hold.index, HoldWord::Owner) == owner
+                && memory.hold(hold.index, HoldWord::Serial) == hold.serial
+        };
+        let is_lost = self.processes.iter().enumerate().any(|(number, process)| {
+            let is_released = matches!(
+                process.frames.last(),
+                Some(Frame::Locked { section, .. }) if section.outcome == Outcome::Released
+            );
+            let kept = process.holds.len() - usize::from(is_released);
+            let mut kept = process.holds.iter().take(kept);
+            !kept.all(|hold| is_held(Self::owner_of(number), hold))
+        });
+        is_lost.then_some("what a living process holds was given back")
+    }
+
+    /// Whether everybody who lives is done, and nothing is left once the dead are cleared away.
+    pub(super) fn is_good_end(&self, bounds: &Bounds) -> bool {
+        let is_done = |(number, process): (usize, &Process)| {
+            process.life == Life::Dead
+                || (process.life == Life::Lives
+                    && usize::from(process.position) == bounds.scripts[number].actions.len())
+        };
+        if !self.processes.iter().enumerate().all(is_done) {
+            return false;
+        }
+        let mut section = Section::new(self.memory.clone(), bounds, self.living(), self.now);
+        if self.lock == Lock::OwnerDied {
+            section.recover();
+        }
+        for owner in 0..=self.processes.len() as u8 {
+            if self.lives(owner) {
+                continue;
+            }
+            section.take_back_tickets(owner, u8::MAX);
+            section.take_back_holds(owner, if owner == 0 { 0 } else { u8::MAX });
+        }
+        let nothing_waits = section
+            .memory
+            .tickets()
+            .all(|index| queue::state(&section.memory, index).phase == Phase::Free);
+        let nothing_held = section.memory.taken_holds().next().is_none();
+        section.is_consistent() && nothing_waits && nothing_held
+    }
+}
