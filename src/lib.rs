@@ -42,9 +42,10 @@
 //! | declare limits in code or TOML | [`Declaration`], [`SetDeclaration`], [`Limit`], [`Algorithm`], [`Window`] |
 //! | open or create a segment | [`Segment`], [`OpenOptions`] |
 //! | take limits | [`LimitSet::try_acquire`], [`Request`]; [`LimitSet::peek`] asks only |
+//! | wait in line for them | [`LimitSet::acquire`], [`LimitSet::acquire_async`]; [`LimitSet::reserve`] charges now for later |
 //! | choose among several sets | [`LimitPool`], [`PoolStrategy`], [`PoolRequest`] |
 //! | spend millions of units a second | [`LocalCredit`], [`Batch`] |
-//! | settle, release, hold | [`Permit`], [`Settlement`] |
+//! | settle, release, hold | [`Permit`], [`Settlement`]; [`Permit::heartbeat`] renews a [lease](Limit::lease) |
 //! | learn why not, and how long | [`Refusal`], [`Verdict`], [`RefusalReason`] |
 //! | look without a lock | [`Segment::snapshot`], or [`SegmentReader`] with no more than read permission |
 //! | repair and start again | [`Segment::recover`], [`LimitSet::reset`], [`Segment::retire`] |
