@@ -73,6 +73,7 @@ impl Reference {
 
 /// Depth one, with twice `spread` kills at most unless the operation is killed everywhere.
 pub fn kill_for_real(operation: Operation, spread: usize) -> Tally {
+    let operation = operation.killed();
     let stage = Stage::new(operation, None);
     let reference = Reference::record(&stage);
     let spread = if operation.killed_everywhere && !cfg!(debug_assertions) {

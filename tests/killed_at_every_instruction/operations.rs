@@ -40,6 +40,8 @@ pub struct Operation {
     pub dying: usize,
     /// Whether another process holds all places, and gives them back once the victim waits behind the others.
     pub is_served: bool,
+    /// Whether nobody waits beside it when it is killed for real.
+    pub is_killed_alone: bool,
     /// Whether all leases are made to have run out before it begins.
     pub has_leases_run_out: bool,
     /// Whether it is killed for real at each of its instructions, and not only where the segment changes and at
@@ -50,6 +52,14 @@ pub struct Operation {
 }
 
 impl Operation {
+    /// The same, killed for real.
+    pub fn killed(self) -> Self {
+        Self {
+            waiters: if self.is_killed_alone { 0 } else { self.waiters },
+            ..self
+        }
+    }
+
     /// Whether others wait beside it, or serve it.
     pub fn has_company(&self) -> bool {
         self.waiters > 0 || self.is_served
@@ -390,6 +400,7 @@ pub const fn operation(
         waiters: 0,
         dying: 0,
         is_served: false,
+        is_killed_alone: false,
         has_leases_run_out: false,
         run,
     }

@@ -121,7 +121,7 @@ impl Stage {
             });
         }
         let mut line = Line::new(&self.admitted_at);
-        if operation.has_company() {
+        if operation.has_company() || operation.is_killed_alone {
             // Whoever holds what they wait for has it now.
             victim.run_to_mark();
             if operation.is_served {

@@ -6,7 +6,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use shmlimit::{AcquireFuture, Limit, LimitSet, OnDeath, Outcome, Permit, Request, SetDeclaration};
+use shmlimit::{
+    AcquireFuture, Batch, Limit, LimitSet, OnDeath, Outcome, Permit, Request, ReserveOutcome, SetDeclaration,
+};
 
 use crate::bystanders::{MOST_WAITERS, PATIENCE};
 use crate::operations::{Operation, PLACES, SET, Victim, YEAR, admitted, everything, operation};
@@ -129,8 +131,7 @@ fn settle_for_the_first(victim: &Victim) {
 
 fn reset_for_the_first(victim: &Victim) {
     let set = used_set(victim);
-    let all_tokens = everything(&set, 1).with("tokens", 10_000 - 5).expect("declared");
-    std::mem::forget(admitted(&set, &all_tokens));
+    take_all_tokens(&set);
     victim.lets_others_come();
     victim.begins();
     let reset = set.reset(&["tokens"], false);
@@ -254,6 +255,66 @@ fn release_what_ran_out(victim: &Victim) {
     std::mem::forget(permit);
 }
 
+/// No places: they cannot be taken in advance.
+fn rates_only() -> SetDeclaration {
+    SetDeclaration::new(SET)
+        .waiters(2)
+        .limit(Limit::calls("requests", 100, YEAR))
+        .limit(Limit::rate("tokens", 10_000, YEAR))
+}
+
+fn spend_credit(victim: &Victim) {
+    let set = used_set(victim);
+    let mut credit = set.local_credit("tokens", Batch::of(50)).expect("a rate");
+    assert!(credit.try_take(1).is_ok_and(|outcome| outcome.is_taken()));
+    victim.begins();
+    let taken = credit.try_take(1).is_ok_and(|outcome| outcome.is_taken());
+    victim.ends();
+    assert!(taken);
+    std::mem::forget(credit);
+}
+
+fn return_credit(victim: &Victim) {
+    let set = used_set(victim);
+    let mut credit = set.local_credit("tokens", Batch::of(10_000 - 5)).expect("a rate");
+    assert!(credit.try_take(1).is_ok_and(|outcome| outcome.is_taken()));
+    victim.lets_others_come();
+    victim.begins();
+    let returned = credit.give_back();
+    victim.ends();
+    assert!(returned.expect("works") > 0);
+    std::mem::forget(credit);
+}
+
+/// For a token that is there in an hour.
+fn reserved(set: &LimitSet) -> Result<ReserveOutcome<'_>, shmlimit::Error> {
+    set.reserve(&everything(set, 1), Duration::from_secs(24 * 3600))
+}
+
+fn take_all_tokens(set: &LimitSet) {
+    let all_tokens = everything(set, 1).with("tokens", 10_000 - 5).expect("declared");
+    std::mem::forget(admitted(set, &all_tokens));
+}
+
+fn reserve(victim: &Victim) {
+    let set = used_set(victim);
+    take_all_tokens(&set);
+    victim.begins();
+    let outcome = reserved(&set);
+    victim.ends();
+    std::mem::forget(outcome.expect("works").reservation().expect("soon enough"));
+}
+
+fn cancel_a_reservation(victim: &Victim) {
+    let set = used_set(victim);
+    take_all_tokens(&set);
+    let reservation = reserved(&set).expect("works").reservation().expect("soon enough");
+    victim.begins();
+    let cancelled = reservation.cancel();
+    victim.ends();
+    assert!(cancelled.expect("works"));
+}
+
 const fn beside(waiters: usize, name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
     Operation {
         waiters,
@@ -268,6 +329,14 @@ const fn after_deaths(dying: usize, operation: Operation) -> Operation {
 const fn served(operation: Operation) -> Operation {
     Operation {
         is_served: true,
+        ..operation
+    }
+}
+
+/// What it has when it dies stays charged, and those who wait for that would wait for long.
+const fn lost_with_it(operation: Operation) -> Operation {
+    Operation {
+        is_killed_alone: true,
         ..operation
     }
 }
@@ -330,6 +399,11 @@ pub const WAITING_OPERATIONS: &[Operation] = &[
         3,
         beside(6, "recover 3 dead waiters, 3 waiting", 3, recover_in_line),
     ),
+    beside(0, "local credit, spent", 0, spend_credit),
+    lost_with_it(beside(1, "local credit, given back to 1", 2, return_credit)),
+    lost_with_it(beside(3, "local credit, given back to 3", 2, return_credit)),
+    operation("reserve", rates_only, 1, reserve),
+    operation("cancel a reservation", rates_only, 1, cancel_a_reservation),
     leased(beside(0, "heartbeat", 1, heartbeat)),
     after_leases(beside(0, "leases run out", 2, release_what_ran_out)),
     after_leases(beside(1, "leases run out, 1 waiting", 3, expire)),
