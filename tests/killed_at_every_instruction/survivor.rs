@@ -239,11 +239,18 @@ impl Survivor {
             .set
             .acquire(one, NO_PATIENCE)
             .map_err(|error| failure("acquire", &error))?;
-        let reason = outcome.permit().map_err(|refusal| refusal.reason()).err();
-        if !held.is_admitted() || reason != Some(RefusalReason::Concurrency) {
-            return Err(Judgement::Torn(format!(
-                "the places are not what they were: admitted {}, then {reason:?}",
-                held.is_admitted()
+        let held = held.permit().map_err(|refusal| refusal.reason());
+        let in_vain = outcome.permit().map_err(|refusal| refusal.reason());
+        // A rate that is overdrawn refuses whoever asks for anything.
+        let is_overdrawn = held.as_ref().err() == Some(&RefusalReason::Rate);
+        let expected = if is_overdrawn {
+            RefusalReason::Rate
+        } else {
+            RefusalReason::Concurrency
+        };
+        if in_vain.as_ref().err() != Some(&expected) || (held.is_err() && !is_overdrawn) {
+            return Err(Judgement::Lost(format!(
+                "all places were to be had with {held:?}, then one more with {in_vain:?}"
             )));
         }
         drop(held);
