@@ -189,17 +189,19 @@ impl<'a> LockedSet<'a> {
     pub(super) fn blocked(&self, costs: &Costs) -> Blocked {
         let mut blocked = Blocked::default();
         for (index, cost) in costs.iter() {
-            let assessment = self
-                .set
-                .limits
-                .get(index)
-                .map(|limit| limit.assess(self.now, cost));
-            match assessment {
-                Some(Assessment::Refused { retry_after: None }) => blocked.by_others = true,
-                Some(Assessment::Refused {
+            let Some(limit) = self.set.limits.get(index) else {
+                continue;
+            };
+            match limit.assess(self.now, cost) {
+                Assessment::Refused { retry_after: None } => blocked.by_others = true,
+                Assessment::Refused {
                     retry_after: Some(wait),
-                }) => blocked.wait = blocked.wait.max(wait),
-                Some(Assessment::Admissible) | None => {}
+                } => {
+                    blocked.wait = blocked.wait.max(wait);
+                    // What a holder has reserved comes back when it dies, and nobody but who looks finds that out.
+                    blocked.by_others |= limit.refund_on_death;
+                }
+                Assessment::Admissible => {}
             }
         }
         blocked
