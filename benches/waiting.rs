@@ -207,7 +207,7 @@ fn main() {
     let (trying, waiting) = (quantile(&mut trying, 0.1), quantile(&mut waiting, 0.1));
     println!("{rounds} rounds; medians, but for what nobody sleeps in: tenth percentiles");
     println!(
-        "hand-over between two processes, bare futex  {:>9.2} us",
+        "wake-up of a sleeper elsewhere, bare futex    {:>9.2} us",
         futex / 1e3
     );
     println!(
