@@ -42,10 +42,12 @@
 //! | declare limits in code or TOML | [`Declaration`], [`SetDeclaration`], [`Limit`], [`Algorithm`], [`Window`] |
 //! | open or create a segment | [`Segment`], [`OpenOptions`] |
 //! | take limits | [`LimitSet::try_acquire`], [`Request`]; [`LimitSet::peek`] asks only |
-//! | settle, release, hold | [`Permit`], [`Settlement`] |
+//! | wait in line for them | [`LimitSet::acquire`], [`LimitSet::acquire_async`]; [`LimitSet::reserve`] charges now for later |
+//! | settle, release, hold | [`Permit`], [`Settlement`]; [`Permit::heartbeat`] renews a [lease](Limit::lease) |
 //! | learn why not, and how long | [`Refusal`], [`Verdict`], [`RefusalReason`] |
 //! | look without a lock | [`Segment::snapshot`], or [`SegmentReader`] with no more than read permission |
 //! | repair and start again | [`Segment::recover`], [`LimitSet::reset`], [`Segment::retire`] |
+//! | limit an HTTP service | the feature `tower`: `tower::LimitLayer` |
 //! | report to a subscriber | the feature `tracing`: unknown names, permits that could not be released |
 //!
 //! A refusal is a value, not an error. An [`Error`] says what went wrong, where, and what to do.
@@ -72,9 +74,12 @@ mod permit;
 mod queue;
 mod refusal;
 mod request;
+mod reservation;
 mod segment;
 mod shm;
 mod snapshot;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod units;
 
 pub use acquire_future::AcquireFuture;
@@ -89,6 +94,7 @@ pub use limit_set::{LimitIndex, LimitName, LimitSet};
 pub use permit::{Outcome, Permit, Settlement};
 pub use refusal::{Refusal, Verdict};
 pub use request::Request;
+pub use reservation::{Reservation, ReserveOutcome};
 pub use segment::{OpenOptions, RecoveryReport, Removal, Segment, SetRecovery};
 pub use snapshot::{
     HoldSnapshot, LimitCounts, LimitSnapshot, LockSnapshot, ParticipantSnapshot, SegmentReader,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire_future::AcquireFuture;
+use crate::config::{Limit, SetDeclaration};
 use crate::engine::{Decision, SetEngine};
 use crate::error::Error;
 use crate::permit::{Outcome, Permit};
@@ -293,14 +294,15 @@ impl LimitSet {
         }
     }
 
+    /// The limits as they were declared, in the order of the engine's.
+    pub(crate) fn declared_limits(&self) -> &[Limit] {
+        let set = self.shared.declaration.sets().get(self.index);
+        set.map_or(&[], SetDeclaration::limits)
+    }
+
     /// A decimal amount of a limit, in units.
     pub(crate) fn units(&self, index: usize, natural: &str) -> Result<u64, Error> {
-        let declared = self
-            .shared
-            .declaration
-            .sets()
-            .get(self.index)
-            .and_then(|set| set.limits().get(index));
+        let declared = self.declared_limits().get(index);
         let units = declared.map(|limit| limit.scale().and_then(|scale| scale.units(natural)));
         match units {
             Some(Ok(units)) => Ok(units),

@@ -151,6 +151,15 @@ impl<'a> Permit<'a> {
         })
     }
 
+    /// As a settle of every limit to zero, calls limits of which one was taken included: nothing was used.
+    pub(crate) fn settle_everything_to_nothing(&mut self) -> Result<(), Error> {
+        let unused: SmallVec<[(usize, u64); 4]> = self.decision.iter().map(|(index, _)| (index, 0)).collect();
+        let engine = &self.set.shared().engine;
+        engine.settle(self.set.engine_set(), &self.decision, &unused)?;
+        self.decision.stage = Stage::Settled;
+        Ok(())
+    }
+
     /// Gives back what the permit holds; more than once does nothing more.
     ///
     /// # Errors

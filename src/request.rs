@@ -112,6 +112,12 @@ impl Request {
         }
     }
 
+    /// The set that the request was prepared for.
+    #[cfg(feature = "tower")]
+    pub(crate) fn limit_set(&self) -> &LimitSet {
+        &self.set
+    }
+
     /// What to take, if the request may be used on `set`.
     #[inline]
     pub(crate) fn costs_for(&self, set: &LimitSet) -> Result<&Costs, Error> {

@@ -92,6 +92,9 @@ pub struct SetSnapshot {
     pub limits: Vec<LimitSnapshot>,
     /// Each hold in use.
     pub holds: Vec<HoldSnapshot>,
+    /// How long admitted requests had waited: number *i* counts those that had waited for less than 2^*i* microseconds
+    /// and are not counted before; the last of 32 counts all that are longer.
+    pub wait_times: Vec<u64>,
     /// How many requests may wait in line.
     pub waiter_capacity: u64,
     /// Each ticket in use, in the order in which they came.
@@ -144,9 +147,6 @@ pub struct SetCounts {
     pub active_high_water: u64,
     /// The most requests that waited at once.
     pub queued_high_water: u64,
-    /// How long admitted requests had waited: number *i* counts those that had waited for less than 2^*i* microseconds
-    /// and are not counted before; the last counts all that are longer.
-    pub wait_times: [u64; 32],
 }
 
 /// A limit, copied.
@@ -382,6 +382,7 @@ impl SnapshotSource<'_> {
                 .into_iter()
                 .map(|hold| self.hold(set, hold, now))
                 .collect(),
+            wait_times: control.wait_times.iter().map(load).collect(),
             waiter_capacity: copy.memory.ticket_capacity(),
             tickets: observation
                 .tickets()
@@ -469,7 +470,6 @@ impl SetCounts {
             unknown_names: load(&control.unknown_names),
             active_high_water: load(&control.active_high_water),
             queued_high_water: load(&control.queued_high_water),
-            wait_times: control.wait_times.each_ref().map(load),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The operations that change the most words find room in the journal: none answers with an internal error.
 
+use std::future::Future;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use shmlimit::{Algorithm, Declaration, Limit, OnDeath, Segment, SetDeclaration};
@@ -56,5 +58,53 @@ fn the_widest_sets_fit_the_journal() {
             .expect("room in the journal")
             .is_admitted();
         assert!(refused);
+    }
+}
+
+#[test]
+fn the_widest_grants_fit_the_journal_and_can_be_taken_back() {
+    for algorithm in [
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingWindowCounter,
+        Algorithm::TokenBucket,
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let leased = Limit::concurrency("places", 1).lease(MINUTE);
+        let set = (1..MOST_LIMITS).fold(SetDeclaration::new("wide").limit(leased), |set, index| {
+            let limit = Limit::rate(format!("limit {index}"), 1_000, MINUTE).algorithm(algorithm);
+            set.limit(if algorithm == Algorithm::TokenBucket {
+                limit.on_death(OnDeath::Refund)
+            } else {
+                limit
+            })
+        });
+        let declaration = Declaration::new().set(set);
+        let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
+        let wide = segment.set("wide").expect("declared");
+        let mut request = wide.request();
+        for name in wide.limits().skip(1) {
+            request.set(name, 10).expect("declared");
+        }
+        let permit = wide
+            .try_acquire(&request)
+            .expect("room in the journal")
+            .permit()
+            .expect("full");
+        let mut context = Context::from_waker(Waker::noop());
+        let mut claimed = Box::pin(wide.acquire_async(&request, None));
+        let mut dropped = Box::pin(wide.acquire_async(&request, None));
+        assert!(claimed.as_mut().poll(&mut context).is_pending());
+        assert!(dropped.as_mut().poll(&mut context).is_pending());
+        drop(permit);
+        let Poll::Ready(outcome) = claimed.as_mut().poll(&mut context) else {
+            panic!("granted by who gave back");
+        };
+        drop(outcome.expect("room in the journal").permit().expect("granted"));
+        // Granted, and given back without a claim.
+        drop(dropped);
+        let snapshot = segment.snapshot().expect("a snapshot");
+        assert!(snapshot.sets[0].tickets.is_empty() && snapshot.sets[0].holds.is_empty());
+        assert_eq!(snapshot.sets[0].counts.waited, 2);
+        assert_eq!(snapshot.sets[0].counts.cancelled, 1);
     }
 }

@@ -30,7 +30,7 @@ const SINGLE_CASE: &str = "SHMLIMIT_MUTATION_CASE";
 const RANDOM_CASES: &str = "SHMLIMIT_MUTATION_CASES";
 
 /// Code that is not optimised takes some ten times as long over each.
-const DEFAULT_RANDOM_CASES: u64 = if cfg!(debug_assertions) { 30_000 } else { 300_000 };
+const DEFAULT_RANDOM_CASES: u64 = if cfg!(debug_assertions) { 10_000 } else { 300_000 };
 
 /// A child that is at the same case for so long hangs: nothing in a case waits for longer than a fraction of a
 /// second, and none takes longer than a few milliseconds of a processor, however busy the machine is.

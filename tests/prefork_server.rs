@@ -58,9 +58,9 @@ impl Server {
         }
     }
 
-    /// Starts it with `--serve`; answers what it says of itself.
-    fn serve(config: &str) -> (Self, Value) {
-        let mut server = Self::start(Some(config), &["--serve", "--workers", "2"]);
+    /// Starts it with `--serve` and more; answers what it says of itself.
+    fn serve(config: &str, more: &[&str]) -> (Self, Value) {
+        let mut server = Self::start(Some(config), &[&["--serve", "--workers", "2"], more].concat());
         let mut line = String::new();
         let stdout = server.process.stdout.as_mut().expect("piped");
         BufReader::new(stdout).read_line(&mut line).expect("a line");
@@ -184,7 +184,7 @@ const TWO_A_MINUTE: &str = r#"
 
 #[test]
 fn serves_until_sigterm_and_tells_clients_how_the_limits_stand() {
-    let (mut server, started) = Server::serve(TWO_A_MINUTE);
+    let (mut server, started) = Server::serve(TWO_A_MINUTE, &[]);
     let address = started["listening"].as_str().expect("an address");
     let pids: Vec<String> = started["workers"]
         .as_array()
@@ -243,7 +243,7 @@ fn serves_until_sigterm_and_tells_clients_how_the_limits_stand() {
 
 #[test]
 fn a_killed_worker_is_replaced_and_the_count_goes_on() {
-    let (_server, started) = Server::serve(TWO_A_MINUTE);
+    let (_server, started) = Server::serve(TWO_A_MINUTE, &[]);
     let address = started["listening"].as_str().expect("an address");
     for _ in 0..2 {
         assert_eq!(Answer::get(address).status, 200);
@@ -272,8 +272,41 @@ fn a_killed_worker_is_replaced_and_the_count_goes_on() {
 }
 
 #[test]
+fn requests_wait_their_turn_instead_of_being_refused() {
+    let one_at_a_time = r#"
+        [[set]]
+        name = "api"
+
+          [[set.limit]]
+          name = "in_flight"
+          kind = "concurrency"
+          capacity = 1
+    "#;
+    let (_server, started) = Server::serve(one_at_a_time, &["--wait", "1m", "--work-ms", "20"]);
+    let address = started["listening"].as_str().expect("an address");
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..16).map(|_| scope.spawn(|| Answer::get(address))).collect();
+        for client in clients {
+            assert_eq!(client.join().expect("an answer").status, 200);
+        }
+    });
+}
+
+#[test]
+fn every_limit_holds_for_requests_that_waited_too() {
+    let mut server = Server::start(None, &["--seconds", "2", "--wait", "200ms"]);
+    let status = server.wait();
+    let mut output = String::new();
+    let stdout = server.process.stdout.as_mut().expect("piped");
+    stdout.read_to_string(&mut output).expect("text");
+    assert!(status.success(), "{output}");
+    let report: Value = serde_json::from_str(&output).expect("JSON");
+    assert_eq!(report["held"], true);
+}
+
+#[test]
 fn workers_do_not_outlive_a_killed_parent() {
-    let (mut server, _) = Server::serve(TWO_A_MINUTE);
+    let (mut server, _) = Server::serve(TWO_A_MINUTE, &[]);
     assert!(server.processes().len() > 1);
     server.signal(Signal::SIGKILL);
     assert!(!server.wait().success());

@@ -49,9 +49,9 @@ fn a_waiter_gets_what_another_process_gives_back() {
             eventually("the child waits", || queued(&segment) == 1);
             drop(permit);
             child.succeed();
-            let counts = segment.snapshot().expect("a snapshot").sets[0].counts;
-            assert_eq!((counts.admitted, counts.waited), (2, 1));
-            assert_eq!(counts.wait_times.iter().sum::<u64>(), 1);
+            let set = &segment.snapshot().expect("a snapshot").sets[0];
+            assert_eq!((set.counts.admitted, set.counts.waited), (2, 1));
+            assert_eq!(set.wait_times.iter().sum::<u64>(), 1);
         },
     );
 }

@@ -49,7 +49,7 @@ pub struct Answers {
     pub admitted: u64,
     /// By the limit that bound.
     pub refused: BTreeMap<String, u64>,
-    /// Anything but 200 and 429.
+    /// Anything but 200, 429 and 503.
     pub other: u64,
 }
 
@@ -126,7 +126,7 @@ async fn ask_until(server: SocketAddr, until: Instant, notes: Rc<RefCell<Notes>>
                 notes.borrow_mut().tally.cut_off += 1;
                 break;
             };
-            let refused = answer.status == StatusCode::TOO_MANY_REQUESTS;
+            let refused = answer.status != StatusCode::OK;
             notes.borrow_mut().take(answer)?;
             if refused {
                 tokio::time::sleep(PAUSE).await;
@@ -171,9 +171,9 @@ impl Notes {
                 answers.admitted += 1;
                 self.work.push(Work::parse(answer.header(WORK_CLOCK)?)?);
             }
-            StatusCode::TOO_MANY_REQUESTS => {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 let problem: serde_json::Value = serde_json::from_slice(&answer.body)?;
-                let limit = problem["violated-policies"][0].as_str().unwrap_or("(holds)");
+                let limit = problem["violated-policies"][0].as_str().unwrap_or("(no room)");
                 *answers.refused.entry(limit.to_owned()).or_default() += 1;
             }
             _ => answers.other += 1,

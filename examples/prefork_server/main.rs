@@ -6,14 +6,15 @@
 //! ```
 //!
 //! The parent creates a segment and a listening socket and forks the workers ([`crew`]). Each [`worker`] accepts
-//! connections from that socket, asks the limits of the segment before it works on a request, and answers 200 or
-//! 429 with the [`fields`] that the IETF's draft describes. The [`demonstration`] sends real requests, kills one
-//! worker while it holds permits, and holds what was admitted against what the limits allow ([`report`]).
+//! connections from that socket and serves them behind a [`shmlimit::tower::LimitLayer`], which asks the limits of the
+//! segment before the worker works on a request, answers 429 where they refuse, and tells clients how they stand. With
+//! `--wait 500ms` requests wait their turn that long before they are refused. The [`demonstration`] sends real
+//! requests, kills one worker while it holds permits, and holds what was admitted against what the limits allow
+//! ([`report`]).
 
 mod client;
 mod crew;
 mod demonstration;
-mod fields;
 mod options;
 mod report;
 mod rules;
@@ -64,7 +65,7 @@ fn run(options: &Options) -> Result<ExitCode, Failure> {
     let set = segment.0.set(&rules.set)?;
     let workers = usize::try_from(options.workers)?;
     let mut crew = Crew::start(workers, || {
-        worker::serve(listener.try_clone()?, set.clone(), rules.clone(), options.work())
+        worker::serve(listener.try_clone()?, &set, options.wait, options.work())
     })?;
 
     if options.serve {
@@ -100,11 +101,18 @@ fn announce_demonstration(segment: &Segment, rules: &Rules, options: &Options) {
     );
     println!("  {}", table::in_words(rules));
     println!(
-        "A client with {} ignores Retry-After for {}; a request is worked on for about {} ms.\n",
+        "A client with {} ignores Retry-After for {}; a request is worked on for about {} ms.",
         table::counted(options.connections.into(), "connection", "connections"),
         table::counted(options.seconds, "second", "seconds"),
         options.work_ms
     );
+    if let Some(wait) = options.wait {
+        println!(
+            "Requests wait their turn for up to {}.",
+            humantime::format_duration(wait)
+        );
+    }
+    println!();
 }
 
 /// Stays up until it is interrupted, and replaces workers that end.

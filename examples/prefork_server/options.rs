@@ -53,6 +53,10 @@ pub struct Options {
     #[arg(long, value_name = "MS", default_value_t = 35, value_parser = clap::value_parser!(u64).range(..=60_000))]
     pub work_ms: u64,
 
+    /// Let requests wait their turn for so long, such as 500ms, instead of refusing them at once
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub wait: Option<Duration>,
+
     /// How long the client sends requests
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,

@@ -219,7 +219,7 @@ fn checks(rules: &Rules, findings: &Findings, total: &Total, killed: Option<&Kil
     );
     at_most(
         "",
-        "answers that are neither 200 nor 429".to_owned(),
+        "answers that are neither 200 nor a refusal".to_owned(),
         0,
         total.answers.other,
     );

@@ -52,8 +52,16 @@ impl Rules {
                 )
                 .into());
             }
-            if !limit.name.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
-                return Err(format!("limit `{}`: header fields need names in ASCII", limit.name).into());
+            if !limit
+                .name
+                .bytes()
+                .all(|byte| matches!(byte, b' '..=b'~' if byte != b'%'))
+            {
+                return Err(format!(
+                    "limit `{}`: clients name what refused them, so names are in plain ASCII",
+                    limit.name
+                )
+                .into());
             }
         }
         Ok(rules)

@@ -1,30 +1,31 @@
-//! One worker: serves HTTP on the shared listening socket, and asks the shared limits before it works.
+//! One worker: serves HTTP on the shared listening socket, behind the shared limits.
 
 use std::cell::Cell;
 use std::net::TcpListener;
 use std::process;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
+use hyper::header::{CONTENT_TYPE, HeaderName};
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode, http};
+use hyper::service::Service;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use nix::time::{ClockId, clock_gettime};
-use serde_json::json;
-use shmlimit::{LimitSet, Outcome, Refusal};
+use shmlimit::LimitSet;
+use shmlimit::tower::{Demand, LimitBody, LimitLayer};
 use tokio::net::TcpStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, LocalSet};
 use tokio::{runtime, select, time};
+use tower::{ServiceBuilder, service_fn};
 
 use crate::Failure;
-use crate::fields;
-use crate::rules::Rules;
 
 /// The process that answered.
 pub const SERVER_WORKER: &str = "server-worker";
@@ -33,30 +34,67 @@ pub const SERVER_WORKER: &str = "server-worker";
 /// monotonic clock. The client holds the limits against these.
 pub const WORK_CLOCK: &str = "work-clock";
 
-type Answer = Result<Response<Full<Bytes>>, Failure>;
+/// When the worker asked the limits for a request.
+#[derive(Clone, Copy)]
+struct Asked(u64);
 
 struct Worker {
-    set: LimitSet,
-    rules: Rules,
-    policy: String,
     work: Duration,
     admitted: Cell<u64>,
 }
 
 /// Serves until SIGTERM. Runs in a forked child, and the runtime is made here, after the fork.
-pub fn serve(listener: TcpListener, set: LimitSet, rules: Rules, work: Duration) -> Result<(), Failure> {
+pub fn serve(
+    listener: TcpListener,
+    set: &LimitSet,
+    wait: Option<Duration>,
+    work: Duration,
+) -> Result<(), Failure> {
+    let mut limits = LimitLayer::new(Demand::new(set.request()));
+    if let Some(longest) = wait {
+        limits = limits.wait(longest);
+    }
     let worker = Rc::new(Worker {
-        set,
-        policy: fields::policy(&rules),
-        rules,
         work,
         admitted: Cell::new(0),
     });
+    // The point of it all: whatever is inside the layer runs only while it holds a permit.
+    //
+    // When the client hangs up, the permit is given back. When the process is killed, the other processes take back
+    // what it held.
+    let service = ServiceBuilder::new()
+        .map_request(|mut request: Request<Incoming>| {
+            if let Ok(now) = nanos() {
+                request.extensions_mut().insert(Asked(now));
+            }
+            request
+        })
+        .map_response(|mut response: Response<LimitBody<Full<Bytes>>>| {
+            if let Some(error) = response.extensions().get::<Arc<shmlimit::Error>>() {
+                eprintln!("worker {}: {error}", process::id());
+            }
+            let name = HeaderName::from_static(SERVER_WORKER);
+            response.headers_mut().insert(name, process::id().into());
+            response
+        })
+        .layer(limits)
+        .service(service_fn(move |request| {
+            let worker = Rc::clone(&worker);
+            async move { worker.answer(request).await }
+        }));
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    LocalSet::new().block_on(&runtime, accept_connections(listener, worker))
+    LocalSet::new().block_on(
+        &runtime,
+        accept_connections(listener, TowerToHyperService::new(service)),
+    )
 }
 
-async fn accept_connections(listener: TcpListener, worker: Rc<Worker>) -> Result<(), Failure> {
+async fn accept_connections<S>(listener: TcpListener, service: S) -> Result<(), Failure>
+where
+    S: Service<Request<Incoming>, Response = Response<LimitBody<Full<Bytes>>>, Error = Failure>
+        + Clone
+        + 'static,
+{
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let mut terminate = signal(SignalKind::terminate())?;
     let (end, ending) = watch::channel(());
@@ -67,7 +105,7 @@ async fn accept_connections(listener: TcpListener, worker: Rc<Worker>) -> Result
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn_local(serve_connection(stream, Rc::clone(&worker), ending.clone()));
+                    connections.spawn_local(serve_connection(stream, service.clone(), ending.clone()));
                 }
                 // Out of descriptors, for instance: what is waiting in the socket waits a little longer.
                 Err(_) => time::sleep(Duration::from_millis(10)).await,
@@ -80,15 +118,14 @@ async fn accept_connections(listener: TcpListener, worker: Rc<Worker>) -> Result
     Ok(())
 }
 
-async fn serve_connection(stream: TcpStream, worker: Rc<Worker>, mut ending: watch::Receiver<()>) {
-    let answer = service_fn(move |_: Request<Incoming>| {
-        let worker = Rc::clone(&worker);
-        async move { worker.answer().await }
-    });
+async fn serve_connection<S>(stream: TcpStream, service: S, mut ending: watch::Receiver<()>)
+where
+    S: Service<Request<Incoming>, Response = Response<LimitBody<Full<Bytes>>>, Error = Failure>,
+{
     let mut server = http1::Builder::new();
     let connection = server
         .timer(TokioTimer::new())
-        .serve_connection(TokioIo::new(stream), answer);
+        .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     // An error is a client that went away, which is the client's own affair.
     select! {
@@ -101,73 +138,17 @@ async fn serve_connection(stream: TcpStream, worker: Rc<Worker>, mut ending: wat
 }
 
 impl Worker {
-    /// The point of it all: the permit is held for as long as the request is worked on.
-    ///
-    /// When the client hangs up, this future is dropped, and the permit with it. When the process is killed, the
-    /// other processes take back what it held.
-    async fn answer(&self) -> Answer {
-        let asked = nanos()?;
-        let permit = match self.set.try_acquire(&self.set.request()) {
-            Ok(Outcome::Admitted(permit)) => permit,
-            Ok(Outcome::Refused(refusal)) => return self.refuse(&refusal),
-            Err(error) => return self.fail(&error),
-        };
+    /// Works on a request that was admitted.
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Failure> {
+        let Asked(asked) = request.extensions().get().copied().ok_or("nobody asked")?;
         let admitted = nanos()?;
-
         time::sleep(self.next_work()).await;
-
         let done = nanos()?;
-        let standing = fields::standing(&self.rules, permit.verdicts(), true);
-        drop(permit);
-        let response = self
-            .response(StatusCode::OK, &standing)
+        let response = Response::builder()
             .header(WORK_CLOCK, format!("{asked} {admitted} {done}"))
             .header(CONTENT_TYPE, "text/plain")
             .body(Full::from("done\n"))?;
         Ok(response)
-    }
-
-    fn refuse(&self, refusal: &Refusal<'_>) -> Answer {
-        // The one that bound first, then whatever else would have refused.
-        let others = refusal
-            .verdicts()
-            .filter(|verdict| !verdict.admitted)
-            .map(|verdict| verdict.limit);
-        let mut violated: Vec<&str> = refusal.binding().into_iter().collect();
-        violated.extend(others.filter(|other| Some(*other) != refusal.binding()));
-        let problem = json!({
-            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
-            "title": "Request cannot be satisfied as assigned quota has been exceeded",
-            "violated-policies": violated,
-        });
-        let standing = fields::standing(&self.rules, refusal.verdicts(), false);
-        let response = self
-            .response(StatusCode::TOO_MANY_REQUESTS, &standing)
-            .header(RETRY_AFTER, fields::retry_after(refusal))
-            .header(CONTENT_TYPE, "application/problem+json")
-            .body(Full::from(format!("{problem}\n")))?;
-        Ok(response)
-    }
-
-    fn fail(&self, error: &shmlimit::Error) -> Answer {
-        let response = self
-            .response(StatusCode::INTERNAL_SERVER_ERROR, "")
-            .header(CONTENT_TYPE, "text/plain")
-            .body(Full::from(format!("{error}\n")))?;
-        Ok(response)
-    }
-
-    fn response(&self, status: StatusCode, standing: &str) -> http::response::Builder {
-        let fields = [
-            ("ratelimit-policy", self.policy.as_str()),
-            ("ratelimit", standing),
-        ];
-        let response = Response::builder()
-            .status(status)
-            .header(SERVER_WORKER, process::id());
-        // Neither field may be empty, and unlimited limits have nothing to say.
-        let present = fields.into_iter().filter(|(_, value)| !value.is_empty());
-        present.fold(response, |response, (name, value)| response.header(name, value))
     }
 
     /// Between half and one and a half of the average, so that requests do not march in step.

@@ -295,7 +295,7 @@ impl Limit {
     }
 
     /// Whole units of an amount; `None` where it is unlimited.
-    pub(super) fn units(&self, amount: &Amount) -> Result<Option<u64>, InvalidAmount> {
+    pub(crate) fn units(&self, amount: &Amount) -> Result<Option<u64>, InvalidAmount> {
         match amount {
             Amount::Whole(whole) => self.scale()?.units_of_whole(*whole).map(Some),
             Amount::Decimal(text) => self.scale()?.units(text).map(Some),

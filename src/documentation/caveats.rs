@@ -59,11 +59,34 @@
 //! [`Error::LockStuck`](crate::Error::LockStuck) with the process id. Decide beforehand whether to admit or to refuse
 //! when that happens. A stopped process is not a dead one: what it holds stays its own.
 //!
+//! # Waiting in line
+//!
+//! [`LimitSet::acquire`](crate::LimitSet::acquire) and [`acquire_async`](crate::LimitSet::acquire_async) wait in one line
+//! for each set, and only its first is served: a request that needs much holds up those behind it that need little. Put
+//! into one set what should wait together. [`try_acquire`](crate::LimitSet::try_acquire) is refused while others wait.
+//!
+//! Two threads that each wait for what the other holds wait for ever. Take what belongs together in one request, or
+//! give a timeout.
+//!
+//! What a waiter was granted and did not come for, because it was cancelled or killed in that moment, is given back as
+//! far as the algorithm refunds: concurrency always, and the cost of GCRA and token bucket. The others keep it charged.
+//!
+//! The first future of a process that has to wait starts a thread, `shmlimit`, and a thread that waits for longer than
+//! 2 ms another, `shmlimit-deaths`, which learns of the death of those it waits for. Both block all signals, end when
+//! there has been nothing for them to do for 10 seconds, and do not exist in a forked child until it needs them.
+//!
+//! # Leases
+//!
+//! A lease that has run out is ended by whoever needs what it covers, so a late holder may go on undisturbed where nobody
+//! does. What it does to the outside after its lease is not stopped by anything here: have the outside compare
+//! [fencing numbers](crate::Permit::fencing_number).
+//!
 //! # Death is noticed by need
 //!
 //! There is no daemon. What a dead process held is given back by whoever is refused for want of it, looking at most once
-//! a millisecond and for at most a twentieth of its time, or by `limitctl recover`. A process that hangs but lives keeps
-//! what it holds.
+//! a millisecond and for at most a twentieth of its time; by whoever waits for it, which the kernel tells of the death
+//! (Linux 5.3) or which looks every 50 ms; or by `limitctl recover`. A process that hangs but lives keeps what it holds
+//! until its lease runs out.
 //!
 //! A charge may stand although its caller died before it learned of it. The reverse does not happen.
 //!

@@ -385,7 +385,7 @@ impl SetEngine {
 
     /// The first cost that is above what its limit admits at once, and that most: an error and not a refusal. No
     /// limit takes such a cost, so it is enough to look when something was refused.
-    fn impossible_cost(&self, costs: &Costs) -> Option<(usize, u64, u64)> {
+    pub(super) fn impossible_cost(&self, costs: &Costs) -> Option<(usize, u64, u64)> {
         costs
             .iter()
             .map(|(index, cost)| {

@@ -91,6 +91,13 @@ impl LimitEngine {
         );
     }
 
+    /// Charges for a use `delay` nanoseconds from now.
+    pub(crate) fn charge_ahead(&self, transaction: &mut Transaction<'_>, now: Now, delay: u64, cost: u64) {
+        let words = &self.state;
+        self.rule
+            .charge_ahead(&mut JournalledState { words, transaction }, now, delay, cost);
+    }
+
     /// Gives back what a permit reserved and did not use, of a decision at `decided_at`; answers the units really
     /// given back.
     pub(crate) fn refund_unused(

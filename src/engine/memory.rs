@@ -124,6 +124,16 @@ impl SetMemory {
         })
     }
 
+    /// The bell of the ticket at `index`, for who may outlive this.
+    pub(crate) fn keep_bell(
+        region: &Arc<Region>,
+        geometry: &SetGeometry,
+        index: u64,
+    ) -> Result<Kept<AtomicU64>, OutOfRegion> {
+        let offset = index.saturating_mul(geometry.ticket_stride) + offset_of!(Ticket, bell) as u64;
+        region.keep_words(geometry.tickets_offset.saturating_add(offset), 1)
+    }
+
     /// Tickets that were ever used: what lies beyond is zero.
     pub(crate) fn touched_tickets(&self) -> u64 {
         self.control()

@@ -34,12 +34,17 @@ impl SetEngine {
         self.next_probe.load(Ordering::Relaxed)
     }
 
-    /// Who owns something: holds and tickets. Zero where a ticket was given up.
-    fn owners(&self) -> HashSet<u64> {
-        let holders = (0..self.memory.touched_holds())
+    /// Who holds something.
+    pub(super) fn holders(&self) -> impl Iterator<Item = u64> {
+        (0..self.memory.touched_holds())
             .filter_map(|index| self.memory.hold(index))
             .map(|hold| hold.owner().load(Ordering::Relaxed))
-            .filter(|owner| *owner != 0);
+            .filter(|owner| *owner != 0)
+    }
+
+    /// Who owns something: holds and tickets. Zero where a ticket was given up.
+    fn owners(&self) -> HashSet<u64> {
+        let holders = self.holders();
         let waiters = (0..self.memory.touched_tickets())
             .filter_map(|index| self.memory.ticket(index))
             .filter(|ticket| {

@@ -243,7 +243,7 @@ impl SegmentEngine {
         &self.path
     }
 
-    pub(crate) fn region(&self) -> &Region {
+    pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
     }
 

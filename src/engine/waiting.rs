@@ -3,24 +3,40 @@
 //! A sleeper looks when it was told to, at the instant at which time alone would serve it, and now and then without
 //! either: whoever should have told it may have died before it could.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::acquire::{Answer, Attempt, Costs, Decided, Decision, Stage};
 use super::grant::{Blocked, Served};
 use super::line::{JournalledLine, LineWords};
+use super::memory::SetMemory;
 use super::segment::{LockedSet, SegmentEngine, SetEngine};
 use crate::error::Error;
 use crate::queue::{self, Phase, TicketReference, TicketState};
 use crate::shm::clock::boot_nanos;
+use crate::shm::death_watch::{DeathWatch, Watched, ring_on_death};
 use crate::shm::futex::{self, Rings};
+use crate::shm::participant::ParticipantId;
 
 /// The longest sleep of who waits for others, in nanoseconds.
 const SLICE: u64 = 50_000_000;
 
+/// After this long in line, a thread asks to be told of deaths, in nanoseconds. Most waits are over by then.
+const SHORT_WAIT: u64 = 2_000_000;
+
 /// The longest sleep of who waits for time alone: its instant comes whatever becomes of others, but the machine may be
 /// suspended, and the wall clock set, meanwhile.
 const LONG_SLICE: u64 = 1_000_000_000;
+
+/// Whose deaths a waiting thread is told of.
+#[derive(Debug, Default)]
+struct Deaths {
+    watched: Option<BTreeSet<u64>>,
+    watch: Option<DeathWatch>,
+    /// On the boot-time clock.
+    next_look: u64,
+}
 
 /// By which bell the owner of a ticket waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +56,7 @@ pub(crate) struct Waiting {
     /// When time alone would serve it; the end of time where that does not help, or others are before it.
     alarm: u64,
     next_insurance: u64,
+    began: u64,
 }
 
 /// What the beginning of a wait came to.
@@ -118,8 +135,10 @@ impl SegmentEngine {
                 Begun::Decided(is_admitted) => return Ok(is_admitted),
                 Begun::Waiting(waiting) => waiting,
             };
+            let mut deaths = Deaths::default();
             loop {
                 self.sleep(set, &waiting, deadline);
+                self.watch_for_deaths(set, &mut waiting, &mut deaths);
                 let patience = if boot_nanos() >= deadline {
                     Patience::UsedUp
                 } else {
@@ -205,12 +224,14 @@ impl SegmentEngine {
                 _ => Ok(Some(Begun::Decided(false))),
             };
         };
+        let now = boot_nanos();
         let mut waiting = Waiting {
             ticket,
             owner: decision.owner,
             seen: Rings::default(),
             alarm: u64::MAX,
-            next_insurance: boot_nanos().saturating_add(SLICE),
+            next_insurance: now.saturating_add(SHORT_WAIT),
+            began: now,
         };
         if let Some(place) = set.memory.ticket(ticket.index) {
             waiting.seen = futex::rings(place.bell());
@@ -282,7 +303,7 @@ impl SegmentEngine {
             return Err(set.poisoned());
         };
         // Seen before the look: a ring that comes after it is not missed.
-        waiting.seen = futex::rings(place.bell());
+        let seen = std::mem::replace(&mut waiting.seen, futex::rings(place.bell()));
         let is_own = |state: TicketState| {
             state.serial == serial && place.owner().load(Ordering::Relaxed) == waiting.owner
         };
@@ -311,6 +332,10 @@ impl SegmentEngine {
             Served::Blocked(blocked) if is_first => self.set_alarm(set, waiting, blocked),
             _ => waiting.alarm = u64::MAX,
         }
+        if waiting.seen != seen {
+            // Rung, and not served: somebody may have died.
+            waiting.next_insurance = waiting.next_insurance.min(set.next_reclaim());
+        }
         Ok(Looked::Waiting)
     }
 
@@ -320,7 +345,12 @@ impl SegmentEngine {
             0 => u64::MAX,
             wait => now.saturating_add(wait),
         };
-        let slice = if blocked.by_others { SLICE } else { LONG_SLICE };
+        let is_new = now < waiting.began.saturating_add(SHORT_WAIT);
+        let slice = match blocked.by_others {
+            true if is_new => SHORT_WAIT,
+            true => SLICE,
+            false => LONG_SLICE,
+        };
         let mut insurance = now.saturating_add(slice);
         if blocked.by_others && set.has_leases {
             // A lease that runs out is found by looking for it, which is not done too often.
@@ -328,6 +358,57 @@ impl SegmentEngine {
             insurance = insurance.min(earliest);
         }
         waiting.next_insurance = insurance;
+    }
+
+    /// Asks to be told when somebody dies whose death would serve the ticket: the one before it, and for the first two
+    /// in line those who hold something. Who comes to be first has thus been told of all of them.
+    fn watch_for_deaths(&self, set: &SetEngine, waiting: &mut Waiting, deaths: &mut Deaths) {
+        let now = boot_nanos();
+        if now < deaths.next_look.max(waiting.began.saturating_add(SHORT_WAIT)) {
+            return;
+        }
+        deaths.next_look = now.saturating_add(SLICE);
+        let owners = self.owners_before(set, waiting);
+        if deaths.watched.as_ref() == Some(&owners) {
+            return;
+        }
+        deaths.watch = None;
+        if owners.is_empty() {
+            return;
+        }
+        let bell = SetMemory::keep_bell(self.region(), &set.geometry, waiting.ticket.index);
+        let Ok(bell) = bell else { return };
+        // What is not watched is looked after now and then.
+        let pids: Vec<u64> = owners
+            .iter()
+            .filter_map(|owner| self.membership.table().pid_of(ParticipantId::from_word(*owner)?))
+            .collect();
+        deaths.watched = Some(owners);
+        deaths.watch = match ring_on_death(&pids, bell) {
+            Watched::Watching(watch) => Some(watch),
+            Watched::DeadAlready => {
+                deaths.watched = None;
+                waiting.next_insurance = set.next_reclaim();
+                None
+            }
+            Watched::Unable => None,
+        };
+    }
+
+    /// Other processes whose death would serve a ticket.
+    fn owners_before(&self, set: &SetEngine, waiting: &Waiting) -> BTreeSet<u64> {
+        let line = LineWords(&set.memory);
+        let before = queue::predecessor(&line, waiting.ticket.index);
+        let is_among_the_first = before.is_none_or(|before| queue::predecessor(&line, before).is_none());
+        let before = before
+            .and_then(|before| set.memory.ticket(before))
+            .map(|ticket| ticket.owner().load(Ordering::Relaxed));
+        let mut owners: BTreeSet<u64> = before.into_iter().collect();
+        if is_among_the_first {
+            owners.extend(set.holders());
+        }
+        owners.retain(|owner| *owner != 0 && !self.membership.is_current(*owner));
+        owners
     }
 
     /// Looks after those before a ticket, if it is time to: the dead are not told, and tell nobody.
@@ -347,7 +428,12 @@ impl SegmentEngine {
                 Some(owner) if self.is_owner_alive(owner) => return Ok(()),
                 Some(owner) => self.reclaim_from(set, owner, |_| {})?,
                 None => {
-                    self.reclaim_if_due(set)?;
+                    if set.reclaim_is_due() {
+                        self.reclaim_if_due(set)?;
+                    } else {
+                        // Another thread looked a moment ago, and what it saw may have changed since.
+                        waiting.next_insurance = waiting.next_insurance.min(set.next_reclaim());
+                    }
                     return Ok(());
                 }
             };

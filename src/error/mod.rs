@@ -221,6 +221,16 @@ pub enum Error {
         /// The most that can be taken at once.
         most: u64,
     },
+    /// A reservation takes rate and calls limits only.
+    #[error(
+        "limit `{limit}` of set `{set}` cannot be reserved: name it with a cost of 0, or reserve from a set of rate and calls limits"
+    )]
+    NotReservable {
+        /// The set.
+        set: String,
+        /// The limit.
+        limit: String,
+    },
     /// A decimal amount that is not a whole number of the limit's units.
     #[error("`{given}` is no amount of limit `{limit}` of set `{set}`: {why}")]
     InvalidAmount {

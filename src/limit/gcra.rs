@@ -52,6 +52,12 @@ impl Gcra {
         );
     }
 
+    /// As a charge `delay` nanoseconds from now.
+    pub(super) fn charge_ahead(&self, state: &mut (impl StateMut + ?Sized), now: Now, delay: u64, cost: u64) {
+        let monotonic = now.monotonic.saturating_add(delay);
+        self.charge(state, Now { monotonic, ..now }.within_proven_range(), cost);
+    }
+
     /// Assesses, and charges if admissible, reading the state once.
     #[inline]
     pub(crate) fn take(

@@ -38,11 +38,18 @@ impl LeakyBucket {
     /// Saturates at 2^128 - 1 scaled, which only overdrafts worth more than 584 years of draining can reach.
     #[inline]
     pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
+        self.charge_ahead(state, now, 0, cost);
+    }
+
+    /// As a charge `delay` nanoseconds from now. What would have drained by then does not make room before.
+    #[inline]
+    pub(super) fn charge_ahead(&self, state: &mut (impl StateMut + ?Sized), now: Now, delay: u64, cost: u64) {
         if cost == 0 {
             return;
         }
         let level = self
             .level(state, now)
+            .max(self.bound.price().scaled_nanos(delay))
             .saturating_add(self.bound.price().scaled_cost(cost));
         self.set_level(state, now, level);
     }

@@ -98,6 +98,17 @@ impl Rule {
         }
     }
 
+    /// Takes `cost` for a use `delay` nanoseconds from now: whoever asks at that instant finds it taken just then. Where
+    /// the rule does not [reach ahead](Self::reaches_ahead), the delay must be zero.
+    pub(crate) fn charge_ahead(&self, state: &mut (impl StateMut + ?Sized), now: Now, delay: u64, cost: u64) {
+        match self {
+            Self::TokenBucket(rule) => rule.charge_ahead(state, now.within_proven_range(), delay, cost),
+            Self::Gcra(rule) => rule.charge_ahead(state, now.within_proven_range(), delay, cost),
+            Self::LeakyBucket(rule) => rule.charge_ahead(state, now.within_proven_range(), delay, cost),
+            _ => self.charge(state, now, cost),
+        }
+    }
+
     /// Assesses, and charges if admissible: how the limit stands then, or what it said instead. Nothing is stored on
     /// a refusal.
     #[inline]
@@ -129,6 +140,15 @@ impl Rule {
     /// As [`left`](Self::left), where it is not known how the charge left the limit: never more than that.
     pub(crate) fn left_at_least(&self, elapsed: u64, cost: u64) -> u128 {
         self.bound().map_or(0, |bound| bound.left_at_least(elapsed, cost))
+    }
+
+    /// Whether a cost can be charged as of a later instant: where what was charged is worked off by time, and not
+    /// counted in windows.
+    pub(crate) fn reaches_ahead(&self) -> bool {
+        matches!(
+            self,
+            Self::TokenBucket(_) | Self::Gcra(_) | Self::LeakyBucket(_) | Self::Unlimited
+        )
     }
 
     fn bound(&self) -> Option<&BacklogBound> {

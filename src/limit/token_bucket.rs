@@ -38,6 +38,11 @@ impl TokenBucket {
         self.missing.charge(state, now, cost);
     }
 
+    /// As a charge `delay` nanoseconds from now.
+    pub(super) fn charge_ahead(&self, state: &mut (impl StateMut + ?Sized), now: Now, delay: u64, cost: u64) {
+        self.missing.charge_ahead(state, now, delay, cost);
+    }
+
     /// The whole tokens that came back: less than `amount` where the refill had brought some of them already.
     pub(super) fn refund(
         &self,

@@ -54,8 +54,8 @@ pub(crate) const SET_UNCHECKED: u64 = 3;
 /// Buckets of the histogram of waiting times.
 pub(crate) const WAIT_BUCKETS: usize = 32;
 
-/// Words that one operation may change. None changes more than 111: a grant of 16 limits, each with four words of
-/// state and two counters, or three, two and an amount held, eight words of the set, and seven of the line. The count
+/// Words that one operation may change. None changes more than 112: a grant of 16 limits, each with four words of
+/// state and two counters, or three, two and an amount held, nine words of the set, and seven of the line. The count
 /// must stay below [`RESET_MARKER`](super::journal::RESET_MARKER).
 pub(crate) const JOURNAL_ENTRIES: usize = 128;
 

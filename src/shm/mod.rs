@@ -4,6 +4,7 @@
 //!
 //! - `clock.rs` (a system call that cannot afford a wrapper)
 //! - `create.rs` (two system calls without a wrapper)
+//! - `death_watch.rs` (a system call without a wrapper)
 //! - `descriptor.rs` (a file number that others may close)
 //! - `fork_identity.rs` (the page that a fork wipes)
 //! - `futex.rs` (system calls without a wrapper)
@@ -16,6 +17,7 @@
 pub(crate) mod attach;
 pub(crate) mod clock;
 pub(crate) mod create;
+pub(crate) mod death_watch;
 pub(crate) mod descriptor;
 pub(crate) mod file_lock;
 pub(crate) mod fork_identity;

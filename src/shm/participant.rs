@@ -136,6 +136,14 @@ impl ParticipantTable {
         Some(&record.doorbell)
     }
 
+    /// The process of a participant, where the slot still is its own.
+    pub(crate) fn pid_of(&self, id: ParticipantId) -> Option<u64> {
+        let record = self.records().ok()?.get(usize::try_from(id.slot).ok()?)?;
+        let state = ParticipantState::from_word(record.state.load(Ordering::Acquire));
+        let is_current = state.generation == id.generation && state.phase == Phase::Live;
+        is_current.then(|| record.pid.load(Ordering::Relaxed))
+    }
+
     /// The participant, whoever it is now, in a slot.
     pub(crate) fn read(&self, slot: u64) -> Option<ParticipantRecord> {
         let record = self.records().ok()?.get(usize::try_from(slot).ok()?)?;

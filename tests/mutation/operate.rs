@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use shmlimit::{Error, LimitSet, Outcome, Permit, Segment, SegmentSnapshot};
 
-use super::specimen::try_set;
+use super::specimen::{try_set, wait_for_set};
 
 /// A permit, or nothing.
 pub fn acquire(set: &LimitSet) -> Result<Permit<'_>, Option<Error>> {
@@ -23,6 +23,13 @@ pub fn inspect(snapshot: Result<SegmentSnapshot, Error>) {
                 assert!(set.holds.len() as u64 <= set.hold_capacity);
                 assert!(set.holds.iter().all(|hold| hold.index < set.hold_capacity));
             }
+            let waiting = snapshot.sets.iter().map(|set| set.tickets.len() as u64);
+            let capacities = snapshot.sets.iter().map(|set| set.waiter_capacity);
+            assert!(
+                waiting
+                    .zip(capacities)
+                    .all(|(waiting, capacity)| waiting <= capacity)
+            );
             assert!(snapshot.participants.len() as u64 <= snapshot.participant_capacity);
             read(&snapshot);
         }
@@ -81,8 +88,14 @@ fn take_and_give_back(set: &LimitSet) {
     match try_set(set) {
         Ok(Outcome::Admitted(mut permit)) => {
             permit.verdicts().for_each(|verdict| read(&verdict));
-            // Another that is dropped while the first is still out.
+            // Others that are dropped while the first is still out.
             drop(acquire(set));
+            match wait_for_set(set) {
+                Ok(outcome) => drop(outcome),
+                Err(error) => check(Some(error)),
+            }
+            check(permit.heartbeat().err());
+            read(&(permit.reclaimed(), permit.fencing_number()));
             check(
                 permit
                     .settle([("tokens", 1), ("decimal", 500), ("budget", u64::MAX)])

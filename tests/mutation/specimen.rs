@@ -1,10 +1,15 @@
 //! Segments to damage: one that this process is attached to, and one that nobody is.
 
+use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, fork, getpid};
 use shmlimit::{
-    Algorithm, Align, Declaration, Error, Limit, LimitSet, OnDeath, OpenOptions, Outcome, Segment,
+    Algorithm, Align, Declaration, Error, Limit, LimitSet, OnDeath, OpenOptions, Outcome, Request, Segment,
     SegmentReader, SetDeclaration, Window,
 };
 
@@ -115,6 +120,7 @@ fn declaration() -> Declaration {
         .participants(4)
         .set(
             SetDeclaration::new("every")
+                .waiters(2)
                 .metadata("region", "nowhere")
                 .limit(calls("gcra", Algorithm::Gcra))
                 .limit(calls("bucket", Algorithm::TokenBucket).burst(1000))
@@ -135,17 +141,19 @@ fn declaration() -> Declaration {
                         .unit("0.001")
                         .algorithm(Algorithm::TokenBucket),
                 )
-                .limit(Limit::concurrency("held", 5)),
+                .limit(Limit::concurrency("held", 5).lease(MINUTE)),
         )
         .set(
             SetDeclaration::new("holds")
                 .holds(4)
+                .waiters(4)
                 .limit(Limit::concurrency("a", 5))
                 .limit(Limit::concurrency("b", u64::MAX)),
         )
 }
 
-/// Uses the segment, so that few of its words are zero: some holds in use, some returned, some never touched.
+/// Uses the segment, so that few of its words are zero: some holds in use, some returned, some never touched; and a
+/// place in line of a process that is dead.
 fn leave_traces(segment: &Segment) {
     for set in segment.sets() {
         for round in 0..3 {
@@ -156,15 +164,40 @@ fn leave_traces(segment: &Segment) {
             }
         }
     }
+    // SAFETY: no other thread of this process holds a lock: the test's main thread waits for its end.
+    match unsafe { fork() }.expect("a child") {
+        ForkResult::Parent { child } => {
+            waitpid(child, None).expect("a child of this process");
+        }
+        ForkResult::Child => {
+            for set in segment.sets() {
+                let Ok(mut request) = request(&set) else { continue };
+                let _ = request.set("held", 5).and_then(|()| request.set("a", 5));
+                let mut waiting = Box::pin(set.acquire_async(&request, None));
+                let _ = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                std::mem::forget(waiting);
+            }
+            kill(getpid(), Signal::SIGKILL).expect("a process may kill itself");
+        }
+    }
 }
 
 /// Takes something of every limit of a set.
 pub fn try_set(set: &LimitSet) -> Result<Outcome<'_>, Error> {
+    set.try_acquire(&request(set)?)
+}
+
+/// As [`try_set`], waiting in line for no time at all.
+pub fn wait_for_set(set: &LimitSet) -> Result<Outcome<'_>, Error> {
+    set.acquire(&request(set)?, Duration::from_nanos(1))
+}
+
+fn request(set: &LimitSet) -> Result<Request, Error> {
     let mut request = set.request();
     for (name, cost) in [("tokens", 12_345), ("decimal", 77)] {
         if let Some(index) = set.limit_index(name) {
             request.set(index, cost)?;
         }
     }
-    set.try_acquire(&request)
+    Ok(request)
 }

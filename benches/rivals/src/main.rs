@@ -4,6 +4,7 @@
 //! Everything is measured in turn for a few milliseconds, over and over, so that all of it meets the same weather on a
 //! machine that others use as well; and of the rounds the tenth percentile counts, so that the weather matters little.
 
+mod commands;
 #[allow(dead_code)]
 #[path = "../../common/mod.rs"]
 mod common;
@@ -23,11 +24,16 @@ const PROCESSES: [usize; 3] = [1, 2, 4];
 fn main() {
     work_if_told_to();
     let brief = std::env::args().any(|argument| argument == "--brief");
-    let (rounds, process_rounds, process_time) = if brief {
-        (15, 5, Duration::from_millis(50))
+    let (rounds, process_rounds, process_time, command_rounds) = if brief {
+        (15, 5, Duration::from_millis(50), 51)
     } else {
-        (101, 31, Duration::from_millis(100))
+        (101, 31, Duration::from_millis(100), 501)
     };
+    if std::env::args().any(|argument| argument == "--commands") {
+        println!("{}\n", machine::describe());
+        commands::compare(command_rounds);
+        return;
+    }
     let folder = common::folder();
     let mut all = floors(folder.path());
     all.extend(operations(folder.path()));
@@ -46,6 +52,8 @@ fn main() {
     measurements.print(LOCK_AND_CLOCK);
     println!("\n## Several processes on one set\n");
     let two = processes(process_rounds, process_time, folder.path());
+    println!("\n## A command under a permit\n");
+    commands::compare(command_rounds);
     println!("\n## Aims\n");
     println!("| aim | measured |");
     println!("|---|---|");

@@ -57,6 +57,36 @@ proptest! {
     }
 
     #[test]
+    fn what_is_reserved_for_later_stays_within_the_bound_when_it_is_used(
+        capacity in 1..20_u64, window in 1..200_u64, burst in 1..20_u64,
+        steps in prop::collection::vec((0..60_u64, 1..6_u64, prop_oneof![Just(0), 0..400_u64], 0..50_u64), 1..40),
+    ) {
+        for (rule, _) in each(capacity, window, burst) {
+            let mut limit = Limit::new(rule);
+            let mut now = 0;
+            let mut uses: Vec<(u64, u64)> = Vec::new();
+            for (pause, cost, max_delay, others) in &steps {
+                now += pause;
+                // Another limit of the same request may make it wait for longer than this one would.
+                let (delay, is_possible) = match limit.assess(at(now), *cost) {
+                    Assessment::Admissible => (0, true),
+                    Assessment::Refused { retry_after } => (retry_after.unwrap_or(0), retry_after.is_some()),
+                };
+                let delay = if *max_delay == 0 { delay } else { delay.max(*others) };
+                if is_possible && delay <= *max_delay {
+                    rule.charge_ahead(limit.words.as_mut_slice(), at(now), delay, *cost);
+                    uses.push((now + delay, *cost));
+                }
+            }
+            for (from, _) in &uses {
+                let within = uses.iter().filter(|(at, _)| (*from..*from + window).contains(at));
+                let used: u64 = within.map(|(_, cost)| cost).sum();
+                prop_assert!(used <= capacity + burst, "{rule:?}: {used} within a window from {from}");
+            }
+        }
+    }
+
+    #[test]
     fn are_the_same_whoever_looks_in_between(
         capacity in 1..50_u64, window in 1..10_000_u64, waits in prop::collection::vec(0..300_u64, 1..100),
     ) {

@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand};
 use shmlimit::OpenOptions;
 
 use crate::command::{
-    completions::Completions, create::Create, inspect::Inspect, list::List, man::Man, recover::Recover,
-    remove::Remove, reset::Reset,
+    completions::Completions, create::Create, exec::Exec, inspect::Inspect, list::List, man::Man,
+    recover::Recover, remove::Remove, reset::Reset,
 };
 use crate::exit::ExitCode;
 
@@ -24,6 +24,7 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     Create(Create),
+    Exec(Exec),
     List(List),
     Inspect(Inspect),
     Recover(Recover),
@@ -31,6 +32,18 @@ pub enum Verb {
     Remove(Remove),
     Completions(Completions),
     Man(Man),
+}
+
+/// A time such as `500ms`; a bare number counts seconds, as in flock and timeout.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    if text
+        .chars()
+        .all(|character| character.is_ascii_digit() || character == '.')
+        && let Ok(seconds) = text.parse()
+    {
+        return Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string());
+    }
+    humantime::parse_duration(text).map_err(|error| error.to_string())
 }
 
 /// Which files a verb that writes accepts.
@@ -53,7 +66,7 @@ pub struct Access {
     ///
     /// Locks are held for well under a microsecond, so
     /// only a process that is stopped or writes a core dump is ever waited for.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     lock_timeout: Duration,
 }
 
@@ -78,6 +91,22 @@ mod tests {
     #[test]
     fn the_arguments_are_well_formed() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_bare_number_counts_seconds() {
+        for (text, millis) in [
+            ("0", 0),
+            ("2", 2000),
+            ("0.25", 250),
+            ("250ms", 250),
+            ("1m 1s", 61_000),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", ".", "-1", "1e3", "inf", "soon", "99999999999999999999999"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
     }
 
     #[test]

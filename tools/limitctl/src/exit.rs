@@ -6,43 +6,70 @@ use shmlimit::{DeclarationError, Error};
 
 /// What the program's end says, after sysexits.h where that has a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum ExitCode {
     /// Done.
-    Done = 0,
+    Done,
     /// Refused, or a problem was found.
-    Problem = 1,
-    /// The arguments make no sense, or name what does not exist in the segment.
-    Usage = 64,
+    Problem,
+    /// The arguments make no sense, or name what does not exist in the segment or can never be had from it.
+    Usage,
     /// The file is damaged, of another format, or not a segment.
-    Damaged = 65,
+    Damaged,
     /// The segment is not there, is retired, or is locked by somebody who does not let go.
-    Unavailable = 69,
+    Unavailable,
     /// The segment could not be created.
-    CannotCreate = 73,
+    CannotCreate,
+    /// The limits refused, and a later try may be admitted.
+    Refused,
     /// No permission, or a file that must not be trusted.
-    Permission = 77,
+    Permission,
     /// The declaration is wrong, or the segment was created with another.
-    Declaration = 78,
+    Declaration,
+    /// The command to run is there and cannot be run, as in a shell.
+    CommandNotExecutable,
+    /// The command to run is not there, as in a shell.
+    CommandNotFound,
+    /// What a command ended with, or the user asked for.
+    Other(u8),
 }
 
 impl ExitCode {
+    fn number(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Problem => 1,
+            Self::Usage => 64,
+            Self::Damaged => 65,
+            Self::Unavailable => 69,
+            Self::CannotCreate => 73,
+            Self::Refused => 75,
+            Self::Permission => 77,
+            Self::Declaration => 78,
+            Self::CommandNotExecutable => 126,
+            Self::CommandNotFound => 127,
+            Self::Other(number) => number,
+        }
+    }
+
     /// For the manual and the long help.
     pub const EXPLANATION: &str = "\
 Exit codes:
   0   done
-  1   refused, or a problem was found
-  64  wrong arguments, or a set or limit that the segment does not have
+  1   a verb refused, or a problem was found
+  64  wrong arguments, or a set, limit or cost that the segment does not have or allow
   65  the file is damaged, of another format, or not a segment
   69  there is no segment, it is retired, or it is locked by a process that does not let go
   73  the segment could not be created
+  75  exec: the limits refused, or time was up
   77  no permission, or the file must not be trusted
-  78  the declaration is wrong, or the segment was created with another";
+  78  the declaration is wrong, or the segment was created with another
+  126 exec: the command cannot be run
+  127 exec: the command is not there";
 }
 
 impl From<ExitCode> for std::process::ExitCode {
     fn from(code: ExitCode) -> Self {
-        Self::from(code as u8)
+        Self::from(code.number())
     }
 }
 
@@ -107,10 +134,14 @@ fn code_of(error: &Error) -> ExitCode {
         | Error::Unsupported { .. }
         | Error::Retired { .. }
         | Error::LockStuck { .. } => ExitCode::Unavailable,
-        Error::UnknownSet { .. } | Error::UnknownLimit { .. } => ExitCode::Usage,
+        Error::UnknownSet { .. }
+        | Error::UnknownLimit { .. }
+        | Error::CostRequired { .. }
+        | Error::NeverAdmissible { .. }
+        | Error::InvalidAmount { .. } => ExitCode::Usage,
         Error::Declaration(DeclarationError::Unreadable { source, .. }) => code_of_system(source),
         Error::Declaration(_) | Error::ConfigMismatch { .. } => ExitCode::Declaration,
-        // Refusals such as `InUse`; the errors of requests and permits, which no verb makes; and what is yet to come.
+        // Refusals such as `InUse`; the errors of permits, after which no verb ends; and what is yet to come.
         _ => ExitCode::Problem,
     }
 }

@@ -1,8 +1,10 @@
 //! Creates, inspects, repairs and removes shmlimit segments.
 
 mod arguments;
+mod birth;
 mod command;
 mod exit;
+mod job;
 mod output;
 mod text;
 

@@ -1,12 +1,13 @@
 //! `limitctl inspect`.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
 use shmlimit::{
-    Amount, Declaration, HoldSnapshot, Limit, LimitSnapshot, SegmentReader, SegmentSnapshot, SetCounts,
-    SetDeclaration, SetSnapshot,
+    Amount, Declaration, Limit, LimitSnapshot, SegmentReader, SegmentSnapshot, SetCounts, SetDeclaration,
+    SetSnapshot,
 };
 
 use super::{as_text, shown};
@@ -166,6 +167,18 @@ impl Inspection {
                 ),
             ));
         }
+        let waiting = set.tickets.iter().filter(|ticket| !ticket.granted).count() as u64;
+        if waiting > 0 || set.counts.queued_high_water > 0 {
+            facts.push((
+                "in line",
+                format!(
+                    "{} of {}, at most {} at once",
+                    count(waiting),
+                    count(set.waiter_capacity),
+                    count(set.counts.queued_high_water)
+                ),
+            ));
+        }
         facts.push(("counted", counted(&set.counts)));
         text.push_str(&aligned(&facts));
         text.push('\n');
@@ -173,6 +186,10 @@ impl Inspection {
         if !set.holds.is_empty() {
             text.push('\n');
             text.push_str(&self.holds(set));
+        }
+        if !set.tickets.is_empty() {
+            text.push('\n');
+            text.push_str(&self.tickets(set));
         }
         text
     }
@@ -229,20 +246,50 @@ impl Inspection {
                 hold.owner_pid
                     .map_or_else(|| "?".to_owned(), |pid| pid.to_string())
                     .into(),
-                self.owner_name(hold).into(),
+                self.owner_name(hold.owner_slot, hold.owner_pid).into(),
                 state,
                 human::duration(hold.held_ns).into(),
-                amounts(hold).into(),
+                amounts(&hold.amounts).into(),
             ]);
         }
         table.render(2)
     }
 
-    fn owner_name(&self, hold: &HoldSnapshot) -> String {
+    fn tickets(&self, set: &SetSnapshot) -> String {
+        let mut table = Table::new(&[
+            ("TICKET", Side::Right),
+            ("PID", Side::Right),
+            ("NAME", Side::Left),
+            ("STATE", Side::Left),
+            ("IN LINE FOR", Side::Right),
+            ("ASKS FOR", Side::Left),
+        ]);
+        for ticket in &set.tickets {
+            let state = match (ticket.owner_alive, ticket.granted) {
+                (true, false) => Cell::styled("waits", style::GOOD),
+                (true, true) => Cell::styled("was served", style::GOOD),
+                (false, _) => Cell::styled("dead", style::BAD),
+            };
+            table.row(vec![
+                ticket.number.into(),
+                ticket
+                    .owner_pid
+                    .map_or_else(|| "?".to_owned(), |pid| pid.to_string())
+                    .into(),
+                self.owner_name(ticket.owner_slot, ticket.owner_pid).into(),
+                state,
+                human::duration(ticket.waiting_ns).into(),
+                amounts(&ticket.costs).into(),
+            ]);
+        }
+        table.render(2)
+    }
+
+    fn owner_name(&self, slot: Option<u64>, pid: Option<u64>) -> String {
         let participants = &self.snapshot.participants;
         participants
             .iter()
-            .find(|it| Some(it.slot) == hold.owner_slot && Some(it.pid) == hold.owner_pid)
+            .find(|it| Some(it.slot) == slot && Some(it.pid) == pid)
             .map_or_else(String::new, |it| sanitise::line(&it.name))
     }
 }
@@ -271,20 +318,27 @@ fn counted(counts: &SetCounts) -> String {
         .refused_rate
         .saturating_add(counts.refused_concurrency)
         .saturating_add(counts.refused_budget)
-        .saturating_add(counts.refused_table_full);
+        .saturating_add(counts.refused_table_full)
+        .saturating_add(counts.refused_queue_full);
     let mut text = format!("{} admitted, {} refused", count(counts.admitted), count(refused));
     let reasons = some_of(&[
         ("by rate", counts.refused_rate),
         ("by concurrency", counts.refused_concurrency),
         ("by budget", counts.refused_budget),
         ("for want of holds", counts.refused_table_full),
+        ("for want of room in line", counts.refused_queue_full),
     ]);
     if !reasons.is_empty() {
         text.push_str(&format!(" ({reasons})"));
     }
     let others = some_of(&[
+        ("after a wait", counts.waited),
+        ("timed out", counts.timed_out),
+        ("given up", counts.cancelled),
         ("settled", counts.settled),
         ("reclaimed from the dead", counts.reclaimed),
+        ("places in line of the dead", counts.reclaimed_tickets),
+        ("leases run out", counts.expired),
         ("recoveries", counts.recoveries),
         ("recounts", counts.recounts),
         ("unknown names", counts.unknown_names),
@@ -382,9 +436,8 @@ fn amount(amount: &Amount) -> String {
     }
 }
 
-fn amounts(hold: &HoldSnapshot) -> String {
-    let amounts: Vec<String> = hold
-        .amounts
+fn amounts(amounts: &BTreeMap<String, u64>) -> String {
+    let amounts: Vec<String> = amounts
         .iter()
         .map(|(limit, amount)| sanitise::line(&format!("{limit} {}", count(*amount))))
         .collect();

@@ -2,6 +2,7 @@
 
 pub mod completions;
 pub mod create;
+pub mod exec;
 pub mod inspect;
 pub mod list;
 pub mod man;
@@ -19,6 +20,7 @@ use crate::text::sanitise;
 pub fn run(verb: Verb) -> Result<ExitCode, Failure> {
     match verb {
         Verb::Create(create) => create.run(),
+        Verb::Exec(exec) => exec.run(),
         Verb::List(list) => list.run(),
         Verb::Inspect(inspect) => inspect.run(),
         Verb::Recover(recover) => recover.run(),

@@ -1,0 +1,116 @@
+//! Commands that run under a permit, beside the same command alone and behind other programs that queue commands.
+//!
+//! One command of each at a time, in turn, so that all of them meet the same weather. A command of little work is
+//! dominated by what the system does for any program that starts, and a program that starts another one cannot be
+//! faster than starting two: `env` shows what that costs.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+
+const COMMAND: &str = "/bin/true";
+
+/// A way to run the command, and how long that took each time.
+struct Runner {
+    name: &'static str,
+    command: Command,
+    times: Vec<Duration>,
+}
+
+/// Measures and prints a table. Leaves out what is not installed.
+pub fn compare(rounds: usize) {
+    let Some(limitctl) = built_limitctl() else {
+        println!(
+            "There is no limitctl beside this program: build it with `cargo build --release -p limitctl`."
+        );
+        return;
+    };
+    let folder = crate::common::folder();
+    let mut runners = runners(&limitctl, folder.path());
+    // The first run reads the program from the disk.
+    runners.retain_mut(|runner| runner.run().is_some());
+    for _ in 0..rounds {
+        for runner in &mut runners {
+            if let Some(time) = runner.run() {
+                runner.times.push(time);
+            }
+        }
+    }
+    let alone = runners.first().map_or(Duration::ZERO, Runner::median);
+    println!("One run of each in turn, {rounds} times over; medians.\n");
+    println!("| what | us | above the command alone, us | ratio |");
+    println!("|---|---:|---:|---:|");
+    for runner in &runners {
+        let median = runner.median();
+        println!(
+            "| {} | {} | {} | {:.2} |",
+            runner.name,
+            median.as_micros(),
+            median.saturating_sub(alone).as_micros(),
+            median.as_secs_f64() / alone.as_secs_f64()
+        );
+    }
+}
+
+fn runners(limitctl: &Path, folder: &Path) -> Vec<Runner> {
+    let segment = folder.join("limits");
+    let places = SetDeclaration::new("places").limit(Limit::concurrency("running", 1));
+    let calls = SetDeclaration::new("calls").limit(Limit::calls("started", u64::from(u32::MAX), SECOND));
+    let declaration = Declaration::new().set(places).set(calls);
+    drop(Segment::create(&segment, &declaration).expect("a segment"));
+    let exec = |set| {
+        let mut command = Command::new(limitctl);
+        command.arg("exec").arg(&segment).args([set, "--", COMMAND]);
+        command
+    };
+    let through = |program, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        command
+    };
+    let lock = folder.join("lock").to_string_lossy().into_owned();
+    let mut semaphore = through("sem", &["--fg", "--id", "shmlimit", COMMAND]);
+    semaphore.env("PARALLEL_HOME", folder);
+    let all = [
+        ("the command alone", Command::new(COMMAND)),
+        ("env", through("env", &[COMMAND])),
+        ("flock", through("flock", &[&lock, COMMAND])),
+        ("GNU sem", semaphore),
+        ("limitctl exec, a place held meanwhile", exec("places")),
+        ("limitctl exec, calls only: nothing held", exec("calls")),
+    ];
+    all.into_iter()
+        .map(|(name, command)| Runner {
+            name,
+            command,
+            times: Vec::new(),
+        })
+        .collect()
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+impl Runner {
+    /// How long one run took; none where it could not be run.
+    fn run(&mut self) -> Option<Duration> {
+        self.command.stdin(Stdio::null()).stdout(Stdio::null());
+        let begin = Instant::now();
+        let status = self.command.status().ok()?;
+        let taken = begin.elapsed();
+        status.success().then_some(taken)
+    }
+
+    fn median(&self) -> Duration {
+        let mut times = self.times.clone();
+        times.sort_unstable();
+        times.get(times.len() / 2).copied().unwrap_or_default()
+    }
+}
+
+/// The program beside this one.
+fn built_limitctl() -> Option<PathBuf> {
+    let path = std::env::current_exe().ok()?.with_file_name("limitctl");
+    path.exists().then_some(path)
+}

@@ -1,0 +1,227 @@
+//! What waiting in line costs: a hand-over between two processes beside a bare futex, and the time from the death of a
+//! holder to the admission of the next. Criterion measures one process, so this has a harness of its own: rounds of
+//! every case by turns, of which the median is shown.
+
+#[allow(dead_code)]
+mod common;
+#[path = "../tests/process/mod.rs"]
+mod process;
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use process::{Child, SharedWords, eventually};
+use shmlimit::{Declaration, Limit, LimitSet, Segment, SetDeclaration};
+use tempfile::TempDir;
+
+/// Who is woken has been asleep for this long.
+const NAP: Duration = Duration::from_micros(300);
+
+/// Sleeps until the word is `turn`.
+fn wait_for(word: &AtomicU64, turn: u64) {
+    loop {
+        let seen = word.load(Ordering::Acquire);
+        if seen == turn {
+            return;
+        }
+        let address = std::ptr::from_ref(word);
+        let no_timeout = std::ptr::null::<libc::timespec>();
+        // SAFETY: the kernel compares four bytes of a word that is mapped, and writes nothing.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                address,
+                libc::FUTEX_WAIT,
+                seen as u32,
+                no_timeout,
+            )
+        };
+    }
+}
+
+fn give_turn(word: &AtomicU64, turn: u64) {
+    word.store(turn, Ordering::Release);
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_futex, std::ptr::from_ref(word), libc::FUTEX_WAKE, 1) };
+}
+
+fn now() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).expect("a clock");
+    now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
+}
+
+/// Nanoseconds from just before a sleeper of another process is woken to its being awake, over and over.
+///
+/// The sleeper goes to sleep in `sleep` after it has said so in a word; `wake` is done when it has slept for a while.
+fn wake_ups(
+    times: u64,
+    sleep: impl Fn(u64),
+    mut prepare: impl FnMut(u64),
+    mut wake: impl FnMut(u64),
+) -> Vec<f64> {
+    // The turn that the sleeper is to take, the one that it is about to sleep in, and when it woke up.
+    let words = SharedWords::new(3);
+    let other = Child::fork(|| {
+        for turn in 1..=times {
+            while words[0].load(Ordering::Acquire) != turn {
+                std::thread::yield_now();
+            }
+            words[1].store(turn, Ordering::Release);
+            sleep(turn);
+            words[2].store(now(), Ordering::Release);
+        }
+    });
+    let mut taken = Vec::new();
+    for turn in 1..=times {
+        prepare(turn);
+        words[2].store(0, Ordering::Release);
+        words[0].store(turn, Ordering::Release);
+        while words[1].load(Ordering::Acquire) != turn {
+            std::thread::yield_now();
+        }
+        let asleep = Instant::now();
+        while asleep.elapsed() < NAP {
+            std::hint::spin_loop();
+        }
+        let begun = now();
+        wake(turn);
+        while words[2].load(Ordering::Acquire) == 0 {
+            std::hint::spin_loop();
+        }
+        taken.push(words[2].load(Ordering::Acquire).saturating_sub(begun) as f64);
+    }
+    other.succeed();
+    taken
+}
+
+fn futex_wake_ups(times: u64) -> Vec<f64> {
+    let word = SharedWords::new(1);
+    wake_ups(
+        times,
+        |turn| wait_for(&word[0], turn),
+        |_| (),
+        |turn| give_turn(&word[0], turn),
+    )
+}
+
+fn line_wake_ups(folder: &Path, times: u64) -> Vec<f64> {
+    let (_folder, _segment, set) = places(folder);
+    let request = set.request();
+    let take = || {
+        set.acquire(&request, None)
+            .expect("works")
+            .permit()
+            .expect("admitted")
+    };
+    let permit = RefCell::new(None);
+    wake_ups(
+        times,
+        |_| drop(take()),
+        |_| *permit.borrow_mut() = Some(take()),
+        |_| *permit.borrow_mut() = None,
+    )
+}
+
+/// A set of one place, in a file that lasts as long as the folder.
+fn places(folder: &Path) -> (TempDir, Segment, LimitSet) {
+    let folder = tempfile::tempdir_in(folder).expect("a folder");
+    let declaration =
+        Declaration::new().set(SetDeclaration::new("set").limit(Limit::concurrency("places", 1)));
+    let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
+    let set = segment.set("set").expect("declared");
+    (folder, segment, set)
+}
+
+/// Nanoseconds from the SIGKILL of a holder to the admission of who waited.
+fn death_hand_over(folder: &Path) -> f64 {
+    let (_folder, segment, set) = places(folder);
+    let words = SharedWords::new(2);
+    let holder = Child::fork(|| {
+        std::mem::forget(set.try_acquire(&set.request()).expect("works"));
+        loop {
+            std::thread::park();
+        }
+    });
+    let look = || segment.snapshot().expect("a snapshot").sets.remove(0);
+    eventually("it is held", || look().active == 1);
+    let waiter = Child::fork(|| {
+        let permit = set.acquire(&set.request(), None).expect("works");
+        words[1].store(now(), Ordering::Relaxed);
+        drop(permit);
+    });
+    eventually("the other waits", || !look().tickets.is_empty());
+    // Long enough for whoever waits to have done all that it does before it goes to sleep for good.
+    std::thread::sleep(Duration::from_millis(20));
+    words[0].store(now(), Ordering::Relaxed);
+    holder.kill();
+    waiter.succeed();
+    words[1]
+        .load(Ordering::Relaxed)
+        .saturating_sub(words[0].load(Ordering::Relaxed)) as f64
+}
+
+/// Nanoseconds of a pair of take and drop where nobody waits, by each of the two ways.
+fn without_a_line(set: &LimitSet, times: u64) -> (f64, f64) {
+    let request = set.request();
+    let started = Instant::now();
+    for _ in 0..times {
+        let _ = std::hint::black_box(set.try_acquire(&request).expect("works"));
+    }
+    let trying = started.elapsed();
+    let started = Instant::now();
+    for _ in 0..times {
+        let _ = std::hint::black_box(set.acquire(&request, Duration::from_secs(1)).expect("works"));
+    }
+    let waiting = started.elapsed();
+    (
+        trying.as_nanos() as f64 / times as f64,
+        waiting.as_nanos() as f64 / times as f64,
+    )
+}
+
+fn quantile(values: &mut [f64], share: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[((values.len() - 1) as f64 * share) as usize]
+}
+
+fn main() {
+    // `cargo test --benches` asks whether it works, `cargo bench` how fast.
+    let measure = std::env::args().any(|argument| argument == "--bench");
+    let (rounds, times) = if measure { (31, 100) } else { (1, 10) };
+    let folder = common::folder();
+    let (_folder, _segment, set) = places(folder.path());
+    let (mut futex, mut line, mut death) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut trying, mut waiting) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        futex.extend(futex_wake_ups(times));
+        line.extend(line_wake_ups(folder.path(), times));
+        death.push(death_hand_over(folder.path()));
+        let (one, other) = without_a_line(&set, 1_000 * times);
+        trying.push(one);
+        waiting.push(other);
+    }
+    let (futex, line) = (quantile(&mut futex, 0.5), quantile(&mut line, 0.5));
+    let (trying, waiting) = (quantile(&mut trying, 0.5), quantile(&mut waiting, 0.5));
+    println!("medians of {rounds} rounds");
+    println!(
+        "hand-over between two processes, bare futex  {:>9.2} us",
+        futex / 1e3
+    );
+    println!(
+        "wake-up of a sleeper elsewhere, acquire       {:>9.2} us  {:.2}x",
+        line / 1e3,
+        line / futex
+    );
+    println!("try_acquire and drop, nobody waits           {trying:>9.1} ns");
+    println!(
+        "acquire and drop, nobody waits               {waiting:>9.1} ns  {:.2}x",
+        waiting / trying
+    );
+    println!(
+        "from SIGKILL of a holder to the next         {:>9.2} us, at most {:.2} us",
+        quantile(&mut death, 0.5) / 1e3,
+        quantile(&mut death, 1.0) / 1e3
+    );
+}

@@ -1,0 +1,128 @@
+//! What was charged now for use later.
+
+use std::time::Duration;
+
+use crate::engine::{Decision, Reserved};
+use crate::error::Error;
+use crate::limit_set::LimitSet;
+use crate::permit::Permit;
+use crate::refusal::Refusal;
+use crate::request::Request;
+use crate::shm::clock::boot_nanos;
+use crate::units::nanos_from_duration;
+
+/// The answer to a wish to reserve. Neither is an error.
+// The larger variant is the usual one, and a box would cost an allocation.
+#[allow(clippy::large_enum_variant)]
+#[derive(Debug)]
+#[must_use]
+pub enum ReserveOutcome<'a> {
+    /// Everything was charged.
+    Reserved(Reservation<'a>),
+    /// Nothing was changed.
+    Refused(Refusal<'a>),
+}
+
+impl<'a> ReserveOutcome<'a> {
+    /// The reservation, or the refusal as the error of a `Result`.
+    ///
+    /// # Errors
+    ///
+    /// The refusal.
+    #[allow(clippy::result_large_err)]
+    pub fn reservation(self) -> Result<Reservation<'a>, Refusal<'a>> {
+        match self {
+            Self::Reserved(reservation) => Ok(reservation),
+            Self::Refused(refusal) => Err(refusal),
+        }
+    }
+}
+
+/// Something that has been charged and may be used after [`delay`](Self::delay). Dropped, it stays charged.
+#[derive(Debug)]
+#[must_use = "what was reserved stays charged, whether it is used or not"]
+pub struct Reservation<'a> {
+    permit: Permit<'a>,
+    delay: Duration,
+    /// On the boot-time clock.
+    due: u64,
+}
+
+impl<'a> Reservation<'a> {
+    /// How long to wait, from the time of the reservation, before making use of it. Zero where it may be used at once.
+    pub fn delay(&self) -> Duration {
+        self.delay
+    }
+
+    /// How much of the delay is left.
+    pub fn remaining_delay(&self) -> Duration {
+        Duration::from_nanos(self.due.saturating_sub(boot_nanos()))
+    }
+
+    /// Gives back what was reserved, as far as the algorithm refunds (see [`Permit::settle`]); answers whether that was
+    /// in time. Once its instant has come a reservation counts as used, and nothing is changed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Permit::settle`].
+    pub fn cancel(mut self) -> Result<bool, Error> {
+        if boot_nanos() >= self.due {
+            return Ok(false);
+        }
+        self.permit.settle_everything_to_nothing()?;
+        self.permit.release()?;
+        Ok(true)
+    }
+
+    /// The permit, to settle it to the actual usage afterwards.
+    pub fn into_permit(self) -> Permit<'a> {
+        self.permit
+    }
+}
+
+impl LimitSet {
+    /// Charges everything that the request names now, if all of it can be had within `max_delay`, and says how long to
+    /// wait before making use of it: for callers that do the waiting or scheduling themselves.
+    ///
+    /// For rate and calls limits. Those that count in windows (`fixed_window`, `sliding_window`,
+    /// `sliding_window_counter`) cannot charge a window that has not begun: with one of them in the request it succeeds
+    /// where the request can be met at once, and is refused otherwise. Nobody who waits in line is overtaken.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, ReserveOutcome, Segment, SetDeclaration};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().set(SetDeclaration::new("mail")
+    /// #     .limit(Limit::calls("sent", 1, Duration::from_secs(1))));
+    /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+    /// let mail = segment.set("mail")?;
+    /// for second in 0..3 {
+    ///     match mail.reserve(&mail.request(), Duration::from_secs(60))? {
+    ///         ReserveOutcome::Reserved(reservation) => assert!(reservation.delay().as_secs() <= second),
+    ///         ReserveOutcome::Refused(refusal) => println!("more than a minute: {refusal}"),
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotReservable`] where the request takes a concurrency limit or the set has a budget, and as
+    /// [`try_acquire`](Self::try_acquire).
+    pub fn reserve(&self, request: &Request, max_delay: Duration) -> Result<ReserveOutcome<'_>, Error> {
+        let costs = request.costs_for(self)?;
+        let mut decision = Decision::pending(costs);
+        let most = nanos_from_duration(max_delay).unwrap_or(u64::MAX);
+        let engine = &self.shared().engine;
+        Ok(
+            match engine.reserve(self.engine_set(), costs, &mut decision, most)? {
+                Reserved::After(delay) => ReserveOutcome::Reserved(Reservation {
+                    permit: Permit::new(self, decision),
+                    delay: Duration::from_nanos(delay),
+                    due: boot_nanos().saturating_add(delay),
+                }),
+                Reserved::Refused => ReserveOutcome::Refused(Refusal::new(self, decision)),
+            },
+        )
+    }
+}

@@ -1,0 +1,225 @@
+//! Learning at once that another process died: its pidfd (Linux 5.3) becomes readable.
+//!
+//! One thread of this process polls for all who want to know, from the first of them until there has been none for a
+//! while. On older kernels nobody is told, and who waits finds out by looking now and then.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::{SigSet, SigmaskHow};
+
+use super::fork_identity::PerProcess;
+use super::futex;
+use super::region::Kept;
+
+/// Processes that one watch looks at.
+const MOST_PROCESSES: usize = 64;
+
+/// How long the thread stays although nobody wants to know anything, in milliseconds.
+const LINGER: u16 = 10_000;
+
+/// Rings a bell when one of some processes dies. Dropped, it does so no longer.
+#[derive(Debug)]
+pub(crate) struct DeathWatch {
+    number: u64,
+}
+
+/// What the kernel says to a wish to watch a process.
+#[derive(Debug)]
+pub(crate) enum Watched {
+    /// The bell will be rung.
+    Watching(DeathWatch),
+    /// One of them is dead already.
+    DeadAlready,
+    /// The kernel cannot do it, or has no descriptor or thread left.
+    Unable,
+}
+
+#[derive(Debug)]
+struct Process {
+    watch: u64,
+    descriptor: OwnedFd,
+    bell: Arc<Kept<AtomicU64>>,
+}
+
+#[derive(Debug, Default)]
+struct Watcher {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    processes: Vec<Arc<Process>>,
+    latest: u64,
+    /// Readable when the list has changed; there while the thread is.
+    changed: Option<Arc<EventFd>>,
+}
+
+static WATCHER: PerProcess<Watcher> = PerProcess::new();
+
+/// Rings the word in `bell` as soon as one of the processes dies.
+pub(crate) fn ring_on_death(pids: &[u64], bell: Kept<AtomicU64>) -> Watched {
+    let bell = Arc::new(bell);
+    let mut descriptors = Vec::with_capacity(pids.len());
+    for pid in pids.iter().take(MOST_PROCESSES) {
+        match open(*pid) {
+            Ok(descriptor) => descriptors.push(descriptor),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Watched::DeadAlready,
+            Err(_) => return Watched::Unable,
+        }
+    }
+    let Ok(watcher) = WATCHER.get() else {
+        return Watched::Unable;
+    };
+    let mut state = watcher.lock();
+    let Ok(changed) = state.running_thread(watcher) else {
+        return Watched::Unable;
+    };
+    state.latest = state.latest.wrapping_add(1);
+    let number = state.latest;
+    state.processes.extend(descriptors.into_iter().map(|descriptor| {
+        Arc::new(Process {
+            watch: number,
+            descriptor,
+            bell: Arc::clone(&bell),
+        })
+    }));
+    // It cannot fail but by being full, and then the thread is about to look.
+    let _ = changed.write(1);
+    Watched::Watching(DeathWatch { number })
+}
+
+impl Drop for DeathWatch {
+    fn drop(&mut self) {
+        // In a forked child, there is nothing of its parent's to be found here.
+        if let Ok(watcher) = WATCHER.get() {
+            let mut state = watcher.lock();
+            state.processes.retain(|process| process.watch != self.number);
+            if let Some(changed) = &state.changed {
+                let _ = changed.write(1);
+            }
+        }
+    }
+}
+
+impl State {
+    /// What wakes the thread, which is started if there is none.
+    fn running_thread(&mut self, watcher: &'static Watcher) -> io::Result<Arc<EventFd>> {
+        if let Some(changed) = &self.changed {
+            return Ok(Arc::clone(changed));
+        }
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let changed = Arc::new(EventFd::from_value_and_flags(0, flags)?);
+        let own = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        let event = Arc::clone(&changed);
+        let started = thread::Builder::new()
+            .name("shmlimit-deaths".to_owned())
+            .spawn(move || watcher.run(&event));
+        own.thread_set_mask()?;
+        started?;
+        self.changed = Some(Arc::clone(&changed));
+        Ok(changed)
+    }
+}
+
+impl Watcher {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, changed: &EventFd) {
+        loop {
+            let processes = self.lock().processes.clone();
+            let timeout = if processes.is_empty() {
+                PollTimeout::from(LINGER)
+            } else {
+                PollTimeout::NONE
+            };
+            let mut polled = vec![PollFd::new(changed.as_fd(), PollFlags::POLLIN)];
+            polled.extend(
+                processes
+                    .iter()
+                    .map(|process| PollFd::new(process.descriptor.as_fd(), PollFlags::POLLIN)),
+            );
+            let answer = poll(&mut polled, timeout);
+            let is_ready = |polled: &PollFd<'_>| polled.any().unwrap_or(true);
+            if is_ready(&polled[0]) {
+                let _ = changed.read();
+            }
+            let dead: Vec<&Arc<Process>> = processes
+                .iter()
+                .zip(&polled[1..])
+                .filter(|(_, polled)| is_ready(polled))
+                .map(|(process, _)| process)
+                .collect();
+            let mut state = self.lock();
+            // Told once.
+            state
+                .processes
+                .retain(|process| !dead.iter().any(|dead| Arc::ptr_eq(process, dead)));
+            if answer == Ok(0) && state.processes.is_empty() {
+                state.changed = None;
+                return;
+            }
+            drop(state);
+            for process in dead {
+                if let Some(bell) = process.bell.first() {
+                    futex::ring(bell);
+                    futex::wake(bell);
+                }
+            }
+        }
+    }
+}
+
+fn open(pid: u64) -> io::Result<OwnedFd> {
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: pidfd_open takes a number and flags, and touches no memory of this process. The libc crate has no
+    // wrapper. The descriptor is close-on-exec by the kernel's doing.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given out this descriptor, and nobody else knows of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor as RawFd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::shm::region::Region;
+
+    #[test]
+    fn the_bell_rings_when_one_of_the_processes_dies() {
+        let region = Arc::new(Region::private(4096).expect("memory"));
+        let bell = || region.keep_words(8, 1).expect("within");
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("a child");
+        let pids = [u64::from(child.id()), u64::from(std::process::id())];
+        let Watched::Watching(_watch) = ring_on_death(&pids, bell()) else {
+            // A kernel before 5.3.
+            child.kill().expect("alive");
+            child.wait().expect("reaped");
+            return;
+        };
+        let word = bell();
+        let seen = futex::rings(&word[0]);
+        child.kill().expect("alive");
+        while futex::rings(&word[0]) == seen {
+            futex::wait(&word[0], seen, Duration::from_secs(60));
+        }
+        child.wait().expect("reaped");
+        assert!(matches!(ring_on_death(&pids[..1], bell()), Watched::DeadAlready));
+    }
+}

@@ -1,0 +1,94 @@
+//! The body of a response, which holds the permit until it has ended.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use crate::permit::Permit;
+
+pin_project! {
+    /// The body of a response to a limited request: that of the service, or the one that says why it was refused.
+    ///
+    /// It holds the request's permit until it has ended, has failed or is dropped, for example because the client is
+    /// gone. Frames, trailers and the size pass through unchanged.
+    #[derive(Debug)]
+    pub struct LimitBody<B> {
+        // Before the permit, so that the service's body is gone when its place is given to another request.
+        #[pin]
+        content: Content<B>,
+        permit: Option<Permit<'static>>,
+    }
+}
+
+pin_project! {
+    #[derive(Debug)]
+    #[project = ContentProjection]
+    enum Content<B> {
+        Service { #[pin] body: B },
+        // Taken when it has been sent.
+        Problem { text: Option<String> },
+    }
+}
+
+impl<B> LimitBody<B> {
+    /// The service's body, under the permit.
+    pub(super) fn new(body: B, permit: Option<Permit<'static>>) -> Self {
+        Self {
+            content: Content::Service { body },
+            permit,
+        }
+    }
+
+    /// What is sent instead of a body of the service.
+    pub(super) fn problem(text: String) -> Self {
+        Self {
+            content: Content::Problem { text: Some(text) },
+            permit: None,
+        }
+    }
+}
+
+impl<B> Body for LimitBody<B>
+where
+    B: Body,
+    B::Data: From<String>,
+{
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let this = self.project();
+        match this.content.project() {
+            ContentProjection::Problem { text } => {
+                Poll::Ready(text.take().map(|text| Ok(Frame::data(text.into()))))
+            }
+            ContentProjection::Service { mut body } => {
+                let frame = ready!(body.as_mut().poll_frame(context));
+                // A body that says that it has ended is not always polled again.
+                if !matches!(frame, Some(Ok(_))) || body.is_end_stream() {
+                    *this.permit = None;
+                }
+                Poll::Ready(frame)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.content {
+            Content::Service { body } => body.is_end_stream(),
+            Content::Problem { text } => text.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Service { body } => body.size_hint(),
+            Content::Problem { text } => SizeHint::with_exact(text.as_ref().map_or(0, String::len) as u64),
+        }
+    }
+}

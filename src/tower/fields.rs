@@ -1,0 +1,213 @@
+//! The fields `RateLimit-Policy`, `RateLimit` and `Retry-After`, as draft-ietf-httpapi-ratelimit-headers-11 has them.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use http::HeaderValue;
+
+use crate::config::{Limit, Window};
+use crate::engine::plan::Kind;
+use crate::limit_set::LimitSet;
+use crate::refusal::{Refusal, Verdict};
+
+/// The largest integer of a structured field.
+const LARGEST: u64 = 999_999_999_999_999;
+
+/// How the limits of a set are told to clients.
+#[derive(Clone, Debug)]
+pub(super) struct Policies {
+    prefix: String,
+    /// The quota units of rate limits and budgets, by position. One that has none is not told.
+    units: Vec<Option<String>>,
+    /// As the limits of the set.
+    policies: Vec<Policy>,
+    field: Option<HeaderValue>,
+}
+
+/// How one limit is told.
+#[derive(Clone, Debug)]
+struct Policy {
+    /// The policy's name as a structured-field string, quotes included. The same text is a string of JSON.
+    name: String,
+    kind: Kind,
+    is_told: bool,
+}
+
+impl Policies {
+    pub(super) fn of(set: &LimitSet) -> Self {
+        let mut policies = Self {
+            prefix: String::new(),
+            units: Vec::new(),
+            policies: Vec::new(),
+            field: None,
+        };
+        policies.describe(set);
+        policies
+    }
+
+    pub(super) fn set_prefix(&mut self, set: &LimitSet, prefix: String) {
+        self.prefix = prefix;
+        self.describe(set);
+    }
+
+    pub(super) fn set_unit(&mut self, set: &LimitSet, index: usize, unit: String) {
+        if self.units.len() <= index {
+            self.units.resize(index + 1, None);
+        }
+        if let Some(place) = self.units.get_mut(index) {
+            *place = Some(unit);
+        }
+        self.describe(set);
+    }
+
+    /// Writes down once what is the same in every response.
+    fn describe(&mut self, set: &LimitSet) {
+        let mut items = Vec::new();
+        self.policies.clear();
+        for (index, limit) in set.declared_limits().iter().enumerate() {
+            let name = quoted(&format!("{}{}", self.prefix, limit.name()));
+            let item = self.item(index, limit, &name);
+            self.policies.push(Policy {
+                name,
+                kind: limit.kind(),
+                is_told: item.is_some(),
+            });
+            items.extend(item);
+        }
+        self.field = field(&items);
+    }
+
+    /// What one limit promises: `"requests";q=200;w=1`.
+    fn item(&self, index: usize, limit: &Limit, name: &str) -> Option<String> {
+        let quota = limit.units(limit.capacity()).ok()??;
+        let mut item = format!("{name};q={}", quota.min(LARGEST));
+        match (limit.kind(), self.units.get(index)) {
+            // Requests are the unit of a policy that names none.
+            (Kind::Calls, _) => {}
+            (Kind::Concurrency, _) => item.push_str(";qu=\"concurrent-requests\""),
+            (Kind::Rate | Kind::Budget, Some(Some(unit))) => {
+                item.push_str(";qu=");
+                item.push_str(&quoted(unit));
+            }
+            (Kind::Rate | Kind::Budget, _) => return None,
+        }
+        if let Some(seconds) = limit.window().and_then(window_seconds) {
+            push_parameter(&mut item, "w", seconds);
+        }
+        let burst = limit.burst_amount().map(|burst| limit.units(burst));
+        if let Some(Ok(Some(burst))) = burst {
+            push_parameter(&mut item, "shmlimit-burst", burst);
+        }
+        Some(item)
+    }
+
+    /// `RateLimit-Policy`: what the limits promise in general. None where there is nothing to tell.
+    pub(super) fn policy(&self) -> Option<HeaderValue> {
+        self.field.clone()
+    }
+
+    /// `RateLimit`: how the limits stand. None where there is nothing to tell.
+    pub(super) fn standing<'a>(
+        &self,
+        set: &LimitSet,
+        verdicts: impl Iterator<Item = Verdict<'a>>,
+        admitted: bool,
+    ) -> Option<HeaderValue> {
+        let items = verdicts.filter_map(|verdict| {
+            let policy = self.find(set, verdict.limit).filter(|policy| policy.is_told)?;
+            let mut item = format!("{};r={}", policy.name, verdict.remaining.min(LARGEST));
+            if let Some(wait) = effective_window(policy.kind, &verdict, admitted) {
+                push_parameter(&mut item, "t", whole_seconds(wait));
+            }
+            Some(item)
+        });
+        field(&items.collect::<Vec<_>>())
+    }
+
+    /// The quoted name of the policy of a limit, which is a string of JSON as well.
+    pub(super) fn name(&self, set: &LimitSet, limit: &str) -> Option<&str> {
+        self.find(set, limit).map(|policy| policy.name.as_str())
+    }
+
+    fn find(&self, set: &LimitSet, limit: &str) -> Option<&Policy> {
+        let index = set.limit_index(limit)?;
+        self.policies.get(index.0)
+    }
+}
+
+/// `Retry-After` in seconds: the longest that any limit which refused, or binds those who wait before, knows to take.
+/// None where none of them knows, as is so with concurrency.
+///
+/// No window in the `RateLimit` field beside it ends later, as the draft asks.
+pub(super) fn retry_after(refusal: &Refusal<'_>) -> Option<HeaderValue> {
+    let waits = refusal.verdicts().filter_map(|verdict| verdict.retry_after);
+    let longest = refusal.retry_after().max(waits.max());
+    longest
+        .filter(|wait| !wait.is_zero())
+        .map(|wait| HeaderValue::from(whole_seconds(wait)))
+}
+
+/// For how long no more than what remains can be used. A refusal gives it for those limits only that refused, so that
+/// none ends later than `Retry-After`.
+fn effective_window(kind: Kind, verdict: &Verdict<'_>, admitted: bool) -> Option<Duration> {
+    match (kind, admitted) {
+        (Kind::Concurrency, _) => None,
+        (_, true) => Some(verdict.reset_after),
+        (_, false) if verdict.admitted => None,
+        (_, false) => verdict.retry_after,
+    }
+}
+
+/// The length of a window, where it is a whole number of seconds and always the same: the field knows no others.
+fn window_seconds(window: Window) -> Option<u64> {
+    match window {
+        Window::Span(span) => (span.subsec_nanos() == 0).then_some(span.as_secs()),
+        Window::Day => Some(86_400),
+        Window::Week => Some(604_800),
+        Window::Month => None,
+    }
+}
+
+/// Rounded up, so that nobody comes back too early.
+fn whole_seconds(wait: Duration) -> u64 {
+    wait.as_secs()
+        .saturating_add(u64::from(wait.subsec_nanos() > 0))
+        .min(LARGEST)
+}
+
+fn push_parameter(item: &mut String, key: &str, value: u64) {
+    // Writing to a string cannot fail.
+    let _ = write!(item, ";{key}={}", value.min(LARGEST));
+}
+
+/// A list of items as a field. An empty list is a field that is not there.
+fn field(items: &[String]) -> Option<HeaderValue> {
+    if items.is_empty() {
+        return None;
+    }
+    HeaderValue::try_from(items.join(", ")).ok()
+}
+
+/// A structured-field string. Those hold printable ASCII only; the bytes of what else a name has, and the percent
+/// sign, are written as in URLs. What comes out is a string of JSON, too: both escape quotes and backslashes alike.
+fn quoted(name: &str) -> String {
+    let mut text = String::with_capacity(name.len() + 2);
+    text.push('"');
+    for byte in name.bytes() {
+        match byte {
+            b'"' | b'\\' => {
+                text.push('\\');
+                text.push(char::from(byte));
+            }
+            b'%' | 0..b' ' | 0x7f.. => {
+                let _ = write!(text, "%{byte:02X}");
+            }
+            _ => text.push(char::from(byte)),
+        }
+    }
+    text.push('"');
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! The fields, byte by byte, of sets that are taken for real.
+
+use std::time::Duration;
+
+use super::{Policies, quoted, retry_after, whole_seconds};
+use crate::config::{Amount, Declaration, Limit, SetDeclaration, Window};
+use crate::limit_set::LimitSet;
+use crate::permit::{Outcome, Permit};
+use crate::refusal::Refusal;
+use crate::segment::Segment;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A set with these limits, in a file that is gone from its folder already.
+fn set_of(limits: impl IntoIterator<Item = Limit>) -> LimitSet {
+    let set = limits
+        .into_iter()
+        .fold(SetDeclaration::new("api"), SetDeclaration::limit);
+    let folder = tempfile::tempdir().expect("a folder");
+    let segment = Segment::create(folder.path().join("limits"), &Declaration::new().set(set));
+    segment.expect("a segment").set("api").expect("declared")
+}
+
+fn policy(set: &LimitSet) -> Option<String> {
+    let field = Policies::of(set).policy()?;
+    Some(field.to_str().expect("ASCII").to_owned())
+}
+
+fn admitted(set: &LimitSet) -> Permit<'_> {
+    let outcome = set.try_acquire(&set.request()).expect("works");
+    outcome.permit().expect("room")
+}
+
+fn refused<'a>(set: &'a LimitSet, request: &crate::Request) -> Refusal<'a> {
+    match set.try_acquire(request).expect("works") {
+        Outcome::Refused(refusal) => refusal,
+        Outcome::Admitted(_) => panic!("there is no room"),
+    }
+}
+
+#[test]
+fn names_are_strings_of_structured_fields_and_of_json_alike() {
+    for (name, expected) in [
+        ("requests", r#""requests""#),
+        ("per user; daily, all", r#""per user; daily, all""#),
+        (r#"the "big" one"#, r#""the \"big\" one""#),
+        (r"dom\user", r#""dom\\user""#),
+        ("100%", r#""100%25""#),
+        ("größe", r#""gr%C3%B6%C3%9Fe""#),
+        ("日", r#""%E6%97%A5""#),
+        ("a\u{1}\n\u{7f}b", r#""a%01%0A%7Fb""#),
+    ] {
+        let field = quoted(name);
+        assert_eq!(field, expected);
+        assert!(
+            http::HeaderValue::from_str(&field).is_ok_and(|value| value.to_str().is_ok()),
+            "{field}"
+        );
+        let parsed: String = serde_json::from_str(&field).expect("a string of JSON");
+        let unescaped = field[1..field.len() - 1]
+            .replace("\\\"", "\"")
+            .replace("\\\\", "\\");
+        assert_eq!(parsed, unescaped);
+    }
+}
+
+#[test]
+fn a_policy_tells_quota_unit_window_and_burst() {
+    let set = set_of([
+        Limit::calls("requests", 200, Duration::from_secs(1)).burst(20),
+        Limit::concurrency("in_flight", 8),
+        Limit::calls("daily", 5_000, Window::Day).algorithm(crate::Algorithm::FixedWindow),
+        Limit::calls("weekly", 9_000, Window::Week).algorithm(crate::Algorithm::FixedWindow),
+    ]);
+    let expected = concat!(
+        r#""requests";q=200;w=1;shmlimit-burst=20, "in_flight";q=8;qu="concurrent-requests", "#,
+        r#""daily";q=5000;w=86400, "weekly";q=9000;w=604800"#
+    );
+    assert_eq!(policy(&set).as_deref(), Some(expected));
+}
+
+#[test]
+fn windows_that_seconds_cannot_say_are_left_out() {
+    let set = set_of([
+        Limit::calls("half", 5, Duration::from_millis(1_500)).algorithm(crate::Algorithm::FixedWindow),
+        Limit::calls("monthly", 7, Window::Month).algorithm(crate::Algorithm::FixedWindow),
+    ]);
+    assert_eq!(policy(&set).as_deref(), Some(r#""half";q=5, "monthly";q=7"#));
+}
+
+#[test]
+fn a_cost_is_not_told_as_a_number_of_requests() {
+    let set = set_of([
+        Limit::rate("tokens", 10_000, MINUTE),
+        Limit::budget("dollars", 10, MINUTE),
+        Limit::calls("requests", 10, MINUTE),
+    ]);
+    assert_eq!(
+        policy(&set).as_deref(),
+        Some(r#""requests";q=10;w=60;shmlimit-burst=10"#)
+    );
+    let request = set.request().with("tokens", 400).expect("declared");
+    let outcome = set.try_acquire(&request).expect("works");
+    let permit = outcome.permit().expect("room");
+    let mut policies = Policies::of(&set);
+    let standing = policies.standing(&set, permit.verdicts(), true);
+    assert_eq!(standing.expect("requests"), r#""requests";r=9;t=6"#);
+
+    policies.set_unit(&set, 0, "content-bytes".to_owned());
+    let field = policies.policy().expect("two limits");
+    let expected = concat!(
+        r#""tokens";q=10000;qu="content-bytes";w=60;shmlimit-burst=10000, "#,
+        r#""requests";q=10;w=60;shmlimit-burst=10"#
+    );
+    assert_eq!(field, expected);
+    let standing = policies.standing(&set, permit.verdicts(), true);
+    assert_eq!(
+        standing.expect("both"),
+        r#""tokens";r=9600;t=3, "requests";r=9;t=6"#
+    );
+}
+
+#[test]
+fn what_is_unlimited_is_not_told_and_an_empty_field_is_absent() {
+    let set = set_of([Limit::calls("anything", Amount::Unlimited, MINUTE)]);
+    assert_eq!(policy(&set), None);
+    let permit = admitted(&set);
+    assert_eq!(Policies::of(&set).standing(&set, permit.verdicts(), true), None);
+}
+
+#[test]
+fn numbers_end_where_the_integers_of_structured_fields_end() {
+    let set = set_of([Limit::concurrency("in_flight", u64::MAX >> 1)]);
+    let most = 999_999_999_999_999_u64;
+    let expected = format!(r#""in_flight";q={most};qu="concurrent-requests""#);
+    assert_eq!(policy(&set), Some(expected));
+    let permit = admitted(&set);
+    let standing = Policies::of(&set).standing(&set, permit.verdicts(), true);
+    assert_eq!(standing.expect("one limit"), format!(r#""in_flight";r={most}"#));
+}
+
+#[test]
+fn a_prefix_stands_before_every_name() {
+    let set = set_of([
+        Limit::calls("requests", 1, MINUTE),
+        Limit::rate("tokens", 9, MINUTE),
+    ]);
+    let mut policies = Policies::of(&set);
+    policies.set_prefix(&set, "search.".to_owned());
+    let field = policies.policy().expect("one limit");
+    assert_eq!(field, r#""search.requests";q=1;w=60;shmlimit-burst=1"#);
+    assert_eq!(policies.name(&set, "tokens"), Some(r#""search.tokens""#));
+    assert_eq!(policies.name(&set, "none"), None);
+}
+
+#[test]
+fn a_refusal_tells_the_windows_of_what_refused_and_no_longer_ones_than_retry_after() {
+    let set = set_of([
+        Limit::calls("hourly", 1, 60 * MINUTE),
+        Limit::calls("daily", 2, Duration::from_secs(86_400)),
+        Limit::concurrency("in_flight", 1),
+    ]);
+    let permit = admitted(&set);
+    let policies = Policies::of(&set);
+    let standing = policies.standing(&set, permit.verdicts(), true);
+    assert_eq!(
+        standing.expect("three limits"),
+        r#""hourly";r=0;t=3600, "daily";r=1;t=43200, "in_flight";r=0"#
+    );
+    let refusal = refused(&set, &set.request());
+    let standing = policies.standing(&set, refusal.verdicts(), false);
+    // A place may be free much later, but surely nobody is admitted before the hour is over.
+    let retry_after = retry_after(&refusal).expect("known of one");
+    let seconds: u64 = retry_after.to_str().expect("ASCII").parse().expect("a number");
+    assert!((1..=3600).contains(&seconds), "{seconds}");
+    let expected = format!(r#""hourly";r=0;t={seconds}, "daily";r=1, "in_flight";r=0"#);
+    assert_eq!(standing.expect("three limits"), expected);
+}
+
+#[test]
+fn there_is_no_retry_after_where_only_a_permit_can_free_it() {
+    let set = set_of([
+        Limit::calls("requests", 100, MINUTE),
+        Limit::concurrency("in_flight", 1),
+    ]);
+    let _permit = admitted(&set);
+    assert_eq!(retry_after(&refused(&set, &set.request())), None);
+}
+
+#[test]
+fn seconds_are_rounded_up() {
+    for (wait, seconds) in [
+        (Duration::ZERO, 0),
+        (Duration::from_nanos(1), 1),
+        (Duration::from_secs(1), 1),
+        (Duration::new(1, 1), 2),
+        (Duration::MAX, 999_999_999_999_999),
+    ] {
+        assert_eq!(whole_seconds(wait), seconds, "{wait:?}");
+    }
+}

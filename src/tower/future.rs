@@ -1,0 +1,125 @@
+//! The future of a response.
+
+use std::fmt;
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use super::body::LimitBody;
+use super::decision::{Admission, Decision};
+
+/// A decision that may have to be waited for.
+pub(super) type PendingDecision = Pin<Box<dyn Future<Output = Decision> + Send>>;
+
+pin_project! {
+    /// The future of a response to a limited request.
+    ///
+    /// Dropped, it gives back what the request took, and its place in the queue where it still waits.
+    pub struct LimitFuture<S, Q>
+    where
+        S: Service<Request<Q>>,
+    {
+        #[pin]
+        state: State<S, Q, S::Future>,
+    }
+}
+
+pin_project! {
+    #[project = StateProjection]
+    enum State<S, Q, F> {
+        Waiting { decision: PendingDecision, call: Option<Call<S, Q>> },
+        // The response before the admission: the service lets go of the request before others may have its place.
+        Working { #[pin] response: F, admission: Admission },
+        Answered { response: Response<String> },
+    }
+}
+
+/// A service that is ready, and what it is to be called with.
+struct Call<S, Q> {
+    service: S,
+    request: Request<Q>,
+}
+
+impl<S, Q> LimitFuture<S, Q>
+where
+    S: Service<Request<Q>>,
+{
+    pub(super) fn waiting(decision: PendingDecision, service: S, request: Request<Q>) -> Self {
+        let call = Some(Call { service, request });
+        Self {
+            state: State::Waiting { decision, call },
+        }
+    }
+
+    pub(super) fn decided(decision: Decision, service: &mut S, request: Request<Q>) -> Self {
+        Self {
+            state: State::decided(decision, service, request),
+        }
+    }
+}
+
+impl<S, Q> State<S, Q, S::Future>
+where
+    S: Service<Request<Q>>,
+{
+    fn decided(decision: Decision, service: &mut S, request: Request<Q>) -> Self {
+        match decision {
+            Decision::Admitted(admission) => Self::Working {
+                response: service.call(request),
+                admission,
+            },
+            Decision::Answered(response) => Self::Answered { response },
+        }
+    }
+}
+
+impl<S, Q, B> Future for LimitFuture<S, Q>
+where
+    S: Service<Request<Q>, Response = Response<B>>,
+{
+    type Output = Result<Response<LimitBody<B>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            match state.as_mut().project() {
+                StateProjection::Waiting { decision, call } => {
+                    let decision = ready!(decision.as_mut().poll(context));
+                    // Taken once: the state is another from here on.
+                    let Some(Call { mut service, request }) = call.take() else {
+                        return Poll::Pending;
+                    };
+                    state.set(State::decided(decision, &mut service, request));
+                }
+                StateProjection::Working { response, admission } => {
+                    let response = ready!(response.poll(context));
+                    // Taken out, so that after an error nothing is held any more, however long this future is kept.
+                    let admission = mem::take(admission);
+                    return Poll::Ready(response.map(|response| admission.complete(response)));
+                }
+                StateProjection::Answered { response } => {
+                    let response = mem::take(response).map(LimitBody::problem);
+                    return Poll::Ready(Ok(response));
+                }
+            }
+        }
+    }
+}
+
+impl<S, Q> fmt::Debug for LimitFuture<S, Q>
+where
+    S: Service<Request<Q>>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &self.state {
+            State::Waiting { .. } => "Waiting",
+            State::Working { .. } => "Working",
+            State::Answered { .. } => "Answered",
+        };
+        f.debug_struct("LimitFuture").field("state", &state).finish()
+    }
+}

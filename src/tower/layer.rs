@@ -1,0 +1,110 @@
+//! The layer: what is decided once, when a service is built.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tower_layer::Layer;
+
+use super::demand::Extractor;
+use super::service::LimitService;
+
+/// Puts limits before a service: see the [module](super).
+///
+/// It is cheap to clone, and so are its services. All of them, in all processes, share the limits.
+#[derive(Debug)]
+#[must_use]
+pub struct LimitLayer<E> {
+    extractor: Arc<E>,
+    settings: Settings,
+}
+
+/// What a service does beyond asking the limits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Settings {
+    pub(super) advertise: Advertise,
+    pub(super) on_error: OnError,
+    pub(super) wait: Option<Duration>,
+}
+
+/// Which responses tell how the limits stand, in the fields `RateLimit` and `RateLimit-Policy`.
+///
+/// The fields tell whoever reads them how much the server can take. A refusal carries `Retry-After` and the names of
+/// the limits that refused in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Advertise {
+    /// All responses.
+    #[default]
+    Always,
+    /// Those to refused requests.
+    WhenRefused,
+    /// None.
+    Never,
+}
+
+/// What to do with a request when the limits cannot be asked: the lock of the set is [stuck](crate::Error::LockStuck),
+/// the segment was [retired](crate::Error::Retired), a rate limit was given [no cost](crate::Error::CostRequired).
+///
+/// The error is in the response's extensions, as an `Arc<`[`Error`](crate::Error)`>`, for a layer around this one to
+/// report; with the feature `tracing` it is an event as well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnError {
+    /// Answers 500 and does not call the service: what the limits protect stays protected.
+    #[default]
+    Refuse,
+    /// Calls the service as though the request were not limited: the service stays up.
+    Admit,
+}
+
+impl<E: Extractor> LimitLayer<E> {
+    /// A layer that limits requests as the extractor says.
+    pub fn new(extractor: E) -> Self {
+        Self {
+            extractor: Arc::new(extractor),
+            settings: Settings::default(),
+        }
+    }
+}
+
+impl<E> LimitLayer<E> {
+    /// Which responses tell how the limits stand; [all](Advertise::Always) unless told.
+    pub fn advertise(mut self, advertise: Advertise) -> Self {
+        self.settings.advertise = advertise;
+        self
+    }
+
+    /// Lets requests wait their turn for this long instead of refusing them at once, in the queue that they share with
+    /// all processes: first in, first out. No request waits unless told.
+    ///
+    /// A client that goes away while it waits leaves the queue. What waits is bounded by the set's queue, and by how
+    /// many connections the server lets in.
+    pub fn wait(mut self, longest: Duration) -> Self {
+        self.settings.wait = Some(longest);
+        self
+    }
+
+    /// What to do with a request when the limits cannot be asked; [refuse](OnError::Refuse) it unless told.
+    pub fn on_error(mut self, on_error: OnError) -> Self {
+        self.settings.on_error = on_error;
+        self
+    }
+}
+
+// Not derived: an extractor is shared, and need not be one that can be cloned.
+impl<E> Clone for LimitLayer<E> {
+    fn clone(&self) -> Self {
+        Self {
+            extractor: Arc::clone(&self.extractor),
+            settings: self.settings,
+        }
+    }
+}
+
+impl<S, E> Layer<S> for LimitLayer<E> {
+    type Service = LimitService<S, E>;
+
+    fn layer(&self, service: S) -> Self::Service {
+        LimitService::new(service, Arc::clone(&self.extractor), self.settings)
+    }
+}

@@ -1,0 +1,102 @@
+//! Limits before an HTTP service: a layer for everything built on `tower`, such as axum, tonic and hyper.
+//!
+//! Needs the feature `tower`, which brings no runtime.
+//!
+//! ```
+//! use std::convert::Infallible;
+//! use std::time::Duration;
+//!
+//! use http_body_util::Full;
+//! use hyper::body::Bytes;
+//! use hyper::{Request, Response};
+//! use shmlimit::tower::{Demand, LimitLayer};
+//! use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+//! use tower::{ServiceBuilder, ServiceExt, service_fn};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("api.limits");
+//! let declaration = Declaration::new().set(
+//!     SetDeclaration::new("api")
+//!         .limit(Limit::calls("requests", 1, Duration::from_secs(60)))
+//!         .limit(Limit::concurrency("in_flight", 8)),
+//! );
+//! // In each worker process, or once before they are forked.
+//! let segment = Segment::open_or_create(&path, &declaration)?;
+//! let every_request = Demand::new(segment.set("api")?.request());
+//! let service = ServiceBuilder::new()
+//!     .layer(LimitLayer::new(every_request))
+//!     .service(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("done")))));
+//!
+//! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+//! let first = service.clone().oneshot(Request::new(())).await?;
+//! assert_eq!(first.status(), 200);
+//! assert_eq!(first.headers()["ratelimit"], r#""requests";r=0;t=60, "in_flight";r=7"#);
+//! let second = service.oneshot(Request::new(())).await?;
+//! assert_eq!(second.status(), 429);
+//! assert!(second.headers().contains_key("retry-after"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What it does
+//!
+//! - It asks the limits when the service is called, not when it is asked whether it is ready: nothing is held for a
+//!   request that never comes. The [`Extractor`] says what each request takes: the same always, or by route, method or
+//!   length.
+//! - The permit is held until the response's body has ended, has failed or is dropped: a slow download takes its place
+//!   in flight for as long as it lasts, and a client that goes away gives it back. If the process is killed, the others
+//!   take it back. A connection that is upgraded has no body: its permit ends with the head of the response.
+//!   A limit with a lease takes its place back when that runs out, also under a response that is still being sent:
+//!   declare leases longer than the longest response.
+//! - With [`wait`](LimitLayer::wait), requests wait their turn for a time before they are refused.
+//!
+//! Asking blocks a thread of the runtime for about a microsecond. Only where a process is stopped while it holds the
+//! lock of the set is it longer: up to the segment's [`lock_timeout`](crate::OpenOptions::lock_timeout).
+//!
+//! # What clients are told
+//!
+//! | status | when | body |
+//! |---|---|---|
+//! | 429 | a limit refused, of whatever kind, or can never admit so much | problem details of type [quota-exceeded], with `violated-policies` |
+//! | 503 | no limit refused, but there is no room to hold or queue the request | problem details |
+//! | 500 | the limits could not be asked, and [`OnError`] says to refuse | problem details, which do not say why |
+//!
+//! Concurrency is answered 429 as well: the draft counts concurrent requests as a quota, and leaves 503 to a server
+//! whose capacity is less than usual.
+//!
+//! `Retry-After` of a refusal is the longest wait in seconds, rounded up, of all limits that refused; it is absent where
+//! none of them can know, as is so with concurrency.
+//!
+//! `RateLimit-Policy` and `RateLimit` follow [draft-ietf-httpapi-ratelimit-headers-11][draft] and are on all responses
+//! unless [`Advertise`] says otherwise. Each limit is a policy of its name:
+//!
+//! ```text
+//! RateLimit-Policy: "requests";q=200;w=1;shmlimit-burst=20, "in_flight";q=8;qu="concurrent-requests"
+//! RateLimit: "requests";r=19;t=1, "in_flight";r=5
+//! ```
+//!
+//! - `r` is what was left when the request was decided. `t` is when the limit will be completely replenished, or, in a
+//!   refusal, when the request would be admitted.
+//! - Windows that are no whole number of seconds, and months, are left out, and so are unlimited limits.
+//! - Rate limits and budgets are told only in a unit that clients know: see [`Demand::quota_unit`].
+//! - Names may hold what a header field may not. Bytes other than printable ASCII, and the percent sign, are
+//!   percent-encoded, in `violated-policies` as well, so that they are equal wherever they are read.
+//!
+//! [quota-exceeded]: https://iana.org/assignments/http-problem-types#quota-exceeded
+//! [draft]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
+
+mod body;
+mod decision;
+mod demand;
+mod fields;
+mod future;
+mod layer;
+mod problem;
+mod service;
+
+pub use body::LimitBody;
+pub use demand::{Demand, Extractor};
+pub use future::LimitFuture;
+pub use layer::{Advertise, LimitLayer, OnError};
+pub use service::LimitService;

@@ -1,0 +1,156 @@
+//! Charging now for what is done later.
+
+use std::time::{Duration, Instant};
+
+use shmlimit::{Algorithm, Declaration, Error, Limit, LimitSet, Reservation, Segment, SetDeclaration};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn with_set(set: SetDeclaration, body: impl FnOnce(&LimitSet)) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let segment = Segment::create(folder.path().join("limits"), &Declaration::new().set(set));
+    body(&segment.expect("a segment").sets().next().expect("declared"));
+}
+
+fn reserve<'a>(set: &'a LimitSet, cost: u64, max_delay: Duration) -> Option<Reservation<'a>> {
+    let name = set.limits().next().expect("declared").to_owned();
+    let request = set.request().with(&name, cost).expect("declared");
+    set.reserve(&request, max_delay)
+        .expect("works")
+        .reservation()
+        .ok()
+}
+
+fn tokens(algorithm: Algorithm) -> SetDeclaration {
+    SetDeclaration::new("set").limit(Limit::rate("tokens", 3600, HOUR).burst(10).algorithm(algorithm))
+}
+
+const AHEAD: [Algorithm; 3] = [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket];
+
+#[test]
+fn reservations_follow_one_another_at_the_declared_rate() {
+    for algorithm in AHEAD {
+        with_set(tokens(algorithm), |set| {
+            let started = Instant::now();
+            assert_eq!(reserve(set, 10, HOUR).expect("full").delay(), Duration::ZERO);
+            for nth in 1..=5_u32 {
+                let delay = reserve(set, 10, HOUR).expect("within an hour").delay();
+                // A unit a second; time that has passed since counts.
+                let expected = Duration::from_secs(10) * nth;
+                assert!(delay <= expected, "{algorithm:?}: {delay:?} after {nth}");
+                assert!(
+                    delay + started.elapsed() >= expected,
+                    "{algorithm:?}: {delay:?} after {nth}"
+                );
+            }
+        });
+    }
+}
+
+#[test]
+fn what_cannot_be_had_in_time_is_refused_and_changes_nothing() {
+    for algorithm in AHEAD {
+        with_set(tokens(algorithm), |set| {
+            assert!(reserve(set, 10, Duration::ZERO).is_some());
+            assert!(reserve(set, 10, Duration::from_secs(9)).is_none());
+            let after = reserve(set, 10, Duration::from_secs(11))
+                .expect("as if nobody had asked")
+                .delay();
+            assert!(after > Duration::from_secs(9));
+        });
+    }
+}
+
+#[test]
+fn a_cancelled_reservation_makes_room_for_another() {
+    for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket] {
+        with_set(tokens(algorithm), |set| {
+            assert!(reserve(set, 10, HOUR).is_some());
+            let reservation = reserve(set, 10, HOUR).expect("within an hour");
+            let delay = reservation.delay();
+            assert!(reservation.cancel().expect("works"));
+            let again = reserve(set, 10, HOUR).expect("within an hour").delay();
+            assert!(again <= delay, "{algorithm:?}: {again:?} instead of {delay:?}");
+        });
+    }
+}
+
+#[test]
+fn a_reservation_whose_instant_has_come_cannot_be_cancelled() {
+    with_set(tokens(Algorithm::Gcra), |set| {
+        let at_once = reserve(set, 10, HOUR).expect("full");
+        assert!(!at_once.cancel().expect("works"));
+        assert!(reserve(set, 1, Duration::ZERO).is_none());
+    });
+}
+
+#[test]
+fn windows_that_have_not_begun_are_not_charged() {
+    for algorithm in [
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingWindowCounter,
+    ] {
+        let set = SetDeclaration::new("set")
+            .limit(Limit::rate("tokens", 10, Duration::from_secs(30 * 24 * 3600)).algorithm(algorithm));
+        with_set(set, |set| {
+            assert!(reserve(set, 10, Duration::ZERO).is_some());
+            assert!(reserve(set, 1, Duration::from_secs(365 * 24 * 3600)).is_none());
+        });
+    }
+}
+
+#[test]
+fn every_limit_is_charged_as_of_the_instant_of_the_use() {
+    let set = SetDeclaration::new("set")
+        .limit(Limit::rate("slow", 3600, HOUR).burst(10))
+        .limit(Limit::rate("fast", 3600 * 10, HOUR).burst(10));
+    with_set(set, |set| {
+        let request = |slow, fast| {
+            let request = set.request().with("slow", slow).expect("declared");
+            request.with("fast", fast).expect("declared")
+        };
+        assert!(set.try_acquire(&request(10, 0)).expect("works").is_admitted());
+        let both = set.reserve(&request(10, 10), HOUR).expect("works").reservation();
+        assert!(both.expect("in ten seconds").delay() > Duration::from_secs(9));
+        // Ten of the fast ones will be used in ten seconds: those who use ten now must not meet them there.
+        assert!(!set.try_acquire(&request(0, 10)).expect("works").is_admitted());
+    });
+}
+
+#[test]
+fn what_is_held_or_debited_later_cannot_be_reserved() {
+    let set = tokens(Algorithm::Gcra).limit(Limit::concurrency("places", 1));
+    with_set(set, |set| {
+        let request = set.request().with("tokens", 1).expect("declared");
+        let outcome = set.reserve(&request, HOUR);
+        assert!(matches!(outcome, Err(Error::NotReservable { limit, .. }) if limit == "places"));
+        let without = request.with("places", 0).expect("declared");
+        assert!(set.reserve(&without, HOUR).expect("works").reservation().is_ok());
+    });
+    let set = tokens(Algorithm::Gcra).limit(Limit::budget("dollars", 5, HOUR));
+    with_set(set, |set| {
+        let outcome = set.reserve(&set.request().with("tokens", 1).expect("declared"), HOUR);
+        assert!(matches!(outcome, Err(Error::NotReservable { limit, .. }) if limit == "dollars"));
+    });
+}
+
+#[test]
+fn nobody_reserves_the_impossible() {
+    with_set(tokens(Algorithm::Gcra), |set| {
+        let request = set.request().with("tokens", 11).expect("declared");
+        assert!(matches!(
+            set.reserve(&request, HOUR),
+            Err(Error::NeverAdmissible { most: 10, .. })
+        ));
+    });
+}
+
+#[test]
+fn a_reservation_can_be_settled_afterwards() {
+    with_set(tokens(Algorithm::Gcra), |set| {
+        let mut permit = reserve(set, 10, HOUR).expect("full").into_permit();
+        let settlement = permit.settle([("tokens", 4)]).expect("works");
+        assert_eq!(settlement.refunded("tokens"), 6);
+    });
+}

@@ -1,0 +1,8 @@
+//! The layer for HTTP services, behind real servers on loopback connections.
+
+mod bodies;
+mod decisions;
+#[path = "../process/mod.rs"]
+mod process;
+mod server;
+mod waiting;
