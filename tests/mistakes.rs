@@ -239,9 +239,13 @@ fn all_waiters_waking_together() {
             .map(|number| {
                 let waiter = Child::fork(|| {
                     let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
-                    let _permit = outcome.permit().expect("in time");
+                    let permit = outcome.permit().expect("in time");
                     let turn = passed.fetch_add(1, Ordering::Relaxed) + 1;
-                    eventually("it may go", || dismissed.load(Ordering::Relaxed) >= turn);
+                    let may_go = |turn| dismissed.load(Ordering::Relaxed) >= turn;
+                    eventually("it may give back what it has", || may_go(turn));
+                    drop(permit);
+                    // The end of a process is something to be told of, too.
+                    eventually("all have passed", || may_go(WAITERS as u64));
                 });
                 eventually("it waits", || queued(&segment) == number + 1);
                 waiter

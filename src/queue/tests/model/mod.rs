@@ -2,8 +2,9 @@
 //! take their steps, and every step at which one of them can die.
 //!
 //! What the line does is done by the functions that the engine uses; what surrounds them follows the engine step by
-//! step: `waiting.rs`, `grant.rs`, `settle.rs`, `reclaim.rs`, `recover.rs`, `bell.rs` and the journal. A sleeper wakes by
-//! itself only where somebody has died: as long as nobody dies, every wake is somebody's doing.
+//! step: `waiting.rs`, `grant.rs`, `settle.rs`, `reclaim.rs`, `recover.rs`, `bell.rs` and the journal. A sleeper looks
+//! without having been woken by another only where somebody has died: it was told of that, or its insurance was due. As
+//! long as nobody dies, every wake is somebody's doing.
 
 mod explorer;
 mod memory;
