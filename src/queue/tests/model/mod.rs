@@ -29,6 +29,8 @@ struct Script {
     actions: &'static [Action],
     /// Whether its time may be up at any moment.
     has_deadline: bool,
+    /// Whether it may run out of patience with whoever has the lock, and go away without it.
+    gives_up: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +58,7 @@ enum Mistake {
     ClaimForgetsTheRingOfAnother,
     ClaimServesNobody,
     CountBeforeEntry,
+    GrantReadsItsOwnerTwice,
     GrantWithoutUnlink,
     LeaverServesNobody,
     LookServesNobody,
@@ -91,33 +94,45 @@ struct Bounds {
 const ONCE: Script = Script {
     actions: &[Acquire(1), Release],
     has_deadline: false,
+    gives_up: false,
 };
 
 const TWICE: Script = Script {
     actions: &[Acquire(1), Release, Acquire(1), Release],
     has_deadline: false,
+    gives_up: false,
 };
 
 const BOTH_AT_ONCE: Script = Script {
     actions: &[Acquire(2), Release],
     has_deadline: false,
+    gives_up: false,
 };
 
 /// Holds a unit while it waits for another.
 const ONE_AFTER_THE_OTHER: Script = Script {
     actions: &[Acquire(1), Acquire(1), Release, Release],
     has_deadline: false,
+    gives_up: false,
 };
 
 /// Takes a unit that does not come back by its doing.
 const SPEND: Script = Script {
     actions: &[Acquire(1)],
     has_deadline: false,
+    gives_up: false,
 };
 
 const fn in_time(script: Script) -> Script {
     Script {
         has_deadline: true,
+        ..script
+    }
+}
+
+const fn impatient(script: Script) -> Script {
+    Script {
+        gives_up: true,
         ..script
     }
 }
@@ -268,6 +283,19 @@ fn one_of_three_processes_may_die_at_every_store_where_two_are_served_at_once() 
 }
 
 #[test]
+fn a_ticket_may_be_given_up_without_the_lock_at_every_store() {
+    let bounds = Bounds {
+        insurance: true,
+        ..Bounds::new(1, &[TWICE, impatient(in_time(TWICE))])
+    };
+    nothing_is_wrong(&bounds, 45_000);
+    nothing_is_wrong(
+        &Bounds::new(1, &[ONCE, impatient(in_time(ONCE))]).deaths(1),
+        20_000,
+    );
+}
+
+#[test]
 #[cfg_attr(debug_assertions, ignore = "takes minutes unless it is optimised")]
 fn as_far_as_an_optimised_explorer_gets() {
     nothing_is_wrong(&Bounds::new(1, &[TWICE, TWICE]).deaths(2), 290_000);
@@ -346,6 +374,16 @@ fn a_grant_that_leaves_its_ticket_in_line_is_found() {
         Bounds::new(1, &[ONCE, ONCE]),
         UNACCOUNTED,
     );
+}
+
+#[test]
+fn a_grant_that_reads_twice_whose_it_is_is_found() {
+    let bounds = Bounds {
+        insurance: true,
+        ..Bounds::new(1, &[ONCE, impatient(in_time(ONCE))])
+    };
+    let what = "what is counted or linked contradicts itself";
+    is_found(Mistake::GrantReadsItsOwnerTwice, bounds, what);
 }
 
 #[test]

@@ -113,6 +113,8 @@ pub(super) struct System {
     processes: Vec<Process>,
     now: u8,
     deaths: u8,
+    /// Whether somebody could not have the lock in time and went away without it.
+    was_given_up: bool,
     /// What must never happen, where it happened on the way here.
     violation: Option<&'static str>,
 }
@@ -137,6 +139,9 @@ enum Label {
         number: usize,
     },
     IsSeenToBeDead {
+        number: usize,
+    },
+    GivesUp {
         number: usize,
     },
     TimePasses,
@@ -174,6 +179,9 @@ impl fmt::Display for Step {
             }
             Label::Dies { number } => write!(formatter, "process {number} dies"),
             Label::IsSeenToBeDead { number } => write!(formatter, "process {number} is seen to be dead"),
+            Label::GivesUp { number } => {
+                write!(formatter, "process {number} gives its ticket up without the lock")
+            }
             Label::TimePasses => write!(formatter, "time passes"),
         }
     }
@@ -194,6 +202,7 @@ impl System {
             processes: vec![process; bounds.scripts.len()],
             now: 0,
             deaths: 0,
+            was_given_up: false,
             violation: None,
         };
         for number in 0..bounds.scripts.len() {
@@ -227,8 +236,9 @@ impl System {
             .fold(0, |mask, owner| mask | 1 << owner)
     }
 
-    fn someone_died(&self) -> bool {
-        self.deaths > 0
+    /// Whether anything was left that its owner does not look after.
+    fn something_was_left(&self) -> bool {
+        self.deaths > 0 || self.was_given_up
     }
 
     /// Begins the next action of a process that has nothing left to do for the last one.
@@ -305,9 +315,17 @@ impl System {
             next.begin_actions(number, bounds);
             next.push_to(steps, number, frame);
         };
-        let may_insure = bounds.insurance && self.someone_died();
+        let may_insure = bounds.insurance && self.something_was_left();
         let has_deadline = bounds.scripts[number].has_deadline;
         match frame.clone() {
+            Frame::Look(waiting, _) if matches!(self.lock, Lock::Held(_)) => {
+                if bounds.scripts[number].gives_up {
+                    steps.push(Step {
+                        label: Label::GivesUp { number },
+                        system: self.given_up(number, waiting.ticket, bounds),
+                    });
+                }
+            }
             Frame::Decide
             | Frame::TakeTicket { .. }
             | Frame::Look(..)
@@ -334,7 +352,7 @@ impl System {
             }
             Frame::MayReclaim => {
                 go(vec![]);
-                if self.someone_died() {
+                if self.something_was_left() {
                     go(vec![Frame::Reclaim {
                         owners: self.owners(),
                     }]);
@@ -430,6 +448,26 @@ impl System {
         }
     }
 
+    /// After a process could not have the lock in time: its ticket has no owner from here on.
+    fn given_up(&self, number: usize, ticket: Ticket, bounds: &Bounds) -> Self {
+        let mut next = self.clone();
+        let index = u64::from(ticket.index);
+        let state = queue::state(&self.memory, index);
+        let is_own = state.phase != Phase::Free
+            && state.serial == u64::from(ticket.serial)
+            && self.ticket_owner(index) == Self::owner_of(number);
+        if is_own {
+            next.memory
+                .store(Memory::ticket_place(index, TicketWord::Owner), 0);
+        }
+        next.was_given_up = true;
+        let process = &mut next.processes[number];
+        process.frames.pop();
+        process.position += 1;
+        next.begin_actions(number, bounds);
+        next
+    }
+
     fn push_to(self, steps: &mut Vec<Step>, number: usize, frame: &Frame) {
         let label = Label::Process {
             number,
@@ -516,6 +554,10 @@ impl System {
     fn have(&mut self, effect: Effect) {
         match effect {
             Effect::Store { place, value } => self.memory.store(place, value),
+            Effect::Copy { place, from } => {
+                let value = self.memory.load(from);
+                self.memory.store(place, value);
+            }
             Effect::Wake { ticket } => drop(self.wake(ticket)),
         }
     }

@@ -24,7 +24,7 @@ impl System {
         })
     }
 
-    /// Where nobody has died and nobody is at work, the first in line waits for what is not to be had.
+    /// Where nothing was left by anybody, and nobody is at work, the first in line waits for what is not to be had.
     fn violation_of_service(&self, bounds: &Bounds) -> Option<&'static str> {
         let is_at_rest = |process: &Process| match process.frames.last() {
             // What it does next is up to its caller.
@@ -32,7 +32,7 @@ impl System {
             Some(Frame::Asleep(waiting)) => waiting.alarm > self.now,
             Some(_) => false,
         };
-        if self.someone_died() || self.lock != Lock::Free || !self.processes.iter().all(is_at_rest) {
+        if self.something_was_left() || self.lock != Lock::Free || !self.processes.iter().all(is_at_rest) {
             return None;
         }
         let section = Section::new(self.memory.clone(), bounds, self.living(), self.now);
@@ -59,6 +59,8 @@ impl System {
             return (taken > bounds.capacity + self.now).then_some("more was taken than the limit allows");
         }
         let mut in_use = 0;
+        // Zero where it was given up.
+        let ticket_owner = |ticket| small(queue::Line::load_ticket(&memory, ticket, TicketWord::Owner));
         for index in memory.taken_holds() {
             let owner = memory.hold(index, HoldWord::Owner);
             in_use += memory.hold(index, HoldWord::Amount);
@@ -75,7 +77,7 @@ impl System {
                 .tickets()
                 .filter(|ticket| {
                     queue::state(&memory, *ticket).phase == Phase::Granted
-                        && small(queue::Line::load_ticket(&memory, *ticket, TicketWord::Owner)) == owner
+                        && [owner, 0].contains(&ticket_owner(*ticket))
                         && memory.request(*ticket, RequestWord::Hold) == index + 1
                         && memory.request(*ticket, RequestWord::HoldSerial) == hold.serial
                 })
