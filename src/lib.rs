@@ -43,6 +43,8 @@
 //! | open or create a segment | [`Segment`], [`OpenOptions`] |
 //! | take limits | [`LimitSet::try_acquire`], [`Request`]; [`LimitSet::peek`] asks only |
 //! | wait in line for them | [`LimitSet::acquire`], [`LimitSet::acquire_async`]; [`LimitSet::reserve`] charges now for later |
+//! | choose among several sets | [`LimitPool`], [`PoolStrategy`], [`PoolRequest`] |
+//! | spend millions of units a second | [`LocalCredit`], [`Batch`] |
 //! | settle, release, hold | [`Permit`], [`Settlement`]; [`Permit::heartbeat`] renews a [lease](Limit::lease) |
 //! | learn why not, and how long | [`Refusal`], [`Verdict`], [`RefusalReason`] |
 //! | look without a lock | [`Segment::snapshot`], or [`SegmentReader`] with no more than read permission |
@@ -64,6 +66,7 @@
 mod acquire_future;
 mod attendant;
 mod config;
+mod credit;
 #[cfg(doc)]
 pub mod documentation;
 mod engine;
@@ -71,6 +74,7 @@ mod error;
 mod limit;
 mod limit_set;
 mod permit;
+mod pool;
 mod queue;
 mod refusal;
 mod request;
@@ -87,11 +91,13 @@ pub use config::{
     Algorithm, Align, Amount, Declaration, Difference, Limit, OnDeath, SegmentOptions, SetDeclaration,
     Weekday, Window,
 };
+pub use credit::{Batch, CreditOutcome, LocalCredit};
 pub use engine::plan::Kind;
 pub use engine::{RefusalReason, Repairs};
 pub use error::{DeclarationError, Error};
 pub use limit_set::{LimitIndex, LimitName, LimitSet};
 pub use permit::{Outcome, Permit, Settlement};
+pub use pool::{Chosen, LimitPool, PoolRequest, PoolStrategy};
 pub use refusal::{Refusal, Verdict};
 pub use request::Request;
 pub use reservation::{Reservation, ReserveOutcome};

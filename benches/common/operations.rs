@@ -4,7 +4,10 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::Duration;
 
-use shmlimit::{Algorithm, Align, Declaration, Limit, LimitSet, Outcome, Request, Segment, SetDeclaration};
+use shmlimit::{
+    Algorithm, Align, Batch, CreditOutcome, Declaration, Limit, LimitSet, Outcome, Request, Segment,
+    SetDeclaration,
+};
 
 use super::floor::Floor;
 
@@ -114,6 +117,16 @@ pub fn operations(folder: &Path) -> Vec<Operation> {
     ];
     operations.push(settle(folder));
     operations.push(peek(folder));
+    operations.push(local_credit(
+        folder,
+        "1 unit of local credit (GCRA)",
+        Algorithm::Gcra,
+    ));
+    operations.push(local_credit(
+        folder,
+        "1 unit of local credit (fixed window)",
+        Algorithm::FixedWindow,
+    ));
     operations
 }
 
@@ -189,6 +202,20 @@ fn settle(folder: &Path) -> Operation {
             other => unreachable!("not admitted: {other:?}"),
         },
     )
+}
+
+fn local_credit(folder: &Path, name: &'static str, algorithm: Algorithm) -> Operation {
+    let limit = Limit::calls("calls", PLENTY * 1000, SECOND).algorithm(algorithm);
+    let (set, _) = set(&folder.join(name), [limit]);
+    let mut credit = set
+        .local_credit("calls", Batch::between(100, 10_000))
+        .expect("a calls limit");
+    Operation::new(SHMLIMIT, name, move || {
+        match black_box(&mut credit).try_take(black_box(1)) {
+            Ok(CreditOutcome::Taken) => {}
+            other => unreachable!("not taken: {other:?}"),
+        }
+    })
 }
 
 fn peek(folder: &Path) -> Operation {

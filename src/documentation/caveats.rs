@@ -36,8 +36,9 @@
 //! # Fork
 //!
 //! Handles stay valid in a forked child; it becomes a participant of its own at its first call. Permits do not cross a
-//! fork: in the child they do nothing, and what they hold stays the parent's. If another thread of the parent is in the
-//! middle of an operation when the process forks, its lock stays the parent's too.
+//! fork: in the child they do nothing, and what they hold stays the parent's, and so do the units of
+//! [local credit](crate::LocalCredit). If another thread of the parent is in the middle of an operation when the process
+//! forks, its lock stays the parent's too.
 //!
 //! A child that keeps the inherited descriptor open after its parent died keeps the parent's place among the
 //! participants taken until it ends, execs or uses the segment. What the parent held is given back all the same.

@@ -2,10 +2,12 @@
 
 mod acquire;
 mod bell;
+mod credit;
 mod grant;
 mod hold;
 mod limit_engine;
 mod line;
+mod load;
 mod memory;
 mod observe;
 pub(crate) mod plan;
@@ -19,7 +21,9 @@ mod waiting;
 
 pub use acquire::RefusalReason;
 pub(crate) use acquire::{Costs, Decided, Decision, LimitMask, NEVER, Stage};
+pub(crate) use credit::{BatchAnswer, BatchWish, TakenBatch};
 pub(crate) use hold::HoldReference;
+pub(crate) use load::Load;
 pub(crate) use observe::{ObservedHold, ObservedTicket, observe};
 pub use recover::Repairs;
 pub(crate) use reserve::Reserved;

@@ -249,6 +249,30 @@ pub enum Error {
         /// The set it was used on.
         set: String,
     },
+    /// Only rate and calls limits are spent as local credit: what is held is held by a permit, and what a budget will
+    /// be debited is not known before.
+    #[error(
+        "limit `{limit}` of set `{set}` has no local credit: take it with try_acquire; rate and calls limits have"
+    )]
+    NoLocalCredit {
+        /// The set.
+        set: String,
+        /// The limit.
+        limit: String,
+    },
+    /// A batch that is empty, or of which the least is above the most.
+    #[error(
+        "a batch between {least} and {most} units cannot be: the least must be positive, and the most no less"
+    )]
+    InvalidBatch {
+        /// The least that was given.
+        least: u64,
+        /// The most that was given.
+        most: u64,
+    },
+    /// A pool of no sets.
+    #[error("a pool needs at least one set: none was given")]
+    EmptyPool,
     /// The permit was settled before.
     #[error("the permit of set `{set}` was settled already")]
     AlreadySettled {

@@ -1,7 +1,9 @@
 //! Where time comes from.
 #![allow(unsafe_code)]
 
-use crate::units::NANOS_PER_SECOND;
+use nix::time::{ClockId, clock_getres};
+
+use crate::units::{NANOS_PER_SECOND, nanos_from_duration};
 
 /// Nanoseconds since boot, suspended time included (`CLOCK_BOOTTIME`).
 #[inline]
@@ -15,13 +17,29 @@ pub(crate) fn utc_nanos() -> u64 {
     nanos(libc::CLOCK_REALTIME)
 }
 
+/// As [`utc_nanos`], as of the latest tick of the kernel's timer: behind by up to [`coarse_tick`], and a fraction of
+/// the price.
+#[inline]
+pub(crate) fn coarse_utc_nanos() -> u64 {
+    nanos(libc::CLOCK_REALTIME_COARSE)
+}
+
+/// The time from one tick of the kernel's timer to the next, in nanoseconds.
+pub(crate) fn coarse_tick() -> u64 {
+    // The longest of any configuration, where the kernel does not say.
+    clock_getres(ClockId::from_raw(libc::CLOCK_REALTIME_COARSE))
+        .ok()
+        .and_then(|tick| nanos_from_duration(tick.into()))
+        .unwrap_or(NANOS_PER_SECOND / 100)
+}
+
 #[inline]
 fn nanos(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // Called without a wrapper, because this is a third of what an operation costs. Both clocks exist on every
+    // Called without a wrapper, because this is a third of what an operation costs. These clocks exist on every
     // supported kernel, so it cannot fail; if it did, the time would be zero, which no rule takes amiss.
     // SAFETY: the pointer is to a live, writable timespec.
     unsafe { libc::clock_gettime(clock, &mut time) };

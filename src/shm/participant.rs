@@ -243,10 +243,12 @@ impl ParticipantTable {
     /// Frees what this very process had before it executed another program, or itself anew: an exec keeps the
     /// process, so nobody else would take it for dead while it maps the file again.
     fn free_former_images(&self, start_time: u64) {
+        // Asked for once, and not for each of thousands of slots.
+        let (pid, image) = (u64::from(std::process::id()), own_image());
         let own = |record: &&Participant| {
-            record.pid.load(Ordering::Relaxed) == u64::from(std::process::id())
+            record.pid.load(Ordering::Relaxed) == pid
                 && record.start_time.load(Ordering::Relaxed) == start_time
-                && record.image.load(Ordering::Relaxed) != own_image()
+                && record.image.load(Ordering::Relaxed) != image
         };
         for record in self.records().unwrap_or_default().iter().filter(own) {
             let state = ParticipantState::from_word(record.state.load(Ordering::Acquire));

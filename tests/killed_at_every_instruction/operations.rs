@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use shmlimit::{
-    Algorithm, Align, Amount, Limit, LimitSet, OnDeath, Outcome, Permit, Request, Segment, SetDeclaration,
+    Algorithm, Align, Amount, Batch, Limit, LimitSet, OnDeath, Outcome, Permit, Request, Segment,
+    SetDeclaration,
 };
 
 use crate::tracee::mark;
@@ -286,6 +287,37 @@ fn reset_two_limits(victim: &Victim) {
     reset.expect("works");
 }
 
+fn take_a_batch_of_credit(victim: &Victim) {
+    let set = victim.set();
+    let mut credit = set.local_credit("requests", Batch::of(10)).expect("declared");
+    victim.begins();
+    let taken = credit.try_take(1).is_ok_and(|outcome| outcome.is_taken());
+    victim.ends();
+    assert!(taken);
+    std::mem::forget(credit);
+}
+
+fn refuse_credit(victim: &Victim) {
+    let set = victim.set();
+    let mut credit = set.local_credit("requests", Batch::of(10)).expect("declared");
+    assert!(credit.try_take(95).is_ok_and(|outcome| outcome.is_taken()));
+    victim.begins();
+    let taken = credit.try_take(6).is_ok_and(|outcome| outcome.is_taken());
+    victim.ends();
+    assert!(!taken);
+    std::mem::forget(credit);
+}
+
+fn give_credit_back(victim: &Victim) {
+    let set = victim.set();
+    let mut credit = set.local_credit("tokens", Batch::of(10)).expect("declared");
+    assert!(credit.try_take(3).is_ok_and(|outcome| outcome.is_taken()));
+    victim.begins();
+    let returned = credit.give_back();
+    victim.ends();
+    assert_eq!(returned.expect("works"), 7);
+}
+
 fn peek(victim: &Victim) {
     let set = victim.set();
     let request = everything(&set, 1);
@@ -402,6 +434,9 @@ pub const OPERATIONS: &[Operation] = &[
         1,
         reset_everything,
     ),
+    operation("local credit, a batch", three_limits, 1, take_a_batch_of_credit),
+    operation("local credit, refused", three_limits, 1, refuse_credit),
+    operation("local credit, given back", three_limits, 1, give_credit_back),
     operation("peek", three_limits, 0, peek),
     operation("snapshot", three_limits, 0, snapshot),
 ];

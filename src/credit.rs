@@ -1,0 +1,273 @@
+//! Units that a process has taken in advance and spends by itself.
+
+use crate::engine::plan::Kind;
+use crate::engine::{BatchAnswer, BatchWish, TakenBatch};
+use crate::error::Error;
+use crate::limit_set::{LimitName, LimitSet};
+use crate::refusal::Refusal;
+use crate::shm::clock::{coarse_tick, coarse_utc_nanos};
+use crate::shm::fork_identity::{IdentityPage, ProcessIdentity};
+
+/// How many units a [`LocalCredit`] takes at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    least: u64,
+    most: u64,
+}
+
+impl Batch {
+    /// Always that many, or what is left of the limit.
+    pub const fn of(units: u64) -> Self {
+        Self::between(units, units)
+    }
+
+    /// At first the least; twice as many each time up to the most, but never more than a sixteenth of what the limit
+    /// has left, unless that is below the least; the least again after a refusal.
+    pub const fn between(least: u64, most: u64) -> Self {
+        Self { least, most }
+    }
+}
+
+/// The answer to a wish to spend. Neither is an error.
+// The larger variant is the rare one, and nothing is moved on the way of the other.
+#[allow(clippy::large_enum_variant)]
+#[derive(Debug)]
+#[must_use]
+pub enum CreditOutcome<'a> {
+    /// The units are the caller's to spend.
+    Taken,
+    /// There are not that many, here and in the limit together: nothing was taken.
+    Refused(Refusal<'a>),
+}
+
+impl CreditOutcome<'_> {
+    /// Whether the units are the caller's.
+    pub fn is_taken(&self) -> bool {
+        matches!(self, Self::Taken)
+    }
+}
+
+/// Units of one rate or calls limit, taken a batch at a time and spent by this process alone, without the lock: for a
+/// few nanoseconds each, where a limit is asked millions of times a second.
+///
+/// Units are charged to the limit before they are spent, so all processes together never spend more than it gives; but
+/// what a handle has left may be spent later than it was charged. In a window there may be spent what the limit allows
+/// there and the batches that were left over from before, at most one a handle.
+///
+/// - **Where the limit is short**, batches shrink, at last to what is asked for: its last unit can be had.
+/// - **Dropped**, the handle gives back what it did not spend, as far as the algorithm refunds (see
+///   [`Permit::settle`](crate::Permit::settle)): GCRA and the token bucket do.
+/// - **Where the algorithm counts in windows** (`fixed_window`, `sliding_window`, `sliding_window_counter`), what is
+///   left over is discarded when the limit has forgotten that it was taken. That needs a look at a coarse clock for each
+///   unit. It is done up to a tick of that clock early, 1 to 10 milliseconds, so windows should be much longer.
+/// - **Death** of the process costs what was left: less than one batch a handle, whatever the limit's
+///   [policy](crate::OnDeath).
+/// - **A forked child** has nothing: what is left is its parent's. It takes a batch of its own.
+/// - **Nobody who waits in line is overtaken** by taking a batch; spending what was taken before asks nobody.
+///
+/// Other limits of the set are not asked. A handle serves one thread at a time; let each thread have its own.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use shmlimit::{Batch, CreditOutcome, Declaration, Limit, Segment, SetDeclaration};
+/// # let folder = tempfile::tempdir()?;
+/// # let declaration = Declaration::new().set(SetDeclaration::new("telemetry")
+/// #     .limit(Limit::calls("events", 1_000_000, Duration::from_secs(1))));
+/// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+/// let telemetry = segment.set("telemetry")?;
+/// let mut events = telemetry.local_credit("events", Batch::between(10, 1_000))?;
+/// for event in 0..100 {
+///     match events.try_take(1)? {
+///         CreditOutcome::Taken => { /* send it */ }
+///         CreditOutcome::Refused(refusal) => println!("{event}: dropped, {refusal}"),
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct LocalCredit {
+    /// Units taken and not spent.
+    left: u64,
+    /// Whose they are.
+    process: ProcessIdentity,
+    page: IdentityPage,
+    /// When they may be spent, where they are not good for ever.
+    period: Option<Period>,
+    /// What they are left of.
+    taken: Option<TakenBatch>,
+    /// How many to take next.
+    next: u64,
+    batch: Batch,
+    set: LimitSet,
+    limit: usize,
+}
+
+/// From when to when units may be spent, by the coarse wall clock. That one, because it goes on while a machine is
+/// suspended; where it is set back to before the beginning, they are not good either.
+#[derive(Clone, Copy, Debug)]
+struct Period {
+    begin: u64,
+    end: u64,
+}
+
+impl Period {
+    #[inline]
+    fn is_now(self) -> bool {
+        let now = coarse_utc_nanos();
+        self.begin <= now && now < self.end
+    }
+}
+
+impl LimitSet {
+    /// Credit of one limit for this process to spend by itself. Takes nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownLimit`]; [`Error::NoLocalCredit`] for limits other than rate and calls; [`Error::InvalidBatch`]
+    /// where the least is zero or above the most.
+    pub fn local_credit(&self, limit: impl LimitName, batch: Batch) -> Result<LocalCredit, Error> {
+        let index = match limit.find(self) {
+            Some(index) => index.0,
+            None => self.require_index(&limit.display())?,
+        };
+        let engine_set = self.engine_set();
+        let kind = engine_set.limits.get(index).map(|limit| limit.kind);
+        if !matches!(kind, Some(Kind::Rate | Kind::Calls)) {
+            return Err(Error::NoLocalCredit {
+                set: self.name().to_owned(),
+                limit: engine_set.limit_name(index),
+            });
+        }
+        let Batch { least, most } = batch;
+        if least == 0 || least > most {
+            return Err(Error::InvalidBatch { least, most });
+        }
+        let page = IdentityPage::get().map_err(|errno| Error::Unsupported {
+            what: "wipe a page on fork",
+            source: errno.into(),
+        })?;
+        Ok(LocalCredit {
+            left: 0,
+            process: page.current(),
+            page,
+            period: None,
+            taken: None,
+            next: least,
+            batch,
+            set: self.clone(),
+            limit: index,
+        })
+    }
+}
+
+impl LocalCredit {
+    /// Spends units: of what is left here, or of a new batch. All of them or none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NeverAdmissible`] for more than the limit ever admits at once, [`Error::Retired`],
+    /// [`Error::LockStuck`], [`Error::Poisoned`]; none of them where enough is left here. A refusal is no error; it
+    /// says how long it takes until what is missing can be had.
+    #[inline]
+    pub fn try_take(&mut self, units: u64) -> Result<CreditOutcome<'_>, Error> {
+        if units <= self.left && self.is_good() {
+            self.left -= units;
+            return Ok(CreditOutcome::Taken);
+        }
+        self.take_from_new_batch(units)
+    }
+
+    /// Units that can be spent without asking the limit.
+    pub fn left(&self) -> u64 {
+        if self.is_good() { self.left } else { 0 }
+    }
+
+    /// Gives back what is left, as far as the algorithm refunds it, and forgets the rest; answers how many units the
+    /// limit got back. Dropping does the same.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`]; then what was left is left still.
+    pub fn give_back(&mut self) -> Result<u64, Error> {
+        self.forget_what_is_not_good();
+        let Some(taken) = self.taken.filter(|_| self.left > 0) else {
+            return Ok(0);
+        };
+        let engine = &self.set.shared().engine;
+        let returned = engine.return_batch(self.set.engine_set(), self.limit, &taken, self.left)?;
+        self.left = 0;
+        Ok(returned)
+    }
+
+    /// Whether what is left is this process's, and counts still.
+    #[inline]
+    fn is_good(&self) -> bool {
+        self.page.current() == self.process && self.period.is_none_or(Period::is_now)
+    }
+
+    fn forget_what_is_not_good(&mut self) {
+        let process = self.page.current();
+        if process != self.process {
+            self.process = process;
+            self.next = self.batch.least;
+            self.left = 0;
+        } else if !self.period.is_none_or(Period::is_now) {
+            self.left = 0;
+        }
+    }
+
+    #[cold]
+    fn take_from_new_batch(&mut self, units: u64) -> Result<CreditOutcome<'_>, Error> {
+        self.forget_what_is_not_good();
+        let Some(needed @ 1..) = units.checked_sub(self.left) else {
+            self.left -= units;
+            return Ok(CreditOutcome::Taken);
+        };
+        let set = self.set.engine_set();
+        let most = set.limits.get(self.limit).map_or(0, |limit| limit.most_at_once);
+        if units > most {
+            return Err(Error::NeverAdmissible {
+                set: self.set.name().to_owned(),
+                limit: set.limit_name(self.limit),
+                cost: units,
+                most,
+            });
+        }
+        let wish = BatchWish {
+            limit: self.limit,
+            needed,
+            least: self.batch.least,
+            most: self.next,
+        };
+        // Read before, so that a period ends before its window does and never after.
+        let begin = coarse_utc_nanos();
+        match self.set.shared().engine.take_batch(set, wish)? {
+            BatchAnswer::Taken(batch) => {
+                // What was left goes first, so what is left now is of this batch.
+                self.left = batch.units.saturating_sub(needed);
+                self.period = batch.lasts.map(|lasts| Period {
+                    begin,
+                    // A coarse clock is behind by up to a tick.
+                    end: begin.saturating_add(lasts).saturating_sub(coarse_tick()),
+                });
+                self.taken = Some(batch);
+                self.next = self.next.saturating_mul(2).min(self.batch.most);
+                Ok(CreditOutcome::Taken)
+            }
+            BatchAnswer::Refused(decision) => {
+                self.next = self.batch.least;
+                Ok(CreditOutcome::Refused(Refusal::new(&self.set, decision)))
+            }
+        }
+    }
+}
+
+impl Drop for LocalCredit {
+    fn drop(&mut self) {
+        // Nobody is left to tell; what cannot be given back stays charged.
+        if let Err(_error) = self.give_back() {
+            #[cfg(feature = "tracing")]
+            tracing::warn!(set = self.set.name(), error = %_error, "local credit could not be given back");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Batches of one limit, taken to be spent elsewhere, without the lock.
+
+use super::acquire::{Answer, Attempt, Costs, Decided, Decision, LimitMask, Stage};
+use super::segment::{SegmentEngine, SetEngine};
+use crate::error::Error;
+use crate::limit::Mark;
+use crate::shm::layout::MOST_LIMITS;
+
+/// Of what could be taken, the part that one batch may be, unless a smaller one than was wished for at least.
+const SHARE: u64 = 16;
+
+/// How much to take of a limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchWish {
+    pub(crate) limit: usize,
+    /// Less than this is of no use.
+    pub(crate) needed: u64,
+    /// Where the limit has little left, this much and no more, or what there is.
+    pub(crate) least: u64,
+    /// Where it has plenty.
+    pub(crate) most: u64,
+}
+
+/// A batch that was taken and charged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TakenBatch {
+    pub(crate) units: u64,
+    /// Nanoseconds after which the limit has forgotten the batch, where it counts in windows.
+    pub(crate) lasts: Option<u64>,
+    /// How the limit stood just after.
+    mark: Mark,
+    /// On the segment clock.
+    taken_at: u64,
+}
+
+/// What became of a wish.
+#[derive(Debug)]
+pub(crate) enum BatchAnswer {
+    Taken(TakenBatch),
+    Refused(Decision),
+}
+
+impl SegmentEngine {
+    /// Takes a batch of one limit: as much as is wished for and the limit has, at once. Nobody who waits in line is
+    /// overtaken. It is charged for good: the death of this process gives nothing back.
+    pub(crate) fn take_batch(&self, set: &SetEngine, wish: BatchWish) -> Result<BatchAnswer, Box<Error>> {
+        let mut costs = Costs {
+            limits: LimitMask::default(),
+            amounts: [0; MOST_LIMITS],
+        };
+        costs.limits.insert(wish.limit);
+        if let Some(amount) = costs.amounts.get_mut(wish.limit) {
+            *amount = wish.needed;
+        }
+        let mut decision = Decision::pending(&costs);
+        decision.owner = self.membership.owner()?;
+        let answer = match self.decide_batch(set, wish, &costs, &mut decision, Attempt::First)? {
+            Err(Answer::WorthALook) => {
+                self.reclaim_if_due(set)?;
+                self.decide_batch(set, wish, &costs, &mut decision, Attempt::Last)?
+            }
+            answer => answer,
+        };
+        match answer {
+            Ok(batch) => Ok(BatchAnswer::Taken(batch)),
+            Err(Answer::Impossible) => Err(set.never_admissible(&costs)),
+            Err(_) => Ok(BatchAnswer::Refused(decision)),
+        }
+    }
+
+    /// Gives back what was not spent of a batch, as far as the algorithm refunds; answers the units really given back.
+    pub(crate) fn return_batch(
+        &self,
+        set: &SetEngine,
+        limit: usize,
+        batch: &TakenBatch,
+        unspent: u64,
+    ) -> Result<u64, Box<Error>> {
+        let Some(limit) = set.limits.get(limit) else {
+            return Ok(0);
+        };
+        let taken = Decided {
+            mark: batch.mark,
+            figure: batch.units,
+        };
+        let mut locked = self.lock(set)?;
+        let mut transaction = set.memory.journal().begin();
+        let refunded = limit.refund_unused(&mut transaction, locked.now, unspent, &taken, batch.taken_at);
+        transaction.add(&limit.counters().refunded, refunded);
+        transaction
+            .commit()
+            .map_err(|overflow| set.internal_error(overflow))?;
+        // It is given back, whatever is wrong with the line: the next operation says that.
+        let _ = locked.serve_next();
+        Ok(refunded)
+    }
+
+    fn decide_batch(
+        &self,
+        set: &SetEngine,
+        wish: BatchWish,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Result<TakenBatch, Answer>, Box<Error>> {
+        let mut locked = self.lock(set)?;
+        decision.stage = Stage::Reserved;
+        locked.serve_head()?;
+        if !set.nobody_waits() {
+            decision.stage = Stage::Behind;
+            return locked.refuse(costs, decision, attempt).map(Err);
+        }
+        let Some(limit) = set.limits.get(wish.limit) else {
+            return locked.refuse(costs, decision, attempt).map(Err);
+        };
+        let now = locked.now;
+        let remaining = limit.rule.standing(limit.mark(now)).remaining;
+        let units = wish
+            .most
+            .min(wish.least.max(remaining / SHARE))
+            .min(remaining)
+            .max(wish.needed);
+        let mut transaction = set.memory.journal().begin();
+        let Ok(mark) = limit.take(&mut transaction, now, units) else {
+            drop(transaction);
+            return locked.refuse(costs, decision, attempt).map(Err);
+        };
+        transaction.add(&limit.counters().admitted, 1);
+        transaction.add(&limit.counters().taken, units);
+        transaction.add(&set.memory.control().admitted, 1);
+        transaction
+            .commit()
+            .map_err(|overflow| set.internal_error(overflow))?;
+        let counts_in_windows = !limit.rule.reaches_ahead();
+        Ok(Ok(TakenBatch {
+            units,
+            lasts: counts_in_windows.then(|| limit.rule.standing(mark).reset_after),
+            mark,
+            taken_at: now.monotonic,
+        }))
+    }
+}

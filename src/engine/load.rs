@@ -1,0 +1,54 @@
+//! How much of a set is in use, seen without its lock: good enough to choose by, not to decide by.
+
+use std::sync::atomic::Ordering;
+
+use super::limit_engine::LimitEngine;
+use super::segment::{SegmentEngine, SetEngine};
+use crate::limit::{Mark, Now};
+use crate::shm::clock::utc_nanos;
+use crate::units::{Rounding, divide, saturate};
+
+/// How busy a set is. Of two sets the smaller one is less so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Load {
+    /// What of the limit that has the smallest share left is not available now, in parts of 2^32.
+    taken: u64,
+    /// Requests that wait in line.
+    queued: u64,
+}
+
+impl SegmentEngine {
+    /// How busy the set is. Neither locks nor writes; what others change meanwhile may be seen in part.
+    pub(crate) fn load(&self, set: &SetEngine) -> Load {
+        let now = Now {
+            monotonic: self.segment_nanos(),
+            utc: if set.limits.iter().any(|limit| limit.rule.reads_utc()) {
+                utc_nanos()
+            } else {
+                0
+            },
+        };
+        Load {
+            taken: set
+                .limits
+                .iter()
+                .map(|limit| limit.taken_share(now))
+                .max()
+                .unwrap_or(0),
+            queued: set.memory.control().queued.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl LimitEngine {
+    /// What of the limit is not available now, in parts of 2^32.
+    fn taken_share(&self, now: Now) -> u64 {
+        // What nobody has used is marked by zeros.
+        let full = self.rule.standing(Mark::default()).remaining;
+        if full == 0 {
+            return 0;
+        }
+        let taken = full.saturating_sub(self.rule.standing(self.mark(now)).remaining);
+        saturate(divide(u128::from(taken) << 32, full, Rounding::Down))
+    }
+}

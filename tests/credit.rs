@@ -1,0 +1,364 @@
+//! Process-local credit: what it takes, what it gives back, and what becomes of it in forks, deaths and windows.
+
+mod process;
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use nix::unistd::pause;
+use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
+use shmlimit::{
+    Algorithm, Align, Batch, CreditOutcome, Declaration, Error, Limit, LimitCounts, LimitSet, LocalCredit,
+    OnDeath, Segment, SetDeclaration,
+};
+
+/// So long that nothing is replenished while a test runs.
+const LONG: Duration = Duration::from_secs(3600 * 24 * 365);
+
+fn create(folder: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
+    let declaration = Declaration::new().set(set);
+    let segment = Segment::create(folder.join("limits"), &declaration).expect("a segment");
+    let set = segment.set("api").expect("declared");
+    (segment, set)
+}
+
+fn calls(capacity: u64, algorithm: Algorithm) -> Limit {
+    let limit = Limit::calls("calls", capacity, LONG).algorithm(algorithm);
+    if algorithm == Algorithm::FixedWindow {
+        limit.align(Align::FirstUse)
+    } else {
+        limit
+    }
+}
+
+fn one_limit(folder: &Path, limit: Limit) -> (Segment, LimitSet) {
+    create(folder, SetDeclaration::new("api").limit(limit))
+}
+
+fn credit(set: &LimitSet, batch: Batch) -> LocalCredit {
+    set.local_credit("calls", batch).expect("a calls limit")
+}
+
+fn take(credit: &mut LocalCredit, units: u64) -> bool {
+    credit.try_take(units).expect("works").is_taken()
+}
+
+fn counts(segment: &Segment) -> LimitCounts {
+    segment.snapshot().expect("a copy").sets[0].limits[0].counts
+}
+
+fn remaining(set: &LimitSet) -> u64 {
+    set.peek(&set.request()).expect("works")[0].remaining
+}
+
+const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::Gcra,
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+    Algorithm::FixedWindow,
+    Algorithm::SlidingWindow,
+    Algorithm::SlidingWindowCounter,
+];
+
+const REFUNDING: [Algorithm; 2] = [Algorithm::Gcra, Algorithm::TokenBucket];
+
+#[test]
+fn units_are_charged_before_they_are_spent_and_only_once() {
+    for algorithm in ALGORITHMS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (segment, set) = one_limit(folder.path(), calls(100, algorithm));
+        let mut credit = credit(&set, Batch::of(10));
+        assert_eq!(remaining(&set), 100, "nothing is taken yet");
+        for spent in 1..=10 {
+            assert!(take(&mut credit, 1));
+            assert_eq!(
+                (remaining(&set), credit.left()),
+                (90, 10 - spent),
+                "{algorithm:?}"
+            );
+        }
+        assert!(take(&mut credit, 1));
+        assert_eq!((remaining(&set), credit.left()), (80, 9));
+        assert_eq!((counts(&segment).admitted, counts(&segment).taken), (2, 20));
+    }
+}
+
+#[test]
+fn the_last_unit_of_a_limit_can_be_had() {
+    for algorithm in ALGORITHMS {
+        for batch in [Batch::of(64), Batch::between(7, 500), Batch::of(u64::MAX)] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let (_segment, set) = one_limit(folder.path(), calls(1000, algorithm));
+            let mut credit = credit(&set, batch);
+            let spent = (0..2000).filter(|_| take(&mut credit, 1)).count();
+            assert_eq!(spent, 1000, "{algorithm:?}, {batch:?}");
+            let CreditOutcome::Refused(refusal) = credit.try_take(1).expect("works") else {
+                panic!("one more than there are");
+            };
+            assert_eq!(refusal.binding(), Some("calls"));
+            assert!(refusal.retry_after().is_some_and(|wait| wait <= LONG));
+        }
+    }
+}
+
+#[test]
+fn a_refusal_takes_nothing_and_leaves_what_is_left() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_segment, set) = one_limit(folder.path(), calls(20, Algorithm::Gcra));
+    let mut credit = credit(&set, Batch::of(10));
+    assert!(take(&mut credit, 7));
+    assert!(!take(&mut credit, 14));
+    assert_eq!((remaining(&set), credit.left()), (10, 3));
+    assert!(take(&mut credit, 13));
+    assert_eq!((remaining(&set), credit.left()), (0, 0));
+    assert!(take(&mut credit, 0));
+}
+
+#[test]
+fn more_than_a_batch_can_be_taken_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_segment, set) = one_limit(folder.path(), calls(1000, Algorithm::Gcra));
+    let mut credit = credit(&set, Batch::of(10));
+    assert!(take(&mut credit, 3));
+    assert!(take(&mut credit, 500));
+    assert_eq!((remaining(&set), credit.left()), (497, 0));
+}
+
+#[test]
+fn batches_grow_while_there_is_plenty_and_shrink_near_the_limit() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (segment, set) = one_limit(folder.path(), calls(10_000, Algorithm::Gcra));
+    let mut credit = credit(&set, Batch::between(2, 300));
+    let mut batches = Vec::new();
+    let mut before = 0;
+    while take(&mut credit, 1) {
+        let taken = counts(&segment).taken;
+        if taken > before {
+            batches.push(taken - before);
+        }
+        before = taken;
+    }
+    assert_eq!(batches[..6], [2, 4, 8, 16, 32, 64]);
+    assert_eq!(batches.iter().max(), Some(&300));
+    let last = &batches[batches.len() - 6..];
+    assert!(last.iter().all(|batch| *batch <= 2), "{batches:?}");
+}
+
+#[test]
+fn what_was_not_spent_comes_back_where_the_algorithm_refunds() {
+    for algorithm in ALGORITHMS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (segment, set) = one_limit(folder.path(), calls(1000, algorithm));
+        let mut credit = credit(&set, Batch::of(100));
+        assert!(take(&mut credit, 130));
+        assert!(take(&mut credit, 30));
+        let back = if REFUNDING.contains(&algorithm) { 70 } else { 0 };
+        drop(credit);
+        assert_eq!(
+            (remaining(&set), counts(&segment).refunded),
+            (770 + back, back),
+            "{algorithm:?}"
+        );
+    }
+}
+
+#[test]
+fn credit_that_was_given_back_is_not_there_to_be_spent() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_segment, set) = one_limit(folder.path(), calls(100, Algorithm::TokenBucket));
+    let mut credit = credit(&set, Batch::of(100));
+    assert!(take(&mut credit, 40));
+    assert_eq!(credit.give_back().expect("works"), 60);
+    assert_eq!((credit.left(), remaining(&set)), (0, 60));
+    assert_eq!(credit.give_back().expect("works"), 0);
+    assert!(take(&mut credit, 1));
+    assert_eq!((credit.left(), remaining(&set)), (59, 0));
+}
+
+#[test]
+fn what_time_has_replenished_since_does_not_come_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let limit = Limit::calls("calls", 100, Duration::from_millis(100));
+    let (_segment, set) = one_limit(folder.path(), limit);
+    let mut credit = credit(&set, Batch::of(50));
+    assert!(take(&mut credit, 1));
+    eventually("the limit is full", || remaining(&set) == 100);
+    assert_eq!(credit.give_back().expect("works"), 0);
+}
+
+#[test]
+fn what_is_left_is_discarded_when_its_window_is_over() {
+    for algorithm in [
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingWindowCounter,
+    ] {
+        for align in [Align::FirstUse, Align::Utc] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let limit = Limit::calls("calls", 100, Duration::from_millis(300)).algorithm(algorithm);
+            let limit = if algorithm == Algorithm::FixedWindow {
+                limit.align(align)
+            } else {
+                limit
+            };
+            let (segment, set) = one_limit(folder.path(), limit);
+            let mut credit = credit(&set, Batch::of(10));
+            assert!(take(&mut credit, 1));
+            eventually("the window is over", || remaining(&set) == 100);
+            assert_eq!(credit.left(), 0, "{algorithm:?}");
+            assert!(take(&mut credit, 1));
+            assert_eq!(counts(&segment).taken, 20, "{algorithm:?}");
+        }
+    }
+}
+
+#[test]
+fn taking_a_batch_overtakes_nobody() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let set = SetDeclaration::new("api")
+        .limit(calls(100, Algorithm::Gcra))
+        .limit(Limit::concurrency("places", 1));
+    let (segment, set) = create(folder.path(), set);
+    let mut early = credit(&set, Batch::of(10));
+    let mut late = credit(&set, Batch::of(10));
+    assert!(take(&mut early, 1));
+    let held = set
+        .try_acquire(&set.request())
+        .expect("works")
+        .permit()
+        .expect("room");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
+            assert!(outcome.is_admitted());
+        });
+        eventually("somebody waits", || {
+            !segment.snapshot().expect("a copy").sets[0].tickets.is_empty()
+        });
+        assert!(!take(&mut late, 1));
+        assert!(take(&mut early, 9), "what was taken before asks nobody");
+        drop(held);
+        waiter.join().expect("was served");
+    });
+    assert!(take(&mut late, 1));
+}
+
+#[test]
+fn only_rate_and_calls_limits_have_credit() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let set = SetDeclaration::new("api")
+        .limit(Limit::rate("tokens", 100, LONG))
+        .limit(Limit::concurrency("places", 1))
+        .limit(Limit::budget("money", 100, LONG));
+    let (_segment, set) = create(folder.path(), set);
+    for limit in ["places", "money"] {
+        assert!(matches!(
+            set.local_credit(limit, Batch::of(1)),
+            Err(Error::NoLocalCredit { .. })
+        ));
+    }
+    assert!(matches!(
+        set.local_credit("calls", Batch::of(1)),
+        Err(Error::UnknownLimit { .. })
+    ));
+    for batch in [Batch::of(0), Batch::between(0, 1), Batch::between(2, 1)] {
+        assert!(matches!(
+            set.local_credit("tokens", batch),
+            Err(Error::InvalidBatch { .. })
+        ));
+    }
+    let mut tokens = set.local_credit("tokens", Batch::of(1)).expect("a rate limit");
+    assert!(matches!(
+        tokens.try_take(101),
+        Err(Error::NeverAdmissible {
+            cost: 101,
+            most: 100,
+            ..
+        })
+    ));
+    assert!(take(&mut tokens, 100));
+}
+
+#[test]
+fn processes_together_spend_what_the_limit_gives_and_no_more() {
+    let test = "processes_together_spend_what_the_limit_gives_and_no_more";
+    in_own_process(test, 2 * PATIENCE, |folder| {
+        const PROCESSES: usize = 8;
+        const CAPACITY: u64 = 20_000;
+        for algorithm in ALGORITHMS {
+            let folder = tempfile::tempdir_in(folder).expect("a folder");
+            let (segment, set) = one_limit(folder.path(), calls(CAPACITY, algorithm));
+            let spent = SharedWords::new(PROCESSES);
+            let children: Vec<Child> = spent
+                .iter()
+                .map(|spent| {
+                    Child::fork(|| {
+                        let mut credit = credit(&set, Batch::between(5, 200));
+                        for units in (1..4).cycle() {
+                            if take(&mut credit, units) {
+                                spent.fetch_add(units, Ordering::Relaxed);
+                            } else if units == 1 {
+                                break;
+                            }
+                        }
+                    })
+                })
+                .collect();
+            children.into_iter().for_each(Child::succeed);
+            let total: u64 = spent.iter().map(|spent| spent.load(Ordering::Relaxed)).sum();
+            assert_eq!(total, CAPACITY, "{algorithm:?}");
+            assert_eq!(counts(&segment).taken, CAPACITY, "{algorithm:?}");
+        }
+    });
+}
+
+#[test]
+fn a_forked_child_has_no_credit_and_gives_none_of_its_parents_back() {
+    let test = "a_forked_child_has_no_credit_and_gives_none_of_its_parents_back";
+    in_own_process(test, 2 * PATIENCE, |folder| {
+        let (segment, set) = one_limit(folder, calls(100, Algorithm::Gcra));
+        let mut inherited = Some(credit(&set, Batch::of(10)));
+        let take_one = |credit: &mut Option<LocalCredit>| take(credit.as_mut().expect("a handle"), 1);
+        let left = |credit: &Option<LocalCredit>| credit.as_ref().map(LocalCredit::left);
+        assert!(take_one(&mut inherited));
+        Child::fork(|| inherited = None).succeed();
+        assert_eq!(remaining(&set), 90);
+        Child::fork(|| {
+            assert_eq!(left(&inherited), Some(0));
+            let credit = inherited.as_mut().expect("a handle");
+            assert_eq!(credit.give_back().expect("works"), 0);
+            assert!(take(credit, 1));
+            assert_eq!((credit.left(), remaining(&set)), (9, 80));
+            inherited = None;
+            assert_eq!(remaining(&set), 89, "its own came back");
+        })
+        .succeed();
+        assert_eq!((left(&inherited), remaining(&set)), (Some(9), 89));
+        assert_eq!(counts(&segment).refunded, 9);
+    });
+}
+
+#[test]
+fn death_costs_no_more_than_what_was_left_of_a_batch() {
+    let test = "death_costs_no_more_than_what_was_left_of_a_batch";
+    in_own_process(test, 2 * PATIENCE, |folder| {
+        let limit = Limit::rate("calls", 100, LONG).on_death(OnDeath::Refund);
+        let (segment, set) = one_limit(folder, limit);
+        let told = SharedWords::new(1);
+        let child = Child::fork(|| {
+            let mut credit = credit(&set, Batch::of(10));
+            assert!(take(&mut credit, 4));
+            told[0].store(1, Ordering::Release);
+            pause();
+        });
+        eventually("the child has taken some", || {
+            told[0].load(Ordering::Acquire) == 1
+        });
+        child.kill();
+        segment.recover().expect("works");
+        // Four were spent: they do not come back, whatever the policy for what permits reserve.
+        let snapshot = segment.snapshot().expect("a copy");
+        assert_eq!(snapshot.sets[0].limits[0].remaining, 90);
+    });
+}
