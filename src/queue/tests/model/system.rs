@@ -1,9 +1,12 @@
 //! The processes, the lock and the bells: every step that can be taken from a state, and what must hold in it.
 
 mod invariants;
+mod step;
 
-use std::fmt;
 use std::rc::Rc;
+
+use step::Label;
+pub(super) use step::Step;
 
 use super::memory::{HoldWord, Memory, RequestWord, small};
 use super::section::{Effect, Hold, Outcome, Rung, Section, Ticket};
@@ -117,74 +120,6 @@ pub(super) struct System {
     was_given_up: bool,
     /// What must never happen, where it happened on the way here.
     violation: Option<&'static str>,
-}
-
-/// A step and where it leads.
-pub(super) struct Step {
-    label: Label,
-    pub(super) system: System,
-}
-
-enum Label {
-    Process {
-        number: usize,
-        frame: Frame,
-    },
-    DiesWithTheLock {
-        number: usize,
-        frame: Frame,
-        done: usize,
-    },
-    Dies {
-        number: usize,
-    },
-    IsSeenToBeDead {
-        number: usize,
-    },
-    GivesUp {
-        number: usize,
-    },
-    TimePasses,
-}
-
-impl Step {
-    pub(super) fn is_death(&self) -> bool {
-        matches!(self.label, Label::Dies { .. } | Label::DiesWithTheLock { .. })
-    }
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let memory = &self.system.memory;
-        match &self.label {
-            Label::Process { number, frame } => match frame {
-                Frame::Locked { section, done } => match section.effects.get(usize::from(*done)) {
-                    Some(Effect::Store { place, value }) => {
-                        write!(
-                            formatter,
-                            "process {number}: {} := {value}",
-                            memory.describe(*place)
-                        )
-                    }
-                    Some(effect) => write!(formatter, "process {number}: {effect:?}"),
-                    None => write!(formatter, "process {number}: unlocks, {:?}", section.outcome),
-                },
-                frame => write!(formatter, "process {number}: {frame:?}"),
-            },
-            Label::DiesWithTheLock { number, frame, done } => {
-                write!(
-                    formatter,
-                    "process {number}: {frame:?}, and dies after {done} effects"
-                )
-            }
-            Label::Dies { number } => write!(formatter, "process {number} dies"),
-            Label::IsSeenToBeDead { number } => write!(formatter, "process {number} is seen to be dead"),
-            Label::GivesUp { number } => {
-                write!(formatter, "process {number} gives its ticket up without the lock")
-            }
-            Label::TimePasses => write!(formatter, "time passes"),
-        }
-    }
 }
 
 impl System {
