@@ -307,7 +307,13 @@ impl SegmentEngine {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         if attempt == Attempt::BeforeWaiting {
-            return Ok(Answer::MustWait);
+            // In line, what can never be met would keep everybody behind it waiting for ever.
+            let is_impossible = locked.set.impossible_cost(costs).is_some();
+            return Ok(if is_impossible {
+                Answer::Impossible
+            } else {
+                Answer::MustWait
+            });
         }
         locked.serve_head()?;
         if locked.set.nobody_waits() {

@@ -41,8 +41,11 @@ pub const LIMITS: u64 = 4;
 pub const STATE_WORDS: u64 = 5;
 pub const HOLDS: u64 = 6;
 pub const HELD_AMOUNTS: u64 = 7;
+pub const TICKETS: u64 = 8;
 
 const ENTRY_BYTES: u64 = 128;
+const TICKET_BYTES: u64 = 80;
+const TICKET_LIMIT_BYTES: u64 = 24;
 
 /// The bytes of a segment file.
 #[derive(Debug)]
@@ -113,6 +116,20 @@ impl RawSegment {
     pub fn lock_offset(&self, set: u64) -> u64 {
         let entry = (self.word(DIRECTORY_OFFSET) + set * ENTRY_BYTES) / 8;
         self.word(entry + EXTENT_OFFSET) + self.word(entry + DEFINITION_SIZE).next_multiple_of(64)
+    }
+
+    /// How often the bells of the first set's tickets have been rung, all of them together.
+    pub fn rings(&self) -> u64 {
+        const BELL: u64 = 2;
+        let bytes = TICKET_BYTES + TICKET_LIMIT_BYTES * self.word(self.entry_word(LIMITS));
+        let stride = bytes.next_multiple_of(64);
+        let tickets = self.word(self.entry_word(TICKETS));
+        // They come last in the extent.
+        let end = self.word(self.entry_word(EXTENT_OFFSET)) + self.word(self.entry_word(EXTENT_SIZE));
+        let first = end - tickets * stride;
+        (0..tickets)
+            .map(|index| self.word((first + index * stride) / 8 + BELL))
+            .sum()
     }
 
     /// Makes the file look as if a machine that has booted again since had used it.

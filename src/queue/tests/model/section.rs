@@ -11,6 +11,11 @@ use crate::queue::{self, Line, LineMut, LineWord, Phase, TicketReference, Ticket
 /// One effect that others can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Effect {
+    /// Reads a word where it is stored, and not once before.
+    Copy {
+        place: u8,
+        from: u8,
+    },
     Store {
         place: u8,
         value: u8,
@@ -202,10 +207,18 @@ impl<'a> Section<'a> {
     }
 
     fn head(&mut self) -> Option<u64> {
-        queue::head(&self.memory).unwrap_or_else(|queue::Damaged| {
-            self.forbid("the line is damaged");
-            None
-        })
+        loop {
+            let Ok(head) = queue::head(&self.memory) else {
+                self.forbid("the line is damaged");
+                return None;
+            };
+            let index = head?;
+            if self.owner(index) != 0 {
+                return Some(index);
+            }
+            // It was given up.
+            self.take_back_ticket(index);
+        }
     }
 
     /// Nanoseconds, so to say, until the cost would fit; `None` where it fits.
@@ -296,6 +309,13 @@ impl<'a> Section<'a> {
         self.forbid_overtaking(queue::state(&self.memory, index).serial);
         let owner = self.owner(index);
         let hold = self.take(owner, cost);
+        if self.has(Mistake::GrantReadsItsOwnerTwice)
+            && let Some(hold) = hold
+        {
+            let place = self.memory.hold_place(hold.index, HoldWord::Owner);
+            let from = Memory::ticket_place(index, TicketWord::Owner);
+            self.effects.push(Effect::Copy { place, from });
+        }
         let (granted, serial) = hold.map_or((0, 0), |hold| (hold.index + 1, hold.serial));
         self.store(Memory::request_place(index, RequestWord::Hold), granted);
         self.store(Memory::request_place(index, RequestWord::HoldSerial), serial);

@@ -1,11 +1,16 @@
 //! The processes, the lock and the bells: every step that can be taken from a state, and what must hold in it.
 
-use std::fmt;
+mod invariants;
+mod step;
+
 use std::rc::Rc;
+
+use step::Label;
+pub(super) use step::Step;
 
 use super::memory::{HoldWord, Memory, RequestWord, small};
 use super::section::{Effect, Hold, Outcome, Rung, Section, Ticket};
-use super::{Action, Bounds, Granularity, LimitKind, Mistake};
+use super::{Action, Bounds, Granularity, Mistake};
 use crate::queue::{self, Phase, TicketWord};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -111,70 +116,10 @@ pub(super) struct System {
     processes: Vec<Process>,
     now: u8,
     deaths: u8,
+    /// Whether somebody could not have the lock in time and went away without it.
+    was_given_up: bool,
     /// What must never happen, where it happened on the way here.
     violation: Option<&'static str>,
-}
-
-/// A step and where it leads.
-pub(super) struct Step {
-    label: Label,
-    pub(super) system: System,
-}
-
-enum Label {
-    Process {
-        number: usize,
-        frame: Frame,
-    },
-    DiesWithTheLock {
-        number: usize,
-        frame: Frame,
-        done: usize,
-    },
-    Dies {
-        number: usize,
-    },
-    IsSeenToBeDead {
-        number: usize,
-    },
-    TimePasses,
-}
-
-impl Step {
-    pub(super) fn is_death(&self) -> bool {
-        matches!(self.label, Label::Dies { .. } | Label::DiesWithTheLock { .. })
-    }
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let memory = &self.system.memory;
-        match &self.label {
-            Label::Process { number, frame } => match frame {
-                Frame::Locked { section, done } => match section.effects.get(usize::from(*done)) {
-                    Some(Effect::Store { place, value }) => {
-                        write!(
-                            formatter,
-                            "process {number}: {} := {value}",
-                            memory.describe(*place)
-                        )
-                    }
-                    Some(effect) => write!(formatter, "process {number}: {effect:?}"),
-                    None => write!(formatter, "process {number}: unlocks, {:?}", section.outcome),
-                },
-                frame => write!(formatter, "process {number}: {frame:?}"),
-            },
-            Label::DiesWithTheLock { number, frame, done } => {
-                write!(
-                    formatter,
-                    "process {number}: {frame:?}, and dies after {done} effects"
-                )
-            }
-            Label::Dies { number } => write!(formatter, "process {number} dies"),
-            Label::IsSeenToBeDead { number } => write!(formatter, "process {number} is seen to be dead"),
-            Label::TimePasses => write!(formatter, "time passes"),
-        }
-    }
 }
 
 impl System {
@@ -192,6 +137,7 @@ impl System {
             processes: vec![process; bounds.scripts.len()],
             now: 0,
             deaths: 0,
+            was_given_up: false,
             violation: None,
         };
         for number in 0..bounds.scripts.len() {
@@ -225,8 +171,9 @@ impl System {
             .fold(0, |mask, owner| mask | 1 << owner)
     }
 
-    fn someone_died(&self) -> bool {
-        self.deaths > 0
+    /// Whether anything was left that its owner does not look after.
+    fn something_was_left(&self) -> bool {
+        self.deaths > 0 || self.was_given_up
     }
 
     /// Begins the next action of a process that has nothing left to do for the last one.
@@ -303,9 +250,17 @@ impl System {
             next.begin_actions(number, bounds);
             next.push_to(steps, number, frame);
         };
-        let may_insure = bounds.insurance && self.someone_died();
+        let may_insure = bounds.insurance && self.something_was_left();
         let has_deadline = bounds.scripts[number].has_deadline;
         match frame.clone() {
+            Frame::Look(waiting, _) if matches!(self.lock, Lock::Held(_)) => {
+                if bounds.scripts[number].gives_up {
+                    steps.push(Step {
+                        label: Label::GivesUp { number },
+                        system: self.given_up(number, waiting.ticket, bounds),
+                    });
+                }
+            }
             Frame::Decide
             | Frame::TakeTicket { .. }
             | Frame::Look(..)
@@ -332,7 +287,7 @@ impl System {
             }
             Frame::MayReclaim => {
                 go(vec![]);
-                if self.someone_died() {
+                if self.something_was_left() {
                     go(vec![Frame::Reclaim {
                         owners: self.owners(),
                     }]);
@@ -428,6 +383,26 @@ impl System {
         }
     }
 
+    /// After a process could not have the lock in time: its ticket has no owner from here on.
+    fn given_up(&self, number: usize, ticket: Ticket, bounds: &Bounds) -> Self {
+        let mut next = self.clone();
+        let index = u64::from(ticket.index);
+        let state = queue::state(&self.memory, index);
+        let is_own = state.phase != Phase::Free
+            && state.serial == u64::from(ticket.serial)
+            && self.ticket_owner(index) == Self::owner_of(number);
+        if is_own {
+            next.memory
+                .store(Memory::ticket_place(index, TicketWord::Owner), 0);
+        }
+        next.was_given_up = true;
+        let process = &mut next.processes[number];
+        process.frames.pop();
+        process.position += 1;
+        next.begin_actions(number, bounds);
+        next
+    }
+
     fn push_to(self, steps: &mut Vec<Step>, number: usize, frame: &Frame) {
         let label = Label::Process {
             number,
@@ -514,6 +489,10 @@ impl System {
     fn have(&mut self, effect: Effect) {
         match effect {
             Effect::Store { place, value } => self.memory.store(place, value),
+            Effect::Copy { place, from } => {
+                let value = self.memory.load(from);
+                self.memory.store(place, value);
+            }
             Effect::Wake { ticket } => drop(self.wake(ticket)),
         }
     }
@@ -656,138 +635,5 @@ impl System {
             }
             _ => false,
         })
-    }
-
-    /// What must hold in every state and does not.
-    pub(super) fn violation(&self, bounds: &Bounds) -> Option<&'static str> {
-        self.violation
-            .or_else(|| self.violation_of_wakes())
-            .or_else(|| self.violation_of_service(bounds))
-            .or_else(|| self.violation_of_holds(bounds))
-    }
-
-    fn violation_of_wakes(&self) -> Option<&'static str> {
-        (0..self.processes.len()).find_map(|number| {
-            let waiting = self.overdue(number)?;
-            let is_to_be_woken = self.processes[number].is_excused
-                || (0..self.processes.len()).any(|waker| self.is_about_to_wake(waker, waiting.ticket.index));
-            (!is_to_be_woken).then_some("a bell was rung, and nobody is going to wake its sleeper")
-        })
-    }
-
-    /// Where nobody has died and nobody is at work, the first in line waits for what is not to be had.
-    fn violation_of_service(&self, bounds: &Bounds) -> Option<&'static str> {
-        let is_at_rest = |process: &Process| match process.frames.last() {
-            // What it does next is up to its caller.
-            None | Some(Frame::Decide | Frame::Release) => process.frames.len() <= 1,
-            Some(Frame::Asleep(waiting)) => waiting.alarm > self.now,
-            Some(_) => false,
-        };
-        if self.someone_died() || self.lock != Lock::Free || !self.processes.iter().all(is_at_rest) {
-            return None;
-        }
-        let section = Section::new(self.memory.clone(), bounds, self.living(), self.now);
-        section.could_serve().then_some("somebody waits for what is free")
-    }
-
-    /// The memory as whoever takes the lock next would find it, were the present holder to die now.
-    fn settled(&self, bounds: &Bounds) -> Memory {
-        let mut section = Section::new(self.memory.clone(), bounds, self.living(), self.now);
-        if self.lock != Lock::Free {
-            section.recover();
-        }
-        section.memory
-    }
-
-    fn violation_of_holds(&self, bounds: &Bounds) -> Option<&'static str> {
-        let memory = self.settled(bounds);
-        let section = Section::new(memory.clone(), bounds, self.living(), self.now);
-        if !section.is_consistent() {
-            return Some("what is counted or linked contradicts itself");
-        }
-        if bounds.limit == LimitKind::Rate {
-            let taken = memory.load(super::memory::IN_USE);
-            return (taken > bounds.capacity + self.now).then_some("more was taken than the limit allows");
-        }
-        let mut in_use = 0;
-        for index in memory.taken_holds() {
-            let owner = memory.hold(index, HoldWord::Owner);
-            in_use += memory.hold(index, HoldWord::Amount);
-            if !self.lives(owner) {
-                continue;
-            }
-            let hold = Hold {
-                index,
-                serial: memory.hold(index, HoldWord::Serial),
-            };
-            let process = &self.processes[usize::from(owner) - 1];
-            let in_hand = process.holds.iter().filter(|held| **held == hold).count();
-            let granted = memory
-                .tickets()
-                .filter(|ticket| {
-                    queue::state(&memory, *ticket).phase == Phase::Granted
-                        && small(queue::Line::load_ticket(&memory, *ticket, TicketWord::Owner)) == owner
-                        && memory.request(*ticket, RequestWord::Hold) == index + 1
-                        && memory.request(*ticket, RequestWord::HoldSerial) == hold.serial
-                })
-                .count();
-            let on_its_way = match process.frames.last() {
-                Some(Frame::Locked { section, .. }) => {
-                    section.outcome == Outcome::Admitted(Some(hold)) && granted == 0
-                }
-                _ => false,
-            };
-            match in_hand + granted + usize::from(on_its_way) {
-                0 => return Some("something is held that no permit and no ticket stands for"),
-                1 => {}
-                _ => return Some("one hold was given twice"),
-            }
-        }
-        if in_use > bounds.capacity {
-            return Some("more is held than the limit allows");
-        }
-        let is_held = |owner: u8, hold: &Hold| {
-            memory.hold(hold.index, HoldWord::Owner) == owner
-                && memory.hold(hold.index, HoldWord::Serial) == hold.serial
-        };
-        let is_lost = self.processes.iter().enumerate().any(|(number, process)| {
-            let is_released = matches!(
-                process.frames.last(),
-                Some(Frame::Locked { section, .. }) if section.outcome == Outcome::Released
-            );
-            let kept = process.holds.len() - usize::from(is_released);
-            let mut kept = process.holds.iter().take(kept);
-            !kept.all(|hold| is_held(Self::owner_of(number), hold))
-        });
-        is_lost.then_some("what a living process holds was given back")
-    }
-
-    /// Whether everybody who lives is done, and nothing is left once the dead are cleared away.
-    pub(super) fn is_good_end(&self, bounds: &Bounds) -> bool {
-        let is_done = |(number, process): (usize, &Process)| {
-            process.life == Life::Dead
-                || (process.life == Life::Lives
-                    && usize::from(process.position) == bounds.scripts[number].actions.len())
-        };
-        if !self.processes.iter().enumerate().all(is_done) {
-            return false;
-        }
-        let mut section = Section::new(self.memory.clone(), bounds, self.living(), self.now);
-        if self.lock == Lock::OwnerDied {
-            section.recover();
-        }
-        for owner in 0..=self.processes.len() as u8 {
-            if self.lives(owner) {
-                continue;
-            }
-            section.take_back_tickets(owner, u8::MAX);
-            section.take_back_holds(owner, if owner == 0 { 0 } else { u8::MAX });
-        }
-        let nothing_waits = section
-            .memory
-            .tickets()
-            .all(|index| queue::state(&section.memory, index).phase == Phase::Free);
-        let nothing_held = section.memory.taken_holds().next().is_none();
-        section.is_consistent() && nothing_waits && nothing_held
     }
 }

@@ -1,0 +1,166 @@
+//! Who waits sleeps: it is not its own clock, and it is woken only when it is its turn.
+
+mod process;
+mod raw_segment;
+
+use std::fs;
+use std::sync::atomic::Ordering;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
+use raw_segment::RawSegment;
+use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+
+const WAITERS: usize = 32;
+
+/// How long the waiters are watched while nothing happens.
+const QUIET: Duration = Duration::from_secs(if cfg!(debug_assertions) { 2 } else { 5 });
+
+/// Wakes per waiter and second. A waiter that waits for others looks after them 20 times a second; one that polls every
+/// few milliseconds wakes hundreds of times.
+const MOST_WAKES: f64 = 50.0;
+
+const RELEASES: u64 = 16;
+
+/// What the kernel has counted of a process.
+#[derive(Clone, Copy, Debug)]
+struct Activity {
+    /// How often it went to sleep.
+    sleeps: u64,
+    /// Its processor time, in seconds.
+    processor: f64,
+}
+
+impl Activity {
+    fn of(child: &Child) -> Self {
+        let read = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", child.id())).expect("alive");
+        let status = read("status");
+        let sleeps = status
+            .lines()
+            .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))
+            .expect("counted by every kernel");
+        let stat = read("stat");
+        // The name, which may hold anything, ends at the last parenthesis; user and system time are the 14th and 15th
+        // fields, of which 2 are before that.
+        let (_, fields) = stat.rsplit_once(')').expect("a name");
+        let ticks: u64 = fields
+            .split_whitespace()
+            .skip(11)
+            .take(2)
+            .map(|ticks| ticks.parse::<u64>().expect("a number"))
+            .sum();
+        let ticks_per_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK);
+        let ticks_per_second = ticks_per_second.expect("known").expect("limited");
+        Self {
+            sleeps: sleeps.trim().parse().expect("a number"),
+            processor: ticks as f64 / ticks_per_second as f64,
+        }
+    }
+}
+
+fn activities(children: &[Child]) -> Vec<Activity> {
+    children.iter().map(Activity::of).collect()
+}
+
+#[test]
+fn who_waits_sleeps_and_each_release_wakes_exactly_one() {
+    let test = "who_waits_sleeps_and_each_release_wakes_exactly_one";
+    in_own_process(test, 3 * PATIENCE, |folder| {
+        let places = Limit::concurrency("places", 1);
+        let declaration = Declaration::new().set(SetDeclaration::new("set").limit(places));
+        let path = folder.join("limits");
+        let segment = Segment::create(&path, &declaration).expect("a segment");
+        let raw = RawSegment::open(&path);
+        let set = segment.set("set").expect("declared");
+        let counts = || segment.snapshot().expect("a snapshot").sets[0].counts;
+        let queued = || {
+            let snapshot = segment.snapshot().expect("a snapshot");
+            let waits = |ticket: &&shmlimit::TicketSnapshot| !ticket.granted;
+            snapshot.sets[0].tickets.iter().filter(waits).count()
+        };
+        // How many have been admitted, and how many of them may go on.
+        let words = SharedWords::new(2);
+        let [admitted, dismissed] = [&words[0], &words[1]];
+        let held = set.try_acquire(&set.request()).expect("works").permit();
+        let held = held.expect("free");
+        let mut children = Vec::new();
+        for number in 1..=WAITERS {
+            children.push(Child::fork(|| {
+                let permit = set.acquire(&set.request(), None).expect("works").permit();
+                let mut permit = permit.expect("in the end");
+                let turn = admitted.fetch_add(1, Ordering::Relaxed) + 1;
+                eventually("it may go on", || dismissed.load(Ordering::Relaxed) >= turn);
+                permit.release().expect("its own");
+                // It stays to be looked at.
+                loop {
+                    std::thread::park();
+                }
+            }));
+            eventually("it waits", || queued() == number);
+        }
+
+        // Nothing happens for a while.
+        let rings = raw.rings();
+        let started = Instant::now();
+        let before = activities(&children);
+        sleep(QUIET);
+        let after = activities(&children);
+        let elapsed = started.elapsed().as_secs_f64();
+        for (before, after) in before.iter().zip(&after) {
+            let wakes = (after.sleeps - before.sleeps) as f64;
+            assert!(
+                wakes <= MOST_WAKES * elapsed,
+                "a waiter woke {wakes} times in {elapsed} s"
+            );
+        }
+        let processor: f64 = before
+            .iter()
+            .zip(&after)
+            .map(|(before, after)| after.processor - before.processor)
+            .sum();
+        let wakes: u64 = before
+            .iter()
+            .zip(&after)
+            .map(|(before, after)| after.sleeps - before.sleeps)
+            .sum();
+        let per_second = wakes as f64 / WAITERS as f64 / elapsed;
+        println!(
+            "a waiter woke {per_second:.1} times a second; all {WAITERS} took {processor} s in {elapsed:.1} s"
+        );
+        assert!(
+            processor <= elapsed / 2.0,
+            "the waiters were busy for {processor} s"
+        );
+        assert_eq!(raw.rings(), rings, "somebody was told to look at nothing");
+        assert_eq!(queued(), WAITERS);
+
+        // One after the other is served, and each time one bell is rung. The last ones are never served and see nothing
+        // of it.
+        let started = Instant::now();
+        let before = activities(&children[RELEASES as usize..]);
+        drop(held);
+        for turn in 1..=RELEASES {
+            eventually("the first in line is admitted", || {
+                admitted.load(Ordering::Relaxed) == turn
+            });
+            assert_eq!(raw.rings(), rings + turn, "one ring for each release");
+            assert_eq!(counts().waited, turn);
+            assert_eq!(queued(), WAITERS - turn as usize);
+            if turn < RELEASES {
+                dismissed.store(turn, Ordering::Relaxed);
+            }
+        }
+        let after = activities(&children[RELEASES as usize..]);
+        let elapsed = started.elapsed().as_secs_f64();
+        for (before, after) in before.iter().zip(&after) {
+            let wakes = (after.sleeps - before.sleeps) as f64;
+            // Fewer than releases, where these do not take long.
+            assert!(
+                wakes <= MOST_WAKES * elapsed + 4.0,
+                "a waiter woke {wakes} times in {elapsed} s"
+            );
+        }
+        children.into_iter().for_each(Child::kill);
+    });
+}
