@@ -109,6 +109,29 @@ fn nobody_waits_for_the_impossible() {
 }
 
 #[test]
+fn nobody_waits_for_the_impossible_behind_others_either() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (segment, set) = create(folder.path(), places(2));
+    let all = set.request().with("places", 2).expect("declared");
+    let permit = set.try_acquire(&all).expect("works").permit().expect("free");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            set.acquire(&set.request(), PATIENCE)
+                .map(|outcome| outcome.is_admitted())
+        });
+        eventually("it waits", || queued(&segment) == 1);
+        let request = set.request().with("places", 3).expect("declared");
+        let outcome = set.acquire(&request, Duration::from_millis(100));
+        assert!(
+            matches!(outcome, Err(Error::NeverAdmissible { .. })),
+            "{outcome:?}"
+        );
+        drop(permit);
+        assert!(waiter.join().expect("ends").expect("works"));
+    });
+}
+
+#[test]
 fn one_more_than_may_wait_is_refused() {
     in_own_process("one_more_than_may_wait_is_refused", PATIENCE, |folder| {
         let (segment, set) = create(folder, places(1).waiters(2));

@@ -307,7 +307,11 @@ impl SegmentEngine {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         if attempt == Attempt::BeforeWaiting {
-            return Ok(Answer::MustWait);
+            // In line, the impossible would keep everybody behind it waiting for ever.
+            return Ok(match locked.set.impossible_cost(costs) {
+                Some(_) => Answer::Impossible,
+                None => Answer::MustWait,
+            });
         }
         locked.serve_head()?;
         if locked.set.nobody_waits() {
