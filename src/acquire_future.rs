@@ -125,6 +125,7 @@ impl Asked {
                 self.post = None;
                 continue;
             }
+            let mut look_by = None;
             let looked = post.with(context.waker(), |waiting| {
                 let now = crate::shm::clock::boot_nanos();
                 let is_late = now >= self.deadline;
@@ -133,16 +134,23 @@ impl Asked {
                     return Ok(Looked::Waiting);
                 }
                 let patience = if is_late { Patience::UsedUp } else { Patience::Left };
-                engine.look(
+                let looked = engine.look(
                     set.engine_set(),
                     &self.costs,
                     &mut self.decision,
                     waiting,
                     patience,
-                )
+                );
+                look_by = Some(waiting.next_look());
+                looked
             });
             match looked {
-                Some(Ok(Looked::Waiting)) => return Poll::Pending,
+                Some(Ok(Looked::Waiting)) => {
+                    if let Some(instant) = look_by {
+                        attendant::look_by(instant);
+                    }
+                    return Poll::Pending;
+                }
                 Some(Ok(Looked::Admitted)) => return self.complete(Ok(true)),
                 Some(Ok(Looked::Refused)) => return self.complete(Ok(false)),
                 Some(Err(error)) => return self.complete(Err(Error::from(error))),
