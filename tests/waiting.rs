@@ -314,3 +314,38 @@ fn an_expired_lease_serves_the_first_in_line_and_the_late_holder_is_told() {
     assert_eq!(snapshot.sets[0].active, 1);
     assert_eq!(snapshot.sets[0].counts.expired, 1);
 }
+
+#[test]
+fn whoever_waits_for_a_hold_is_told_of_the_death_of_who_has_it() {
+    in_own_process(
+        "whoever_waits_for_a_hold_is_told_of_the_death_of_who_has_it",
+        PATIENCE,
+        |folder| {
+            // There is room for more, but no hold to take it with.
+            let (segment, set) = create(folder, places(10).holds(1));
+            let round = || {
+                let child = Child::fork(|| {
+                    let _permit = set.acquire(&set.request(), None).expect("works");
+                    std::thread::sleep(MINUTE);
+                });
+                eventually("the child holds", || {
+                    segment.snapshot().expect("a snapshot").sets[0].holds.len() == 1
+                });
+                std::thread::scope(|scope| {
+                    let waiter = scope.spawn(|| {
+                        let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
+                        assert!(outcome.is_admitted());
+                        Instant::now()
+                    });
+                    eventually("it waits", || queued(&segment) == 1);
+                    let killed = Instant::now();
+                    child.kill();
+                    waiter.join().expect("admitted") - killed
+                })
+            };
+            // Whoever waits for time alone sleeps for a second without a look. On a busy machine anything may take as
+            // long, but not always.
+            assert!((0..10).any(|_| round() < Duration::from_millis(500)));
+        },
+    );
+}
