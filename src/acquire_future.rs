@@ -96,10 +96,11 @@ impl Drop for AcquireFuture<'_> {
     fn drop(&mut self) {
         if let Stage::Asked(Ok(asked)) = &mut self.stage
             && let Some(post) = asked.post.take()
-            && post.is_own()
         {
             attendant::withdraw(&post);
-            if let Some(waiting) = post.end() {
+            if post.is_own()
+                && let Some(waiting) = post.end()
+            {
                 let engine = &self.set.shared().engine;
                 engine.cancel(self.set.engine_set(), &waiting);
             }
@@ -121,7 +122,9 @@ impl Asked {
                 }
             };
             if !post.is_own() {
-                // Carried over a fork: the ticket is the parent's.
+                // Carried over a fork, the ticket is the parent's; or this process has lost its slot, and the ticket
+                // with it.
+                attendant::withdraw(post);
                 self.post = None;
                 continue;
             }

@@ -206,7 +206,7 @@ pub(crate) fn attend(post: &Arc<Post>) -> Result<(), Error> {
     })
 }
 
-/// Sleeps for a future no longer.
+/// Sleeps for a future no longer. Does nothing in a forked child, whose thread knows only of the child's own.
 pub(crate) fn withdraw(post: &Arc<Post>) {
     if let Ok(attendant) = ATTENDANT.get() {
         lock(&attendant.duties).posts.remove(&post.address());
