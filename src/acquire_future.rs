@@ -96,10 +96,11 @@ impl Drop for AcquireFuture<'_> {
     fn drop(&mut self) {
         if let Stage::Asked(Ok(asked)) = &mut self.stage
             && let Some(post) = asked.post.take()
-            && post.is_own()
         {
             attendant::withdraw(&post);
-            if let Some(waiting) = post.end() {
+            if post.is_own()
+                && let Some(waiting) = post.end()
+            {
                 let engine = &self.set.shared().engine;
                 engine.cancel(self.set.engine_set(), &waiting);
             }
@@ -121,10 +122,13 @@ impl Asked {
                 }
             };
             if !post.is_own() {
-                // Carried over a fork: the ticket is the parent's.
+                // Carried over a fork, the ticket is the parent's; or this process has lost its slot, and the ticket
+                // with it.
+                attendant::withdraw(post);
                 self.post = None;
                 continue;
             }
+            let mut look_by = None;
             let looked = post.with(context.waker(), |waiting| {
                 let now = crate::shm::clock::boot_nanos();
                 let is_late = now >= self.deadline;
@@ -133,16 +137,23 @@ impl Asked {
                     return Ok(Looked::Waiting);
                 }
                 let patience = if is_late { Patience::UsedUp } else { Patience::Left };
-                engine.look(
+                let looked = engine.look(
                     set.engine_set(),
                     &self.costs,
                     &mut self.decision,
                     waiting,
                     patience,
-                )
+                );
+                look_by = Some(waiting.next_look());
+                looked
             });
             match looked {
-                Some(Ok(Looked::Waiting)) => return Poll::Pending,
+                Some(Ok(Looked::Waiting)) => {
+                    if let Some(instant) = look_by {
+                        attendant::look_by(instant);
+                    }
+                    return Poll::Pending;
+                }
                 Some(Ok(Looked::Admitted)) => return self.complete(Ok(true)),
                 Some(Ok(Looked::Refused)) => return self.complete(Ok(false)),
                 Some(Err(error)) => return self.complete(Err(Error::from(error))),

@@ -190,8 +190,11 @@ struct Duties {
     is_running: bool,
     /// Counts what was taken on.
     taken_on: u64,
-    /// By whose doorbells the thread sleeps now.
+    /// By whose doorbells the thread sleeps now, and until when.
     asleep_by: Vec<Arc<SharedSegment>>,
+    asleep_until: u64,
+    /// When to look at the latest, where a future has found out that itself since the thread looked after it.
+    look_by: Option<u64>,
 }
 
 static ATTENDANT: PerProcess<Attendant> = PerProcess::new();
@@ -203,10 +206,23 @@ pub(crate) fn attend(post: &Arc<Post>) -> Result<(), Error> {
     })
 }
 
-/// Sleeps for a future no longer.
+/// Sleeps for a future no longer. Does nothing in a forked child, whose thread knows only of the child's own.
 pub(crate) fn withdraw(post: &Arc<Post>) {
     if let Ok(attendant) = ATTENDANT.get() {
         lock(&attendant.duties).posts.remove(&post.address());
+    }
+}
+
+/// Has a future that has just looked for itself looked after again at `instant`, which may be sooner than the thread
+/// knew: whoever comes to be first learns only then for how long it has to wait.
+pub(crate) fn look_by(instant: u64) {
+    let Ok(attendant) = ATTENDANT.get() else { return };
+    let mut duties = lock(&attendant.duties);
+    duties.look_by = Some(duties.look_by.map_or(instant, |other| other.min(instant)));
+    if instant < duties.asleep_until
+        && let Some(asleep_by) = duties.asleep_by.first()
+    {
+        asleep_by.engine.ring_own_doorbell();
     }
 }
 
@@ -341,8 +357,14 @@ impl Attendant {
         if duties.taken_on != taken_on {
             return None;
         }
+        let look_by = duties.look_by.take();
+        let until = [look_by, duties.next_beat()]
+            .into_iter()
+            .flatten()
+            .fold(until, u64::min);
         duties.asleep_by = segments.to_vec();
-        Some(until.min(duties.next_beat().unwrap_or(u64::MAX)))
+        duties.asleep_until = until;
+        Some(until)
     }
 }
 

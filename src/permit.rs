@@ -153,6 +153,10 @@ impl<'a> Permit<'a> {
 
     /// As a settle of every limit to zero, calls limits of which one was taken included: nothing was used.
     pub(crate) fn settle_everything_to_nothing(&mut self) -> Result<(), Error> {
+        if !self.is_own() {
+            let set = self.set.name().to_owned();
+            return Err(Error::InheritedPermit { set });
+        }
         let unused: SmallVec<[(usize, u64); 4]> = self.decision.iter().map(|(index, _)| (index, 0)).collect();
         let engine = &self.set.shared().engine;
         engine.settle(self.set.engine_set(), &self.decision, &unused)?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use process::{Child, Dice, PATIENCE, SharedWords, die, eventually, in_own_process};
 use shmlimit::{Declaration, Limit, LimitSet, RefusalReason, Segment, SetDeclaration};
@@ -96,6 +96,30 @@ fn a_future_gets_what_another_thread_gives_back() {
         waiter.join().expect("admitted");
     });
     assert_nothing_is_left(&segment);
+}
+
+#[test]
+fn whoever_comes_to_be_first_is_woken_at_its_instant_and_not_by_the_insurance() {
+    const WAITERS: u32 = 20;
+    const INSURANCE: Duration = Duration::from_millis(50);
+    let folder = tempfile::tempdir().expect("a folder");
+    let set = SetDeclaration::new("set").limit(Limit::calls("calls", 1, Duration::from_millis(2)));
+    let (_segment, set) = create(folder.path(), set);
+    let round = || {
+        let started = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..WAITERS {
+                scope.spawn(|| {
+                    let outcome = block_on(set.acquire_async(&set.request(), PATIENCE)).expect("works");
+                    assert!(outcome.is_admitted());
+                });
+            }
+        });
+        started.elapsed()
+    };
+    // By the insurance alone, hardly more than one or two are served at a time: no round can be that quick. On a busy
+    // machine, not every one is.
+    assert!((0..50).any(|_| round() < INSURANCE * WAITERS / 4));
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! Charging now for what is done later.
 
+mod process;
+
 use std::time::{Duration, Instant};
 
+use process::{Child, PATIENCE, in_own_process};
 use shmlimit::{Algorithm, Declaration, Error, Limit, LimitSet, Reservation, Segment, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -80,7 +83,7 @@ fn a_reservation_whose_instant_has_come_cannot_be_cancelled() {
     with_set(tokens(Algorithm::Gcra), |set| {
         let at_once = reserve(set, 10, HOUR).expect("full");
         assert!(!at_once.cancel().expect("works"));
-        assert!(reserve(set, 1, Duration::ZERO).is_none());
+        assert!(reserve(set, 10, Duration::ZERO).is_none());
     });
 }
 
@@ -153,4 +156,26 @@ fn a_reservation_can_be_settled_afterwards() {
         let settlement = permit.settle([("tokens", 4)]).expect("works");
         assert_eq!(settlement.refunded("tokens"), 6);
     });
+}
+
+#[test]
+fn a_forked_child_cannot_cancel_what_its_parent_reserved() {
+    in_own_process(
+        "a_forked_child_cannot_cancel_what_its_parent_reserved",
+        PATIENCE,
+        |_| {
+            with_set(tokens(Algorithm::Gcra), |set| {
+                assert!(reserve(set, 10, Duration::ZERO).is_some());
+                let mut reserved = reserve(set, 10, HOUR);
+                let child = Child::fork(|| {
+                    let answer = reserved.take().expect("reserved").cancel();
+                    assert!(matches!(answer, Err(Error::InheritedPermit { .. })), "{answer:?}");
+                });
+                child.succeed();
+                assert!(reserved.expect("reserved").cancel().expect("works"));
+                // Given back twice, it would be what the first reservation has used.
+                assert!(reserve(set, 10, Duration::ZERO).is_none());
+            });
+        },
+    );
 }

@@ -109,6 +109,29 @@ fn nobody_waits_for_the_impossible() {
 }
 
 #[test]
+fn nobody_waits_for_the_impossible_behind_others_either() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (segment, set) = create(folder.path(), places(2));
+    let all = set.request().with("places", 2).expect("declared");
+    let permit = set.try_acquire(&all).expect("works").permit().expect("free");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            set.acquire(&set.request(), PATIENCE)
+                .map(|outcome| outcome.is_admitted())
+        });
+        eventually("it waits", || queued(&segment) == 1);
+        let request = set.request().with("places", 3).expect("declared");
+        let outcome = set.acquire(&request, Duration::from_millis(100));
+        assert!(
+            matches!(outcome, Err(Error::NeverAdmissible { .. })),
+            "{outcome:?}"
+        );
+        drop(permit);
+        assert!(waiter.join().expect("ends").expect("works"));
+    });
+}
+
+#[test]
 fn one_more_than_may_wait_is_refused() {
     in_own_process("one_more_than_may_wait_is_refused", PATIENCE, |folder| {
         let (segment, set) = create(folder, places(1).waiters(2));
@@ -290,4 +313,39 @@ fn an_expired_lease_serves_the_first_in_line_and_the_late_holder_is_told() {
     let snapshot = segment.snapshot().expect("a snapshot");
     assert_eq!(snapshot.sets[0].active, 1);
     assert_eq!(snapshot.sets[0].counts.expired, 1);
+}
+
+#[test]
+fn whoever_waits_for_a_hold_is_told_of_the_death_of_who_has_it() {
+    in_own_process(
+        "whoever_waits_for_a_hold_is_told_of_the_death_of_who_has_it",
+        PATIENCE,
+        |folder| {
+            // There is room for more, but no hold to take it with.
+            let (segment, set) = create(folder, places(10).holds(1));
+            let round = || {
+                let child = Child::fork(|| {
+                    let _permit = set.acquire(&set.request(), None).expect("works");
+                    std::thread::sleep(MINUTE);
+                });
+                eventually("the child holds", || {
+                    segment.snapshot().expect("a snapshot").sets[0].holds.len() == 1
+                });
+                std::thread::scope(|scope| {
+                    let waiter = scope.spawn(|| {
+                        let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
+                        assert!(outcome.is_admitted());
+                        Instant::now()
+                    });
+                    eventually("it waits", || queued(&segment) == 1);
+                    let killed = Instant::now();
+                    child.kill();
+                    waiter.join().expect("admitted") - killed
+                })
+            };
+            // Whoever waits for time alone sleeps for a second without a look. On a busy machine anything may take as
+            // long, but not always.
+            assert!((0..10).any(|_| round() < Duration::from_millis(500)));
+        },
+    );
 }

@@ -21,7 +21,7 @@ use crate::shm::layout::{MOST_LIMITS, WAIT_BUCKETS};
 pub(crate) struct Blocked {
     /// Nanoseconds until no limit refuses that time heals; zero where none does.
     pub(crate) wait: u64,
-    /// Whether something is missing that only others can give back.
+    /// Whether something is missing that others can give back, or their death.
     pub(crate) by_others: bool,
 }
 
@@ -138,12 +138,7 @@ impl<'a> LockedSet<'a> {
         let costs = set.costs_of(ticket);
         let free = if set.takes_a_hold(&costs) {
             match self.engine.find_free_hold(set)? {
-                FreeHold::None => {
-                    return Ok(Served::Blocked(Blocked {
-                        by_others: true,
-                        ..self.blocked(&costs)
-                    }));
-                }
+                FreeHold::None => return Ok(Served::Blocked(self.blocked(&costs))),
                 free => Some(free),
             }
         } else {
@@ -187,7 +182,11 @@ impl<'a> LockedSet<'a> {
 
     /// How long these costs have to wait, and for what.
     pub(super) fn blocked(&self, costs: &Costs) -> Blocked {
-        let mut blocked = Blocked::default();
+        let has_no_hold = self.set.takes_a_hold(costs) && self.set.memory.find_free_hold() == FreeHold::None;
+        let mut blocked = Blocked {
+            wait: 0,
+            by_others: has_no_hold,
+        };
         for (index, cost) in costs.iter() {
             let Some(limit) = self.set.limits.get(index) else {
                 continue;

@@ -209,7 +209,7 @@ impl SegmentEngine {
         // A process that had lost its slot has another one now.
         decision.owner = self.membership.owner()?;
         let mut locked = self.lock(set)?;
-        let served = locked.serve_head()?;
+        locked.serve_head()?;
         if set.nobody_waits() {
             match self.take_or_refuse(&locked, costs, decision, Attempt::Waiting)? {
                 Answer::Admitted => return Ok(Some(Begun::Decided(true))),
@@ -236,9 +236,10 @@ impl SegmentEngine {
         if let Some(place) = set.memory.ticket(ticket.index) {
             waiting.seen = futex::rings(place.bell());
         }
-        let is_first = !matches!(served, Served::Blocked(_));
-        if is_first {
-            self.set_alarm(set, &mut waiting, locked.blocked(costs));
+        if queue::head(&LineWords(&set.memory)) == Ok(Some(ticket.index)) {
+            let blocked = locked.blocked(costs);
+            drop(locked);
+            self.set_alarm(set, &mut waiting, blocked);
         }
         Ok(Some(Begun::Waiting(waiting)))
     }
@@ -328,6 +329,7 @@ impl SegmentEngine {
             locked.leave_late(costs, decision, index, is_first)?;
             return Ok(Looked::Refused);
         }
+        drop(locked);
         match served {
             Served::Blocked(blocked) if is_first => self.set_alarm(set, waiting, blocked),
             _ => waiting.alarm = u64::MAX,
@@ -339,6 +341,7 @@ impl SegmentEngine {
         Ok(Looked::Waiting)
     }
 
+    /// Not under the lock: there may be many leases to look at.
     fn set_alarm(&self, set: &SetEngine, waiting: &mut Waiting, blocked: Blocked) {
         let now = boot_nanos();
         waiting.alarm = match blocked.wait {
