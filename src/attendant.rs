@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
@@ -262,23 +263,8 @@ fn start(attendant: &'static Attendant) -> io::Result<()> {
     started.map(drop)
 }
 
-/// Says that the thread is gone where a waker panicked: the next duty starts another.
-struct Running<'a>(&'a Attendant);
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        if !thread::panicking() {
-            return;
-        }
-        let mut duties = lock(&self.0.duties);
-        duties.is_running = false;
-        duties.asleep_by.clear();
-    }
-}
-
 impl Attendant {
     fn run(&self) {
-        let _running = Running(self);
         let mut next_insurance = 0;
         loop {
             let (posts, taken_on) = self.posts_after_beats();
@@ -310,8 +296,10 @@ impl Attendant {
                 until = until.min(told.next_look.unwrap_or(u64::MAX));
             }
             drop(posts);
-            // Outside of every lock: a waker may do anything.
-            wakers.into_iter().for_each(Waker::wake);
+            // Outside of every lock: a waker may do anything, and where it panics, the other futures need the thread still.
+            for waker in wakers {
+                let _ = panic::catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            }
             if let Some(until) = self.may_sleep(until, taken_on, &segments) {
                 futex::wait_for_any(&bells, Duration::from_nanos(until.saturating_sub(boot_nanos())));
             }

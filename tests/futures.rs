@@ -6,7 +6,7 @@ use std::future::Future;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -120,6 +120,41 @@ fn whoever_comes_to_be_first_is_woken_at_its_instant_and_not_by_the_insurance() 
     // By the insurance alone, hardly more than one or two are served at a time: no round can be that quick. On a busy
     // machine, not every one is.
     assert!((0..50).any(|_| round() < INSURANCE * WAITERS / 4));
+}
+
+#[test]
+fn a_waker_that_panics_leaves_the_other_futures_theirs() {
+    struct Panics(AtomicBool);
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+            panic!("as a waker should not");
+        }
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (segment, set) = create(folder.path(), places(1));
+    let permit = set
+        .try_acquire(&set.request())
+        .expect("works")
+        .permit()
+        .expect("free");
+    let panics = Arc::new(Panics(AtomicBool::new(false)));
+    let waker = Waker::from(Arc::clone(&panics));
+    let mut first = Box::pin(set.acquire_async(&set.request(), PATIENCE));
+    assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| {
+            block_on(set.acquire_async(&set.request(), PATIENCE))
+                .expect("works")
+                .is_admitted()
+        });
+        eventually("both wait", || queued(&segment) == 2);
+        drop(permit);
+        eventually("the waker panics", || panics.0.load(Ordering::Relaxed));
+        drop(first);
+        assert!(second.join().expect("woken"));
+    });
+    assert_nothing_is_left(&segment);
 }
 
 #[test]
