@@ -128,6 +128,7 @@ mod control {
     pub const RESET_INSTANT: usize = 28;
     pub const RESET_SCOPE: usize = 29;
     pub const WAITED: usize = 31;
+    pub const UNTOUCHED_TICKET: usize = 34;
     pub const WAIT_TIMES: usize = 48;
     pub const SIZE: usize = 80;
 }
@@ -284,6 +285,11 @@ impl Layout {
                 .map(move |(word, value)| value * u64::from(ticket::counts(word, state, request)))
         });
         words.chain([wait_times.iter().sum()]).chain(tickets).collect()
+    }
+
+    /// Whether anybody has ever waited.
+    pub fn has_used_tickets(&self, image: &[u64]) -> bool {
+        image[self.control + control::UNTOUCHED_TICKET] > 0
     }
 
     fn ticket_size(&self) -> usize {

@@ -145,9 +145,12 @@ impl Survivor {
             return Err(Judgement::Stuck(format!("the lock word was left at {lock:#x}")));
         }
         self.recover()?;
-        self.check_those_alive(&self.snapshot())?;
-        self.layout.bury_all_but(std::process::id(), &self.file);
-        self.recover()?;
+        let snapshot = self.snapshot();
+        self.check_those_alive(&snapshot)?;
+        if !snapshot.sets[0].tickets.is_empty() || !snapshot.sets[0].holds.is_empty() {
+            self.layout.bury_all_but(std::process::id(), &self.file);
+            self.recover()?;
+        }
         self.check_that_nothing_is_left(&self.snapshot())?;
         let outcome = self
             .set
@@ -155,7 +158,12 @@ impl Survivor {
             .map_err(|error| failure("try_acquire", &error))?;
         drop(outcome);
         self.check_that_nothing_is_left(&self.snapshot())?;
-        if let Some((all, one)) = &self.places {
+        // A line in which nobody has waited is as it was made.
+        if let Some((all, one)) = self
+            .places
+            .as_ref()
+            .filter(|_| self.layout.has_used_tickets(&image))
+        {
             self.wait_in_vain(all, one)?;
         }
         Ok(self.layout.canonical(&image))

@@ -32,7 +32,7 @@ pub fn work(
     let (queue, feeder) = pipe().expect("a pipe");
     let (results, reporter) = pipe().expect("a pipe");
     let numbers: Vec<u8> = (0..jobs)
-        .map(|job| u8::try_from(job).expect("few jobs"))
+        .flat_map(|job| u16::try_from(job).expect("few jobs").to_ne_bytes())
         .collect();
     // Fits the pipe, so nobody needs to read yet.
     std::fs::File::from(feeder).write_all(&numbers).expect("room");
@@ -95,11 +95,13 @@ fn serve(processor: usize, queue: &OwnedFd, reporter: &OwnedFd, perform: impl Fn
     sched_setaffinity(Pid::this(), &own).expect("an affinity");
     let mut queue = std::fs::File::from(queue.try_clone().expect("a descriptor"));
     let mut reporter = std::fs::File::from(reporter.try_clone().expect("a descriptor"));
-    let mut job = [0_u8];
-    while queue.read(&mut job).expect("a job") == 1 {
-        let tally = perform(usize::from(job[0]));
+    let mut job = [0; 2];
+    while queue.read(&mut job).expect("a job") == job.len() {
+        // A pipe hands out what was written in pairs in pairs, as long as nobody reads an odd number.
+        let number = u16::from_ne_bytes(job);
+        let tally = perform(usize::from(number));
         let counts: [u64; COUNTS] = [
-            u64::from(job[0]),
+            u64::from(number),
             tally.instructions,
             tally.states,
             tally.torn,
