@@ -20,6 +20,9 @@ use crate::tracee::state_of;
 /// How long a waiter waits for its turn, and everybody for a waiter. Nothing is to be said about speed by it.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
+/// After so long in line the victim has slept, though nobody saw it.
+const LONGER_THAN_A_SLEEP: Duration = Duration::from_millis(300);
+
 /// The most that wait in line beside a victim.
 pub const MOST_WAITERS: usize = 6;
 
@@ -155,7 +158,15 @@ impl<'a> Line<'a> {
                     .tickets
                     .len()
             };
-            while !(is_gone(victim) || (is_asleep(victim) && count() == tickets)) {
+            let mut in_line_since = None;
+            while !is_gone(victim) {
+                if count() == tickets {
+                    let since = in_line_since.get_or_insert_with(Instant::now);
+                    // It sleeps for a moment at a time, which is easily missed.
+                    if is_asleep(victim) || since.elapsed() > LONGER_THAN_A_SLEEP {
+                        break;
+                    }
+                }
                 pause_for_a_moment();
             }
             for permit in permits.iter_mut().rev() {

@@ -329,6 +329,8 @@ const fn after_deaths(dying: usize, operation: Operation) -> Operation {
 const fn served(operation: Operation) -> Operation {
     Operation {
         is_served: true,
+        // Each place that the server gives back, unless several are given back during one of the victim's sleeps.
+        more_transactions: operation.waiters,
         ..operation
     }
 }
