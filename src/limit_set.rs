@@ -214,6 +214,9 @@ impl LimitSet {
     /// As [`acquire`](Self::acquire), as a future for whatever runtime there is: it waits in the same line as everybody
     /// else, and its place there is given up where it is dropped before it completed. The timeout counts from this call.
     ///
+    /// As long as it has a place in line it must be polled when it is woken: one that is kept aside and not polled, also
+    /// after its time is up, holds up those behind it.
+    ///
     /// All futures of a process together have one thread that sleeps for them, which starts when the first of them has
     /// to wait. A future that is carried over a fork begins anew in the child, with a place in line of the child's own.
     ///

@@ -157,6 +157,9 @@ impl<'a> Permit<'a> {
             let set = self.set.name().to_owned();
             return Err(Error::InheritedPermit { set });
         }
+        if self.decision.stage != Stage::Reserved {
+            return Ok(());
+        }
         let unused: SmallVec<[(usize, u64); 4]> = self.decision.iter().map(|(index, _)| (index, 0)).collect();
         let engine = &self.set.shared().engine;
         engine.settle(self.set.engine_set(), &self.decision, &unused)?;
@@ -168,8 +171,8 @@ impl<'a> Permit<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Reclaimed`] where what it held had been taken back because this process was taken for dead; nothing
-    /// is changed then. [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`], after which it still holds
+    /// [`Error::Reclaimed`] where what it held had been taken back, because this process was taken for dead, which
+    /// leaves nothing to change, or because a lease ran out, after which what is left is given back. [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`], after which it still holds
     /// what it held, and releasing or dropping it tries again.
     pub fn release(&mut self) -> Result<(), Error> {
         if !self.is_own() {

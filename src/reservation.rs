@@ -62,10 +62,13 @@ impl<'a> Reservation<'a> {
     /// Gives back what was reserved, as far as the algorithm refunds (see [`Permit::settle`]); answers whether that was
     /// in time. Once its instant has come a reservation counts as used, and nothing is changed.
     ///
+    /// Where one limit of several made the reservation wait, the others were charged as of the same instant. Their cost
+    /// comes back; that they are free again before that instant does not.
+    ///
     /// # Errors
     ///
-    /// As [`Permit::settle`].
-    pub fn cancel(mut self) -> Result<bool, Error> {
+    /// As [`Permit::settle`], and it can be tried again as there.
+    pub fn cancel(&mut self) -> Result<bool, Error> {
         if boot_nanos() >= self.due {
             return Ok(false);
         }

@@ -69,7 +69,7 @@ fn a_cancelled_reservation_makes_room_for_another() {
     for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket] {
         with_set(tokens(algorithm), |set| {
             assert!(reserve(set, 10, HOUR).is_some());
-            let reservation = reserve(set, 10, HOUR).expect("within an hour");
+            let mut reservation = reserve(set, 10, HOUR).expect("within an hour");
             let delay = reservation.delay();
             assert!(reservation.cancel().expect("works"));
             let again = reserve(set, 10, HOUR).expect("within an hour").delay();
@@ -81,7 +81,7 @@ fn a_cancelled_reservation_makes_room_for_another() {
 #[test]
 fn a_reservation_whose_instant_has_come_cannot_be_cancelled() {
     with_set(tokens(Algorithm::Gcra), |set| {
-        let at_once = reserve(set, 10, HOUR).expect("full");
+        let mut at_once = reserve(set, 10, HOUR).expect("full");
         assert!(!at_once.cancel().expect("works"));
         assert!(reserve(set, 10, Duration::ZERO).is_none());
     });

@@ -94,10 +94,16 @@ impl<'a> LockedSet<'a> {
             let Some(ticket) = self.set.memory.ticket(index) else {
                 return Err(self.set.poisoned());
             };
+            let costs = self.set.costs_of(ticket);
+            if self.set.impossible_cost(&costs).is_some() {
+                // Damage: nobody is let into the line with such a cost. Its owner finds the ticket gone and begins anew.
+                self.take_back_ticket(index, &self.set.memory.control().reclaimed_tickets)?;
+                continue;
+            }
             // Read once: a ticket can be given up without the lock at any moment, and a hold must have an owner.
             match ticket.owner().load(Ordering::Relaxed) {
                 0 => {}
-                owner => return self.try_grant(index, ticket, owner),
+                owner => return self.try_grant(index, ticket, &costs, owner),
             }
         }
         Ok(Served::NobodyWaits)
@@ -133,19 +139,24 @@ impl<'a> LockedSet<'a> {
         Ok(())
     }
 
-    fn try_grant(&self, index: u64, ticket: TicketPlace<'a>, owner: u64) -> Result<Served, Box<Error>> {
+    fn try_grant(
+        &self,
+        index: u64,
+        ticket: TicketPlace<'a>,
+        costs: &Costs,
+        owner: u64,
+    ) -> Result<Served, Box<Error>> {
         let set = self.set;
-        let costs = set.costs_of(ticket);
-        let free = if set.takes_a_hold(&costs) {
+        let free = if set.takes_a_hold(costs) {
             match self.engine.find_free_hold(set)? {
-                FreeHold::None => return Ok(Served::Blocked(self.blocked(&costs))),
+                FreeHold::None => return Ok(Served::Blocked(self.blocked(costs))),
                 free => Some(free),
             }
         } else {
             None
         };
         let mut transaction = set.memory.journal().begin();
-        let taken = self.take_each(&mut transaction, &costs, |index, decided| {
+        let taken = self.take_each(&mut transaction, costs, |index, decided| {
             if let Some(limit) = ticket.limit(index) {
                 // Means nothing until the state says that the ticket was granted.
                 limit.set_mark(decided.mark);
@@ -153,9 +164,9 @@ impl<'a> LockedSet<'a> {
         });
         if !taken {
             drop(transaction);
-            return Ok(Served::Blocked(self.blocked(&costs)));
+            return Ok(Served::Blocked(self.blocked(costs)));
         }
-        let hold = free.and_then(|free| self.take_hold(&mut transaction, free, owner, &costs));
+        let hold = free.and_then(|free| self.take_hold(&mut transaction, free, owner, costs));
         let (hold, serial) = hold.map_or((0, 0), |hold| (hold.index + 1, hold.serial.get()));
         ticket.hold().store(hold, Ordering::Relaxed);
         ticket.hold_serial().store(serial, Ordering::Relaxed);
@@ -164,7 +175,15 @@ impl<'a> LockedSet<'a> {
             memory: &set.memory,
             transaction: &mut transaction,
         };
-        queue::grant(&mut line, index).map_err(|_| set.poisoned())?;
+        if queue::grant(&mut line, index).is_err() {
+            drop(transaction);
+            self.engine.recount_or_poison(set)?;
+            // Whoever looks next finds it sound.
+            return Ok(Served::Blocked(Blocked {
+                by_others: true,
+                wait: 0,
+            }));
+        }
         let control = set.memory.control();
         let waited = self
             .now
@@ -209,35 +228,16 @@ impl<'a> LockedSet<'a> {
     /// Frees a ticket whose owner is dead, or gave it up, gives back what it was granted, and counts that.
     pub(super) fn take_back_ticket(&self, index: u64, counter: &AtomicU64) -> Result<(), Box<Error>> {
         let set = self.set;
-        let line = LineWords(&set.memory);
-        let mut transaction = set.memory.journal().begin();
-        let outcome = match queue::state(&line, index).phase {
-            Phase::Free => return Ok(()),
-            Phase::Waiting => queue::leave(
-                &mut JournalledLine {
-                    memory: &set.memory,
-                    transaction: &mut transaction,
-                },
-                index,
-            ),
-            Phase::Granted => {
+        match queue::state(&LineWords(&set.memory), index).phase {
+            Phase::Free => Ok(()),
+            Phase::Waiting => self.change_line(Some(counter), |line| queue::leave(line, index)),
+            Phase::Granted => self.change_line(Some(counter), |line| {
                 if let Some(ticket) = set.memory.ticket(index) {
-                    self.undo_grant(&mut transaction, ticket);
+                    self.undo_grant(line.transaction, ticket);
                 }
-                queue::claim(
-                    &mut JournalledLine {
-                        memory: &set.memory,
-                        transaction: &mut transaction,
-                    },
-                    index,
-                )
-            }
-        };
-        outcome.map_err(|_| set.poisoned())?;
-        transaction.add(counter, 1);
-        transaction
-            .commit()
-            .map_err(|overflow| set.internal_error(overflow))
+                queue::claim(line, index)
+            }),
+        }
     }
 
     /// Gives back what a granted ticket took: nobody has made use of it.

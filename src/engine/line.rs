@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::memory::SetMemory;
-use crate::queue::{Line, LineMut, LineWord, TicketWord};
+use super::segment::LockedSet;
+use crate::error::Error;
+use crate::queue::{Damaged, Line, LineMut, LineWord, TicketWord};
 use crate::shm::journal::Transaction;
 
 /// The line, for reading.
@@ -41,6 +43,41 @@ impl SetMemory {
             TicketWord::Next => ticket.next(),
             TicketWord::Previous => ticket.previous(),
         })
+    }
+}
+
+impl LockedSet<'_> {
+    /// Changes the line in a transaction of its own, and counts that. Where the line is found damaged, it is made again
+    /// from the states of its tickets first.
+    pub(super) fn change_line<T>(
+        &self,
+        counter: Option<&AtomicU64>,
+        mut change: impl FnMut(&mut JournalledLine<'_, '_, '_>) -> Result<T, Damaged>,
+    ) -> Result<T, Box<Error>> {
+        let set = self.set;
+        let mut try_change = || {
+            let mut transaction = set.memory.journal().begin();
+            let changed = change(&mut JournalledLine {
+                memory: &set.memory,
+                transaction: &mut transaction,
+            });
+            // Dropped without a commit, the transaction is undone.
+            let changed = changed.ok()?;
+            if let Some(counter) = counter {
+                transaction.add(counter, 1);
+            }
+            let committed = transaction.commit();
+            Some(
+                committed
+                    .map(|()| changed)
+                    .map_err(|overflow| set.internal_error(overflow)),
+            )
+        };
+        if let Some(answer) = try_change() {
+            return answer;
+        }
+        self.engine.recount_or_poison(set)?;
+        try_change().unwrap_or_else(|| Err(set.poisoned()))
     }
 }
 

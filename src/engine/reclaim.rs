@@ -194,7 +194,7 @@ impl SegmentEngine {
         (0..set.memory.touched_holds())
             .filter_map(|index| set.expiry_of(index))
             .min()
-            .map_or(u64::MAX, |expiry| expiry.wrapping_sub(self.clock_offset()))
+            .map_or(u64::MAX, |expiry| self.boot_instant(expiry))
     }
 
     /// Does something to each index below `end` that is `wanted`: looked up without the lock, in portions, each looked

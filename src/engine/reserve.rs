@@ -1,6 +1,6 @@
 //! Charging now for what is done later.
 
-use super::acquire::{Attempt, Costs, Decided, Decision, Stage};
+use super::acquire::{Answer, Attempt, Costs, Decided, Decision, Stage};
 use super::hold::FreeHold;
 use super::plan::Kind;
 use super::segment::{LockedSet, SegmentEngine, SetEngine};
@@ -33,33 +33,47 @@ impl SegmentEngine {
         if set.impossible_cost(costs).is_some() {
             return Err(set.never_admissible(costs));
         }
+        match self.try_reserve(set, costs, decision, max_delay, Attempt::First)? {
+            Some(reserved) => Ok(reserved),
+            None => {
+                self.reclaim_if_due(set)?;
+                let reserved = self.try_reserve(set, costs, decision, max_delay, Attempt::Last)?;
+                Ok(reserved.unwrap_or(Reserved::Refused))
+            }
+        }
+    }
+
+    /// `None` where it is worth a look for dead holders first.
+    fn try_reserve(
+        &self,
+        set: &SetEngine,
+        costs: &Costs,
+        decision: &mut Decision,
+        max_delay: u64,
+        attempt: Attempt,
+    ) -> Result<Option<Reserved>, Box<Error>> {
         decision.owner = self.membership.owner()?;
         let mut locked = self.lock(set)?;
         locked.serve_head()?;
+        decision.stage = Stage::Reserved;
+        let mut free = None;
         if !set.nobody_waits() {
             decision.stage = Stage::Behind;
-            locked.refuse(costs, decision, Attempt::Last)?;
-            return Ok(Reserved::Refused);
-        }
-        decision.stage = Stage::Reserved;
-        let free = if set.takes_a_hold(costs) {
-            Some(self.find_free_hold(set)?)
-        } else {
-            None
-        };
-        if free == Some(FreeHold::None) {
-            decision.stage = Stage::TableFull;
-        }
-        match locked.delay_of(costs).filter(|delay| *delay <= max_delay) {
-            Some(delay) if decision.stage == Stage::Reserved => {
-                locked.charge_all(costs, free, decision, delay)?;
-                Ok(Reserved::After(delay))
-            }
-            _ => {
-                locked.refuse(costs, decision, Attempt::Last)?;
-                Ok(Reserved::Refused)
+        } else if set.takes_a_hold(costs) {
+            match self.find_free_hold(set)? {
+                FreeHold::None => decision.stage = Stage::TableFull,
+                found => free = Some(found),
             }
         }
+        let delay = locked.delay_of(costs).filter(|delay| *delay <= max_delay);
+        if let (Stage::Reserved, Some(delay)) = (decision.stage, delay) {
+            locked.charge_all(costs, free, decision, delay)?;
+            return Ok(Some(Reserved::After(delay)));
+        }
+        Ok(match locked.refuse(costs, decision, attempt)? {
+            Answer::WorthALook => None,
+            _ => Some(Reserved::Refused),
+        })
     }
 }
 

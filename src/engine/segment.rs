@@ -255,6 +255,14 @@ impl SegmentEngine {
         self.clock_offset
     }
 
+    /// An instant of the segment clock on the boot-time clock; the end of time stays that.
+    pub(super) fn boot_instant(&self, instant: u64) -> u64 {
+        if instant == u64::MAX {
+            return instant;
+        }
+        instant.wrapping_sub(self.clock_offset)
+    }
+
     /// The segment clock.
     pub(super) fn segment_nanos(&self) -> u64 {
         boot_nanos().wrapping_add(self.clock_offset)

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::acquire::{Answer, Attempt, Costs, Decided, Decision, Stage};
 use super::grant::{Blocked, Served};
-use super::line::{JournalledLine, LineWords};
+use super::line::LineWords;
 use super::memory::SetMemory;
 use super::segment::{LockedSet, SegmentEngine, SetEngine};
 use crate::error::Error;
@@ -237,9 +237,9 @@ impl SegmentEngine {
             waiting.seen = futex::rings(place.bell());
         }
         if queue::head(&LineWords(&set.memory)) == Ok(Some(ticket.index)) {
-            let blocked = locked.blocked(costs);
+            let (blocked, instant) = (locked.blocked(costs), locked.now.monotonic);
             drop(locked);
-            self.set_alarm(set, &mut waiting, blocked);
+            self.set_alarm(set, &mut waiting, blocked, instant);
         }
         Ok(Some(Begun::Waiting(waiting)))
     }
@@ -329,9 +329,10 @@ impl SegmentEngine {
             locked.leave_late(costs, decision, index, is_first)?;
             return Ok(Looked::Refused);
         }
+        let instant = locked.now.monotonic;
         drop(locked);
         match served {
-            Served::Blocked(blocked) if is_first => self.set_alarm(set, waiting, blocked),
+            Served::Blocked(blocked) if is_first => self.set_alarm(set, waiting, blocked, instant),
             _ => waiting.alarm = u64::MAX,
         }
         if waiting.seen != seen {
@@ -341,12 +342,12 @@ impl SegmentEngine {
         Ok(Looked::Waiting)
     }
 
-    /// Not under the lock: there may be many leases to look at.
-    fn set_alarm(&self, set: &SetEngine, waiting: &mut Waiting, blocked: Blocked) {
+    /// For who was blocked at an instant of the segment clock. Not under the lock: there may be many leases to look at.
+    fn set_alarm(&self, set: &SetEngine, waiting: &mut Waiting, blocked: Blocked, instant: u64) {
         let now = boot_nanos();
         waiting.alarm = match blocked.wait {
             0 => u64::MAX,
-            wait => now.saturating_add(wait),
+            wait => self.boot_instant(instant.saturating_add(wait)),
         };
         let is_new = now < waiting.began.saturating_add(SHORT_WAIT);
         let slice = match blocked.by_others {
@@ -421,13 +422,20 @@ impl SegmentEngine {
             return Ok(());
         }
         waiting.next_insurance = now.saturating_add(SLICE);
-        // Each looks after the one before it, and the first after those who hold something.
-        for _ in 0..set.memory.ticket_capacity() {
+        // Each looks after the one before it, and the first after those who hold something. Each of the dead leaves the
+        // line, so this comes to an end; where one does not, the line is damaged, and the look to come sees to that.
+        let mut last = None;
+        loop {
             let line = LineWords(&set.memory);
-            let before = queue::predecessor(&line, waiting.ticket.index)
+            let before = queue::predecessor(&line, waiting.ticket.index);
+            if before.is_some() && before == last {
+                return Ok(());
+            }
+            last = before;
+            let owner = before
                 .and_then(|before| set.memory.ticket(before))
                 .map(|before| before.owner().load(Ordering::Relaxed));
-            match before {
+            match owner {
                 Some(owner) if self.is_owner_alive(owner) => return Ok(()),
                 Some(owner) => self.reclaim_from(set, owner, |_| {})?,
                 None => {
@@ -441,7 +449,6 @@ impl SegmentEngine {
                 }
             };
         }
-        Ok(())
     }
 
     /// Leaves the line before time is up, or gives back what was granted and not claimed.
@@ -476,7 +483,10 @@ impl SegmentEngine {
         if self.owns_ticket(set, waiting)
             && let Some(place) = set.memory.ticket(waiting.ticket.index)
         {
-            place.owner().store(0, Ordering::Release);
+            // Not that of another by now: then there is nothing to give up.
+            let _ = place
+                .owner()
+                .compare_exchange(waiting.owner, 0, Ordering::Release, Ordering::Relaxed);
         }
     }
 }
@@ -496,29 +506,15 @@ impl LockedSet<'_> {
         owner: u64,
         wait_by: WaitBy,
     ) -> Result<Option<TicketReference>, Box<Error>> {
-        let set = self.set;
-        let free = match queue::find_free(&LineWords(&set.memory)) {
-            Ok(free) => free,
-            Err(queue::Damaged) => {
-                self.engine.recount_or_poison(set)?;
-                queue::find_free(&LineWords(&set.memory)).map_err(|_| set.poisoned())?
+        self.change_line(None, |line| {
+            let Some(free) = queue::find_free(line)? else {
+                return Ok(None);
+            };
+            if let Some(place) = self.set.memory.ticket(free.index) {
+                place.write_request(costs, wait_by == WaitBy::Doorbell, self.now.monotonic);
             }
-        };
-        let Some(free) = free else { return Ok(None) };
-        let Some(place) = set.memory.ticket(free.index) else {
-            return Err(set.poisoned());
-        };
-        place.write_request(costs, wait_by == WaitBy::Doorbell, self.now.monotonic);
-        let mut transaction = set.memory.journal().begin();
-        let mut line = JournalledLine {
-            memory: &set.memory,
-            transaction: &mut transaction,
-        };
-        let ticket = queue::enqueue(&mut line, free, owner).map_err(|_| set.poisoned())?;
-        transaction
-            .commit()
-            .map_err(|overflow| set.internal_error(overflow))?;
-        Ok(Some(ticket))
+            queue::enqueue(line, free, owner).map(Some)
+        })
     }
 
     /// Takes over what a ticket was granted, frees it, and serves the next.
@@ -534,15 +530,7 @@ impl LockedSet<'_> {
             decision.note(Decided { mark, figure: cost });
         }
         decision.set_hold(place.granted_hold());
-        let mut transaction = set.memory.journal().begin();
-        let mut line = JournalledLine {
-            memory: &set.memory,
-            transaction: &mut transaction,
-        };
-        queue::claim(&mut line, index).map_err(|_| set.poisoned())?;
-        transaction
-            .commit()
-            .map_err(|overflow| set.internal_error(overflow))?;
+        self.change_line(None, |line| queue::claim(line, index))?;
         self.need_not_wake(place);
         // The claim stands, whatever is wrong with the line: the next operation says that.
         let _ = self.serve_next();
@@ -560,16 +548,8 @@ impl LockedSet<'_> {
         let set = self.set;
         decision.stage = if is_first { Stage::Reserved } else { Stage::Behind };
         self.refuse(costs, decision, Attempt::Last)?;
-        let mut transaction = set.memory.journal().begin();
-        let mut line = JournalledLine {
-            memory: &set.memory,
-            transaction: &mut transaction,
-        };
-        queue::leave(&mut line, index).map_err(|_| set.poisoned())?;
-        transaction.add(&set.memory.control().timed_out, 1);
-        transaction
-            .commit()
-            .map_err(|overflow| set.internal_error(overflow))?;
+        let timed_out = &set.memory.control().timed_out;
+        self.change_line(Some(timed_out), |line| queue::leave(line, index))?;
         self.serve_next()
     }
 }
