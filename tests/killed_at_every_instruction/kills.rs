@@ -110,8 +110,9 @@ pub fn kill_for_real(operation: Operation, spread: usize) -> Tally {
             || format!("{}, killed at {point}", operation.name),
             &judgement,
         );
-        if !reached {
-            // The clock was read a little faster this time: the operation has come to its end before.
+        if !reached && !operation.has_company() {
+            // The clock was read a little faster this time: the operation has come to its end before. Where others are
+            // active, it finds less to do some times than others.
             break;
         }
     }
