@@ -308,7 +308,7 @@ fn reserve(victim: &Victim) {
 fn cancel_a_reservation(victim: &Victim) {
     let set = used_set(victim);
     take_all_tokens(&set);
-    let reservation = reserved(&set).expect("works").reservation().expect("soon enough");
+    let mut reservation = reserved(&set).expect("works").reservation().expect("soon enough");
     victim.begins();
     let cancelled = reservation.cancel();
     victim.ends();
