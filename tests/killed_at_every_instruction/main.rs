@@ -69,7 +69,7 @@ use waiting::WAITING_OPERATIONS;
 const LEAST_STATES: u64 = 100_000;
 
 /// Beside others it takes longer to set the scene and to look at what is left, so less is tried there.
-const BESIDE_OTHERS: usize = 6;
+const BESIDE_OTHERS: usize = 24;
 
 /// A run that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(40 * 60);
@@ -166,8 +166,10 @@ fn jobs(effort: Effort) -> Vec<Job> {
     if WITHOUT_JOURNAL {
         // One depth is enough to see that what is torn is found. Those who wait recover what they find, and must not be
         // let loose on what cannot be recovered.
-        let alone = operations().filter(|it| !it.has_company()).map(Job::Killed);
-        return alone.chain(operations().map(Job::Copies)).collect();
+        let alone = OPERATIONS.iter().filter(|it| !it.has_company());
+        return alone
+            .flat_map(|it| [Job::Killed(*it), Job::Copies(*it)])
+            .collect();
     }
     // The longest first, so that no processor is idle at the end.
     if !effort.is_brief {
