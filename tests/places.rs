@@ -270,9 +270,11 @@ fn a_sparse_copy_on_a_full_file_system_is_an_error_and_not_a_fault() {
     on_small_file_system(test, c"size=64k", |folder| {
         let path = folder.join("limits");
         // Its tables of holds are zeros, which a sparse copy leaves out.
-        let mostly_zeros = Declaration::new()
-            .participants(4)
-            .set(SetDeclaration::new("api").limit(Limit::concurrency("slots", 500)));
+        let mostly_zeros = Declaration::new().participants(4).set(
+            SetDeclaration::new("api")
+                .waiters(4)
+                .limit(Limit::concurrency("slots", 500)),
+        );
         drop(Segment::create(&path, &mostly_zeros).expect("a segment"));
         let bytes = fs::read(&path).expect("bytes");
         fs::remove_file(&path).expect("removed");
