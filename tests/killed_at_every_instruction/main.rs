@@ -69,7 +69,7 @@ use waiting::WAITING_OPERATIONS;
 const LEAST_STATES: u64 = 100_000;
 
 /// Beside others it takes longer to set the scene and to look at what is left, so less is tried there.
-const BESIDE_OTHERS: usize = 24;
+const BESIDE_OTHERS: usize = 12;
 
 /// A run that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(40 * 60);
