@@ -9,15 +9,13 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
-use std::thread;
 use std::time::Duration;
-
-use nix::sys::signal::{SigSet, SigmaskHow};
 
 use crate::engine::{HoldReference, Renewed, SetEngine, Waiting};
 use crate::error::Error;
 use crate::limit_set::LimitSet;
 use crate::segment::SharedSegment;
+use crate::shm::background_thread;
 use crate::shm::clock::boot_nanos;
 use crate::shm::fork_identity::PerProcess;
 use crate::shm::futex::{self, Rings};
@@ -241,7 +239,7 @@ fn take_on(shared: &SharedSegment, duty: impl FnOnce(&mut Duties)) -> Result<(),
     let attendant = ATTENDANT.get().map_err(|errno| failed(errno.into()))?;
     let mut duties = lock(&attendant.duties);
     if !duties.is_running {
-        start(attendant).map_err(failed)?;
+        background_thread::start("shmlimit", || attendant.run()).map_err(failed)?;
         duties.is_running = true;
     }
     duty(&mut duties);
@@ -251,16 +249,6 @@ fn take_on(shared: &SharedSegment, duty: impl FnOnce(&mut Duties)) -> Result<(),
         asleep_by.engine.ring_own_doorbell();
     }
     Ok(())
-}
-
-/// Starts the thread, with all signals blocked: they are for the program's own threads.
-fn start(attendant: &'static Attendant) -> io::Result<()> {
-    let own = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-    let started = thread::Builder::new()
-        .name("shmlimit".to_owned())
-        .spawn(|| attendant.run());
-    own.thread_set_mask()?;
-    started.map(drop)
 }
 
 impl Attendant {

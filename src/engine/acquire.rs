@@ -199,9 +199,14 @@ impl Decision {
             .filter(|(_, decided)| decided.figure > 0)
             .map(|(index, decided)| (index, decided.figure))
             .chain(self.ahead())
-            .reduce(|first, second| if second.1 > first.1 { second } else { first })
+            .reduce(longer_wait)
             .filter(|(_, wait)| *wait == NEVER || self.stage != Stage::TableFull)
     }
+}
+
+/// Of two limits and their waits the one that takes longer, the first of equals.
+fn longer_wait(first: (usize, u64), second: (usize, u64)) -> (usize, u64) {
+    if second.1 > first.1 { second } else { first }
 }
 
 /// Why a limit refused.
@@ -475,10 +480,8 @@ impl LockedSet<'_> {
             decision.set_hold(hold);
         }
         transaction.add(&self.set.memory.control().admitted, 1);
-        match transaction.commit() {
-            Ok(()) => Ok(Answer::Admitted),
-            Err(overflow) => Err(self.set.internal_error(overflow)),
-        }
+        self.set.commit(transaction)?;
+        Ok(Answer::Admitted)
     }
 
     /// Takes and counts one limit after the other, telling `note` how each stood then; answers whether all were taken.
@@ -537,10 +540,8 @@ impl LockedSet<'_> {
                 transaction.add(&limit.counters().refused, 1);
             }
         }
-        match transaction.commit() {
-            Ok(()) => Ok(Answer::Refused),
-            Err(overflow) => Err(self.set.internal_error(overflow)),
-        }
+        self.set.commit(transaction)?;
+        Ok(Answer::Refused)
     }
 
     /// The limit that binds the first in line, and for how long.
@@ -555,7 +556,7 @@ impl LockedSet<'_> {
                 Assessment::Refused { retry_after } => Some((index, retry_after.unwrap_or(NEVER))),
             }
         });
-        Ok(waits.reduce(|first, second| if second.1 > first.1 { second } else { first }))
+        Ok(waits.reduce(longer_wait))
     }
 
     fn refusal_counter(&self, reason: RefusalReason) -> &AtomicU64 {

@@ -87,9 +87,7 @@ impl SegmentEngine {
         let mut transaction = set.memory.journal().begin();
         let refunded = limit.refund_unused(&mut transaction, locked.now, unspent, &taken, batch.taken_at);
         transaction.add(&limit.counters().refunded, refunded);
-        transaction
-            .commit()
-            .map_err(|overflow| set.internal_error(overflow))?;
+        set.commit(transaction)?;
         // It is given back, whatever is wrong with the line: the next operation says that.
         let _ = locked.serve_next();
         Ok(refunded)
@@ -128,9 +126,7 @@ impl SegmentEngine {
         transaction.add(&limit.counters().admitted, 1);
         transaction.add(&limit.counters().taken, units);
         transaction.add(&set.memory.control().admitted, 1);
-        transaction
-            .commit()
-            .map_err(|overflow| set.internal_error(overflow))?;
+        set.commit(transaction)?;
         let counts_in_windows = !limit.rule.reaches_ahead();
         Ok(Ok(TakenBatch {
             units,

@@ -192,9 +192,7 @@ impl<'a> LockedSet<'a> {
         transaction.add(&control.admitted, 1);
         transaction.add(&control.waited, 1);
         transaction.add(&control.wait_times[wait_bucket(waited)], 1);
-        transaction
-            .commit()
-            .map_err(|overflow| set.internal_error(overflow))?;
+        set.commit(transaction)?;
         self.ring(ticket);
         Ok(Served::Granted)
     }

@@ -66,12 +66,7 @@ impl LockedSet<'_> {
             if let Some(counter) = counter {
                 transaction.add(counter, 1);
             }
-            let committed = transaction.commit();
-            Some(
-                committed
-                    .map(|()| changed)
-                    .map_err(|overflow| set.internal_error(overflow)),
-            )
+            Some(set.commit(transaction).map(|()| changed))
         };
         if let Some(answer) = try_change() {
             return answer;

@@ -162,9 +162,7 @@ impl SegmentEngine {
                 let mut transaction = set.memory.journal().begin();
                 locked.free_hold(&mut transaction, index, true);
                 transaction.add(&set.memory.control().reclaimed, 1);
-                transaction
-                    .commit()
-                    .map_err(|overflow| set.internal_error(overflow))
+                set.commit(transaction)
             },
             &mut before_unlock,
         )
@@ -181,9 +179,7 @@ impl SegmentEngine {
             |locked, index| {
                 let mut transaction = set.memory.journal().begin();
                 locked.expire_hold(&mut transaction, index);
-                transaction
-                    .commit()
-                    .map_err(|overflow| set.internal_error(overflow))
+                set.commit(transaction)
             },
             &mut |_| {},
         )

@@ -137,8 +137,6 @@ impl LockedSet<'_> {
             decision.set_hold(self.take_hold(&mut transaction, free, decision.owner, costs));
         }
         transaction.add(&self.set.memory.control().admitted, 1);
-        transaction
-            .commit()
-            .map_err(|overflow| self.set.internal_error(overflow))
+        self.set.commit(transaction)
     }
 }

@@ -19,7 +19,7 @@ use crate::shm::attach::{Attached, damaged};
 use crate::shm::clock::{boot_nanos, utc_nanos};
 use crate::shm::geometry::{SetGeometry, SetShape};
 use crate::shm::host::process_of_thread;
-use crate::shm::journal::{JournalOverflow, JournalState};
+use crate::shm::journal::{JournalOverflow, JournalState, Transaction};
 use crate::shm::layout::{Header, LimitCounters, MOST_LIMITS, SET_UNCHECKED};
 use crate::shm::participant::Membership;
 use crate::shm::region::{Kept, OutOfRegion, Region};
@@ -198,8 +198,16 @@ impl SetEngine {
         })
     }
 
+    /// Makes the changes of a transaction final.
+    #[inline]
+    pub(super) fn commit(&self, transaction: Transaction<'_>) -> Result<(), Box<Error>> {
+        transaction
+            .commit()
+            .map_err(|overflow| self.internal_error(overflow))
+    }
+
     #[cold]
-    pub(crate) fn internal_error(&self, _: JournalOverflow) -> Box<Error> {
+    fn internal_error(&self, _: JournalOverflow) -> Box<Error> {
         Box::new(Error::Internal {
             set: self.plan.name.clone(),
             what: "an operation changed more words than its journal holds",

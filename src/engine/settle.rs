@@ -60,9 +60,7 @@ impl SegmentEngine {
             }
         }
         transaction.add(&set.memory.control().settled, 1);
-        transaction
-            .commit()
-            .map_err(|overflow| set.internal_error(overflow))?;
+        set.commit(transaction)?;
         // The settle stands, whatever is wrong with the line: the next operation says that.
         let _ = locked.serve_next();
         Ok(settled)
@@ -82,9 +80,7 @@ impl SegmentEngine {
         let has_lost_a_lease = set.has_leases && locked.has_lost_a_lease(hold);
         let mut transaction = set.memory.journal().begin();
         locked.free_hold(&mut transaction, hold.index, false);
-        transaction
-            .commit()
-            .map_err(|overflow| set.internal_error(overflow))?;
+        set.commit(transaction)?;
         // The hold is given back, whatever is wrong with the line: the next operation says that.
         let _ = locked.serve_after_release();
         if has_lost_a_lease {
@@ -111,9 +107,7 @@ impl SegmentEngine {
         }
         let mut transaction = set.memory.journal().begin();
         transaction.store(place.renewed_at(), locked.now.monotonic);
-        transaction
-            .commit()
-            .map_err(|overflow| set.internal_error(overflow))?;
+        set.commit(transaction)?;
         Ok(Renewed::Renewed)
     }
 }

@@ -8,12 +8,11 @@ use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::signal::{SigSet, SigmaskHow};
 
+use super::background_thread;
 use super::fork_identity::PerProcess;
 use super::futex;
 use super::region::Kept;
@@ -116,13 +115,8 @@ impl State {
         }
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let changed = Arc::new(EventFd::from_value_and_flags(0, flags)?);
-        let own = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
         let event = Arc::clone(&changed);
-        let started = thread::Builder::new()
-            .name("shmlimit-deaths".to_owned())
-            .spawn(move || watcher.run(&event));
-        own.thread_set_mask()?;
-        started?;
+        background_thread::start("shmlimit-deaths", move || watcher.run(&event))?;
         self.changed = Some(Arc::clone(&changed));
         Ok(changed)
     }

@@ -15,6 +15,7 @@
 //! `tests/layers.rs` holds the list and the files together.
 
 pub(crate) mod attach;
+pub(crate) mod background_thread;
 pub(crate) mod clock;
 pub(crate) mod create;
 pub(crate) mod death_watch;
