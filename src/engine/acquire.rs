@@ -8,7 +8,9 @@ use smallvec::SmallVec;
 use super::hold::{FreeHold, HoldReference};
 use super::plan::Kind;
 use super::recover::POISONED_BY_COUNTS;
-use super::segment::{LockedSet, SegmentEngine, SetEngine};
+use super::locked::LockedPart;
+use super::segment::SegmentEngine;
+use super::set::Part;
 use crate::error::Error;
 use crate::limit::{Assessment, Mark};
 use crate::shm::journal::Transaction;
@@ -258,43 +260,43 @@ impl SegmentEngine {
     #[inline(always)]
     pub(crate) fn try_acquire(
         &self,
-        set: &SetEngine,
+        part: Part<'_>,
         costs: &Costs,
         decision: &mut Decision,
     ) -> Result<bool, Box<Error>> {
         decision.owner = self.membership.owner()?;
-        let answer = match self.decide(set, costs, decision, Attempt::First)? {
+        let answer = match self.decide(part, costs, decision, Attempt::First)? {
             Answer::WorthALook => {
-                self.reclaim_if_due(set)?;
+                self.reclaim_if_due(part)?;
                 // A process that had lost its slot has another one now.
                 decision.owner = self.membership.owner()?;
-                self.decide(set, costs, decision, Attempt::Last)?
+                self.decide(part, costs, decision, Attempt::Last)?
             }
             answer => answer,
         };
         match answer {
             Answer::Admitted => Ok(true),
-            Answer::Impossible => Err(set.never_admissible(costs)),
+            Answer::Impossible => Err(part.never_admissible(costs)),
             Answer::Refused | Answer::WorthALook | Answer::MustWait => Ok(false),
         }
     }
 
     /// What `costs` would be told now. Takes and counts nothing.
-    pub(crate) fn peek(&self, set: &SetEngine, costs: &Costs) -> Result<Decision, Box<Error>> {
+    pub(crate) fn peek(&self, part: Part<'_>, costs: &Costs) -> Result<Decision, Box<Error>> {
         let mut decision = Decision::pending(costs);
-        self.lock(set)?.assess_all(costs, &mut decision);
+        self.lock(part)?.assess_all(costs, &mut decision);
         Ok(decision)
     }
 
     pub(super) fn decide(
         &self,
-        set: &SetEngine,
+        part: Part<'_>,
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        let locked = self.lock(set)?;
-        if set.nobody_waits() {
+        let locked = self.lock(part)?;
+        if part.nobody_waits() {
             self.take_or_refuse(&locked, costs, decision, attempt)
         } else {
             self.decide_behind(locked, costs, decision, attempt)
@@ -306,14 +308,14 @@ impl SegmentEngine {
     #[cold]
     fn decide_behind(
         &self,
-        mut locked: LockedSet<'_>,
+        mut locked: LockedPart<'_>,
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         if attempt == Attempt::BeforeWaiting {
             // In line, what can never be met would keep everybody behind it waiting for ever.
-            let is_impossible = locked.set.impossible_cost(costs).is_some();
+            let is_impossible = locked.part.impossible_cost(costs).is_some();
             return Ok(if is_impossible {
                 Answer::Impossible
             } else {
@@ -321,7 +323,7 @@ impl SegmentEngine {
             });
         }
         locked.serve_head()?;
-        if locked.set.nobody_waits() {
+        if locked.part.nobody_waits() {
             return self.take_or_refuse(&locked, costs, decision, attempt);
         }
         decision.stage = Stage::Behind;
@@ -332,17 +334,17 @@ impl SegmentEngine {
     #[inline(always)]
     pub(super) fn take_or_refuse(
         &self,
-        locked: &LockedSet<'_>,
+        locked: &LockedPart<'_>,
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        let set = locked.set;
+        let part = locked.set;
         decision.stage = Stage::Reserved;
-        if u32::from(costs.limits.0) & set.held_mask == 0 || !set.takes_a_hold(costs) {
+        if u32::from(costs.limits.0) & part.held_mask == 0 || !part.takes_a_hold(costs) {
             return locked.take_all(costs, None, decision, attempt);
         }
-        match self.find_free_hold(set)? {
+        match self.find_free_hold(part)? {
             FreeHold::None => {
                 decision.stage = Stage::TableFull;
                 locked.refuse(costs, decision, attempt)
@@ -353,33 +355,33 @@ impl SegmentEngine {
 
     /// A free hold, counting the table again where its list of free holds is damaged.
     #[inline]
-    pub(super) fn find_free_hold(&self, set: &SetEngine) -> Result<FreeHold, Box<Error>> {
-        match set.memory.find_free_hold() {
-            FreeHold::Damaged => self.find_free_hold_after_recount(set),
+    pub(super) fn find_free_hold(&self, part: Part<'_>) -> Result<FreeHold, Box<Error>> {
+        match part.memory.find_free_hold() {
+            FreeHold::Damaged => self.find_free_hold_after_recount(part),
             free => Ok(free),
         }
     }
 
     #[cold]
-    fn find_free_hold_after_recount(&self, set: &SetEngine) -> Result<FreeHold, Box<Error>> {
-        self.recount_or_poison(set)?;
-        Ok(set.memory.find_free_hold())
+    fn find_free_hold_after_recount(&self, part: Part<'_>) -> Result<FreeHold, Box<Error>> {
+        self.recount_or_poison(part)?;
+        Ok(part.memory.find_free_hold())
     }
 
     /// Counts everything again because the counts or links were found damaged. The caller holds the lock.
     #[cold]
-    pub(super) fn recount_or_poison(&self, set: &SetEngine) -> Result<(), Box<Error>> {
-        self.recount(set);
-        if set.is_consistent() {
+    pub(super) fn recount_or_poison(&self, part: Part<'_>) -> Result<(), Box<Error>> {
+        self.recount(part);
+        if part.is_consistent() {
             return Ok(());
         }
-        let poisoned = &set.memory.control().poisoned;
+        let poisoned = &part.memory.control().poisoned;
         poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed);
-        Err(set.poisoned())
+        Err(part.poisoned())
     }
 }
 
-impl SetEngine {
+impl Part<'_> {
     /// Whether anything is taken that would have to be given back. Asking with a cost of zero takes nothing.
     #[inline]
     pub(super) fn takes_a_hold(&self, costs: &Costs) -> bool {
@@ -440,11 +442,11 @@ impl SetEngine {
     }
 }
 
-impl LockedSet<'_> {
+impl LockedPart<'_> {
     fn assess_all(&self, costs: &Costs, decision: &mut Decision) {
         decision.decided.clear();
         for (index, cost) in costs.iter() {
-            let Some(limit) = self.set.limits.get(index) else {
+            let Some(limit) = self.part.limits.get(index) else {
                 continue;
             };
             let figure = match limit.assess(self.now, cost) {
@@ -468,7 +470,7 @@ impl LockedSet<'_> {
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        let mut transaction = self.set.memory.journal().begin();
+        let mut transaction = self.part.memory.journal().begin();
         decision.decided_at = self.now.monotonic;
         decision.decided.clear();
         if !self.take_each(&mut transaction, costs, |_, decided| decision.note(decided)) {
@@ -479,8 +481,8 @@ impl LockedSet<'_> {
             let hold = self.take_hold(&mut transaction, free, decision.owner, costs);
             decision.set_hold(hold);
         }
-        transaction.add(&self.set.memory.control().admitted, 1);
-        self.set.commit(transaction)?;
+        transaction.add(&self.part.memory.control().admitted, 1);
+        self.part.commit(transaction)?;
         Ok(Answer::Admitted)
     }
 
@@ -518,12 +520,12 @@ impl LockedSet<'_> {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         // Whoever asked is told after the lock is let go of: the telling allocates.
-        if self.set.impossible_cost(costs).is_some() {
+        if self.part.impossible_cost(costs).is_some() {
             return Ok(Answer::Impossible);
         }
         self.assess_all(costs, decision);
         let may_look = matches!(attempt, Attempt::First | Attempt::BeforeWaiting);
-        if may_look && self.set.is_refused_by_holders(decision) && self.set.reclaim_is_due() {
+        if may_look && self.part.is_refused_by_holders(decision) && self.part.reclaim_is_due() {
             return Ok(Answer::WorthALook);
         }
         if matches!(attempt, Attempt::BeforeWaiting | Attempt::Waiting) {
@@ -532,26 +534,26 @@ impl LockedSet<'_> {
         if matches!(decision.stage, Stage::Behind | Stage::QueueFull) {
             decision.set_ahead(self.binding_of_head()?);
         }
-        let reason = self.set.refusal_reason(decision);
-        let mut transaction = self.set.memory.journal().begin();
+        let reason = self.part.refusal_reason(decision);
+        let mut transaction = self.part.memory.journal().begin();
         transaction.add(self.refusal_counter(reason), 1);
         for (index, decided) in decision.iter() {
-            if let (1.., Some(limit)) = (decided.figure, self.set.limits.get(index)) {
+            if let (1.., Some(limit)) = (decided.figure, self.part.limits.get(index)) {
                 transaction.add(&limit.counters().refused, 1);
             }
         }
-        self.set.commit(transaction)?;
+        self.part.commit(transaction)?;
         Ok(Answer::Refused)
     }
 
     /// The limit that binds the first in line, and for how long.
     fn binding_of_head(&self) -> Result<Option<(usize, u64)>, Box<Error>> {
-        let Some(ticket) = self.head()?.and_then(|index| self.set.memory.ticket(index)) else {
+        let Some(ticket) = self.head()?.and_then(|index| self.part.memory.ticket(index)) else {
             return Ok(None);
         };
-        let costs = self.set.costs_of(ticket);
+        let costs = self.part.costs_of(ticket);
         let waits = costs.iter().filter_map(|(index, cost)| {
-            match self.set.limits.get(index)?.assess(self.now, cost) {
+            match self.part.limits.get(index)?.assess(self.now, cost) {
                 Assessment::Admissible => None,
                 Assessment::Refused { retry_after } => Some((index, retry_after.unwrap_or(NEVER))),
             }
@@ -560,7 +562,7 @@ impl LockedSet<'_> {
     }
 
     fn refusal_counter(&self, reason: RefusalReason) -> &AtomicU64 {
-        let control = self.set.memory.control();
+        let control = self.part.memory.control();
         match reason {
             RefusalReason::Rate => &control.refused_rate,
             RefusalReason::Concurrency => &control.refused_concurrency,
@@ -585,7 +587,7 @@ impl LockedSet<'_> {
                 0
             }
         })?;
-        for limit in self.set.held_limits() {
+        for limit in self.part.held_limits() {
             if let Some(in_use) = limit.in_use() {
                 transaction.raise(&limit.counters().high_water, in_use.load(Ordering::Relaxed));
             }

@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::memory::TicketPlace;
-use super::segment::{LockedSet, SegmentEngine, SetEngine};
+use super::locked::LockedPart;
+use super::segment::SegmentEngine;
+use super::set::Part;
 use crate::shm::futex;
 use crate::shm::participant::ParticipantId;
 
@@ -18,7 +20,7 @@ pub(crate) struct Rung<'a> {
     is_doorbell: bool,
 }
 
-impl<'a> LockedSet<'a> {
+impl<'a> LockedPart<'a> {
     /// Tells the owner of a ticket to look. It is woken when the lock is let go of.
     pub(super) fn ring(&self, ticket: TicketPlace<'a>) {
         let owner = ticket.owner().load(Ordering::Relaxed);
@@ -79,18 +81,18 @@ impl SegmentEngine {
     /// Wakes the sleeper of a bell. Where nobody sleeps there, it has not gone to sleep yet, or it is dead: then what
     /// it was granted goes to the next, and so on.
     #[cold]
-    pub(super) fn wake(&self, set: &SetEngine, rung: Rung<'_>) {
+    pub(super) fn wake(&self, part: Part<'_>, rung: Rung<'_>) {
         let mut next = Some(rung);
         while let Some(rung) = next.take() {
             let is_awake = futex::wake(rung.bell)
                 || self.membership.is_current(rung.owner)
                 // A thread that serves many tickets is seldom asleep: its process is not asked for too often.
-                || (rung.is_doorbell && !set.reclaim_is_due());
+                || (rung.is_doorbell && !part.reclaim_is_due());
             if is_awake || self.is_owner_alive(rung.owner) {
                 return;
             }
             // What cannot be taken back now is taken back by whoever looks next.
-            let _ = self.reclaim_from(set, rung.owner, |locked| {
+            let _ = self.reclaim_from(part, rung.owner, |locked| {
                 let Some(rung) = locked.rung.bell.take() else {
                     return;
                 };

@@ -1,7 +1,8 @@
 //! Batches of one limit, taken to be spent elsewhere, without the lock.
 
 use super::acquire::{Answer, Attempt, Costs, Decided, Decision, LimitMask, Stage};
-use super::segment::{SegmentEngine, SetEngine};
+use super::segment::SegmentEngine;
+use super::set::Part;
 use crate::error::Error;
 use crate::limit::Mark;
 use crate::shm::layout::MOST_LIMITS;
@@ -43,7 +44,7 @@ pub(crate) enum BatchAnswer {
 impl SegmentEngine {
     /// Takes a batch of one limit: as much as is wished for and the limit has, at once. Nobody who waits in line is
     /// overtaken. It is charged for good: the death of this process gives nothing back.
-    pub(crate) fn take_batch(&self, set: &SetEngine, wish: BatchWish) -> Result<BatchAnswer, Box<Error>> {
+    pub(crate) fn take_batch(&self, part: Part<'_>, wish: BatchWish) -> Result<BatchAnswer, Box<Error>> {
         let mut costs = Costs {
             limits: LimitMask::default(),
             amounts: [0; MOST_LIMITS],
@@ -54,16 +55,16 @@ impl SegmentEngine {
         }
         let mut decision = Decision::pending(&costs);
         decision.owner = self.membership.owner()?;
-        let answer = match self.decide_batch(set, wish, &costs, &mut decision, Attempt::First)? {
+        let answer = match self.decide_batch(part, wish, &costs, &mut decision, Attempt::First)? {
             Err(Answer::WorthALook) => {
-                self.reclaim_if_due(set)?;
-                self.decide_batch(set, wish, &costs, &mut decision, Attempt::Last)?
+                self.reclaim_if_due(part)?;
+                self.decide_batch(part, wish, &costs, &mut decision, Attempt::Last)?
             }
             answer => answer,
         };
         match answer {
             Ok(batch) => Ok(BatchAnswer::Taken(batch)),
-            Err(Answer::Impossible) => Err(set.never_admissible(&costs)),
+            Err(Answer::Impossible) => Err(part.never_admissible(&costs)),
             Err(_) => Ok(BatchAnswer::Refused(decision)),
         }
     }
@@ -71,23 +72,23 @@ impl SegmentEngine {
     /// Gives back what was not spent of a batch, as far as the algorithm refunds; answers the units really given back.
     pub(crate) fn return_batch(
         &self,
-        set: &SetEngine,
+        part: Part<'_>,
         limit: usize,
         batch: &TakenBatch,
         unspent: u64,
     ) -> Result<u64, Box<Error>> {
-        let Some(limit) = set.limits.get(limit) else {
+        let Some(limit) = part.limits.get(limit) else {
             return Ok(0);
         };
         let taken = Decided {
             mark: batch.mark,
             figure: batch.units,
         };
-        let mut locked = self.lock(set)?;
-        let mut transaction = set.memory.journal().begin();
+        let mut locked = self.lock(part)?;
+        let mut transaction = part.memory.journal().begin();
         let refunded = limit.refund_unused(&mut transaction, locked.now, unspent, &taken, batch.taken_at);
         transaction.add(&limit.counters().refunded, refunded);
-        set.commit(transaction)?;
+        part.commit(transaction)?;
         // It is given back, whatever is wrong with the line: the next operation says that.
         let _ = locked.serve_next();
         Ok(refunded)
@@ -95,20 +96,20 @@ impl SegmentEngine {
 
     fn decide_batch(
         &self,
-        set: &SetEngine,
+        part: Part<'_>,
         wish: BatchWish,
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Result<TakenBatch, Answer>, Box<Error>> {
-        let mut locked = self.lock(set)?;
+        let mut locked = self.lock(part)?;
         decision.stage = Stage::Reserved;
         locked.serve_head()?;
-        if !set.nobody_waits() {
+        if !part.nobody_waits() {
             decision.stage = Stage::Behind;
             return locked.refuse(costs, decision, attempt).map(Err);
         }
-        let Some(limit) = set.limits.get(wish.limit) else {
+        let Some(limit) = part.limits.get(wish.limit) else {
             return locked.refuse(costs, decision, attempt).map(Err);
         };
         let now = locked.now;
@@ -118,15 +119,15 @@ impl SegmentEngine {
             .min(wish.least.max(remaining / SHARE))
             .min(remaining)
             .max(wish.needed);
-        let mut transaction = set.memory.journal().begin();
+        let mut transaction = part.memory.journal().begin();
         let Ok(mark) = limit.take(&mut transaction, now, units) else {
             drop(transaction);
             return locked.refuse(costs, decision, attempt).map(Err);
         };
         transaction.add(&limit.counters().admitted, 1);
         transaction.add(&limit.counters().taken, units);
-        transaction.add(&set.memory.control().admitted, 1);
-        set.commit(transaction)?;
+        transaction.add(&part.memory.control().admitted, 1);
+        part.commit(transaction)?;
         let counts_in_windows = !limit.rule.reaches_ahead();
         Ok(Ok(TakenBatch {
             units,

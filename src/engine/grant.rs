@@ -9,7 +9,7 @@ use super::bell::BY_DOORBELL;
 use super::hold::{FreeHold, HoldReference};
 use super::line::{JournalledLine, LineWords};
 use super::memory::TicketPlace;
-use super::segment::{LockedSet, SetEngine};
+use super::segment::{LockedPart, SetEngine};
 use crate::error::Error;
 use crate::limit::Assessment;
 use crate::queue::{self, Phase};
@@ -34,7 +34,7 @@ pub(crate) enum Served {
     Blocked(Blocked),
 }
 
-impl SetEngine {
+impl Part<'_> {
     /// What a ticket asks for. Limits that the set does not have are damage and left out.
     pub(crate) fn costs_of(&self, ticket: TicketPlace<'_>) -> Costs {
         let mask = LimitMask(ticket.request().load(Ordering::Relaxed) as u16);
@@ -58,15 +58,15 @@ impl SetEngine {
     }
 }
 
-impl<'a> LockedSet<'a> {
+impl<'a> LockedPart<'a> {
     /// The ticket that is served next.
     pub(super) fn head(&self) -> Result<Option<u64>, Box<Error>> {
         loop {
-            let head = match queue::head(&LineWords(&self.set.memory)) {
+            let head = match queue::head(&LineWords(&self.part.memory)) {
                 Ok(head) => head,
                 Err(queue::Damaged) => {
                     self.engine.recount_or_poison(self.set)?;
-                    queue::head(&LineWords(&self.set.memory)).map_err(|_| self.set.poisoned())?
+                    queue::head(&LineWords(&self.part.memory)).map_err(|_| self.part.poisoned())?
                 }
             };
             let Some(index) = head else { return Ok(None) };
@@ -79,25 +79,25 @@ impl<'a> LockedSet<'a> {
                 return Ok(Some(index));
             }
             // It leaves the line, so this comes to an end.
-            self.take_back_ticket(index, &self.set.memory.control().reclaimed_tickets)?;
+            self.take_back_ticket(index, &self.part.memory.control().reclaimed_tickets)?;
         }
     }
 
     /// Serves the first in line if the limits allow it now.
     #[cold]
     pub(crate) fn serve_head(&mut self) -> Result<Served, Box<Error>> {
-        if self.set.nobody_waits() {
+        if self.part.nobody_waits() {
             return Ok(Served::NobodyWaits);
         }
         self.read_clock();
         while let Some(index) = self.head()? {
-            let Some(ticket) = self.set.memory.ticket(index) else {
-                return Err(self.set.poisoned());
+            let Some(ticket) = self.part.memory.ticket(index) else {
+                return Err(self.part.poisoned());
             };
-            let costs = self.set.costs_of(ticket);
-            if self.set.impossible_cost(&costs).is_some() {
+            let costs = self.part.costs_of(ticket);
+            if self.part.impossible_cost(&costs).is_some() {
                 // Damage: nobody is let into the line with such a cost. Its owner finds the ticket gone and begins anew.
-                self.take_back_ticket(index, &self.set.memory.control().reclaimed_tickets)?;
+                self.take_back_ticket(index, &self.part.memory.control().reclaimed_tickets)?;
                 continue;
             }
             // Read once: a ticket can be given up without the lock at any moment, and a hold must have an owner.
@@ -113,7 +113,7 @@ impl<'a> LockedSet<'a> {
     /// cannot have what it asks for yet, it is told to look how long that takes now.
     #[inline]
     pub(crate) fn serve_next(&mut self) -> Result<(), Box<Error>> {
-        if self.set.nobody_waits() {
+        if self.part.nobody_waits() {
             return Ok(());
         }
         self.serve_next_of_those_who_wait()
@@ -123,7 +123,7 @@ impl<'a> LockedSet<'a> {
     /// neither has what time does for it.
     #[inline]
     pub(crate) fn serve_after_release(&mut self) -> Result<(), Box<Error>> {
-        if !self.set.nobody_waits() {
+        if !self.part.nobody_waits() {
             self.serve_head()?;
         }
         Ok(())
@@ -132,7 +132,7 @@ impl<'a> LockedSet<'a> {
     #[cold]
     fn serve_next_of_those_who_wait(&mut self) -> Result<(), Box<Error>> {
         if let Served::Blocked(Blocked { wait: 1.., .. }) = self.serve_head()?
-            && let Some(ticket) = self.head()?.and_then(|index| self.set.memory.ticket(index))
+            && let Some(ticket) = self.head()?.and_then(|index| self.part.memory.ticket(index))
         {
             self.ring(ticket);
         }
@@ -146,16 +146,16 @@ impl<'a> LockedSet<'a> {
         costs: &Costs,
         owner: u64,
     ) -> Result<Served, Box<Error>> {
-        let set = self.set;
-        let free = if set.takes_a_hold(costs) {
-            match self.engine.find_free_hold(set)? {
+        let part = self.set;
+        let free = if part.takes_a_hold(costs) {
+            match self.engine.find_free_hold(part)? {
                 FreeHold::None => return Ok(Served::Blocked(self.blocked(costs))),
                 free => Some(free),
             }
         } else {
             None
         };
-        let mut transaction = set.memory.journal().begin();
+        let mut transaction = part.memory.journal().begin();
         let taken = self.take_each(&mut transaction, costs, |index, decided| {
             if let Some(limit) = ticket.limit(index) {
                 // Means nothing until the state says that the ticket was granted.
@@ -172,19 +172,19 @@ impl<'a> LockedSet<'a> {
         ticket.hold_serial().store(serial, Ordering::Relaxed);
         ticket.granted_at().store(self.now.monotonic, Ordering::Relaxed);
         let mut line = JournalledLine {
-            memory: &set.memory,
+            memory: &part.memory,
             transaction: &mut transaction,
         };
         if queue::grant(&mut line, index).is_err() {
             drop(transaction);
-            self.engine.recount_or_poison(set)?;
+            self.engine.recount_or_poison(part)?;
             // Whoever looks next finds it sound.
             return Ok(Served::Blocked(Blocked {
                 by_others: true,
                 wait: 0,
             }));
         }
-        let control = set.memory.control();
+        let control = part.memory.control();
         let waited = self
             .now
             .monotonic
@@ -192,20 +192,20 @@ impl<'a> LockedSet<'a> {
         transaction.add(&control.admitted, 1);
         transaction.add(&control.waited, 1);
         transaction.add(&control.wait_times[wait_bucket(waited)], 1);
-        set.commit(transaction)?;
+        part.commit(transaction)?;
         self.ring(ticket);
         Ok(Served::Granted)
     }
 
     /// How long these costs have to wait, and for what.
     pub(super) fn blocked(&self, costs: &Costs) -> Blocked {
-        let has_no_hold = self.set.takes_a_hold(costs) && self.set.memory.find_free_hold() == FreeHold::None;
+        let has_no_hold = self.part.takes_a_hold(costs) && self.part.memory.find_free_hold() == FreeHold::None;
         let mut blocked = Blocked {
             wait: 0,
             by_others: has_no_hold,
         };
         for (index, cost) in costs.iter() {
-            let Some(limit) = self.set.limits.get(index) else {
+            let Some(limit) = self.part.limits.get(index) else {
                 continue;
             };
             match limit.assess(self.now, cost) {
@@ -225,12 +225,12 @@ impl<'a> LockedSet<'a> {
 
     /// Frees a ticket whose owner is dead, or gave it up, gives back what it was granted, and counts that.
     pub(super) fn take_back_ticket(&self, index: u64, counter: &AtomicU64) -> Result<(), Box<Error>> {
-        let set = self.set;
-        match queue::state(&LineWords(&set.memory), index).phase {
+        let part = self.set;
+        match queue::state(&LineWords(&part.memory), index).phase {
             Phase::Free => Ok(()),
             Phase::Waiting => self.change_line(Some(counter), |line| queue::leave(line, index)),
             Phase::Granted => self.change_line(Some(counter), |line| {
-                if let Some(ticket) = set.memory.ticket(index) {
+                if let Some(ticket) = part.memory.ticket(index) {
                     self.undo_grant(line.transaction, ticket);
                 }
                 queue::claim(line, index)
@@ -242,14 +242,14 @@ impl<'a> LockedSet<'a> {
     fn undo_grant(&self, transaction: &mut Transaction<'_>, ticket: TicketPlace<'a>) {
         let hold = ticket.granted_hold().filter(|hold| {
             // Whoever it belongs to: its owner may have been taken for dead, or have given the ticket up.
-            self.set.memory.hold(hold.index).is_some_and(|place| {
+            self.part.memory.hold(hold.index).is_some_and(|place| {
                 place.is_taken() && place.serial().load(Ordering::Relaxed) == hold.serial.get()
             })
         });
         let was_reclaimed = hold.is_none() && ticket.granted_hold().is_some();
         let granted_at = ticket.granted_at().load(Ordering::Relaxed);
-        for (index, cost) in self.set.costs_of(ticket).iter() {
-            let (Some(limit), Some(asked)) = (self.set.limits.get(index), ticket.limit(index)) else {
+        for (index, cost) in self.part.costs_of(ticket).iter() {
+            let (Some(limit), Some(asked)) = (self.part.limits.get(index), ticket.limit(index)) else {
                 continue;
             };
             // What a dead holder had reserved was refunded with its hold.

@@ -4,9 +4,9 @@
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 
-use super::memory::SetMemory;
+use super::memory::PartMemory;
 use super::plan::Kind;
-use super::segment::LockedSet;
+use super::locked::LockedPart;
 use crate::shm::journal::Transaction;
 
 /// The hold of one permit. The serial number, which is never zero, tells a later hold in the same place from it.
@@ -29,7 +29,7 @@ pub(crate) enum FreeHold {
     Damaged,
 }
 
-impl SetMemory {
+impl PartMemory {
     #[inline]
     pub(crate) fn find_free_hold(&self) -> FreeHold {
         let control = self.control();
@@ -53,7 +53,7 @@ impl SetMemory {
     }
 }
 
-impl LockedSet<'_> {
+impl LockedPart<'_> {
     /// Takes the free hold that [`SetMemory::find_free_hold`] found, with an amount for each held limit.
     pub(crate) fn fill_hold(
         &self,
@@ -62,7 +62,7 @@ impl LockedSet<'_> {
         owner: u64,
         amount_of: impl Fn(usize) -> u64,
     ) -> Option<HoldReference> {
-        let control = self.set.memory.control();
+        let control = self.part.memory.control();
         let index = match free {
             FreeHold::Returned { index, next } => {
                 transaction.store(&control.free_hold, next);
@@ -74,18 +74,18 @@ impl LockedSet<'_> {
             }
             FreeHold::None | FreeHold::Damaged => return None,
         };
-        let hold = self.set.memory.hold(index)?;
+        let hold = self.part.memory.hold(index)?;
         let latest = control.hold_serial.load(Ordering::Relaxed);
         let serial = NonZeroU64::new(latest.wrapping_add(1)).unwrap_or(NonZeroU64::MIN);
         transaction.store(&control.hold_serial, serial.get());
         transaction.store(hold.owner(), owner);
         transaction.store(hold.serial(), serial.get());
         transaction.store(hold.taken_at(), self.now.monotonic);
-        if self.set.has_leases {
+        if self.part.has_leases {
             transaction.store(hold.renewed_at(), self.now.monotonic);
             transaction.store(hold.expired(), 0);
         }
-        for (word, limit) in hold.amounts().iter().zip(&self.set.held_indexes) {
+        for (word, limit) in hold.amounts().iter().zip(&self.part.held_indexes) {
             transaction.store(word, amount_of(*limit));
         }
         let active = control.active.load(Ordering::Relaxed).saturating_add(1);
@@ -96,7 +96,7 @@ impl LockedSet<'_> {
 
     /// Whether a permit's hold still is its own.
     pub(crate) fn owns(&self, reference: HoldReference, owner: u64) -> bool {
-        self.set.memory.hold(reference.index).is_some_and(|hold| {
+        self.part.memory.hold(reference.index).is_some_and(|hold| {
             hold.owner().load(Ordering::Relaxed) == owner
                 && hold.serial().load(Ordering::Relaxed) == reference.serial.get()
         })
@@ -113,11 +113,11 @@ impl LockedSet<'_> {
     /// Frees a hold and gives its concurrency back. With `owner_died`, also what is refunded on death; answers
     /// whether there was anything at the index.
     pub(crate) fn free_hold(&self, transaction: &mut Transaction<'_>, index: u64, owner_died: bool) -> bool {
-        let Some(hold) = self.set.memory.hold(index) else {
+        let Some(hold) = self.part.memory.hold(index) else {
             return false;
         };
-        let control = self.set.memory.control();
-        for (word, limit) in hold.amounts().iter().zip(self.set.held_limits()) {
+        let control = self.part.memory.control();
+        for (word, limit) in hold.amounts().iter().zip(self.part.held_limits()) {
             let amount = word.load(Ordering::Relaxed);
             limit.give_back(transaction, amount);
             if owner_died {

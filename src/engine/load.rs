@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use super::limit_engine::LimitEngine;
-use super::segment::{SegmentEngine, SetEngine};
+use super::segment::SegmentEngine;
+use super::set::Part;
 use crate::limit::{Mark, Now};
 use crate::shm::clock::utc_nanos;
 use crate::units::{Rounding, divide, saturate};
@@ -19,10 +20,10 @@ pub(crate) struct Load {
 
 impl SegmentEngine {
     /// How busy the set is. Neither locks nor writes; what others change meanwhile may be seen in part.
-    pub(crate) fn load(&self, set: &SetEngine) -> Load {
+    pub(crate) fn load(&self, part: Part<'_>) -> Load {
         let now = Now {
             monotonic: self.segment_nanos(),
-            utc: if set.limits.iter().any(|limit| limit.rule.reads_utc()) {
+            utc: if part.limits.iter().any(|limit| limit.rule.reads_utc()) {
                 utc_nanos()
             } else {
                 0
@@ -35,7 +36,7 @@ impl SegmentEngine {
                 .map(|limit| limit.taken_share(now))
                 .max()
                 .unwrap_or(0),
-            queued: set.memory.control().queued.load(Ordering::Relaxed),
+            queued: part.memory.control().queued.load(Ordering::Relaxed),
         }
     }
 }

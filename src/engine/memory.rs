@@ -1,21 +1,34 @@
-//! The parts of one set in a region, and a limit's state as the rules see it.
+//! What belongs to one lock in a region, and a limit's state as the rules see it.
 
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::limit::{Mark, State, StateMut};
-use crate::shm::geometry::SetGeometry;
+use crate::shm::geometry::PartGeometry;
 use crate::shm::journal::{Journal, Transaction};
-use crate::shm::layout::{Hold, JOURNAL_ENTRIES, JournalEntry, SetControl, Ticket, TicketLimit};
+use crate::shm::layout::{
+    BUCKET_TAG_WORDS, Hold, JOURNAL_ENTRIES, JournalEntry, KeyRow, LimitCounters, SetControl, Ticket, TicketLimit,
+};
 use crate::shm::region::{Kept, OutOfRegion, Region};
 
-/// The parts of one set, located once.
+/// What belongs to one lock, located once.
 #[derive(Debug)]
-pub(crate) struct SetMemory {
+pub(crate) struct PartMemory {
     control: Kept<SetControl>,
     entries: Kept<JournalEntry>,
     extent: Kept<AtomicU64>,
+    counters: Kept<LimitCounters>,
+    /// Of a keyed table: tags of its buckets, and the names of its keys.
+    tags: Kept<AtomicU64>,
+    names: Kept<AtomicU64>,
+    name_words: usize,
+    rows: Kept<AtomicU64>,
+    row_count: u64,
+    /// Words from one row to the next, of its head, and of the states of all its limits.
+    row_stride: usize,
+    row_head: usize,
+    state_words: usize,
     holds: Kept<AtomicU64>,
     hold_capacity: u64,
     /// Words from one hold to the next, and words of amounts in each.
@@ -26,6 +39,15 @@ pub(crate) struct SetMemory {
     /// Words from one ticket to the next, and limits in each.
     ticket_stride: usize,
     ticket_limits: usize,
+}
+
+/// The limits of one key, or of a set that is not keyed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row<'a> {
+    pub(crate) index: u64,
+    head: Option<&'a [AtomicU64]>,
+    /// Of all limits, one after the other. Empty where the key has no row: it reads as never used.
+    state: &'a [AtomicU64],
 }
 
 /// One place of the table of holds.
@@ -51,13 +73,25 @@ pub(crate) struct TicketLimitPlace<'a> {
 const TICKET_WORDS: usize = size_of::<Ticket>() / 8;
 const TICKET_LIMIT_WORDS: usize = size_of::<TicketLimit>() / 8;
 
-impl SetMemory {
-    pub(crate) fn locate(region: &Arc<Region>, geometry: &SetGeometry) -> Result<Self, OutOfRegion> {
+impl PartMemory {
+    pub(crate) fn locate(region: &Arc<Region>, geometry: &PartGeometry) -> Result<Self, OutOfRegion> {
         let shape = geometry.shape;
         Ok(Self {
             control: region.keep_records(geometry.control_offset, 1)?,
             entries: region.keep_records(geometry.journal_offset, JOURNAL_ENTRIES as u64)?,
             extent: region.keep_words(geometry.extent_offset, geometry.extent_size / 8)?,
+            counters: region.keep_records(geometry.counters_offset, shape.limits)?,
+            tags: region.keep_words(geometry.tags_offset, shape.buckets * BUCKET_TAG_WORDS)?,
+            names: region.keep_words(
+                geometry.names_offset,
+                if shape.buckets == 0 { 0 } else { geometry.rows * shape.name_words },
+            )?,
+            name_words: shape.name_words as usize,
+            rows: region.keep_words(geometry.rows_offset, geometry.rows * geometry.row_stride / 8)?,
+            row_count: geometry.rows,
+            row_stride: geometry.row_stride as usize / 8,
+            row_head: geometry.row_head as usize / 8,
+            state_words: shape.state_words as usize,
             holds: region.keep_words(geometry.holds_offset, shape.holds * geometry.hold_stride / 8)?,
             hold_capacity: shape.holds,
             hold_stride: geometry.hold_stride as usize / 8,
@@ -82,7 +116,56 @@ impl SetMemory {
         Journal::new(&self.control().journal, &self.entries, &self.extent)
     }
 
-    /// How many holds the set has room for.
+    /// What was counted of the limit at `index`.
+    #[inline]
+    pub(crate) fn counters(&self, index: usize) -> &LimitCounters {
+        // There is one for each limit, and a set has at least one limit.
+        &self.counters[index.min(self.counters.len() - 1)]
+    }
+
+    /// Rows of limits: one where the set is not keyed.
+    pub(crate) fn row_count(&self) -> u64 {
+        self.row_count
+    }
+
+    pub(crate) fn is_keyed(&self) -> bool {
+        self.row_head > 0
+    }
+
+    /// The row at `index`; `None` beyond the table.
+    #[inline]
+    pub(crate) fn row(&self, index: u64) -> Option<Row<'_>> {
+        if index >= self.row_count {
+            return None;
+        }
+        let start = index as usize * self.row_stride;
+        let words = self.rows.get(start..start + self.row_head + self.state_words)?;
+        let (head, state) = words.split_at(self.row_head);
+        Some(Row {
+            index,
+            head: (!head.is_empty()).then_some(head),
+            state,
+        })
+    }
+
+    /// All rows.
+    pub(crate) fn all_rows(&self) -> impl Iterator<Item = Row<'_>> {
+        (0..self.row_count).filter_map(|index| self.row(index))
+    }
+
+    /// The word of tags at `index` of the bucket.
+    #[inline]
+    pub(crate) fn tag_word(&self, bucket: u64, index: u64) -> Option<&AtomicU64> {
+        self.tags.get((bucket * BUCKET_TAG_WORDS + index) as usize)
+    }
+
+    /// What is kept of the key of a row for people; empty where nothing is.
+    pub(crate) fn name(&self, row: u64) -> &[AtomicU64] {
+        let start = row as usize * self.name_words;
+        self.names.get(start..start + self.name_words).unwrap_or_default()
+    }
+
+    /// How many holds the part has room for.
     pub(crate) fn hold_capacity(&self) -> u64 {
         self.hold_capacity
     }
@@ -127,7 +210,7 @@ impl SetMemory {
     /// The bell of the ticket at `index`, for who may outlive this.
     pub(crate) fn keep_bell(
         region: &Arc<Region>,
-        geometry: &SetGeometry,
+        geometry: &PartGeometry,
         index: u64,
     ) -> Result<Kept<AtomicU64>, OutOfRegion> {
         let offset = index.saturating_mul(geometry.ticket_stride) + offset_of!(Ticket, bell) as u64;
@@ -140,6 +223,65 @@ impl SetMemory {
             .untouched_ticket
             .load(Ordering::Relaxed)
             .min(self.ticket_capacity)
+    }
+}
+
+impl<'a> Row<'a> {
+    /// Of a key that has no row.
+    pub(crate) const ABSENT: Self = Self {
+        index: u64::MAX,
+        head: None,
+        state: &[],
+    };
+
+    /// The words of the states from `start`; fewer where the row has not so many.
+    #[inline]
+    pub(crate) fn state(self, start: usize, words: usize) -> &'a [AtomicU64] {
+        self.state.get(start..start + words).unwrap_or_default()
+    }
+
+    #[inline]
+    fn head_word(self, offset: usize) -> Option<&'a AtomicU64> {
+        self.head?.get(offset / 8)
+    }
+
+    pub(crate) fn fingerprint(self) -> Option<[&'a AtomicU64; 2]> {
+        let first = offset_of!(KeyRow, fingerprint);
+        Some([self.head_word(first)?, self.head_word(first + 8)?])
+    }
+
+    /// From when on the row is its key's.
+    #[inline]
+    pub(crate) fn since(self) -> Option<&'a AtomicU64> {
+        self.head_word(offset_of!(KeyRow, since))
+    }
+
+    #[inline]
+    pub(crate) fn used_at(self) -> Option<&'a AtomicU64> {
+        self.head_word(offset_of!(KeyRow, used_at))
+    }
+
+    #[inline]
+    pub(crate) fn counts(self) -> Option<&'a AtomicU64> {
+        self.head_word(offset_of!(KeyRow, counts))
+    }
+
+    #[inline]
+    pub(crate) fn ties(self) -> Option<&'a AtomicU64> {
+        self.head_word(offset_of!(KeyRow, ties))
+    }
+
+    /// Whether no key ever had the row. The row of a set that is not keyed counts as used.
+    pub(crate) fn is_unused(self) -> bool {
+        self.fingerprint()
+            .is_some_and(|words| words.iter().all(|word| word.load(Ordering::Relaxed) == 0))
+    }
+
+    /// Whether what was decided on the row at that instant, was decided on the key that it still is of.
+    #[inline]
+    pub(crate) fn is_the_same_since(self, decided_at: u64) -> bool {
+        self.since()
+            .is_none_or(|since| since.load(Ordering::Relaxed) <= decided_at)
     }
 }
 
@@ -177,6 +319,12 @@ impl<'a> HoldPlace<'a> {
     #[inline]
     pub(crate) fn expired(self) -> &'a AtomicU64 {
         &self.words[offset_of!(Hold, expired) / 8]
+    }
+
+    /// The row whose limits are held.
+    #[inline]
+    pub(crate) fn row(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, row) / 8]
     }
 
     /// What is held of each limit that gives back.
@@ -235,6 +383,11 @@ impl<'a> TicketPlace<'a> {
     /// The limits that are asked for, and the bell.
     pub(crate) fn request(self) -> &'a AtomicU64 {
         &self.words[offset_of!(Ticket, request) / 8]
+    }
+
+    /// The row whose line it is in.
+    pub(crate) fn row(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, row) / 8]
     }
 
     /// What is asked of the limit at `index`; `None` where the set has none.

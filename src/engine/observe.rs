@@ -24,15 +24,15 @@ pub(crate) struct SetObservation {
 }
 
 /// Copies a set. Never locks, never writes to `region`.
-pub(crate) fn observe(region: &Region, set: &SetEngine) -> io::Result<SetObservation> {
+pub(crate) fn observe(region: &Region, part: Part<'_>) -> io::Result<SetObservation> {
     let target = Arc::new(Region::private(region.size())?);
-    let lock = set.memory.control().lock.word();
-    let torn = !(0..ATTEMPTS).any(|_| copy_consistently(region, &target, set).unwrap_or(false));
+    let lock = part.memory.control().lock.word();
+    let torn = !(0..ATTEMPTS).any(|_| copy_consistently(region, &target, part).unwrap_or(false));
     if torn {
         fence(Ordering::Acquire);
-        copy_set(region, &target, set).map_err(outside)?;
+        copy_set(region, &target, part).map_err(outside)?;
     }
-    let copy = SetEngine::new(&target, set.geometry, set.plan.clone()).map_err(outside)?;
+    let copy = SetEngine::new(&target, part.geometry, part.plan.clone()).map_err(outside)?;
     Ok(SetObservation { copy, torn, lock })
 }
 
@@ -126,23 +126,23 @@ pub(crate) struct ObservedTicket {
 }
 
 /// Copies the set and answers whether nothing changed meanwhile.
-fn copy_consistently(region: &Region, target: &Region, set: &SetEngine) -> Result<bool, OutOfRegion> {
-    let journal = set.memory.journal();
+fn copy_consistently(region: &Region, target: &Region, part: Part<'_>) -> Result<bool, OutOfRegion> {
+    let journal = part.memory.journal();
     let Some(sequence) = journal.sequence_if_idle() else {
         std::hint::spin_loop();
         return Ok(false);
     };
-    copy_set(region, target, set)?;
+    copy_set(region, target, part)?;
     Ok(journal.unchanged_since(sequence))
 }
 
 /// Copies the words of a set: from its control to the last hold that was ever touched, and the tickets that were.
-fn copy_set(region: &Region, target: &Region, set: &SetEngine) -> Result<(), OutOfRegion> {
-    let geometry = &set.geometry;
-    let touched = set.memory.touched_holds();
+fn copy_set(region: &Region, target: &Region, part: Part<'_>) -> Result<(), OutOfRegion> {
+    let geometry = &part.geometry;
+    let touched = part.memory.touched_holds();
     let size = geometry.holds_offset + touched * geometry.hold_stride - geometry.control_offset;
     copy_words(region, target, geometry.control_offset, size)?;
-    let size = set.memory.touched_tickets() * geometry.ticket_stride;
+    let size = part.memory.touched_tickets() * geometry.ticket_stride;
     copy_words(region, target, geometry.tickets_offset, size)
 }
 

@@ -5,7 +5,9 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use super::plan::Kind;
-use super::segment::{LockedSet, SegmentEngine, SetEngine};
+use super::locked::LockedPart;
+use super::segment::SegmentEngine;
+use super::set::Part;
 use crate::error::Error;
 use crate::queue::{Phase, TicketState};
 use crate::shm::clock::boot_nanos;
@@ -23,7 +25,7 @@ const SHARE_OF_TIME: u64 = 20;
 /// Holds or tickets given back under one hold of the lock.
 const BATCH: usize = 64;
 
-impl SetEngine {
+impl Part<'_> {
     /// Whether this process may look for dead holders again.
     pub(crate) fn reclaim_is_due(&self) -> bool {
         boot_nanos() >= self.next_reclaim()
@@ -92,9 +94,9 @@ impl SetEngine {
 impl SegmentEngine {
     /// Looks for dead holders, unless this process did so a moment ago; answers how many holds were given back.
     #[cold]
-    pub(crate) fn reclaim_if_due(&self, set: &SetEngine) -> Result<u64, Box<Error>> {
+    pub(crate) fn reclaim_if_due(&self, part: Part<'_>) -> Result<u64, Box<Error>> {
         let started = boot_nanos();
-        let due = set.next_probe.load(Ordering::Relaxed);
+        let due = part.next_probe.load(Ordering::Relaxed);
         // One thread looks; the others take its result as theirs.
         let claimed = started >= due
             && set
@@ -110,28 +112,28 @@ impl SegmentEngine {
         if !claimed {
             return Ok(0);
         }
-        let outcome = self.reclaim(set);
+        let outcome = self.reclaim(part);
         let ended = boot_nanos();
         let pause = ended
             .saturating_sub(started)
             .saturating_mul(SHARE_OF_TIME)
             .max(SHORTEST_INTERVAL);
-        set.next_probe
+        part.next_probe
             .store(ended.saturating_add(pause), Ordering::Relaxed);
         outcome
     }
 
     /// Gives back everything in the set whose owner is dead or whose lease has run out; answers how many holds.
-    pub(crate) fn reclaim(&self, set: &SetEngine) -> Result<u64, Box<Error>> {
+    pub(crate) fn reclaim(&self, part: Part<'_>) -> Result<u64, Box<Error>> {
         self.membership.keep_token();
         let mut reclaimed = 0;
-        for owner in set.owners() {
+        for owner in part.owners() {
             if !self.is_owner_alive(owner) {
-                reclaimed += self.reclaim_from(set, owner, |_| {})?;
+                reclaimed += self.reclaim_from(part, owner, |_| {})?;
             }
         }
-        if set.has_leases {
-            self.expire(set)?;
+        if part.has_leases {
+            self.expire(part)?;
         }
         Ok(reclaimed)
     }
@@ -140,55 +142,55 @@ impl SegmentEngine {
     /// go of, `before_unlock` may look at what is about to happen.
     pub(super) fn reclaim_from<'a>(
         &'a self,
-        set: &'a SetEngine,
+        part: Part<'a>,
         owner: u64,
-        mut before_unlock: impl FnMut(&LockedSet<'a>),
+        mut before_unlock: impl FnMut(&LockedPart<'a>),
     ) -> Result<u64, Box<Error>> {
         // What was granted and not claimed first: nobody has used it, so all of it comes back, hold and reserved cost.
-        let tickets = set.memory.touched_tickets();
+        let tickets = part.memory.touched_tickets();
         self.in_batches(
-            set,
+            part,
             tickets,
-            |index| set.is_ticket_of(index, owner),
-            |locked, index| locked.take_back_ticket(index, &set.memory.control().reclaimed_tickets),
+            |index| part.is_ticket_of(index, owner),
+            |locked, index| locked.take_back_ticket(index, &part.memory.control().reclaimed_tickets),
             &mut before_unlock,
         )?;
-        let holds = set.memory.touched_holds();
+        let holds = part.memory.touched_holds();
         self.in_batches(
-            set,
+            part,
             holds,
-            |index| set.is_hold_of(index, owner),
+            |index| part.is_hold_of(index, owner),
             |locked, index| {
-                let mut transaction = set.memory.journal().begin();
+                let mut transaction = part.memory.journal().begin();
                 locked.free_hold(&mut transaction, index, true);
-                transaction.add(&set.memory.control().reclaimed, 1);
-                set.commit(transaction)
+                transaction.add(&part.memory.control().reclaimed, 1);
+                part.commit(transaction)
             },
             &mut before_unlock,
         )
     }
 
     /// Gives back what was held for longer than its lease.
-    fn expire(&self, set: &SetEngine) -> Result<u64, Box<Error>> {
+    fn expire(&self, part: Part<'_>) -> Result<u64, Box<Error>> {
         let now = self.segment_nanos();
-        let holds = set.memory.touched_holds();
+        let holds = part.memory.touched_holds();
         self.in_batches(
-            set,
+            part,
             holds,
-            |index| set.has_expired(index, now),
+            |index| part.has_expired(index, now),
             |locked, index| {
-                let mut transaction = set.memory.journal().begin();
+                let mut transaction = part.memory.journal().begin();
                 locked.expire_hold(&mut transaction, index);
-                set.commit(transaction)
+                part.commit(transaction)
             },
             &mut |_| {},
         )
     }
 
     /// When the next lease of the set runs out, on the boot-time clock.
-    pub(super) fn earliest_expiry(&self, set: &SetEngine) -> u64 {
-        (0..set.memory.touched_holds())
-            .filter_map(|index| set.expiry_of(index))
+    pub(super) fn earliest_expiry(&self, part: Part<'_>) -> u64 {
+        (0..part.memory.touched_holds())
+            .filter_map(|index| part.expiry_of(index))
             .min()
             .map_or(u64::MAX, |expiry| self.boot_instant(expiry))
     }
@@ -197,11 +199,11 @@ impl SegmentEngine {
     /// at again under it. Answers how many there were.
     fn in_batches<'a>(
         &'a self,
-        set: &'a SetEngine,
+        part: Part<'a>,
         end: u64,
         wanted: impl Fn(u64) -> bool,
-        mut act: impl FnMut(&LockedSet<'a>, u64) -> Result<(), Box<Error>>,
-        before_unlock: &mut impl FnMut(&LockedSet<'a>),
+        mut act: impl FnMut(&LockedPart<'a>, u64) -> Result<(), Box<Error>>,
+        before_unlock: &mut impl FnMut(&LockedPart<'a>),
     ) -> Result<u64, Box<Error>> {
         let mut done = 0;
         let mut next = 0;
@@ -211,7 +213,7 @@ impl SegmentEngine {
                 return Ok(done);
             };
             next = last + 1;
-            let mut locked = self.lock(set)?;
+            let mut locked = self.lock(part)?;
             for index in found.into_iter().filter(|index| wanted(*index)) {
                 act(&locked, index)?;
                 done += 1;
@@ -222,21 +224,21 @@ impl SegmentEngine {
     }
 }
 
-impl LockedSet<'_> {
+impl LockedPart<'_> {
     /// Gives back the amounts of a hold whose leases have run out, and frees it when nothing is left.
     fn expire_hold(&self, transaction: &mut Transaction<'_>, index: u64) {
-        let Some(hold) = self.set.memory.hold(index) else {
+        let Some(hold) = self.part.memory.hold(index) else {
             return;
         };
-        let control = self.set.memory.control();
+        let control = self.part.memory.control();
         let renewed_at = hold.renewed_at().load(Ordering::Relaxed);
         let mut expired = hold.expired().load(Ordering::Relaxed);
         let mut is_empty = true;
         for ((word, limit), number) in hold
             .amounts()
             .iter()
-            .zip(self.set.held_limits())
-            .zip(&self.set.held_indexes)
+            .zip(self.part.held_limits())
+            .zip(&self.part.held_indexes)
         {
             let amount = word.load(Ordering::Relaxed);
             let has_run_out = limit

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use super::line::{LineWords, RepeatableLine};
 use super::memory::HoldPlace;
-use super::segment::{SegmentEngine, SetEngine};
+use super::segment::SegmentEngine;
+use super::set::Part;
 use crate::error::Error;
 use crate::queue;
 use crate::shm::journal::JournalState;
@@ -37,9 +38,9 @@ pub struct Repairs {
 impl SegmentEngine {
     /// Sets right what a dead owner left. The caller holds the lock.
     #[cold]
-    pub(crate) fn recover(&self, set: &SetEngine, owner_died: bool) -> Repairs {
-        let control = set.memory.control();
-        let journal = set.memory.journal();
+    pub(crate) fn recover(&self, part: Part<'_>, owner_died: bool) -> Repairs {
+        let control = part.memory.control();
+        let journal = part.memory.journal();
         let mut repairs = Repairs {
             owner_died,
             ..Repairs::default()
@@ -52,12 +53,12 @@ impl SegmentEngine {
             }
             JournalState::Reset => {
                 repairs.finished_reset = true;
-                set.carry_out_reset();
+                part.carry_out_reset();
                 true
             }
             JournalState::Recount => {
                 repairs.recounted = true;
-                self.recount(set);
+                self.recount(part);
                 true
             }
             JournalState::Damaged(_) => false,
@@ -78,13 +79,13 @@ impl SegmentEngine {
                 Ordering::Relaxed,
             );
         }
-        if !set.is_consistent() {
+        if !part.is_consistent() {
             repairs.recounted = true;
-            self.recount(set);
+            self.recount(part);
         }
         // What the journal lost is not to be forgotten over counts that can be made again.
         let poisoned = &control.poisoned;
-        match (poisoned.load(Ordering::Relaxed), set.is_consistent()) {
+        match (poisoned.load(Ordering::Relaxed), part.is_consistent()) {
             (0 | SET_UNCHECKED, false) => poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed),
             (SET_UNCHECKED, true) => poisoned.store(0, Ordering::Relaxed),
             _ => {}
@@ -95,14 +96,14 @@ impl SegmentEngine {
 
     /// Recovers a set now: its lock, its counts, and what the dead hold. Answers what was repaired under the lock
     /// and how many holds were given back.
-    pub(crate) fn repair(&self, set: &SetEngine) -> Result<(Option<Repairs>, u64), Box<Error>> {
-        let (mut locked, mut repairs) = self.lock_and_report(set)?;
-        let poisoned = &set.memory.control().poisoned;
-        if !set.is_consistent() {
-            self.recount(set);
+    pub(crate) fn repair(&self, part: Part<'_>) -> Result<(Option<Repairs>, u64), Box<Error>> {
+        let (mut locked, mut repairs) = self.lock_and_report(part)?;
+        let poisoned = &part.memory.control().poisoned;
+        if !part.is_consistent() {
+            self.recount(part);
             repairs.get_or_insert_default().recounted = true;
         }
-        if poisoned.load(Ordering::Relaxed) == POISONED_BY_COUNTS && set.is_consistent() {
+        if poisoned.load(Ordering::Relaxed) == POISONED_BY_COUNTS && part.is_consistent() {
             poisoned.store(0, Ordering::Relaxed);
         }
         if poisoned.load(Ordering::Relaxed) != 0 {
@@ -111,15 +112,15 @@ impl SegmentEngine {
         }
         locked.serve_next()?;
         drop(locked);
-        Ok((repairs, self.reclaim(set)?))
+        Ok((repairs, self.reclaim(part)?))
     }
 
     /// Counts everything that follows from holds and tickets again: what is in use, how many are active, which are
     /// free, who waits behind whom.
     /// The caller holds the lock.
     #[cold]
-    pub(crate) fn recount(&self, set: &SetEngine) {
-        let memory = &set.memory;
+    pub(crate) fn recount(&self, part: Part<'_>) {
+        let memory = &part.memory;
         let control = memory.control();
         memory.journal().mark_recount();
         // The mark of the first untouched hold is damaged if it lies beyond the table, or before a hold in use.
@@ -148,9 +149,9 @@ impl SegmentEngine {
         control.free_hold.store(first_free, Ordering::Relaxed);
         queue::rebuild(&mut RepeatableLine(memory));
         control.active.store(active, Ordering::Relaxed);
-        for (position, limit) in set.held_limits().enumerate() {
+        for (position, limit) in part.held_limits().enumerate() {
             if let Some(in_use) = limit.in_use() {
-                in_use.store(set.held(position), Ordering::Relaxed);
+                in_use.store(part.held(position), Ordering::Relaxed);
             }
         }
         control.recounts.store(
@@ -161,7 +162,7 @@ impl SegmentEngine {
     }
 }
 
-impl SetEngine {
+impl Part<'_> {
     fn taken_holds(&self, touched: u64) -> impl Iterator<Item = HoldPlace<'_>> {
         (0..touched)
             .filter_map(|index| self.memory.hold(index))

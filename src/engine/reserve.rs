@@ -3,7 +3,9 @@
 use super::acquire::{Answer, Attempt, Costs, Decided, Decision, Stage};
 use super::hold::FreeHold;
 use super::plan::Kind;
-use super::segment::{LockedSet, SegmentEngine, SetEngine};
+use super::locked::LockedPart;
+use super::segment::SegmentEngine;
+use super::set::Part;
 use crate::error::Error;
 use crate::limit::Assessment;
 
@@ -19,25 +21,25 @@ impl SegmentEngine {
     /// Charges everything that `costs` names if all of it can be had within `max_delay` nanoseconds.
     pub(crate) fn reserve(
         &self,
-        set: &SetEngine,
+        part: Part<'_>,
         costs: &Costs,
         decision: &mut Decision,
         max_delay: u64,
     ) -> Result<Reserved, Box<Error>> {
-        if let Some(index) = set.first_unreservable(costs) {
+        if let Some(index) = part.first_unreservable(costs) {
             return Err(Box::new(Error::NotReservable {
-                set: set.plan.name.clone(),
-                limit: set.limit_name(index),
+                set: part.plan.name.clone(),
+                limit: part.limit_name(index),
             }));
         }
-        if set.impossible_cost(costs).is_some() {
-            return Err(set.never_admissible(costs));
+        if part.impossible_cost(costs).is_some() {
+            return Err(part.never_admissible(costs));
         }
-        match self.try_reserve(set, costs, decision, max_delay, Attempt::First)? {
+        match self.try_reserve(part, costs, decision, max_delay, Attempt::First)? {
             Some(reserved) => Ok(reserved),
             None => {
-                self.reclaim_if_due(set)?;
-                let reserved = self.try_reserve(set, costs, decision, max_delay, Attempt::Last)?;
+                self.reclaim_if_due(part)?;
+                let reserved = self.try_reserve(part, costs, decision, max_delay, Attempt::Last)?;
                 Ok(reserved.unwrap_or(Reserved::Refused))
             }
         }
@@ -46,21 +48,21 @@ impl SegmentEngine {
     /// `None` where it is worth a look for dead holders first.
     fn try_reserve(
         &self,
-        set: &SetEngine,
+        part: Part<'_>,
         costs: &Costs,
         decision: &mut Decision,
         max_delay: u64,
         attempt: Attempt,
     ) -> Result<Option<Reserved>, Box<Error>> {
         decision.owner = self.membership.owner()?;
-        let mut locked = self.lock(set)?;
+        let mut locked = self.lock(part)?;
         locked.serve_head()?;
         decision.stage = Stage::Reserved;
         let mut free = None;
-        if !set.nobody_waits() {
+        if !part.nobody_waits() {
             decision.stage = Stage::Behind;
-        } else if set.takes_a_hold(costs) {
-            match self.find_free_hold(set)? {
+        } else if part.takes_a_hold(costs) {
+            match self.find_free_hold(part)? {
                 FreeHold::None => decision.stage = Stage::TableFull,
                 found => free = Some(found),
             }
@@ -77,7 +79,7 @@ impl SegmentEngine {
     }
 }
 
-impl SetEngine {
+impl Part<'_> {
     /// The first limit of which something is asked that cannot be charged ahead of its use: what is held is held now,
     /// and what a budget will be debited is not known yet.
     fn first_unreservable(&self, costs: &Costs) -> Option<usize> {
@@ -94,13 +96,13 @@ impl SetEngine {
     }
 }
 
-impl LockedSet<'_> {
+impl LockedPart<'_> {
     /// After how many nanoseconds all of it can be had; `None` where that cannot be charged now.
     fn delay_of(&self, costs: &Costs) -> Option<u64> {
         let mut delay = 0;
         let mut all_reach_ahead = true;
         for (index, cost) in costs.iter() {
-            let limit = self.set.limits.get(index)?;
+            let limit = self.part.limits.get(index)?;
             all_reach_ahead &= cost == 0 || limit.rule.reaches_ahead();
             match limit.assess(self.now, cost) {
                 Assessment::Admissible => {}
@@ -119,9 +121,9 @@ impl LockedSet<'_> {
         delay: u64,
     ) -> Result<(), Box<Error>> {
         decision.begin(decision.owner, self.now.monotonic);
-        let mut transaction = self.set.memory.journal().begin();
+        let mut transaction = self.part.memory.journal().begin();
         for (index, cost) in costs.iter() {
-            let Some(limit) = self.set.limits.get(index) else {
+            let Some(limit) = self.part.limits.get(index) else {
                 continue;
             };
             // Charged as of the instant of its use: charged before, it would leave room for others at that instant.
@@ -136,7 +138,7 @@ impl LockedSet<'_> {
         if let Some(free) = free {
             decision.set_hold(self.take_hold(&mut transaction, free, decision.owner, costs));
         }
-        transaction.add(&self.set.memory.control().admitted, 1);
-        self.set.commit(transaction)
+        transaction.add(&self.part.memory.control().admitted, 1);
+        self.part.commit(transaction)
     }
 }

@@ -5,7 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::segment::{SegmentEngine, SetEngine};
+use super::segment::SegmentEngine;
+use super::set::Part;
 use crate::error::Error;
 
 /// What a reset covers.
@@ -33,22 +34,22 @@ impl ResetScope {
 
 impl SegmentEngine {
     /// Replenishes limits and zeroes counters.
-    pub(crate) fn reset(&self, set: &SetEngine, scope: ResetScope) -> Result<(), Box<Error>> {
-        let (mut locked, _) = self.lock_and_report(set)?;
-        let control = set.memory.control();
+    pub(crate) fn reset(&self, part: Part<'_>, scope: ResetScope) -> Result<(), Box<Error>> {
+        let (mut locked, _) = self.lock_and_report(part)?;
+        let control = part.memory.control();
         let poisoned = &control.poisoned;
-        if poisoned.load(Ordering::Relaxed) != 0 && scope.limits != set.all_limits() {
-            return Err(set.poisoned());
+        if poisoned.load(Ordering::Relaxed) != 0 && scope.limits != part.all_limits() {
+            return Err(part.poisoned());
         }
         control.reset_scope.store(scope.to_word(), Ordering::Relaxed);
         control
             .reset_instant
             .store(locked.now.monotonic, Ordering::Relaxed);
-        set.memory.journal().mark_reset();
-        set.carry_out_reset();
+        part.memory.journal().mark_reset();
+        part.carry_out_reset();
         if poisoned.load(Ordering::Relaxed) != 0 {
-            self.recount(set);
-            if set.is_consistent() {
+            self.recount(part);
+            if part.is_consistent() {
                 poisoned.store(0, Ordering::Relaxed);
             }
         }
@@ -60,7 +61,7 @@ impl SegmentEngine {
     }
 }
 
-impl SetEngine {
+impl Part<'_> {
     /// Carries a reset that was begun to its end. The caller holds the lock.
     pub(crate) fn carry_out_reset(&self) {
         let control = self.memory.control();
@@ -81,8 +82,8 @@ impl SetEngine {
 }
 
 /// Every word that only counts.
-fn counter_words(set: &SetEngine) -> impl Iterator<Item = &AtomicU64> {
-    let control = set.memory.control();
+fn counter_words(part: Part<'_>) -> impl Iterator<Item = &AtomicU64> {
+    let control = part.memory.control();
     let of_set = [
         &control.admitted,
         &control.refused_rate,
@@ -103,7 +104,7 @@ fn counter_words(set: &SetEngine) -> impl Iterator<Item = &AtomicU64> {
         &control.unknown_names,
         &control.active_high_water,
     ];
-    let of_limits = set.limits.iter().flat_map(|limit| {
+    let of_limits = part.limits.iter().flat_map(|limit| {
         let counters = limit.counters();
         [
             &counters.admitted,

@@ -7,7 +7,9 @@ use smallvec::SmallVec;
 use super::acquire::Decision;
 use super::hold::HoldReference;
 use super::plan::Kind;
-use super::segment::{LockedSet, SegmentEngine, SetEngine};
+use super::locked::LockedPart;
+use super::segment::SegmentEngine;
+use super::set::Part;
 use crate::error::Error;
 use crate::shm::journal::Transaction;
 
@@ -45,22 +47,22 @@ impl SegmentEngine {
     /// Replaces what was reserved by what was used, all limits at once. `actual` names limits that the permit took.
     pub(crate) fn settle(
         &self,
-        set: &SetEngine,
+        part: Part<'_>,
         permit: &Decision,
         actual: &[(usize, u64)],
     ) -> Result<SettledLimits, Box<Error>> {
         // Nothing is allocated under the lock.
         let mut settled = SettledLimits::with_capacity(actual.len());
-        let mut locked = self.lock(set)?;
-        let mut transaction = set.memory.journal().begin();
+        let mut locked = self.lock(part)?;
+        let mut transaction = part.memory.journal().begin();
         for (index, used) in actual {
             if let Some(limit) = locked.settle_limit(&mut transaction, permit, *index, *used) {
                 locked.make_final(&mut transaction, permit, *index);
                 settled.push(limit);
             }
         }
-        transaction.add(&set.memory.control().settled, 1);
-        set.commit(transaction)?;
+        transaction.add(&part.memory.control().settled, 1);
+        part.commit(transaction)?;
         // The settle stands, whatever is wrong with the line: the next operation says that.
         let _ = locked.serve_next();
         Ok(settled)
@@ -69,18 +71,18 @@ impl SegmentEngine {
     /// Gives a hold back.
     pub(crate) fn release(
         &self,
-        set: &SetEngine,
+        part: Part<'_>,
         hold: HoldReference,
         owner: u64,
     ) -> Result<Released, Box<Error>> {
-        let mut locked = self.lock_timeless(set)?;
+        let mut locked = self.lock_timeless(part)?;
         if !locked.owns(hold, owner) {
             return Ok(Released::WasReclaimed);
         }
-        let has_lost_a_lease = set.has_leases && locked.has_lost_a_lease(hold);
-        let mut transaction = set.memory.journal().begin();
+        let has_lost_a_lease = part.has_leases && locked.has_lost_a_lease(hold);
+        let mut transaction = part.memory.journal().begin();
         locked.free_hold(&mut transaction, hold.index, false);
-        set.commit(transaction)?;
+        part.commit(transaction)?;
         // The hold is given back, whatever is wrong with the line: the next operation says that.
         let _ = locked.serve_after_release();
         if has_lost_a_lease {
@@ -94,25 +96,25 @@ impl SegmentEngine {
     /// Lets the leases of a hold count anew from now.
     pub(crate) fn heartbeat(
         &self,
-        set: &SetEngine,
+        part: Part<'_>,
         hold: HoldReference,
         owner: u64,
     ) -> Result<Renewed, Box<Error>> {
-        let locked = self.lock(set)?;
-        let Some(place) = set.memory.hold(hold.index).filter(|_| locked.owns(hold, owner)) else {
+        let locked = self.lock(part)?;
+        let Some(place) = part.memory.hold(hold.index).filter(|_| locked.owns(hold, owner)) else {
             return Ok(Renewed::WasReclaimed);
         };
         if locked.has_lost_a_lease(hold) {
             return Ok(Renewed::WasReclaimed);
         }
-        let mut transaction = set.memory.journal().begin();
+        let mut transaction = part.memory.journal().begin();
         transaction.store(place.renewed_at(), locked.now.monotonic);
-        set.commit(transaction)?;
+        part.commit(transaction)?;
         Ok(Renewed::Renewed)
     }
 }
 
-impl SetEngine {
+impl Part<'_> {
     /// The shortest lease, in nanoseconds, of what an admitted request holds.
     pub(crate) fn shortest_lease(&self, permit: &Decision) -> Option<u64> {
         permit
@@ -147,7 +149,7 @@ impl SetEngine {
     }
 }
 
-impl LockedSet<'_> {
+impl LockedPart<'_> {
     /// Refunds what was not used of one limit, or charges what was used above.
     fn settle_limit(
         &self,
@@ -156,7 +158,7 @@ impl LockedSet<'_> {
         index: usize,
         used: u64,
     ) -> Option<SettledLimit> {
-        let limit = self.set.limits.get(index)?;
+        let limit = self.part.limits.get(index)?;
         let counters = limit.counters();
         let decided = permit.get(index)?;
         // What a process that was taken for dead had reserved was given back already.
@@ -200,8 +202,8 @@ impl LockedSet<'_> {
         else {
             return;
         };
-        let position = self.set.held_indexes.iter().position(|limit| *limit == index);
-        let place = self.set.memory.hold(hold.index);
+        let position = self.part.held_indexes.iter().position(|limit| *limit == index);
+        let place = self.part.memory.hold(hold.index);
         if let (Some(position), Some(place)) = (position, place)
             && let Some(amount) = place.amounts().get(position)
         {

@@ -10,8 +10,10 @@ use std::time::Duration;
 use super::acquire::{Answer, Attempt, Costs, Decided, Decision, Stage};
 use super::grant::{Blocked, Served};
 use super::line::LineWords;
-use super::memory::SetMemory;
-use super::segment::{LockedSet, SegmentEngine, SetEngine};
+use super::memory::PartMemory;
+use super::locked::LockedPart;
+use super::segment::SegmentEngine;
+use super::set::Part;
 use crate::error::Error;
 use crate::queue::{self, Phase, TicketReference, TicketState};
 use crate::shm::clock::boot_nanos;
@@ -107,29 +109,29 @@ impl SegmentEngine {
     #[inline]
     pub(crate) fn acquire(
         &self,
-        set: &SetEngine,
+        part: Part<'_>,
         costs: &Costs,
         decision: &mut Decision,
         timeout: Option<Duration>,
     ) -> Result<bool, Box<Error>> {
         decision.owner = self.membership.owner()?;
-        match self.decide(set, costs, decision, Attempt::BeforeWaiting)? {
+        match self.decide(part, costs, decision, Attempt::BeforeWaiting)? {
             Answer::Admitted => Ok(true),
-            Answer::Impossible => Err(set.never_admissible(costs)),
-            answer => self.wait_and_acquire(set, costs, decision, deadline_after(timeout), answer),
+            Answer::Impossible => Err(part.never_admissible(costs)),
+            answer => self.wait_and_acquire(part, costs, decision, deadline_after(timeout), answer),
         }
     }
 
     #[cold]
     fn wait_and_acquire(
         &self,
-        set: &SetEngine,
+        part: Part<'_>,
         costs: &Costs,
         decision: &mut Decision,
         deadline: u64,
         answer: Answer,
     ) -> Result<bool, Box<Error>> {
-        let mut begun = self.begin_waiting_after(answer, set, costs, decision, WaitBy::TicketBell)?;
+        let mut begun = self.begin_waiting_after(answer, part, costs, decision, WaitBy::TicketBell)?;
         loop {
             let mut waiting = match begun {
                 Begun::Decided(is_admitted) => return Ok(is_admitted),
@@ -137,41 +139,41 @@ impl SegmentEngine {
             };
             let mut deaths = Deaths::default();
             loop {
-                self.sleep(set, &waiting, deadline);
-                self.watch_for_deaths(set, &mut waiting, &mut deaths);
+                self.sleep(part, &waiting, deadline);
+                self.watch_for_deaths(part, &mut waiting, &mut deaths);
                 let patience = if boot_nanos() >= deadline {
                     Patience::UsedUp
                 } else {
                     Patience::Left
                 };
-                match self.look(set, costs, decision, &mut waiting, patience)? {
+                match self.look(part, costs, decision, &mut waiting, patience)? {
                     Looked::Admitted => return Ok(true),
                     Looked::Refused => return Ok(false),
                     Looked::Waiting => {}
                     Looked::Lost => break,
                 }
             }
-            begun = self.begin_waiting(set, costs, decision, WaitBy::TicketBell)?;
+            begun = self.begin_waiting(part, costs, decision, WaitBy::TicketBell)?;
         }
     }
 
     /// Takes everything, or a ticket.
     pub(crate) fn begin_waiting(
         &self,
-        set: &SetEngine,
+        part: Part<'_>,
         costs: &Costs,
         decision: &mut Decision,
         wait_by: WaitBy,
     ) -> Result<Begun, Box<Error>> {
         decision.owner = self.membership.owner()?;
-        let answer = self.decide(set, costs, decision, Attempt::BeforeWaiting)?;
-        self.begin_waiting_after(answer, set, costs, decision, wait_by)
+        let answer = self.decide(part, costs, decision, Attempt::BeforeWaiting)?;
+        self.begin_waiting_after(answer, part, costs, decision, wait_by)
     }
 
     fn begin_waiting_after(
         &self,
         answer: Answer,
-        set: &SetEngine,
+        part: Part<'_>,
         costs: &Costs,
         decision: &mut Decision,
         wait_by: WaitBy,
@@ -179,18 +181,18 @@ impl SegmentEngine {
         match answer {
             Answer::Admitted => return Ok(Begun::Decided(true)),
             Answer::Refused => return Ok(Begun::Decided(false)),
-            Answer::Impossible => return Err(set.never_admissible(costs)),
+            Answer::Impossible => return Err(part.never_admissible(costs)),
             Answer::WorthALook => {
-                self.reclaim_if_due(set)?;
+                self.reclaim_if_due(part)?;
             }
             Answer::MustWait => {}
         }
-        if let Some(begun) = self.take_ticket(set, costs, decision, wait_by, Attempt::First)? {
+        if let Some(begun) = self.take_ticket(part, costs, decision, wait_by, Attempt::First)? {
             return Ok(begun);
         }
         // All tickets are taken, perhaps by the dead.
-        self.reclaim_if_due(set)?;
-        match self.take_ticket(set, costs, decision, wait_by, Attempt::Last)? {
+        self.reclaim_if_due(part)?;
+        match self.take_ticket(part, costs, decision, wait_by, Attempt::Last)? {
             Some(begun) => Ok(begun),
             None => Ok(Begun::Decided(false)),
         }
@@ -200,7 +202,7 @@ impl SegmentEngine {
     /// are taken and it is worth a look whether by the dead.
     fn take_ticket(
         &self,
-        set: &SetEngine,
+        part: Part<'_>,
         costs: &Costs,
         decision: &mut Decision,
         wait_by: WaitBy,
@@ -208,12 +210,12 @@ impl SegmentEngine {
     ) -> Result<Option<Begun>, Box<Error>> {
         // A process that had lost its slot has another one now.
         decision.owner = self.membership.owner()?;
-        let mut locked = self.lock(set)?;
+        let mut locked = self.lock(part)?;
         locked.serve_head()?;
-        if set.nobody_waits() {
+        if part.nobody_waits() {
             match self.take_or_refuse(&locked, costs, decision, Attempt::Waiting)? {
                 Answer::Admitted => return Ok(Some(Begun::Decided(true))),
-                Answer::Impossible => return Err(set.never_admissible(costs)),
+                Answer::Impossible => return Err(part.never_admissible(costs)),
                 Answer::Refused | Answer::WorthALook | Answer::MustWait => {}
             }
         }
@@ -233,20 +235,20 @@ impl SegmentEngine {
             next_insurance: now.saturating_add(SHORT_WAIT),
             began: now,
         };
-        if let Some(place) = set.memory.ticket(ticket.index) {
+        if let Some(place) = part.memory.ticket(ticket.index) {
             waiting.seen = futex::rings(place.bell());
         }
-        if queue::head(&LineWords(&set.memory)) == Ok(Some(ticket.index)) {
+        if queue::head(&LineWords(&part.memory)) == Ok(Some(ticket.index)) {
             let (blocked, instant) = (locked.blocked(costs), locked.now.monotonic);
             drop(locked);
-            self.set_alarm(set, &mut waiting, blocked, instant);
+            self.set_alarm(part, &mut waiting, blocked, instant);
         }
         Ok(Some(Begun::Waiting(waiting)))
     }
 
     /// Sleeps until there may be something to see, at most until `deadline`.
-    fn sleep(&self, set: &SetEngine, waiting: &Waiting, deadline: u64) {
-        let Some(place) = set.memory.ticket(waiting.ticket.index) else {
+    fn sleep(&self, part: Part<'_>, waiting: &Waiting, deadline: u64) {
+        let Some(place) = part.memory.ticket(waiting.ticket.index) else {
             return;
         };
         let until = waiting.next_look().min(deadline);
@@ -257,14 +259,14 @@ impl SegmentEngine {
     }
 
     /// Serves whoever is first in line: for who sleeps for others, and looks after the line now and then.
-    pub(crate) fn advance(&self, set: &SetEngine) -> Result<(), Box<Error>> {
-        self.lock(set)?.serve_head().map(drop)
+    pub(crate) fn advance(&self, part: Part<'_>) -> Result<(), Box<Error>> {
+        self.lock(part)?.serve_head().map(drop)
     }
 
     /// Whether somebody has said that there is something to see for this ticket, or something to see has been left
     /// there. Takes no lock.
-    pub(crate) fn is_worth_a_look(&self, set: &SetEngine, waiting: &Waiting) -> bool {
-        set.memory.ticket(waiting.ticket.index).is_none_or(|place| {
+    pub(crate) fn is_worth_a_look(&self, part: Part<'_>, waiting: &Waiting) -> bool {
+        part.memory.ticket(waiting.ticket.index).is_none_or(|place| {
             let state = TicketState::from_word(place.state().load(Ordering::Acquire));
             state.phase != Phase::Waiting
                 || state.serial != waiting.ticket.serial
@@ -276,39 +278,39 @@ impl SegmentEngine {
     /// After an error the ticket is given up.
     pub(crate) fn look(
         &self,
-        set: &SetEngine,
+        part: Part<'_>,
         costs: &Costs,
         decision: &mut Decision,
         waiting: &mut Waiting,
         patience: Patience,
     ) -> Result<Looked, Box<Error>> {
-        let outcome = self.try_look(set, costs, decision, waiting, patience);
+        let outcome = self.try_look(part, costs, decision, waiting, patience);
         if outcome.is_err() {
-            self.give_up(set, waiting);
+            self.give_up(part, waiting);
         }
         outcome
     }
 
     fn try_look(
         &self,
-        set: &SetEngine,
+        part: Part<'_>,
         costs: &Costs,
         decision: &mut Decision,
         waiting: &mut Waiting,
         patience: Patience,
     ) -> Result<Looked, Box<Error>> {
-        self.insure_if_due(set, waiting)?;
-        let mut locked = self.lock(set)?;
+        self.insure_if_due(part, waiting)?;
+        let mut locked = self.lock(part)?;
         let TicketReference { index, serial } = waiting.ticket;
-        let Some(place) = set.memory.ticket(index) else {
-            return Err(set.poisoned());
+        let Some(place) = part.memory.ticket(index) else {
+            return Err(part.poisoned());
         };
         // Seen before the look: a ring that comes after it is not missed.
         let seen = std::mem::replace(&mut waiting.seen, futex::rings(place.bell()));
         let is_own = |state: TicketState| {
             state.serial == serial && place.owner().load(Ordering::Relaxed) == waiting.owner
         };
-        let state = queue::state(&LineWords(&set.memory), index);
+        let state = queue::state(&LineWords(&part.memory), index);
         if !is_own(state) || state.phase == Phase::Free {
             return Ok(Looked::Lost);
         }
@@ -316,7 +318,7 @@ impl SegmentEngine {
         if state.phase == Phase::Waiting {
             served = locked.serve_head()?;
         }
-        let state = queue::state(&LineWords(&set.memory), index);
+        let state = queue::state(&LineWords(&part.memory), index);
         if !is_own(state) {
             return Ok(Looked::Lost);
         }
@@ -332,18 +334,18 @@ impl SegmentEngine {
         let instant = locked.now.monotonic;
         drop(locked);
         match served {
-            Served::Blocked(blocked) if is_first => self.set_alarm(set, waiting, blocked, instant),
+            Served::Blocked(blocked) if is_first => self.set_alarm(part, waiting, blocked, instant),
             _ => waiting.alarm = u64::MAX,
         }
         if waiting.seen != seen {
             // Rung, and not served: somebody may have died.
-            waiting.next_insurance = waiting.next_insurance.min(set.next_reclaim());
+            waiting.next_insurance = waiting.next_insurance.min(part.next_reclaim());
         }
         Ok(Looked::Waiting)
     }
 
     /// For who was blocked at an instant of the segment clock. Not under the lock: there may be many leases to look at.
-    fn set_alarm(&self, set: &SetEngine, waiting: &mut Waiting, blocked: Blocked, instant: u64) {
+    fn set_alarm(&self, part: Part<'_>, waiting: &mut Waiting, blocked: Blocked, instant: u64) {
         let now = boot_nanos();
         waiting.alarm = match blocked.wait {
             0 => u64::MAX,
@@ -356,9 +358,9 @@ impl SegmentEngine {
             false => LONG_SLICE,
         };
         let mut insurance = now.saturating_add(slice);
-        if blocked.by_others && set.has_leases {
+        if blocked.by_others && part.has_leases {
             // A lease that runs out is found by looking for it, which is not done too often.
-            let earliest = self.earliest_expiry(set).max(set.next_reclaim());
+            let earliest = self.earliest_expiry(part).max(part.next_reclaim());
             insurance = insurance.min(earliest);
         }
         waiting.next_insurance = insurance;
@@ -366,13 +368,13 @@ impl SegmentEngine {
 
     /// Asks to be told when somebody dies whose death would serve the ticket: the one before it, and for the first two
     /// in line those who hold something. Who comes to be first has thus been told of all of them.
-    fn watch_for_deaths(&self, set: &SetEngine, waiting: &mut Waiting, deaths: &mut Deaths) {
+    fn watch_for_deaths(&self, part: Part<'_>, waiting: &mut Waiting, deaths: &mut Deaths) {
         let now = boot_nanos();
         if now < deaths.next_look.max(waiting.began.saturating_add(SHORT_WAIT)) {
             return;
         }
         deaths.next_look = now.saturating_add(SLICE);
-        let owners = self.owners_before(set, waiting);
+        let owners = self.owners_before(part, waiting);
         if deaths.watched.as_ref() == Some(&owners) {
             return;
         }
@@ -380,7 +382,7 @@ impl SegmentEngine {
         if owners.is_empty() {
             return;
         }
-        let bell = SetMemory::keep_bell(self.region(), &set.geometry, waiting.ticket.index);
+        let bell = PartMemory::keep_bell(self.region(), &part.geometry, waiting.ticket.index);
         let Ok(bell) = bell else { return };
         // What is not watched is looked after now and then.
         let pids: Vec<u64> = owners
@@ -392,7 +394,7 @@ impl SegmentEngine {
             Watched::Watching(watch) => Some(watch),
             Watched::DeadAlready => {
                 deaths.watched = None;
-                waiting.next_insurance = set.next_reclaim();
+                waiting.next_insurance = part.next_reclaim();
                 None
             }
             Watched::Unable => None,
@@ -400,23 +402,23 @@ impl SegmentEngine {
     }
 
     /// Other processes whose death would serve a ticket.
-    fn owners_before(&self, set: &SetEngine, waiting: &Waiting) -> BTreeSet<u64> {
-        let line = LineWords(&set.memory);
+    fn owners_before(&self, part: Part<'_>, waiting: &Waiting) -> BTreeSet<u64> {
+        let line = LineWords(&part.memory);
         let before = queue::predecessor(&line, waiting.ticket.index);
         let is_among_the_first = before.is_none_or(|before| queue::predecessor(&line, before).is_none());
         let before = before
-            .and_then(|before| set.memory.ticket(before))
+            .and_then(|before| part.memory.ticket(before))
             .map(|ticket| ticket.owner().load(Ordering::Relaxed));
         let mut owners: BTreeSet<u64> = before.into_iter().collect();
         if is_among_the_first {
-            owners.extend(set.holders());
+            owners.extend(part.holders());
         }
         owners.retain(|owner| *owner != 0 && !self.membership.is_current(*owner));
         owners
     }
 
     /// Looks after those before a ticket, if it is time to: the dead are not told, and tell nobody.
-    pub(crate) fn insure_if_due(&self, set: &SetEngine, waiting: &mut Waiting) -> Result<(), Box<Error>> {
+    pub(crate) fn insure_if_due(&self, part: Part<'_>, waiting: &mut Waiting) -> Result<(), Box<Error>> {
         let now = boot_nanos();
         if now < waiting.next_insurance {
             return Ok(());
@@ -426,24 +428,24 @@ impl SegmentEngine {
         // line, so this comes to an end; where one does not, the line is damaged, and the look to come sees to that.
         let mut last = None;
         loop {
-            let line = LineWords(&set.memory);
+            let line = LineWords(&part.memory);
             let before = queue::predecessor(&line, waiting.ticket.index);
             if before.is_some() && before == last {
                 return Ok(());
             }
             last = before;
             let owner = before
-                .and_then(|before| set.memory.ticket(before))
+                .and_then(|before| part.memory.ticket(before))
                 .map(|before| before.owner().load(Ordering::Relaxed));
             match owner {
                 Some(owner) if self.is_owner_alive(owner) => return Ok(()),
-                Some(owner) => self.reclaim_from(set, owner, |_| {})?,
+                Some(owner) => self.reclaim_from(part, owner, |_| {})?,
                 None => {
-                    if set.reclaim_is_due() {
-                        self.reclaim_if_due(set)?;
+                    if part.reclaim_is_due() {
+                        self.reclaim_if_due(part)?;
                     } else {
                         // Another thread looked a moment ago, and what it saw may have changed since.
-                        waiting.next_insurance = waiting.next_insurance.min(set.next_reclaim());
+                        waiting.next_insurance = waiting.next_insurance.min(part.next_reclaim());
                     }
                     return Ok(());
                 }
@@ -452,24 +454,24 @@ impl SegmentEngine {
     }
 
     /// Leaves the line before time is up, or gives back what was granted and not claimed.
-    pub(crate) fn cancel(&self, set: &SetEngine, waiting: &Waiting) {
-        if self.membership.is_current(waiting.owner) && self.try_cancel(set, waiting).is_err() {
-            self.give_up(set, waiting);
+    pub(crate) fn cancel(&self, part: Part<'_>, waiting: &Waiting) {
+        if self.membership.is_current(waiting.owner) && self.try_cancel(part, waiting).is_err() {
+            self.give_up(part, waiting);
         }
     }
 
-    fn try_cancel(&self, set: &SetEngine, waiting: &Waiting) -> Result<(), Box<Error>> {
-        let mut locked = self.lock(set)?;
-        if !self.owns_ticket(set, waiting) {
+    fn try_cancel(&self, part: Part<'_>, waiting: &Waiting) -> Result<(), Box<Error>> {
+        let mut locked = self.lock(part)?;
+        if !self.owns_ticket(part, waiting) {
             return Ok(());
         }
-        locked.take_back_ticket(waiting.ticket.index, &set.memory.control().cancelled)?;
+        locked.take_back_ticket(waiting.ticket.index, &part.memory.control().cancelled)?;
         locked.serve_next()
     }
 
-    fn owns_ticket(&self, set: &SetEngine, waiting: &Waiting) -> bool {
+    fn owns_ticket(&self, part: Part<'_>, waiting: &Waiting) -> bool {
         let TicketReference { index, serial } = waiting.ticket;
-        set.memory.ticket(index).is_some_and(|place| {
+        part.memory.ticket(index).is_some_and(|place| {
             let state = TicketState::from_word(place.state().load(Ordering::Relaxed));
             state.phase != Phase::Free
                 && state.serial == serial
@@ -479,9 +481,9 @@ impl SegmentEngine {
 
     /// Gives a ticket up without the lock, which is not to be had. A ticket without an owner is taken back by whoever
     /// meets it.
-    fn give_up(&self, set: &SetEngine, waiting: &Waiting) {
-        if self.owns_ticket(set, waiting)
-            && let Some(place) = set.memory.ticket(waiting.ticket.index)
+    fn give_up(&self, part: Part<'_>, waiting: &Waiting) {
+        if self.owns_ticket(part, waiting)
+            && let Some(place) = part.memory.ticket(waiting.ticket.index)
         {
             // Not that of another by now: then there is nothing to give up.
             let _ = place
@@ -498,7 +500,7 @@ pub(crate) fn deadline_after(timeout: Option<Duration>) -> u64 {
         .map_or(u64::MAX, |timeout| boot_nanos().saturating_add(timeout))
 }
 
-impl LockedSet<'_> {
+impl LockedPart<'_> {
     /// A ticket at the end of the line; `None` where all are taken.
     fn enqueue(
         &self,
@@ -510,7 +512,7 @@ impl LockedSet<'_> {
             let Some(free) = queue::find_free(line)? else {
                 return Ok(None);
             };
-            if let Some(place) = self.set.memory.ticket(free.index) {
+            if let Some(place) = self.part.memory.ticket(free.index) {
                 place.write_request(costs, wait_by == WaitBy::Doorbell, self.now.monotonic);
             }
             queue::enqueue(line, free, owner).map(Some)
@@ -519,10 +521,10 @@ impl LockedSet<'_> {
 
     /// Takes over what a ticket was granted, frees it, and serves the next.
     fn claim(&mut self, costs: &Costs, decision: &mut Decision, waiting: &Waiting) -> Result<(), Box<Error>> {
-        let set = self.set;
+        let part = self.set;
         let index = waiting.ticket.index;
-        let Some(place) = set.memory.ticket(index) else {
-            return Err(set.poisoned());
+        let Some(place) = part.memory.ticket(index) else {
+            return Err(part.poisoned());
         };
         decision.begin(waiting.owner, place.granted_at().load(Ordering::Relaxed));
         for (limit, cost) in costs.iter() {
@@ -545,10 +547,10 @@ impl LockedSet<'_> {
         index: u64,
         is_first: bool,
     ) -> Result<(), Box<Error>> {
-        let set = self.set;
+        let part = self.set;
         decision.stage = if is_first { Stage::Reserved } else { Stage::Behind };
         self.refuse(costs, decision, Attempt::Last)?;
-        let timed_out = &set.memory.control().timed_out;
+        let timed_out = &part.memory.control().timed_out;
         self.change_line(Some(timed_out), |line| queue::leave(line, index))?;
         self.serve_next()
     }

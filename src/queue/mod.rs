@@ -1,4 +1,6 @@
-//! The line in which requests wait: a doubly linked list of tickets in a fixed table, first in, first out.
+//! The lines in which requests wait: doubly linked lists of tickets in a fixed table, each first in, first out.
+//!
+//! A table has one line, or one for each key; its tickets, and the list of those that are free, serve all of them.
 //!
 //! Pure, as the limit rules are: it knows no clock, no memory and no lock. It reads and changes words behind [`Line`]
 //! and [`LineMut`], and a row of zeros is a table that nobody has used yet. The one truth is the state of each ticket;
@@ -7,20 +9,25 @@
 #[cfg(test)]
 mod tests;
 
-/// A word of the line itself.
+/// An end of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LineWord {
+pub(crate) enum LineEnd {
     /// The ticket that is served next, plus one; zero where nobody waits.
     Head,
     /// The ticket that came last, plus one.
     Tail,
+}
+
+/// A word of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TableWord {
     /// The first of the list of free tickets, plus one.
     Free,
     /// Tickets from this index on were never used.
     Untouched,
     /// The number of the latest ticket.
     Serial,
-    /// How many wait.
+    /// How many wait, in all lines.
     Length,
     /// The most that ever waited at once.
     LongestLength,
@@ -39,18 +46,26 @@ pub(crate) enum TicketWord {
     Previous,
 }
 
-/// The words of a line, for reading. Every word may hold anything.
+/// The words of lines, for reading. Every word may hold anything.
 pub(crate) trait Line {
     /// How many tickets the table has.
     fn capacity(&self) -> u64;
-    fn load(&self, word: LineWord) -> u64;
+    /// How many lines there are.
+    fn lines(&self) -> u64;
+    /// The line of the ticket at `index`.
+    fn line_of(&self, index: u64) -> u64;
+    /// An end of a line; zero beyond them.
+    fn load_end(&self, line: u64, end: LineEnd) -> u64;
+    fn load(&self, word: TableWord) -> u64;
     /// A word of the ticket at `index`; zero beyond the table.
     fn load_ticket(&self, index: u64, word: TicketWord) -> u64;
 }
 
-/// The words of a line, for changing.
+/// The words of lines, for changing.
 pub(crate) trait LineMut: Line {
-    fn store(&mut self, word: LineWord, value: u64);
+    /// Stores an end of a line, which is one of [`Line::lines`].
+    fn store_end(&mut self, line: u64, end: LineEnd, value: u64);
+    fn store(&mut self, word: TableWord, value: u64);
     /// Stores a word of the ticket at `index`, which is below the capacity.
     fn store_ticket(&mut self, index: u64, word: TicketWord, value: u64);
 }
@@ -127,9 +142,9 @@ pub(crate) fn state(line: &(impl Line + ?Sized), index: u64) -> TicketState {
 /// Where the next ticket would go; `None` where the table is full.
 pub(crate) fn find_free(line: &(impl Line + ?Sized)) -> Result<Option<FreeTicket>, Damaged> {
     let capacity = line.capacity();
-    let (index, next) = match line.load(LineWord::Free).checked_sub(1) {
+    let (index, next) = match line.load(TableWord::Free).checked_sub(1) {
         Some(index) => (index, Some(line.load_ticket(index, TicketWord::Next))),
-        None => (line.load(LineWord::Untouched), None),
+        None => (line.load(TableWord::Untouched), None),
     };
     if index == capacity && next.is_none() {
         return Ok(None);
@@ -140,16 +155,18 @@ pub(crate) fn find_free(line: &(impl Line + ?Sized)) -> Result<Option<FreeTicket
     Ok(Some(FreeTicket { index, next }))
 }
 
-/// Puts a ticket of `owner` at the end of the line, in the place that [`find_free`] found.
+/// Puts a ticket of `owner` at the end of its line, in the place that [`find_free`] found. Which line that is has been
+/// written down already.
 pub(crate) fn enqueue(
     line: &mut (impl LineMut + ?Sized),
     free: FreeTicket,
     owner: u64,
 ) -> Result<TicketReference, Damaged> {
     let FreeTicket { index, next } = free;
-    let tail = line.load(LineWord::Tail);
+    let own_line = line.line_of(index);
+    let tail = line.load_end(own_line, LineEnd::Tail);
     let last = tail.checked_sub(1);
-    if (line.load(LineWord::Head) == 0) != last.is_none() {
+    if own_line >= line.lines() || (line.load_end(own_line, LineEnd::Head) == 0) != last.is_none() {
         return Err(Damaged);
     }
     if let Some(last) = last
@@ -158,16 +175,16 @@ pub(crate) fn enqueue(
         return Err(Damaged);
     }
     match next {
-        Some(next) => line.store(LineWord::Free, next),
-        None => line.store(LineWord::Untouched, index + 1),
+        Some(next) => line.store(TableWord::Free, next),
+        None => line.store(TableWord::Untouched, index + 1),
     }
-    let latest = line.load(LineWord::Serial);
+    let latest = line.load(TableWord::Serial);
     let serial = if latest >= TicketState::MOST_SERIAL {
         1
     } else {
         latest + 1
     };
-    line.store(LineWord::Serial, serial);
+    line.store(TableWord::Serial, serial);
     line.store_ticket(index, TicketWord::Owner, owner);
     line.store_ticket(index, TicketWord::Next, 0);
     line.store_ticket(index, TicketWord::Previous, tail);
@@ -178,23 +195,24 @@ pub(crate) fn enqueue(
     line.store_ticket(index, TicketWord::State, waiting.to_word());
     match last {
         Some(last) => line.store_ticket(last, TicketWord::Next, index + 1),
-        None => line.store(LineWord::Head, index + 1),
+        None => line.store_end(own_line, LineEnd::Head, index + 1),
     }
-    line.store(LineWord::Tail, index + 1);
-    let length = line.load(LineWord::Length).saturating_add(1);
-    line.store(LineWord::Length, length);
-    if length > line.load(LineWord::LongestLength) {
-        line.store(LineWord::LongestLength, length);
+    line.store_end(own_line, LineEnd::Tail, index + 1);
+    let length = line.load(TableWord::Length).saturating_add(1);
+    line.store(TableWord::Length, length);
+    if length > line.load(TableWord::LongestLength) {
+        line.store(TableWord::LongestLength, length);
     }
     Ok(TicketReference { index, serial })
 }
 
-/// The ticket that is served next.
-pub(crate) fn head(line: &(impl Line + ?Sized)) -> Result<Option<u64>, Damaged> {
-    let Some(index) = line.load(LineWord::Head).checked_sub(1) else {
+/// The ticket of `own_line` that is served next.
+pub(crate) fn head(line: &(impl Line + ?Sized), own_line: u64) -> Result<Option<u64>, Damaged> {
+    let Some(index) = line.load_end(own_line, LineEnd::Head).checked_sub(1) else {
         return Ok(None);
     };
     let is_first = index < line.capacity()
+        && line.line_of(index) == own_line
         && state(line, index).phase == Phase::Waiting
         && line.load_ticket(index, TicketWord::Previous) == 0;
     if is_first { Ok(Some(index)) } else { Err(Damaged) }
@@ -241,28 +259,29 @@ fn unlink(line: &mut (impl LineMut + ?Sized), index: u64) -> Result<u64, Damaged
         return Err(Damaged);
     }
     let this = index + 1;
+    let own_line = line.line_of(index);
     let before = line.load_ticket(index, TicketWord::Previous);
     let behind = line.load_ticket(index, TicketWord::Next);
     let expected_before = match before.checked_sub(1) {
         Some(before) => line.load_ticket(before, TicketWord::Next),
-        None => line.load(LineWord::Head),
+        None => line.load_end(own_line, LineEnd::Head),
     };
     let expected_behind = match behind.checked_sub(1) {
         Some(behind) => line.load_ticket(behind, TicketWord::Previous),
-        None => line.load(LineWord::Tail),
+        None => line.load_end(own_line, LineEnd::Tail),
     };
     if expected_before != this || expected_behind != this {
         return Err(Damaged);
     }
     match before.checked_sub(1) {
         Some(before) => line.store_ticket(before, TicketWord::Next, behind),
-        None => line.store(LineWord::Head, behind),
+        None => line.store_end(own_line, LineEnd::Head, behind),
     }
     match behind.checked_sub(1) {
         Some(behind) => line.store_ticket(behind, TicketWord::Previous, before),
-        None => line.store(LineWord::Tail, before),
+        None => line.store_end(own_line, LineEnd::Tail, before),
     }
-    line.store(LineWord::Length, line.load(LineWord::Length).saturating_sub(1));
+    line.store(TableWord::Length, line.load(TableWord::Length).saturating_sub(1));
     Ok(serial)
 }
 
@@ -273,18 +292,18 @@ fn free(line: &mut (impl LineMut + ?Sized), index: u64, serial: u64) {
     };
     line.store_ticket(index, TicketWord::State, free.to_word());
     line.store_ticket(index, TicketWord::Owner, 0);
-    line.store_ticket(index, TicketWord::Next, line.load(LineWord::Free));
-    line.store(LineWord::Free, index + 1);
+    line.store_ticket(index, TicketWord::Next, line.load(TableWord::Free));
+    line.store(TableWord::Free, index + 1);
 }
 
 /// Tickets that were ever used.
 fn touched(line: &(impl Line + ?Sized)) -> u64 {
-    line.load(LineWord::Untouched).min(line.capacity())
+    line.load(TableWord::Untouched).min(line.capacity())
 }
 
 /// Whether links and counts agree with the states. Bounded by the size of the table, whatever the links say.
 pub(crate) fn is_consistent(line: &(impl Line + ?Sized)) -> bool {
-    if line.load(LineWord::Untouched) > line.capacity() {
+    if line.load(TableWord::Untouched) > line.capacity() {
         return false;
     }
     let touched = touched(line);
@@ -294,17 +313,22 @@ pub(crate) fn is_consistent(line: &(impl Line + ?Sized)) -> bool {
             .count() as u64
     };
     let waiting = count(Phase::Waiting);
-    line.load(LineWord::Length) == waiting
-        && length_of_line(line, touched) == Some(waiting)
+    let in_lines = (0..line.lines()).try_fold(0, |sum: u64, own_line| {
+        let length = length_of_line(line, own_line, touched)?;
+        // The lines share the table, so links that lead to more tickets than there are lead astray.
+        sum.checked_add(length).filter(|sum| *sum <= touched)
+    });
+    line.load(TableWord::Length) == waiting
+        && in_lines == Some(waiting)
         && length_of_free_list(line, touched) == Some(count(Phase::Free))
 }
 
-/// How many tickets the links of the line lead to; `None` where they lead astray.
-fn length_of_line(line: &(impl Line + ?Sized), touched: u64) -> Option<u64> {
+/// How many tickets the links of a line lead to; `None` where they lead astray.
+fn length_of_line(line: &(impl Line + ?Sized), own_line: u64, touched: u64) -> Option<u64> {
     let mut length = 0;
     let mut before = 0;
     let mut serial = None;
-    let mut next = line.load(LineWord::Head);
+    let mut next = line.load_end(own_line, LineEnd::Head);
     while let Some(index) = next.checked_sub(1) {
         let ticket = state(line, index);
         let is_in_order = serial.is_none_or(|serial| serial <= ticket.serial);
@@ -313,6 +337,7 @@ fn length_of_line(line: &(impl Line + ?Sized), touched: u64) -> Option<u64> {
             || length > touched
             || ticket.phase != Phase::Waiting
             || !is_in_order
+            || line.line_of(index) != own_line
             || line.load_ticket(index, TicketWord::Previous) != before
         {
             return None;
@@ -321,12 +346,12 @@ fn length_of_line(line: &(impl Line + ?Sized), touched: u64) -> Option<u64> {
         before = next;
         next = line.load_ticket(index, TicketWord::Next);
     }
-    (line.load(LineWord::Tail) == before).then_some(length)
+    (line.load_end(own_line, LineEnd::Tail) == before).then_some(length)
 }
 
 fn length_of_free_list(line: &(impl Line + ?Sized), touched: u64) -> Option<u64> {
     let mut length = 0;
-    let mut next = line.load(LineWord::Free);
+    let mut next = line.load(TableWord::Free);
     while let Some(index) = next.checked_sub(1) {
         length += 1;
         if index >= touched || length > touched || state(line, index).phase != Phase::Free {
@@ -337,20 +362,32 @@ fn length_of_free_list(line: &(impl Line + ?Sized), touched: u64) -> Option<u64>
     Some(length)
 }
 
-/// Makes links and counts again from the states of the tickets, in the order of their numbers. Can be repeated.
+/// Makes links and counts again from the states of the tickets, in the order of their numbers. Can be repeated. A
+/// ticket that waits in a line which does not exist is freed: its owner finds it gone and begins anew.
 pub(crate) fn rebuild(line: &mut (impl LineMut + ?Sized)) {
     let capacity = line.capacity();
+    let lines = line.lines();
+    for index in 0..capacity {
+        let TicketState { serial, phase } = state(line, index);
+        if phase == Phase::Waiting && line.line_of(index) >= lines {
+            let free = TicketState {
+                serial,
+                phase: Phase::Free,
+            };
+            line.store_ticket(index, TicketWord::State, free.to_word());
+        }
+    }
     let used = |index: &u64| state(line, *index).phase != Phase::Free;
     let touched = (0..capacity).rev().find(used).map_or(0, |last| last + 1);
     // This happens after a death or damage only; a line is rarely long, and nothing waits for memory that is short.
-    let mut waiting: Vec<(u64, u64)> = (0..touched)
+    let mut waiting: Vec<(u64, u64, u64)> = (0..touched)
         .map(|index| (state(line, index), index))
         .filter(|(ticket, _)| ticket.phase == Phase::Waiting)
-        .map(|(ticket, index)| (ticket.serial, index))
+        .map(|(ticket, index)| (line.line_of(index), ticket.serial, index))
         .collect();
     waiting.sort_unstable();
     let latest = (0..touched).map(|index| state(line, index).serial).max();
-    line.store(LineWord::Untouched, touched);
+    line.store(TableWord::Untouched, touched);
     let mut first_free = 0;
     for index in (0..touched).rev() {
         let TicketState { serial, phase } = state(line, index);
@@ -362,21 +399,28 @@ pub(crate) fn rebuild(line: &mut (impl LineMut + ?Sized)) {
             first_free = index + 1;
         }
     }
-    line.store(LineWord::Free, first_free);
-    let mut before = 0;
-    for (position, (_, index)) in waiting.iter().enumerate() {
-        let next = waiting.get(position + 1).map_or(0, |(_, next)| next + 1);
-        line.store_ticket(*index, TicketWord::Previous, before);
-        line.store_ticket(*index, TicketWord::Next, next);
-        before = index + 1;
+    line.store(TableWord::Free, first_free);
+    let mut groups = waiting.chunk_by(|one, other| one.0 == other.0).peekable();
+    for own_line in 0..lines {
+        let tickets = groups
+            .next_if(|tickets| tickets.first().is_some_and(|(of, _, _)| *of == own_line))
+            .unwrap_or_default();
+        let mut before = 0;
+        for (position, (_, _, index)) in tickets.iter().enumerate() {
+            let next = tickets.get(position + 1).map_or(0, |(_, _, next)| next + 1);
+            line.store_ticket(*index, TicketWord::Previous, before);
+            line.store_ticket(*index, TicketWord::Next, next);
+            before = index + 1;
+        }
+        let first = tickets.first().map_or(0, |(_, _, first)| first + 1);
+        line.store_end(own_line, LineEnd::Head, first);
+        line.store_end(own_line, LineEnd::Tail, before);
     }
-    line.store(LineWord::Head, waiting.first().map_or(0, |(_, first)| first + 1));
-    line.store(LineWord::Tail, before);
-    line.store(LineWord::Length, waiting.len() as u64);
+    line.store(TableWord::Length, waiting.len() as u64);
     // New tickets must come after those that wait.
     if let Some(latest) = latest
-        && latest > line.load(LineWord::Serial)
+        && latest > line.load(TableWord::Serial)
     {
-        line.store(LineWord::Serial, latest);
+        line.store(TableWord::Serial, latest);
     }
 }

@@ -14,7 +14,8 @@ use nix::sys::statfs::fstatfs;
 
 use super::descriptor::{FileIdentity, above_standard_streams};
 use super::file_lock::{ByteRange, is_locked_by_others, try_lock, unlock};
-use super::geometry::{Geometry, SetGeometry, SetShape};
+use super::definition::{Definition, read_definition};
+use super::geometry::{Geometry, SetShape};
 use super::host::{Place, unsupported_file_system};
 use super::layout::{
     BYTE_ORDER, C_LIBRARY, CHECKED_HEADER_WORDS, CHECKSUM_SEED, CLOCK_BOOT_TIME, DirectoryEntry, FORMAT,
@@ -35,8 +36,8 @@ const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Verified {
     pub(crate) region: Arc<Region>,
     pub(crate) geometry: Geometry,
-    /// The definition text of each set, in the order of the directory.
-    pub(crate) definitions: Vec<String>,
+    /// The definition of each set, in the order of the directory.
+    pub(crate) definitions: Vec<Definition>,
 }
 
 /// A segment that this process is a participant of.
@@ -345,13 +346,6 @@ pub(crate) fn header_checksum(region: &Region) -> Result<u64, OutOfRegion> {
         }))
 }
 
-/// The checksum of a definition text.
-pub(crate) fn text_checksum(text: &[u8]) -> u64 {
-    let length = checksum_step(CHECKSUM_SEED, text.len() as u64);
-    text.iter()
-        .fold(length, |hash, byte| checksum_step(hash, u64::from(*byte)))
-}
-
 /// Checks the tables and definitions of a segment whose header was checked.
 pub(crate) fn verify(region: Arc<Region>, path: &Path) -> Result<Verified, Error> {
     let inconsistent = |what: &str| Error::Damaged {
@@ -388,12 +382,10 @@ pub(crate) fn verify(region: Arc<Region>, path: &Path) -> Result<Verified, Error
                 "a directory entry's extent does not follow from its counts",
             ));
         }
-        let text = read_text(&region, set).map_err(|place| damaged(path, place))?;
-        if text_checksum(&text) != entry.definition_checksum.load(Ordering::Relaxed) {
-            return Err(inconsistent("the checksum of a set's definition does not match"));
-        }
-        let text = String::from_utf8(text).map_err(|_| inconsistent("a set's definition is not UTF-8"))?;
-        definitions.push(text);
+        let definition = read_definition(&region, set, entry, entry.generation.load(Ordering::Acquire))
+            .map_err(|place| damaged(path, place))?
+            .map_err(|invalid| inconsistent(invalid.what()))?;
+        definitions.push(definition);
     }
     Ok(Verified {
         region,
@@ -404,24 +396,16 @@ pub(crate) fn verify(region: Arc<Region>, path: &Path) -> Result<Verified, Error
 
 fn read_shape(entry: &DirectoryEntry) -> SetShape {
     SetShape {
-        definition_size: entry.definition_size.load(Ordering::Relaxed),
+        definition_room: entry.definition_room.load(Ordering::Relaxed),
         limits: entry.limits.load(Ordering::Relaxed),
         state_words: entry.state_words.load(Ordering::Relaxed),
         holds: entry.holds.load(Ordering::Relaxed),
         held_amounts: entry.held_amounts.load(Ordering::Relaxed),
         tickets: entry.tickets.load(Ordering::Relaxed),
+        parts: entry.parts.load(Ordering::Relaxed),
+        buckets: entry.buckets.load(Ordering::Relaxed),
+        name_words: entry.name_words.load(Ordering::Relaxed),
     }
-}
-
-fn read_text(region: &Region, set: &SetGeometry) -> Result<Vec<u8>, OutOfRegion> {
-    let size = set.shape.definition_size;
-    let mut bytes: Vec<u8> = region
-        .words(set.extent_offset, size.div_ceil(8))?
-        .iter()
-        .flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes())
-        .collect();
-    bytes.truncate(size as usize);
-    Ok(bytes)
 }
 
 pub(crate) fn is_same_place(header: &Header, file: FileIdentity) -> bool {
@@ -496,10 +480,11 @@ fn cold_start(
     let place = Place::current();
     header.boot_id[0].store(0, Ordering::Release);
     let mut latest = 0;
-    for set in &verified.geometry.sets {
+    let parts = verified.geometry.sets.iter().flat_map(|set| &set.parts);
+    for part in parts {
         let control: &SetControl = verified
             .region
-            .record(set.control_offset)
+            .record(part.control_offset)
             .map_err(ColdStartFailure::OutOfRegion)?;
         // With the lock goes the word that its owner died. A set that is poisoned already stays so.
         let _ = control

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nix::errno::Errno;
 use nix::sys::statfs::fstatfs;
 
-use super::attach::{allocation_error, damaged, header_checksum, io_error, text_checksum};
+use super::attach::{allocation_error, damaged, header_checksum, io_error};
+use super::definition::write_definition;
 use super::descriptor::FileIdentity;
 use super::geometry::Geometry;
 use super::host::{Place, ProcessOpinion, own_start_time, process_opinion, unsupported_file_system};
@@ -31,7 +32,7 @@ const CONSTRUCTION_SUFFIX: &str = "shmlimit-new";
 #[derive(Debug)]
 pub(crate) struct Blueprint<'a> {
     pub(crate) geometry: &'a Geometry,
-    /// The definition text of each set, as long as its shape says.
+    /// The definition text of each set, for which its shape has room.
     pub(crate) definitions: &'a [String],
     /// Permission bits.
     pub(crate) mode: u32,
@@ -198,32 +199,27 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
     for ((set, entry), text) in geometry.sets.iter().zip(entries).zip(blueprint.definitions) {
         entry.extent_offset.store(set.extent_offset, Ordering::Relaxed);
         entry.extent_size.store(set.extent_size, Ordering::Relaxed);
-        entry
-            .definition_size
-            .store(set.shape.definition_size, Ordering::Relaxed);
-        entry
-            .definition_checksum
-            .store(text_checksum(text.as_bytes()), Ordering::Relaxed);
-        entry.limits.store(set.shape.limits, Ordering::Relaxed);
-        entry.state_words.store(set.shape.state_words, Ordering::Relaxed);
-        entry.holds.store(set.shape.holds, Ordering::Relaxed);
-        entry
-            .held_amounts
-            .store(set.shape.held_amounts, Ordering::Relaxed);
-        entry.tickets.store(set.shape.tickets, Ordering::Relaxed);
-        let words = region
-            .words(set.extent_offset, set.shape.definition_size.div_ceil(8))
-            .map_err(outside)?;
-        for (word, chunk) in words.iter().zip(text.as_bytes().chunks(8)) {
-            let mut bytes = [0; 8];
-            bytes[..chunk.len()].copy_from_slice(chunk);
-            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        for (word, value) in [
+            (&entry.definition_room, set.shape.definition_room),
+            (&entry.limits, set.shape.limits),
+            (&entry.state_words, set.shape.state_words),
+            (&entry.holds, set.shape.holds),
+            (&entry.held_amounts, set.shape.held_amounts),
+            (&entry.tickets, set.shape.tickets),
+            (&entry.parts, set.shape.parts),
+            (&entry.buckets, set.shape.buckets),
+            (&entry.name_words, set.shape.name_words),
+        ] {
+            word.store(value, Ordering::Relaxed);
         }
-        let control: &SetControl = region.record(set.control_offset).map_err(outside)?;
-        control
-            .lock
-            .initialise()
-            .map_err(|source| io_error("initialise the locks of", path, source))?;
+        write_definition(region, set, entry, 0, text).map_err(outside)?;
+        for part in &set.parts {
+            let control: &SetControl = region.record(part.control_offset).map_err(outside)?;
+            control
+                .lock
+                .initialise()
+                .map_err(|source| io_error("initialise the locks of", path, source))?;
+        }
     }
     let header: &Header = region.record(0).map_err(outside)?;
     let place = Place::current();

@@ -1,39 +1,69 @@
 //! Sizes and offsets of a segment, from what is declared. All arithmetic is checked.
 
 use super::layout::{
-    ALIGNMENT, DirectoryEntry, HEADER_SPACE, Hold, JOURNAL_ENTRIES, JournalEntry, LimitCounters, MOST_LIMITS,
-    MOST_PARTICIPANTS, MOST_SETS, Participant, SetControl, Ticket, TicketLimit,
+    ALIGNMENT, BUCKET_ROWS, BUCKET_TAG_WORDS, DirectoryEntry, HEADER_SPACE, Hold, JOURNAL_ENTRIES,
+    JournalEntry, KeyRow, LimitCounters, MOST_LIMITS, MOST_PARTICIPANTS, MOST_SETS, Participant, SetControl,
+    Ticket, TicketLimit,
 };
 
 /// The largest segment: a terabyte, beyond which the participants' lock bytes begin.
 pub(super) const MOST_BYTES: u64 = 1 << 40;
 
+/// The parts that one set may have.
+pub(crate) const MOST_PARTS: u64 = 1024;
+
+/// The rows that one part may have: their numbers must fit where a permit keeps them.
+const MOST_ROWS: u64 = 1 << 31;
+
 /// What one set needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SetShape {
-    /// Bytes of the definition text.
-    pub(crate) definition_size: u64,
+    /// Bytes kept for each of the two definition texts.
+    pub(crate) definition_room: u64,
     pub(crate) limits: u64,
     /// Words of state of all limits together.
     pub(crate) state_words: u64,
-    /// Permits that may hold something at the same time.
+    /// Permits of one part that may hold something at the same time.
     pub(crate) holds: u64,
     /// Words that each hold needs for amounts.
     pub(crate) held_amounts: u64,
-    /// Requests that may wait at the same time.
+    /// Requests of one part that may wait at the same time.
     pub(crate) tickets: u64,
+    /// Parts with a lock of their own.
+    pub(crate) parts: u64,
+    /// Buckets of each part's table of keys; zero where the set is not keyed.
+    pub(crate) buckets: u64,
+    /// Words kept of each key for people.
+    pub(crate) name_words: u64,
 }
 
-/// Where the parts of one set lie, in bytes from the start of the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where one set lies, in bytes from the start of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SetGeometry {
+    pub(crate) shape: SetShape,
+    pub(crate) extent_offset: u64,
+    pub(crate) extent_size: u64,
+    pub(crate) definition_offsets: [u64; 2],
+    pub(crate) parts: Vec<PartGeometry>,
+}
+
+/// Where what belongs to one lock lies, in bytes from the start of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PartGeometry {
     pub(crate) shape: SetShape,
     pub(crate) extent_offset: u64,
     pub(crate) extent_size: u64,
     pub(crate) control_offset: u64,
     pub(crate) journal_offset: u64,
     pub(crate) counters_offset: u64,
-    pub(crate) state_offset: u64,
+    pub(crate) tags_offset: u64,
+    pub(crate) rows_offset: u64,
+    /// One, where the set is not keyed.
+    pub(crate) rows: u64,
+    /// Bytes from one row to the next, and of its head.
+    pub(crate) row_stride: u64,
+    pub(crate) row_head: u64,
+    pub(crate) names_offset: u64,
     pub(crate) holds_offset: u64,
     /// Bytes from one hold to the next.
     pub(crate) hold_stride: u64,
@@ -57,17 +87,57 @@ pub(crate) struct Geometry {
 pub(crate) struct TooLarge;
 
 impl SetGeometry {
-    /// The parts of a set whose extent starts at `extent_offset`.
+    /// A set whose extent starts at `extent_offset`.
     pub(crate) fn at(extent_offset: u64, shape: SetShape) -> Result<Self, TooLarge> {
-        if shape.limits > MOST_LIMITS as u64 || shape.held_amounts > MOST_LIMITS as u64 {
+        let most = MOST_LIMITS as u64;
+        if shape.limits > most || shape.held_amounts > most || !(1..=MOST_PARTS).contains(&shape.parts) {
             return Err(TooLarge);
         }
         let mut cursor = Cursor(extent_offset);
-        cursor.take(shape.definition_size, 1)?;
+        let definition_offsets = [
+            cursor.take(shape.definition_room, 1)?,
+            cursor.take(shape.definition_room, 1)?,
+        ];
+        let parts = (0..shape.parts)
+            .map(|_| {
+                let part = PartGeometry::at(cursor.0, shape)?;
+                cursor.0 += part.extent_size;
+                Ok(part)
+            })
+            .collect::<Result<_, TooLarge>>()?;
+        Ok(Self {
+            shape,
+            extent_offset,
+            extent_size: cursor.0 - extent_offset,
+            definition_offsets,
+            parts,
+        })
+    }
+}
+
+impl PartGeometry {
+    /// A part whose extent starts at `extent_offset`.
+    fn at(extent_offset: u64, shape: SetShape) -> Result<Self, TooLarge> {
+        let mut cursor = Cursor(extent_offset);
         let control_offset = cursor.take(1, size_of::<SetControl>() as u64)?;
         let journal_offset = cursor.take(JOURNAL_ENTRIES as u64, size_of::<JournalEntry>() as u64)?;
         let counters_offset = cursor.take(shape.limits, size_of::<LimitCounters>() as u64)?;
-        let state_offset = cursor.take(shape.state_words, 8)?;
+        let tags_offset = cursor.take(shape.buckets, 8 * BUCKET_TAG_WORDS)?;
+        let (rows, row_head) = match shape.buckets {
+            0 => (1, 0),
+            buckets => (
+                buckets.checked_mul(BUCKET_ROWS).ok_or(TooLarge)?,
+                size_of::<KeyRow>() as u64,
+            ),
+        };
+        if rows > MOST_ROWS {
+            return Err(TooLarge);
+        }
+        let state_bytes = shape.state_words.checked_mul(8).ok_or(TooLarge)?;
+        let row_stride = aligned(state_bytes.checked_add(row_head).ok_or(TooLarge)?)?;
+        let rows_offset = cursor.take(rows, row_stride)?;
+        let names = if shape.buckets == 0 { 0 } else { rows };
+        let names_offset = cursor.take(names, shape.name_words.checked_mul(8).ok_or(TooLarge)?)?;
         let hold_stride = aligned(size_of::<Hold>() as u64 + 8 * shape.held_amounts)?;
         let holds_offset = cursor.take(shape.holds, hold_stride)?;
         let ticket_stride =
@@ -80,7 +150,12 @@ impl SetGeometry {
             control_offset,
             journal_offset,
             counters_offset,
-            state_offset,
+            tags_offset,
+            rows_offset,
+            rows,
+            row_stride,
+            row_head,
+            names_offset,
             holds_offset,
             hold_stride,
             tickets_offset,
@@ -148,28 +223,43 @@ mod tests {
         fn parts_never_overlap_and_stay_within_the_file(
             participants in 1..=MOST_PARTICIPANTS,
             shapes in prop::collection::vec(
-                (0..5000_u64, 1..=16_u64, 0..3000_u64, 0..3000_u64, 0..=16_u64, 0..3000_u64), 0..8,
+                (
+                    0..5000_u64, 1..=16_u64, 0..3000_u64, 0..3000_u64, 0..=16_u64, 0..3000_u64, 1..5_u64, 0..5_u64,
+                    0..7_u64,
+                ),
+                0..8,
             ),
         ) {
-            let shapes = shapes.into_iter().map(|(definition_size, limits, state_words, holds, held_amounts, tickets)| {
-                SetShape { definition_size, limits, state_words, holds, held_amounts, tickets }
+            let shapes = shapes.into_iter().map(|shape| {
+                let (definition_room, limits, state_words, holds, held_amounts, tickets, parts, buckets, name_words) =
+                    shape;
+                SetShape {
+                    definition_room, limits, state_words, holds, held_amounts, tickets, parts, buckets, name_words,
+                }
             });
             let geometry = Geometry::new(participants, shapes).expect("small enough");
             let mut parts = vec![
                 (0, HEADER_SPACE),
                 (geometry.participants_offset, participants * 128),
-                (geometry.directory_offset, geometry.sets.len() as u64 * 128),
+                (geometry.directory_offset, geometry.sets.len() as u64 * 192),
             ];
             for set in &geometry.sets {
-                parts.extend([
-                    (set.extent_offset, set.shape.definition_size),
-                    (set.control_offset, size_of::<SetControl>() as u64),
-                    (set.journal_offset, (JOURNAL_ENTRIES * 16) as u64),
-                    (set.counters_offset, set.shape.limits * size_of::<LimitCounters>() as u64),
-                    (set.state_offset, set.shape.state_words * 8),
-                    (set.holds_offset, set.shape.holds * set.hold_stride),
-                    (set.tickets_offset, set.shape.tickets * set.ticket_stride),
-                ]);
+                parts.extend(set.definition_offsets.map(|offset| (offset, set.shape.definition_room)));
+                prop_assert_eq!(set.parts.len() as u64, set.shape.parts);
+                for part in &set.parts {
+                    prop_assert!(part.row_head + part.shape.state_words * 8 <= part.row_stride);
+                    let names = if part.shape.buckets == 0 { 0 } else { part.rows };
+                    parts.extend([
+                        (part.control_offset, size_of::<SetControl>() as u64),
+                        (part.journal_offset, (JOURNAL_ENTRIES * 16) as u64),
+                        (part.counters_offset, part.shape.limits * size_of::<LimitCounters>() as u64),
+                        (part.tags_offset, part.shape.buckets * 64),
+                        (part.rows_offset, part.rows * part.row_stride),
+                        (part.names_offset, names * part.shape.name_words * 8),
+                        (part.holds_offset, part.shape.holds * part.hold_stride),
+                        (part.tickets_offset, part.shape.tickets * part.ticket_stride),
+                    ]);
+                }
             }
             for pair in parts.windows(2) {
                 prop_assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{:?} runs into {:?}", pair[0], pair[1]);
@@ -183,14 +273,25 @@ mod tests {
     #[test]
     fn absurd_sizes_are_refused() {
         let shape = SetShape {
-            definition_size: 10,
+            definition_room: 10,
             limits: 1,
             state_words: 1,
             holds: u64::MAX,
             held_amounts: 1,
             tickets: 1,
+            parts: 1,
+            buckets: 0,
+            name_words: 0,
         };
         assert_eq!(Geometry::new(1, [shape]), Err(TooLarge));
+        for absurd in [
+            SetShape { holds: 1, parts: 0, ..shape },
+            SetShape { holds: 1, buckets: u64::MAX, ..shape },
+            SetShape { holds: 1, state_words: u64::MAX, ..shape },
+            SetShape { holds: 1, buckets: 1, name_words: u64::MAX / 2, ..shape },
+        ] {
+            assert_eq!(Geometry::new(1, [absurd]), Err(TooLarge), "{absurd:?}");
+        }
         assert_eq!(Geometry::new(0, []), Err(TooLarge));
         assert_eq!(
             Geometry::new(

@@ -54,10 +54,16 @@ pub(crate) const SET_UNCHECKED: u64 = 3;
 /// Buckets of the histogram of waiting times.
 pub(crate) const WAIT_BUCKETS: usize = 32;
 
-/// Words that one operation may change. None changes more than 112: a grant of 16 limits, each with four words of
-/// state and two counters, or three, two and an amount held, nine words of the set, and seven of the line. The count
-/// must stay below [`RESET_MARKER`](super::journal::RESET_MARKER).
-pub(crate) const JOURNAL_ENTRIES: usize = 128;
+/// Words that one operation may change. None changes more than 131: a grant of 16 limits, each with four words of
+/// state and three counters, or three, three and an amount held, nine words of the part, seven of the line, and three
+/// of the row. The count must stay below [`RECOUNT_MARKER`](super::journal::RECOUNT_MARKER).
+pub(crate) const JOURNAL_ENTRIES: usize = 160;
+
+/// Rows of a bucket of a keyed table. Their tags fill one cache line.
+pub(crate) const BUCKET_ROWS: u64 = 32;
+
+/// Words of tags that a bucket has.
+pub(crate) const BUCKET_TAG_WORDS: u64 = 8;
 
 /// One field of a record: its name, offset and size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,14 +176,26 @@ shared_records! {
     struct DirectoryEntry {
         extent_offset: AtomicU64,
         extent_size: AtomicU64,
-        definition_size: AtomicU64,
-        definition_checksum: AtomicU64,
+        /// Bytes kept for each of the two definition texts.
+        definition_room: AtomicU64,
         limits: AtomicU64,
         state_words: AtomicU64,
+        /// Of each part.
         holds: AtomicU64,
         held_amounts: AtomicU64,
+        /// Of each part.
         tickets: AtomicU64,
-        reserved: [AtomicU64; 7],
+        /// Parts with a lock of their own: more than one only where the set is keyed.
+        parts: AtomicU64,
+        /// Buckets of each part's table of keys; zero where the set is not keyed.
+        buckets: AtomicU64,
+        /// Words kept of each key for people.
+        name_words: AtomicU64,
+        /// Counts the definitions that were in force; its lowest bit says which text is.
+        generation: AtomicU64,
+        definition_sizes: [AtomicU64; 2],
+        definition_checksums: [AtomicU64; 2],
+        reserved: [AtomicU64; 8],
     }
 
     /// Room for one process-shared robust mutex, whatever the C library makes of it.
@@ -185,7 +203,7 @@ shared_records! {
         words: [AtomicU64; 8],
     }
 
-    /// The moving parts of a set.
+    /// What moves in one part of a set.
     struct SetControl {
         lock: LockArea,
         /// Sequence number and count of journalled words, packed.
@@ -249,7 +267,25 @@ shared_records! {
         reclaimed_tickets: AtomicU64,
         /// Amounts taken back because their lease had run out.
         expired: AtomicU64,
-        reserved: [AtomicU64; 6],
+        /// The generation of the definition that the part's states and counts are of.
+        generation: AtomicU64,
+        /// While they are being carried over to the next one: limits done, row by row.
+        carried_over: AtomicU64,
+        /// When the latest definition came into force here, on the segment clock.
+        applied_at: AtomicU64,
+        /// The row that a reset in progress covers, plus one; zero where it covers all.
+        reset_row: AtomicU64,
+        /// Rows of the table of keys that are in use.
+        keys: AtomicU64,
+        /// Requests refused because no row was left for their key.
+        refused_keys: AtomicU64,
+        /// Rows that were taken from one key and given to another.
+        evicted: AtomicU64,
+        /// Those of them that were not replenished: what their keys had used is forgotten.
+        forgiven: AtomicU64,
+        /// Times a process found the lock taken and had to wait for it; counted without the lock.
+        lock_waits: AtomicU64,
+        reserved: [AtomicU64; 5],
         /// How long admitted requests had waited: bucket i counts waits of less than 2^i microseconds that do not
         /// belong into bucket i - 1, and the last one all that are longer.
         wait_times: [AtomicU64; WAIT_BUCKETS],
@@ -283,7 +319,27 @@ shared_records! {
         high_water: AtomicU64,
         /// The segment time of the latest reset: what was reserved before it is not refunded.
         reset_at: AtomicU64,
-        reserved: [AtomicU64; 6],
+        /// Requests admitted that left the limit near its capacity.
+        near: AtomicU64,
+        /// Requests that a limit in shadow would have refused.
+        would_refuse: AtomicU64,
+        /// Permits that came back with the word that the work had failed.
+        dropped: AtomicU64,
+        reserved: [AtomicU64; 3],
+    }
+
+    /// The head of a key's row in a keyed table; the states of its limits follow.
+    struct KeyRow {
+        /// Of the key, by the seed of the segment; zero where the row was never used.
+        fingerprint: [AtomicU64; 2],
+        /// From when on the row is this key's, or since when it is reset, on the segment clock.
+        since: AtomicU64,
+        /// When it was decided on last, on the segment clock.
+        used_at: AtomicU64,
+        /// Requests admitted and refused, packed.
+        counts: AtomicU64,
+        /// What keeps the row from being given to another key: its line and its holds, packed.
+        ties: AtomicU64,
     }
 
     /// The head of a hold; the amounts held follow, a word for each limit that gives back.
@@ -299,6 +355,8 @@ shared_records! {
         renewed_at: AtomicU64,
         /// Bit i: the lease of limit i ran out and its amount was given back.
         expired: AtomicU64,
+        /// The row whose limits are held.
+        row: AtomicU64,
     }
 
     /// A place in the line of those who wait; what it asks for of each limit follows.
@@ -322,6 +380,8 @@ shared_records! {
         hold_serial: AtomicU64,
         /// The limits that it asks for, and by which bell its owner waits.
         request: AtomicU64,
+        /// The row whose line it is in.
+        row: AtomicU64,
     }
 
     /// What a ticket asks of one limit.
@@ -378,8 +438,9 @@ pub(crate) const fn fingerprint() -> u64 {
 const _: () = {
     assert!(size_of::<Header>() == 512);
     assert!(size_of::<Participant>() == 128);
-    assert!(size_of::<DirectoryEntry>() == 128);
-    assert!(size_of::<SetControl>() == 640);
+    assert!(size_of::<DirectoryEntry>() == 192);
+    assert!(size_of::<SetControl>() == 704);
+    assert!(size_of::<KeyRow>() == 48);
     assert!(size_of::<LimitCounters>() == 128);
     assert!(size_of::<libc::pthread_mutex_t>() <= size_of::<LockArea>());
     assert!((ALIGNMENT as usize).is_multiple_of(align_of::<libc::pthread_mutex_t>()));

@@ -19,6 +19,7 @@ pub(crate) mod background_thread;
 pub(crate) mod clock;
 pub(crate) mod create;
 pub(crate) mod death_watch;
+pub(crate) mod definition;
 pub(crate) mod descriptor;
 pub(crate) mod file_lock;
 pub(crate) mod fork_identity;

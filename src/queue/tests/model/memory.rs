@@ -1,6 +1,6 @@
 //! The words of a set, as small as the model needs them, and the undo journal over them.
 
-use crate::queue::{Line, LineWord, TicketWord};
+use crate::queue::{Line, LineEnd, TableWord, TicketWord};
 
 const LINE_WORDS: u8 = 7;
 const ENTRIES: u8 = 16;
@@ -68,8 +68,12 @@ impl Memory {
         }
     }
 
-    pub(super) fn line_place(word: LineWord) -> u8 {
-        word as u8
+    pub(super) fn end_place(end: LineEnd) -> u8 {
+        end as u8
+    }
+
+    pub(super) fn line_place(word: TableWord) -> u8 {
+        2 + word as u8
     }
 
     pub(super) fn ticket_place(index: u64, word: TicketWord) -> u8 {
@@ -197,7 +201,19 @@ impl Line for Memory {
         u64::from(self.tickets)
     }
 
-    fn load(&self, word: LineWord) -> u64 {
+    fn lines(&self) -> u64 {
+        1
+    }
+
+    fn line_of(&self, _: u64) -> u64 {
+        0
+    }
+
+    fn load_end(&self, _: u64, end: LineEnd) -> u64 {
+        u64::from(self.load(Self::end_place(end)))
+    }
+
+    fn load(&self, word: TableWord) -> u64 {
         u64::from(self.load(Self::line_place(word)))
     }
 

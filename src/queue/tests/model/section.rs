@@ -6,7 +6,7 @@ use super::memory::{
     UNTOUCHED_HOLD, small,
 };
 use super::{Bounds, LimitKind, Mistake};
-use crate::queue::{self, Line, LineMut, LineWord, Phase, TicketReference, TicketWord};
+use crate::queue::{self, Line, LineEnd, LineMut, Phase, TableWord, TicketReference, TicketWord};
 
 /// One effect that others can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -203,12 +203,12 @@ impl<'a> Section<'a> {
     }
 
     fn nobody_waits(&self) -> bool {
-        Line::load(&self.memory, LineWord::Head) == 0
+        self.memory.load_end(0, LineEnd::Head) == 0
     }
 
     fn head(&mut self) -> Option<u64> {
         loop {
-            let Ok(head) = queue::head(&self.memory) else {
+            let Ok(head) = queue::head(&self.memory, 0) else {
                 self.forbid("the line is damaged");
                 return None;
             };
@@ -277,7 +277,7 @@ impl<'a> Section<'a> {
 
     /// Whether the first in line could have what it asks for.
     pub(super) fn could_serve(&self) -> bool {
-        queue::head(&self.memory).is_ok_and(|head| {
+        queue::head(&self.memory, 0).is_ok_and(|head| {
             head.is_some_and(|index| {
                 let cost = self.memory.request(index, RequestWord::Cost);
                 self.blocked(cost).is_none()
@@ -562,7 +562,19 @@ macro_rules! line_of_a_section {
                 self.0.memory.capacity()
             }
 
-            fn load(&self, word: LineWord) -> u64 {
+            fn lines(&self) -> u64 {
+                self.0.memory.lines()
+            }
+
+            fn line_of(&self, index: u64) -> u64 {
+                self.0.memory.line_of(index)
+            }
+
+            fn load_end(&self, line: u64, end: LineEnd) -> u64 {
+                self.0.memory.load_end(line, end)
+            }
+
+            fn load(&self, word: TableWord) -> u64 {
                 Line::load(&self.0.memory, word)
             }
 
@@ -572,7 +584,11 @@ macro_rules! line_of_a_section {
         }
 
         impl LineMut for $line<'_, '_> {
-            fn store(&mut self, word: LineWord, value: u64) {
+            fn store_end(&mut self, _: u64, end: LineEnd, value: u64) {
+                self.0.$store(Memory::end_place(end), small(value));
+            }
+
+            fn store(&mut self, word: TableWord, value: u64) {
                 self.0.$store(Memory::line_place(word), small(value));
             }
 

@@ -1,0 +1,103 @@
+//! Live changes: the definition that a part is of, and carrying the part over to the next one.
+//!
+//! A new definition is put beside the present one and comes into force with one store of its generation. Each part is
+//! carried over under its own lock by whoever takes that next, limit by limit, each in a transaction of its own that
+//! also notes how far it got: whoever dies on the way is followed by the next.
+
+use std::sync::atomic::Ordering;
+
+use super::locked::LockedPart;
+use super::rules::SetRules;
+use super::segment::SegmentEngine;
+use super::set::SetEngine;
+use crate::error::Error;
+use crate::shm::attach::damaged;
+use crate::shm::definition::read_definition;
+
+impl LockedPart<'_> {
+    /// Whether the part decides by another definition than this process thinks, or is to be carried over to one.
+    #[inline]
+    pub(super) fn is_of_another_definition(&self) -> bool {
+        let generation = self.part.memory.control().generation.load(Ordering::Relaxed);
+        generation != self.part.rules.generation || generation != self.engine.generation_of(self.part.set)
+    }
+}
+
+impl SegmentEngine {
+    /// The generation of the definition that is in force for a set.
+    #[inline]
+    pub(super) fn generation_of(&self, set: &SetEngine) -> u64 {
+        self.directory
+            .get(set.number)
+            .map_or(0, |entry| entry.generation.load(Ordering::Acquire))
+    }
+
+    /// Makes a locked part decide by the definition that it is of.
+    pub(super) fn learn_definition(&self, locked: &mut LockedPart<'_>) -> Result<(), Box<Error>> {
+        let generation = locked.part.memory.control().generation.load(Ordering::Relaxed);
+        locked.part.rules = self.rules_of(locked.part.set, generation)?;
+        Ok(())
+    }
+
+    /// The rules of a set by the definition of that generation.
+    fn rules_of<'a>(&self, set: &'a SetEngine, generation: u64) -> Result<&'a SetRules, Box<Error>> {
+        let known = || set.rules.find(|rules| rules.generation == generation);
+        if let Some(rules) = known() {
+            return Ok(rules);
+        }
+        let damaged_definition = || {
+            Box::new(Error::Damaged {
+                path: self.path().to_owned(),
+                what: format!("the definition of set `{}` that is in force cannot be read", set.plan.name),
+            })
+        };
+        let entry = self.directory.get(set.number).ok_or_else(damaged_definition)?;
+        let definition = read_definition(self.region(), &set.geometry, entry, generation)
+            .map_err(|place| damaged(self.path(), place))?
+            .map_err(|_| damaged_definition())?;
+        let plan = (self.compile)(&definition.text).ok_or_else(damaged_definition)?;
+        if plan.shape(set.geometry.shape.definition_room) != set.geometry.shape {
+            return Err(damaged_definition());
+        }
+        set.rules.add(SetRules::new(generation, plan), |new, old| {
+            new.generation > old.generation
+        });
+        known().ok_or_else(damaged_definition)
+    }
+
+    /// Carries a locked part over to the definition that is in force, where it is not of that yet.
+    pub(super) fn carry_over(&self, locked: &mut LockedPart<'_>) -> Result<(), Box<Error>> {
+        let generation = self.generation_of(locked.part.set);
+        if generation == locked.part.rules.generation {
+            return Ok(());
+        }
+        let rules = self.rules_of(locked.part.set, generation)?;
+        locked.read_clock();
+        let (part, now) = (locked.part, locked.now);
+        let control = part.memory.control();
+        let limits = part.limits.len() as u64;
+        let total = part.memory.row_count() * limits;
+        let mut done = control.carried_over.load(Ordering::Relaxed).min(total);
+        while done < total {
+            let (row, index) = (part.row(done / limits), (done % limits) as usize);
+            done += 1;
+            let (Some(old), Some(new)) = (part.limits.get(index), rules.limits.get(index)) else {
+                continue;
+            };
+            if old.rule == new.rule || row.is_unused() {
+                continue;
+            }
+            let mut transaction = part.memory.journal().begin();
+            new.carry_over(old, row, &mut transaction, now);
+            transaction.store(&control.carried_over, done);
+            part.commit(transaction)?;
+        }
+        let mut transaction = part.memory.journal().begin();
+        transaction.store(&control.generation, generation);
+        transaction.store(&control.carried_over, 0);
+        transaction.store(&control.applied_at, now.monotonic);
+        part.commit(transaction)?;
+        locked.part.rules = rules;
+        Ok(())
+    }
+}

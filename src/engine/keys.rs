@@ -1,0 +1,289 @@
+//! The rows of a part's keys: finding one, making one, and which may be given to another key.
+
+use std::sync::atomic::Ordering;
+
+use super::key::KeyIdentity;
+use super::locked::LockedPart;
+use super::memory::{PartMemory, Row, StateWords};
+use super::plan::WhenFull;
+use super::set::Part;
+use super::ties::Ties;
+use crate::error::Error;
+use crate::limit::Now;
+use crate::shm::journal::Transaction;
+use crate::shm::layout::BUCKET_ROWS;
+use crate::table::{self, Fingerprint, Place, Policy, Table, TableMut};
+
+/// The table of a part's keys, for reading.
+#[derive(Clone, Copy)]
+pub(crate) struct TableWords<'a>(pub(crate) &'a PartMemory);
+
+/// The table, changed through the journal.
+struct JournalledTable<'a, 't, 'j> {
+    memory: &'a PartMemory,
+    transaction: &'t mut Transaction<'j>,
+}
+
+/// The table, changed at once: for what can be repeated from the start.
+pub(crate) struct RepeatableTable<'a>(pub(crate) &'a PartMemory);
+
+impl<'a> Part<'a> {
+    /// The only row of a set that is not keyed.
+    #[inline]
+    pub(crate) fn only_row(&self) -> Row<'a> {
+        self.memory.row(0).unwrap_or(Row::ABSENT)
+    }
+
+    /// The row of that number; that of no key beyond the table.
+    #[inline]
+    pub(crate) fn row(&self, index: u64) -> Row<'a> {
+        self.memory.row(index).unwrap_or(Row::ABSENT)
+    }
+
+    /// The row of a key, if it has one; without a key, the only one.
+    #[inline]
+    pub(crate) fn find_row(&self, key: Option<&KeyIdentity>) -> Option<Row<'a>> {
+        match key {
+            None => Some(self.only_row()),
+            Some(key) => {
+                let index = table::find(&TableWords(self.memory), key.fingerprint)?;
+                self.memory.row(index)
+            }
+        }
+    }
+
+    /// Whether a row carries no information, and nobody holds or waits for anything by it.
+    pub(crate) fn is_free(&self, row: Row<'_>, now: Now) -> bool {
+        let is_untied = row.ties().is_none_or(|ties| ties.load(Ordering::Relaxed) == 0);
+        is_untied && self.is_replenished(row, now)
+    }
+
+    /// Whether every limit of a row is as if it had never been used.
+    pub(crate) fn is_replenished(&self, row: Row<'_>, now: Now) -> bool {
+        self.limits.iter().all(|limit| limit.is_replenished(row, now))
+    }
+
+    fn policy(&self) -> Policy {
+        match self.plan.keyed.map(|keyed| keyed.when_full) {
+            Some(WhenFull::EvictOldest) => Policy::EvictOldest,
+            Some(WhenFull::Refuse) | None => Policy::Refuse,
+        }
+    }
+}
+
+impl<'a> LockedPart<'a> {
+    /// The row of a key, made if it has none; `None` where none can be made.
+    #[inline]
+    pub(super) fn row_for(&self, key: Option<&KeyIdentity>) -> Result<Option<Row<'a>>, Box<Error>> {
+        match (self.part.find_row(key), key) {
+            (Some(row), _) => Ok(Some(row)),
+            (None, Some(key)) => self.add_row(key),
+            (None, None) => Ok(None),
+        }
+    }
+
+    #[inline(never)]
+    fn add_row(&self, key: &KeyIdentity) -> Result<Option<Row<'a>>, Box<Error>> {
+        let part = self.part;
+        let place = table::find_place(
+            &TableWords(part.memory),
+            key.fingerprint,
+            |index| part.is_free(part.row(index), self.now),
+            |index| {
+                let row = part.row(index);
+                let is_untied = row.ties()?.load(Ordering::Relaxed) == 0;
+                is_untied.then_some(row.used_at()?.load(Ordering::Relaxed))
+            },
+            part.policy(),
+        );
+        let control = part.memory.control();
+        let (index, since) = match place {
+            Place::None => return Ok(None),
+            Place::Unused(index) | Place::Reused(index) => (index, self.now.monotonic),
+            // What was decided on the key before it at this very instant is not this key's either.
+            Place::Evicted(index) => (index, self.now.monotonic.saturating_add(1)),
+        };
+        let row = part.row(index);
+        let mut transaction = part.memory.journal().begin();
+        match place {
+            Place::Unused(_) => transaction.add(&control.keys, 1),
+            Place::Reused(_) => transaction.add(&control.evicted, 1),
+            Place::Evicted(_) => {
+                transaction.add(&control.evicted, 1);
+                transaction.add(&control.forgiven, 1);
+                for limit in &part.limits {
+                    limit.replenish(row, &mut transaction);
+                }
+            }
+            Place::None => {}
+        }
+        table::insert(
+            &mut JournalledTable {
+                memory: part.memory,
+                transaction: &mut transaction,
+            },
+            index,
+            key.fingerprint,
+        );
+        for (word, value) in [
+            (row.since(), since),
+            (row.used_at(), self.now.monotonic),
+            (row.counts(), 0),
+            (row.ties(), 0),
+        ] {
+            if let Some(word) = word {
+                transaction.store(word, value);
+            }
+        }
+        for (word, value) in part.memory.name(index).iter().zip(key.name().words) {
+            transaction.store(word, value);
+        }
+        part.commit(transaction)?;
+        Ok(Some(row))
+    }
+
+    /// Notes that a hold, or a granted ticket, names a row, or does no longer.
+    #[inline]
+    pub(super) fn pin(&self, transaction: &mut Transaction<'_>, row: Row<'_>) {
+        if let Some(word) = row.ties() {
+            let ties = Ties(word.load(Ordering::Relaxed));
+            transaction.store(word, ties.with_pins(ties.pins().saturating_add(1)).0);
+        }
+    }
+
+    #[inline]
+    pub(super) fn unpin(&self, transaction: &mut Transaction<'_>, row: Row<'_>) {
+        if let Some(word) = row.ties() {
+            let ties = Ties(word.load(Ordering::Relaxed));
+            transaction.store(word, ties.with_pins(ties.pins().saturating_sub(1)).0);
+        }
+    }
+
+    /// Counts a decision on a key.
+    #[inline]
+    pub(super) fn count_on_row(&self, transaction: &mut Transaction<'_>, row: Row<'_>, is_admitted: bool) {
+        if let (Some(used_at), Some(counts)) = (row.used_at(), row.counts()) {
+            transaction.store(used_at, self.now.monotonic);
+            let before = KeyCounts::from_word(counts.load(Ordering::Relaxed));
+            transaction.store(counts, before.counting(is_admitted).to_word());
+        }
+    }
+}
+
+/// The word `counts` of a key's row: requests admitted in the low half, refused in the high one. Each half stays at its
+/// largest value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeyCounts {
+    pub(crate) admitted: u32,
+    pub(crate) refused: u32,
+}
+
+impl KeyCounts {
+    #[inline]
+    pub(crate) fn from_word(word: u64) -> Self {
+        Self {
+            admitted: word as u32,
+            refused: (word >> 32) as u32,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn to_word(self) -> u64 {
+        u64::from(self.admitted) | (u64::from(self.refused) << 32)
+    }
+
+    #[inline]
+    fn counting(self, is_admitted: bool) -> Self {
+        if is_admitted {
+            Self {
+                admitted: self.admitted.saturating_add(1),
+                ..self
+            }
+        } else {
+            Self {
+                refused: self.refused.saturating_add(1),
+                ..self
+            }
+        }
+    }
+}
+
+impl Table for TableWords<'_> {
+    #[inline]
+    fn buckets(&self) -> u64 {
+        self.0.row_count() / BUCKET_ROWS
+    }
+
+    #[inline]
+    fn tag_word(&self, bucket: u64, word: u64) -> u64 {
+        self.0
+            .tag_word(bucket, word)
+            .map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn fingerprint(&self, row: u64) -> Fingerprint {
+        let words = self.0.row(row).and_then(Row::fingerprint);
+        words.map_or_else(Fingerprint::default, |[low, high]| Fingerprint {
+            low: low.load(Ordering::Relaxed),
+            high: high.load(Ordering::Relaxed),
+        })
+    }
+}
+
+macro_rules! changes_a_table {
+    ($table:ty, |$this:ident| $memory:expr, |$with:ident, $word:ident, $value:ident| $store:expr) => {
+        impl Table for $table {
+            fn buckets(&self) -> u64 {
+                let $this = self;
+                TableWords($memory).buckets()
+            }
+
+            fn tag_word(&self, bucket: u64, word: u64) -> u64 {
+                let $this = self;
+                TableWords($memory).tag_word(bucket, word)
+            }
+
+            fn fingerprint(&self, row: u64) -> Fingerprint {
+                let $this = self;
+                TableWords($memory).fingerprint(row)
+            }
+        }
+
+        impl TableMut for $table {
+            fn store_tag_word(&mut self, bucket: u64, word: u64, $value: u64) {
+                let $this = &*self;
+                let memory = $memory;
+                let $with = self;
+                if let Some($word) = memory.tag_word(bucket, word) {
+                    $store;
+                }
+            }
+
+            fn store_fingerprint(&mut self, row: u64, fingerprint: Fingerprint) {
+                let $this = &*self;
+                let memory = $memory;
+                let $with = self;
+                let words = memory.row(row).and_then(Row::fingerprint);
+                for ($word, $value) in words
+                    .into_iter()
+                    .flatten()
+                    .zip([fingerprint.low, fingerprint.high])
+                {
+                    $store;
+                }
+            }
+        }
+    };
+}
+
+changes_a_table!(
+    JournalledTable<'_, '_, '_>,
+    |table| table.memory,
+    |table, word, value| table.transaction.store(word, value)
+);
+changes_a_table!(
+    RepeatableTable<'_>,
+    |table| table.0,
+    |_table, word, value| word.store(value, Ordering::Relaxed)
+);

@@ -1,0 +1,130 @@
+//! One limit of a set: its rule, and how the rule is put to the words of a row.
+
+use std::sync::atomic::AtomicU64;
+
+use super::memory::{JournalledState, RepeatableState, Row, StateWords};
+use super::plan::{Kind, LimitPlan};
+use crate::limit::{Assessment, Mark, Now, Rule};
+use crate::shm::journal::Transaction;
+
+/// A limit and where its state lies in a row.
+#[derive(Debug)]
+pub(crate) struct LimitRules {
+    /// Its position in the set.
+    pub(crate) index: usize,
+    pub(crate) rule: Rule,
+    pub(crate) kind: Kind,
+    /// A cost above this can never be met.
+    pub(crate) most_at_once: u64,
+    pub(crate) refund_on_death: bool,
+    pub(crate) lease: Option<u64>,
+    first_word: usize,
+    words: usize,
+}
+
+impl LimitRules {
+    /// The limit at `index`, whose state begins at `first_word` of a row's.
+    pub(crate) fn new(index: usize, plan: &LimitPlan, first_word: usize) -> Self {
+        Self {
+            index,
+            rule: plan.rule,
+            kind: plan.kind,
+            most_at_once: plan.rule.most_at_once(),
+            refund_on_death: plan.refund_on_death,
+            lease: plan.lease,
+            first_word,
+            words: plan.rule.state_words(),
+        }
+    }
+
+    #[inline]
+    fn state<'a>(&self, row: Row<'a>) -> &'a [AtomicU64] {
+        row.state(self.first_word, self.words)
+    }
+
+    /// The word that says how much of a concurrency limit is in use.
+    pub(crate) fn in_use<'a>(&self, row: Row<'a>) -> Option<&'a AtomicU64> {
+        if self.kind == Kind::Concurrency {
+            self.state(row).first()
+        } else {
+            None
+        }
+    }
+
+    #[inline]
+    pub(crate) fn assess(&self, row: Row<'_>, now: Now, cost: u64) -> Assessment {
+        self.rule.assess(&StateWords(self.state(row)), now, cost)
+    }
+
+    #[inline]
+    pub(crate) fn mark(&self, row: Row<'_>, now: Now) -> Mark {
+        self.rule.mark(&StateWords(self.state(row)), now)
+    }
+
+    /// Takes the cost if the limit admits it, and says how the limit stands then.
+    #[inline]
+    pub(crate) fn take(
+        &self,
+        row: Row<'_>,
+        transaction: &mut Transaction<'_>,
+        now: Now,
+        cost: u64,
+    ) -> Result<Mark, Assessment> {
+        let words = self.state(row);
+        self.rule
+            .take(&mut JournalledState { words, transaction }, now, cost)
+    }
+
+    /// Charges usage that has already happened, whatever the limit says to it.
+    pub(crate) fn charge(&self, row: Row<'_>, transaction: &mut Transaction<'_>, now: Now, cost: u64) {
+        let words = self.state(row);
+        self.rule
+            .charge(&mut JournalledState { words, transaction }, now, cost);
+    }
+
+    /// Charges for a use `delay` nanoseconds from now.
+    pub(crate) fn charge_ahead(
+        &self,
+        row: Row<'_>,
+        transaction: &mut Transaction<'_>,
+        now: Now,
+        delay: u64,
+        cost: u64,
+    ) {
+        let words = self.state(row);
+        self.rule
+            .charge_ahead(&mut JournalledState { words, transaction }, now, delay, cost);
+    }
+
+    /// Gives back what was charged and not used, at most `left` of it; answers the units really given back.
+    pub(crate) fn refund(
+        &self,
+        row: Row<'_>,
+        transaction: &mut Transaction<'_>,
+        now: Now,
+        amount: u64,
+        left: u128,
+    ) -> u64 {
+        let words = self.state(row);
+        self.rule
+            .refund(&mut JournalledState { words, transaction }, now, amount, left)
+    }
+
+    #[inline]
+    pub(crate) fn give_back(&self, row: Row<'_>, transaction: &mut Transaction<'_>, amount: u64) {
+        let words = self.state(row);
+        self.rule
+            .give_back(&mut JournalledState { words, transaction }, amount);
+    }
+
+    /// Replenishes the limit, where that must be undone if it does not come to its end.
+    pub(crate) fn replenish(&self, row: Row<'_>, transaction: &mut Transaction<'_>) {
+        let words = self.state(row);
+        self.rule.reset(&mut JournalledState { words, transaction });
+    }
+
+    /// Replenishes the limit. Not journalled: it can be repeated.
+    pub(crate) fn reset(&self, row: Row<'_>) {
+        self.rule.reset(&mut RepeatableState(self.state(row)));
+    }
+}

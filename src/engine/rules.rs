@@ -1,0 +1,111 @@
+//! What a set decides by, ready to be put to its rows.
+
+use super::limit_rules::LimitRules;
+use super::plan::{Kind, SetPlan};
+use crate::shm::geometry::SetShape;
+use crate::shm::layout::MOST_LIMITS;
+use crate::table;
+
+/// Words kept of each key for people: its length, and its first bytes.
+pub(crate) const NAME_WORDS: u64 = 6;
+
+/// The limits of a set, by one of its definitions.
+#[derive(Debug)]
+pub(crate) struct SetRules {
+    /// Which of the set's definitions.
+    pub(crate) generation: u64,
+    pub(crate) plan: SetPlan,
+    pub(crate) limits: Vec<LimitRules>,
+    /// For each word of a hold's amounts, the limit it belongs to.
+    pub(crate) held_indexes: Vec<usize>,
+    /// The same limits as a bit mask.
+    pub(crate) held_mask: u32,
+    /// The first limit without a default cost.
+    pub(crate) first_rate: Option<usize>,
+    /// Whether holds can run out.
+    pub(crate) has_leases: bool,
+    pub(super) reads_utc: bool,
+}
+
+impl SetPlan {
+    /// For each word of a hold's amounts, the limit it belongs to: those that give back when the holder is gone.
+    pub(crate) fn held_limits(&self) -> Vec<usize> {
+        (0..self.limits.len())
+            .filter(|index| {
+                let limit = &self.limits[*index];
+                limit.kind == Kind::Concurrency || limit.refund_on_death
+            })
+            .collect()
+    }
+
+    /// What the set needs in a segment, given the room for each of its definition texts.
+    pub(crate) fn shape(&self, definition_room: u64) -> SetShape {
+        let (parts, buckets, name_words) = match self.keyed {
+            None => (1, 0, 0),
+            Some(keyed) => {
+                let parts = table::shards_for(keyed.max_keys);
+                let name_words = if keyed.store_keys { NAME_WORDS } else { 0 };
+                (parts, table::buckets_for(keyed.max_keys, parts), name_words)
+            }
+        };
+        SetShape {
+            definition_room,
+            limits: self.limits.len() as u64,
+            state_words: self
+                .limits
+                .iter()
+                .map(|limit| limit.rule.state_words() as u64)
+                .sum(),
+            holds: u64::from(self.hold_capacity),
+            held_amounts: self.held_limits().len() as u64,
+            tickets: u64::from(self.waiters),
+            parts,
+            buckets,
+            name_words,
+        }
+    }
+}
+
+impl SetRules {
+    pub(crate) fn new(generation: u64, plan: SetPlan) -> Self {
+        let mut first_word = 0;
+        let mut limits = Vec::with_capacity(plan.limits.len());
+        for (index, limit) in plan.limits.iter().enumerate() {
+            limits.push(LimitRules::new(index, limit, first_word));
+            first_word += limit.rule.state_words();
+        }
+        let held_indexes = plan.held_limits();
+        Self {
+            generation,
+            held_mask: held_indexes.iter().fold(0, |mask, index| mask | 1 << index),
+            held_indexes,
+            first_rate: limits.iter().position(|limit| limit.kind == Kind::Rate),
+            has_leases: limits.iter().any(|limit| limit.lease.is_some()),
+            reads_utc: limits.iter().any(|limit| limit.rule.reads_utc()),
+            limits,
+            plan,
+        }
+    }
+
+    /// The limits that give back, in the order of a hold's amounts.
+    #[inline]
+    pub(crate) fn held_limits(&self) -> impl Iterator<Item = &LimitRules> {
+        self.held_indexes
+            .iter()
+            .filter_map(|index| self.limits.get(*index))
+    }
+
+    /// The name of a limit.
+    pub(crate) fn limit_name(&self, index: usize) -> String {
+        self.plan
+            .limits
+            .get(index)
+            .map_or_else(String::new, |limit| limit.name.clone())
+    }
+
+    /// The bit mask of all limits.
+    pub(crate) fn all_limits(&self) -> u32 {
+        debug_assert!(self.plan.limits.len() <= MOST_LIMITS);
+        (1 << self.plan.limits.len()) - 1
+    }
+}
