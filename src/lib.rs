@@ -89,11 +89,11 @@ mod units;
 
 pub use acquire_future::AcquireFuture;
 pub use config::{
-    Algorithm, Align, Amount, Declaration, Difference, Limit, OnDeath, SegmentOptions, SetDeclaration,
+    Algorithm, Align, Amount, Declaration, Difference, Keyed, Limit, OnDeath, SegmentOptions, SetDeclaration,
     Weekday, Window,
 };
 pub use credit::{Batch, CreditOutcome, LocalCredit};
-pub use engine::plan::Kind;
+pub use engine::plan::{Adaptive, Kind, WhenFull};
 pub use engine::{RefusalReason, Repairs};
 pub use error::{DeclarationError, Error};
 pub use limit_set::{LimitIndex, LimitName, LimitSet};

@@ -1,12 +1,11 @@
 //! From a declared limit to the rule that decides.
 
-use serde::Serialize;
-
 use super::amount::Amount;
-use super::limit::{Algorithm, Align, Limit, OnDeath};
+use super::keyed::Prefix;
+use super::limit::{Algorithm, Align, Limit};
 use super::place::{Place, check_range};
-use super::window::{UtcOffset, Weekday, Window};
-use crate::engine::plan::{Kind, LimitPlan};
+use super::window::{Weekday, Window};
+use crate::engine::plan::{AdaptivePlan, Kind, LimitPlan};
 use crate::error::DeclarationError;
 use crate::limit::{
     self, Budget, Calendar, CalendarUnit, Concurrency, FixedWindow, Gcra, InvalidLimit, LeakyBucket, Rule,
@@ -14,262 +13,56 @@ use crate::limit::{
 };
 use crate::units::nanos_from_duration;
 
-const MOST_ENTRIES: u64 = 65_536;
-
 impl Limit {
     /// The rule that decides, or what is wrong with the limit.
     pub(super) fn compile(&self, place: &Place<'_>) -> Result<LimitPlan, DeclarationError> {
-        self.check_fields_belong(place)?;
-        self.check_fields_are_there(place)?;
-        self.check_values(place)?;
+        self.check(place)?;
         // Checked as it was written, compiled as it is meant.
-        let rule = self.canonical().rule(place)?;
+        let meant = self.canonical();
+        let adaptive = meant.adaptive_plan(place)?;
+        let rule = meant.rule(place, adaptive.as_ref())?;
         Ok(LimitPlan {
             name: self.name.clone(),
             kind: self.kind,
             rule,
             refund_on_death: self.refunds_on_death(),
-            lease: match self.lease {
-                Some(Window::Span(lease)) => nanos_from_duration(lease),
-                _ => None,
-            },
+            lease: nanos(self.lease),
+            shadow: self.shadow.unwrap_or_default(),
+            // Checked to be a percentage.
+            near_percent: meant.effective_near_limit() as u8,
+            adaptive,
+            prefix: self.prefix.map(Prefix::lengths),
         })
     }
 
-    /// No field stands beside others that rob it of its meaning.
-    fn check_fields_belong(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
-        let algorithm = self.effective_algorithm();
-        let windowed = self.kind != Kind::Concurrency;
-        let chooses = matches!(self.kind, Kind::Calls | Kind::Rate);
-        let scaled = matches!(self.kind, Kind::Rate | Kind::Budget);
-        let leaky = algorithm == Some(Algorithm::LeakyBucket);
-        let fixed = algorithm == Some(Algorithm::FixedWindow);
-        let by_rate = self.rate.is_some() || self.interval.is_some();
-        let calendar = self.window.is_some_and(Window::is_calendar);
-
-        let demand = |field, given: Option<String>, belongs: bool, advice: &str| match given {
-            Some(given) if !belongs => Err(DeclarationError::Misplaced {
-                place: place.field(field),
-                given,
-                advice: advice.to_owned(),
-            }),
-            _ => Ok(()),
+    /// Between what bounds the capacity moves, of a limit in its canonical form.
+    fn adaptive_plan(&self, place: &Place<'_>) -> Result<Option<AdaptivePlan>, DeclarationError> {
+        let amount = |field, amount: &Amount| {
+            let units = self.units(amount);
+            units.map_err(|invalid| place.value(field, amount, invalid))
         };
-        demand(
-            "unit",
-            written(&self.unit),
-            scaled,
-            "calls and concurrency are counted in ones; remove it, or declare kind = \"rate\"",
-        )?;
-        demand(
-            "algorithm",
-            written(&self.algorithm),
-            chooses || (self.kind == Kind::Budget && self.algorithm == Some(Algorithm::FixedWindow)),
-            "a concurrency limit has no algorithm and a budget counts in a fixed window; remove it",
-        )?;
-        demand(
-            "rate",
-            written(&self.rate),
-            leaky,
-            "only a leaky bucket has a `rate` per `interval`; remove both and declare `capacity` per `window`, or \
-             declare algorithm = \"leaky_bucket\"",
-        )?;
-        demand(
-            "interval",
-            written(&self.interval),
-            leaky,
-            "only a leaky bucket has a `rate` per `interval`; declare `window`, or algorithm = \"leaky_bucket\"",
-        )?;
-        demand(
-            "window",
-            written(&self.window),
-            windowed,
-            "a concurrency limit counts what is held now, over no window; remove it, or declare kind = \"calls\"",
-        )?;
-        demand(
-            "window",
-            written(&self.window),
-            !by_rate,
-            "`rate` per `interval` says already how fast the bucket drains; remove it, or remove both",
-        )?;
-        demand(
-            "window",
-            written(&self.window),
-            !calendar || fixed,
-            "only a fixed window follows the calendar; declare algorithm = \"fixed_window\", or a length such as \
-             \"24h\"",
-        )?;
-        demand(
-            "burst",
-            written(&self.burst),
-            algorithm.is_some_and(Algorithm::has_burst),
-            "only gcra, token_bucket and leaky_bucket have a burst; remove it, or declare one of them",
-        )?;
-        demand(
-            "burst",
-            written(&self.burst),
-            !by_rate,
-            "beside `rate` per `interval`, `capacity` is the size of the bucket; remove it",
-        )?;
-        demand(
-            "align",
-            written(&self.align),
-            fixed && !calendar,
-            "only fixed windows and budgets with a length of time are aligned; remove it, or declare algorithm = \
-             \"fixed_window\" with a window such as \"60s\"",
-        )?;
-        demand(
-            "utc_offset",
-            written(&self.utc_offset),
-            calendar,
-            "only calendar windows have an offset from UTC; remove it, or declare a window such as \
-             \"calendar:day\"",
-        )?;
-        demand(
-            "week_start",
-            written(&self.week_start),
-            self.window == Some(Window::Week),
-            "only weeks start on a weekday; remove it, or declare window = \"calendar:week\"",
-        )?;
-        demand(
-            "buckets",
-            written(&self.buckets),
-            algorithm == Some(Algorithm::SlidingWindowCounter),
-            "only a sliding_window_counter has buckets; remove it, or declare that algorithm",
-        )?;
-        demand(
-            "entries",
-            written(&self.entries),
-            algorithm == Some(Algorithm::SlidingWindow),
-            "only a sliding_window has entries; remove it, or declare that algorithm",
-        )?;
-        demand(
-            "on_death",
-            written(&self.on_death),
-            self.kind == Kind::Rate,
-            "calls and debits stay charged, and what a concurrency limit lent always comes back; remove it, or \
-             declare kind = \"rate\"",
-        )?;
-        demand(
-            "on_death",
-            written(&self.on_death),
-            self.on_death != Some(OnDeath::Refund) || algorithm.is_some_and(Algorithm::refunds),
-            "only gcra and token_bucket can give back; declare one of them, or on_death = \"charge\"",
-        )?;
-        demand(
-            "lease",
-            written(&self.lease),
-            !windowed,
-            "only a concurrency limit is lent; remove it, or declare kind = \"concurrency\"",
-        )?;
-        demand(
-            "lease",
-            written(&self.lease),
-            !self.lease.is_some_and(Window::is_calendar),
-            "a lease is a length of time, such as \"30s\"",
-        )
-    }
-
-    fn check_fields_are_there(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
-        let demand = |field, there: bool, advice: &str| {
-            let missing = || DeclarationError::Missing {
-                place: place.field(field),
-                advice: advice.to_owned(),
-            };
-            there.then_some(()).ok_or_else(missing)
+        let (Some(algorithm), Some(floor), Some(ceiling)) = (self.adaptive, &self.floor, &self.ceiling)
+        else {
+            return Ok(None);
         };
-        demand(
-            "interval",
-            self.rate.is_none() || self.interval.is_some(),
-            "declare in what time the bucket drains by `rate`, such as interval = \"1s\"",
-        )?;
-        demand(
-            "rate",
-            self.interval.is_none() || self.rate.is_some(),
-            "declare how much drains per `interval`, such as rate = 10",
-        )?;
-        demand(
-            "window",
-            self.window.is_some()
-                || self.interval.is_some()
-                || self.kind == Kind::Concurrency
-                || self.capacity.is_unlimited(),
-            "declare over what time the capacity counts, such as window = \"60s\"",
-        )
-    }
-
-    /// Every value is in its range, by the name of the field that holds it.
-    fn check_values(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
-        if let Some(unit) = &self.unit {
-            self.scale()
-                .map_err(|invalid| place.value("unit", unit, invalid))?;
-        }
-        self.check_amount("capacity", &self.capacity, place)?;
-        for (field, amount) in [("rate", &self.rate), ("burst", &self.burst)] {
-            let Some(amount) = amount else { continue };
-            if amount.is_unlimited() {
-                return Err(place.value(field, amount, "is for `capacity` only: write a number"));
-            }
-            self.check_amount(field, amount, place)?;
-        }
-        for (field, window) in [
-            ("window", self.window),
-            ("interval", self.interval),
-            ("lease", self.lease),
-        ] {
-            match window {
-                Some(Window::Span(length)) if length.is_zero() => {
-                    return Err(place.value(
-                        field,
-                        Window::Span(length),
-                        "is no time: write a positive length",
-                    ));
-                }
-                Some(Window::Span(length)) if nanos_from_duration(length).is_none() => {
-                    return Err(place.value(
-                        field,
-                        Window::Span(length),
-                        "is more than 584 years: choose less",
-                    ));
-                }
-                Some(calendar) if field == "interval" && calendar.is_calendar() => {
-                    return Err(place.value(field, calendar, "is no fixed length: write one such as \"1s\""));
-                }
-                _ => {}
-            }
-        }
-        if let Some(offset) = self.utc_offset
-            && offset.minutes.unsigned_abs() > UtcOffset::MOST_MINUTES
-        {
-            return Err(place.value(
-                "utc_offset",
-                offset,
-                "is out of range: choose from -18:00 to +18:00",
-            ));
-        }
-        if let Some(entries) = self.entries {
-            check_range(|| place.field("entries"), entries.into(), 1, MOST_ENTRIES)?;
-        }
-        Ok(())
-    }
-
-    fn check_amount(&self, field: &str, amount: &Amount, place: &Place<'_>) -> Result<(), DeclarationError> {
-        match self
-            .units(amount)
-            .map_err(|invalid| place.value(field, amount, invalid))?
-        {
-            Some(0) => Err(DeclarationError::OutOfRange {
-                place: place.field(field),
-                given: 0,
-                least: 1,
-                most: u64::MAX,
-            }),
-            _ => Ok(()),
-        }
+        let bounds = (amount("floor", floor)?, amount("ceiling", ceiling)?);
+        let (Some(start), (Some(floor), Some(ceiling))) = (amount("capacity", &self.capacity)?, bounds)
+        else {
+            return Ok(None);
+        };
+        check_range(|| place.field("floor"), floor, 1, ceiling)?;
+        check_range(|| place.field("capacity"), start, floor, ceiling)?;
+        Ok(Some(AdaptivePlan {
+            algorithm,
+            start,
+            floor,
+            ceiling,
+            latency_limit: nanos(self.latency_limit),
+        }))
     }
 
     /// The rule of a limit in its canonical form, whose fields have been checked one by one.
-    fn rule(&self, place: &Place<'_>) -> Result<Rule, DeclarationError> {
+    fn rule(&self, place: &Place<'_>, adaptive: Option<&AdaptivePlan>) -> Result<Rule, DeclarationError> {
         let amount = |field, amount: &Amount| {
             self.units(amount)
                 .map_err(|invalid| place.value(field, amount, invalid))
@@ -290,7 +83,10 @@ impl Limit {
                 .fixed_window(capacity, nanos)
                 .and_then(Budget::new)
                 .map(Rule::Budget),
-            (_, None) => Concurrency::new(capacity).map(Rule::Concurrency),
+            (_, None) => {
+                let most = adaptive.map_or(capacity, |adaptive| adaptive.ceiling);
+                Concurrency::new(most).map(Rule::Concurrency)
+            }
             (_, Some(Algorithm::Gcra)) => Gcra::new(capacity, nanos, burst).map(Rule::Gcra),
             (_, Some(Algorithm::TokenBucket)) => {
                 TokenBucket::new(capacity, nanos, burst).map(Rule::TokenBucket)
@@ -335,10 +131,12 @@ impl Limit {
     }
 }
 
-/// A field as TOML writes it.
-fn written(field: &Option<impl Serialize>) -> Option<String> {
-    let value = toml::Value::try_from(field.as_ref()?);
-    Some(value.map_or_else(|error| error.to_string(), |value| value.to_string()))
+/// A length of time in nanoseconds, of which 64 bits have been checked to hold enough.
+fn nanos(length: Option<Window>) -> Option<u64> {
+    match length {
+        Some(Window::Span(length)) => nanos_from_duration(length),
+        _ => None,
+    }
 }
 
 impl From<Weekday> for limit::Weekday {

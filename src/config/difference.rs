@@ -105,8 +105,12 @@ fn compare_values(
             compare_tables(&path, declared, in_segment, found);
         }
         // Metadata that only one of them has: entry by entry, as if the other's were empty.
-        (Some(Value::Table(declared)), None) => compare_tables(&path, declared, &nothing, found),
-        (None, Some(Value::Table(in_segment))) => compare_tables(&path, &nothing, in_segment, found),
+        (Some(Value::Table(declared)), None) if path.ends_with(" / metadata") => {
+            compare_tables(&path, declared, &nothing, found);
+        }
+        (None, Some(Value::Table(in_segment))) if path.ends_with(" / metadata") => {
+            compare_tables(&path, &nothing, in_segment, found);
+        }
         _ if declared == in_segment => {}
         _ => found.push(Difference {
             path,

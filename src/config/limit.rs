@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::amount::{Amount, InvalidAmount, Scale};
+use super::keyed::Prefix;
 use super::window::{UtcOffset, Weekday, Window};
-use crate::engine::plan::Kind;
+use crate::engine::plan::{Adaptive, Kind};
 
 /// How a calls or rate limit decides. `gcra` unless declared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -114,6 +115,20 @@ pub struct Limit {
     pub(super) on_death: Option<OnDeath>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) lease: Option<Window>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) adaptive: Option<Adaptive>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) floor: Option<Amount>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ceiling: Option<Amount>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) latency_limit: Option<Window>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) near_limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) shadow: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) prefix: Option<Prefix>,
 }
 
 impl Limit {
@@ -156,6 +171,13 @@ impl Limit {
             entries: None,
             on_death: None,
             lease: None,
+            adaptive: None,
+            floor: None,
+            ceiling: None,
+            latency_limit: None,
+            near_limit: None,
+            shadow: None,
+            prefix: None,
         }
     }
 
@@ -230,6 +252,74 @@ impl Limit {
         self
     }
 
+    /// Lets the capacity of a concurrency limit follow what is observed of the work under it, for all processes
+    /// together: how long permits are held, and how many are given back as dropped. The declared capacity is where
+    /// the estimate starts; it moves between [`floor`](Self::floor) and [`ceiling`](Self::ceiling), of which the
+    /// second must be declared. Not for an unlimited capacity.
+    pub fn adaptive(mut self, algorithm: Adaptive) -> Self {
+        self.adaptive = Some(algorithm);
+        self
+    }
+
+    /// The least that an [adaptive](Self::adaptive) capacity falls to: at least 1 and at most the capacity; 1 unless
+    /// declared.
+    pub fn floor(mut self, floor: impl Into<Amount>) -> Self {
+        self.floor = Some(floor.into());
+        self
+    }
+
+    /// The most that an [adaptive](Self::adaptive) capacity rises to: at least the capacity.
+    pub fn ceiling(mut self, ceiling: impl Into<Amount>) -> Self {
+        self.ceiling = Some(ceiling.into());
+        self
+    }
+
+    /// From what time on a permit of an [`Adaptive::Aimd`] limit counts as dropped, however it is given back; never
+    /// unless declared.
+    pub fn latency_limit(mut self, latency_limit: std::time::Duration) -> Self {
+        self.latency_limit = Some(Window::Span(latency_limit));
+        self
+    }
+
+    /// From which percentage of the capacity on an admission is counted as near the limit, from 1 to 100; 80 unless
+    /// declared. An unlimited capacity is never near.
+    pub fn near_limit(mut self, percent: u8) -> Self {
+        self.near_limit = Some(percent.into());
+        self
+    }
+
+    /// Whether the limit only decides and counts, and never refuses: to try it before it bites. It bites unless
+    /// declared. [`SetDeclaration::shadow`](crate::SetDeclaration::shadow) is the same for all limits of a set.
+    pub fn shadow(mut self, shadow: bool) -> Self {
+        self.shadow = Some(shadow);
+        self
+    }
+
+    /// Counts whole networks, where the keys of a [keyed](crate::SetDeclaration::keyed) set are addresses: all
+    /// addresses that share their first `ipv4` bits (0 to 32) or `ipv6` bits (0 to 128) have one state together.
+    /// Unless declared, each key has its own.
+    ///
+    /// In a set, all limits have prefixes or none. They must nest: a limit with a longer prefix than another for
+    /// IPv4 cannot have a shorter one for IPv6. A set has at most 4 different pairs. Limits of concurrency, and those
+    /// that [refund on death](OnDeath::Refund), cannot have any.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use shmlimit::{Declaration, Keyed, Limit, SetDeclaration};
+    ///
+    /// let minute = Duration::from_secs(60);
+    /// let by_address = SetDeclaration::new("by_address")
+    ///     .keyed(Keyed::new(100_000))
+    ///     .limit(Limit::calls("address", 60, minute).prefix(32, 64))
+    ///     .limit(Limit::calls("network", 600, minute).prefix(24, 48));
+    /// Declaration::new().set(by_address).validate()?;
+    /// # Ok::<(), shmlimit::DeclarationError>(())
+    /// ```
+    pub fn prefix(mut self, ipv4: u8, ipv6: u8) -> Self {
+        self.prefix = Some(Prefix::new(ipv4, ipv6));
+        self
+    }
+
     /// The limit's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -294,6 +384,14 @@ impl Limit {
         self.units(&self.capacity).ok()?
     }
 
+    /// The most that the capacity can be, in whole units, where it can be counted.
+    pub(super) fn most_units(&self) -> Option<u64> {
+        match &self.ceiling {
+            Some(ceiling) => self.units(ceiling).ok()?,
+            None => self.capacity_units(),
+        }
+    }
+
     /// Whole units of an amount; `None` where it is unlimited.
     pub(crate) fn units(&self, amount: &Amount) -> Result<Option<u64>, InvalidAmount> {
         match amount {
@@ -301,65 +399,5 @@ impl Limit {
             Amount::Decimal(text) => self.scale()?.units(text).map(Some),
             Amount::Unlimited => Ok(None),
         }
-    }
-
-    /// The same limit with every default written out and every value written in the one canonical way, so that two
-    /// limits mean the same exactly where their canonical forms are equal.
-    ///
-    /// Total, also for limits that are not valid: what cannot be understood stays as it is.
-    pub(super) fn canonical(&self) -> Self {
-        let algorithm = self.effective_algorithm();
-        let mut limit = Self {
-            algorithm,
-            capacity: self.capacity.canonical(),
-            ..self.clone()
-        };
-        if let (Some(rate), Some(interval)) = (&self.rate, self.interval) {
-            limit.window = Some(interval);
-            limit.burst = Some(self.capacity.clone());
-            limit.capacity = if self.capacity.is_unlimited() {
-                Amount::Unlimited
-            } else {
-                rate.canonical()
-            };
-            (limit.rate, limit.interval) = (None, None);
-        }
-        if matches!(self.kind, Kind::Rate | Kind::Budget) {
-            limit.unit = self.scale().ok().map(|scale| scale.to_string()).or(limit.unit);
-        }
-        if self.kind == Kind::Rate {
-            limit.on_death = Some(self.on_death.unwrap_or_default());
-        }
-        match algorithm {
-            Some(Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket) => {
-                // An unlimited capacity has no burst, whatever was written.
-                let burst = limit.burst.as_ref().unwrap_or(&limit.capacity).canonical();
-                limit.burst = (!limit.capacity.is_unlimited()).then_some(burst);
-            }
-            Some(Algorithm::FixedWindow) => match limit.window {
-                Some(window) if window.is_calendar() => {
-                    limit.utc_offset = Some(self.utc_offset.unwrap_or_default());
-                    if window == Window::Week {
-                        limit.week_start = Some(self.week_start.unwrap_or_default());
-                    }
-                }
-                _ => limit.align = Some(self.align.unwrap_or_default()),
-            },
-            Some(Algorithm::SlidingWindow) => limit.entries = Some(self.effective_entries()),
-            Some(Algorithm::SlidingWindowCounter) => limit.buckets = Some(self.effective_buckets()),
-            None => {}
-        }
-        limit
-    }
-
-    pub(super) fn effective_buckets(&self) -> u32 {
-        self.buckets.unwrap_or(10)
-    }
-
-    pub(super) fn effective_entries(&self) -> u32 {
-        const MOST_BY_DEFAULT: u32 = 1024;
-        let by_capacity = self.capacity_units().and_then(|units| u32::try_from(units).ok());
-        self.entries
-            .unwrap_or_else(|| by_capacity.map_or(MOST_BY_DEFAULT, |units| units.min(MOST_BY_DEFAULT)))
     }
 }

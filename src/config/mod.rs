@@ -1,8 +1,11 @@
 //! Declarations: what a segment is to hold, from TOML or from code, checked and compiled to plans.
 
 mod amount;
+mod canonical;
+mod checks;
 mod compile;
 mod difference;
+mod keyed;
 mod limit;
 mod place;
 mod set;
@@ -21,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 pub use amount::Amount;
 pub use difference::Difference;
+pub use keyed::Keyed;
 pub use limit::{Algorithm, Align, Limit, OnDeath};
 use place::{check_name, check_range};
 pub use set::SetDeclaration;
@@ -83,6 +87,17 @@ const MOST_PARTICIPANTS: u64 = 4096;
 ///       name = "in_flight"
 ///       kind = "concurrency"
 ///       capacity = 64
+///
+///     [[set]]
+///     name = "tenants"                # each tenant has these limits for itself
+///     keyed = { max_keys = 100_000, when_full = "refuse" }
+///
+///       [[set.limit]]
+///       name = "requests"
+///       kind = "calls"
+///       capacity = 100
+///       window = "60s"
+///       shadow = true                 # counts what it would refuse
 /// "#)?;
 /// assert_eq!(declaration.sets()[0].limits().len(), 3);
 /// # Ok::<(), shmlimit::DeclarationError>(())
@@ -98,7 +113,10 @@ const MOST_PARTICIPANTS: u64 = 4096;
 /// |---|---|---|
 /// | `name` | 1 to 64 bytes without control characters, unique | required |
 /// | `metadata` | up to 32 strings of up to 256 bytes, with keys like names | none |
-/// | `holds` | how many permits with something to give back may be out: see [`SetDeclaration::holds`] | by capacity |
+/// | `keyed` | every key has a state of its own, in a table: `{ max_keys = 100_000, when_full = "refuse", store_keys = true }`, see [`Keyed`] | one state for all |
+/// | `holds` | how many permits with something to give back may be out, of a keyed set in each shard of its table: see [`SetDeclaration::holds`] | by capacity |
+/// | `waiters` | how many requests may wait in line, of a keyed set in each shard of its table: 0 to 65536 | 256; 64 of a keyed set |
+/// | `shadow` | whether its limits decide and count but never refuse: see [`SetDeclaration::shadow`] | `false` |
 ///
 /// | `[[set.limit]]` (1 to 16 a set) | value | unless declared |
 /// |---|---|---|
@@ -116,6 +134,13 @@ const MOST_PARTICIPANTS: u64 = 4096;
 /// | `entries` | sliding_window: 1 to 65536, see [`Limit::entries`] | the capacity, at most 1024 |
 /// | `unit` | rate, budget: the size of one unit, so that amounts may be decimals in quotes: see [`Limit::unit`] | `"1"` |
 /// | `on_death` | rate: `"charge"`, `"refund"` (gcra and token_bucket): see [`OnDeath`] | `"charge"` |
+/// | `lease` | concurrency: for how long it is lent without a heartbeat, such as `"30s"`: see [`Limit::lease`] | without end |
+/// | `adaptive` | concurrency: the capacity moves, by `"aimd"`, `"gradient"` or `"vegas"`: see [`Limit::adaptive`] | it stays |
+/// | `floor`, `ceiling` | adaptive: between what bounds, around `capacity`, where it starts | floor 1; ceiling required |
+/// | `latency_limit` | aimd: what is held for longer counts as dropped, such as `"2s"` | nothing does |
+/// | `near_limit` | from which percentage of the capacity on an admission counts as near the limit: 1 to 100 | 80 |
+/// | `shadow` | whether it decides and counts but never refuses: see [`Limit::shadow`] | as the set |
+/// | `prefix` | in keyed sets: the limit counts networks, `{ ipv4 = 24, ipv6 = 48 }`: see [`Limit::prefix`] | single keys |
 ///
 /// A field that is not in these tables is an error, and so is one that means nothing beside the others.
 ///

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::keyed::Keyed;
 use super::limit::Limit;
 use super::place::{Place, check_name, check_range};
-use crate::engine::plan::{Kind, SetPlan};
+use crate::engine::plan::{Kind, LimitPlan, SetPlan};
 use crate::error::DeclarationError;
 
 const MOST_LIMITS: u64 = 16;
@@ -16,6 +17,9 @@ const MOST_METADATA_VALUE_BYTES: u64 = 256;
 const MOST_HOLDS: u64 = 65_536;
 const MOST_WAITERS: u64 = 65_536;
 const WAITERS: u32 = 256;
+const WAITERS_OF_A_SHARD: u32 = 64;
+const LEAST_HOLDS_OF_A_SHARD: u64 = 64;
+const MOST_HOLDS_OF_A_SHARD: u64 = 4096;
 /// The holds of what has no capacity to derive them from.
 const HOLDS_WITHOUT_CAPACITY: u64 = 1024;
 
@@ -36,9 +40,13 @@ const HOLDS_WITHOUT_CAPACITY: u64 = 1024;
 pub struct SetDeclaration {
     pub(super) name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) shadow: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) holds: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) waiters: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) keyed: Option<Keyed>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) metadata: BTreeMap<String, String>,
     #[serde(default, rename = "limit")]
@@ -50,8 +58,10 @@ impl SetDeclaration {
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
+            shadow: None,
             holds: None,
             waiters: None,
+            keyed: None,
             metadata: BTreeMap::new(),
             limits: Vec::new(),
         }
@@ -70,19 +80,37 @@ impl SetDeclaration {
         self
     }
 
+    /// Gives every key a state of its own for each limit of the set, in a table of declared capacity. Requests must
+    /// then name a key. Unless declared, the set has one state for all.
+    pub fn keyed(mut self, keyed: Keyed) -> Self {
+        self.keyed = Some(keyed);
+        self
+    }
+
+    /// Whether the limits of the set only decide and count, and never refuse: to try them before they bite. They bite
+    /// unless declared; [`Limit::shadow`] is the same for one of them.
+    pub fn shadow(mut self, shadow: bool) -> Self {
+        self.shadow = Some(shadow);
+        self
+    }
+
     /// How many permits may be out at once that have something to give back, from 1 to 65536.
     ///
     /// Such are the permits of a set with a concurrency limit, or with a rate limit that
     /// [refunds on death](crate::OnDeath::Refund). Unless declared, as many as the capacities of the concurrency
     /// limits add up to (1024 for each that is unlimited), at most 65536; or 1024, where only rate limits give
-    /// back. A set in which nothing gives back has none.
+    /// back. A set in which nothing gives back has none. An [adaptive](Limit::adaptive) capacity counts as its ceiling.
+    ///
+    /// Of a [keyed](Self::keyed) set, for each shard of its table: unless declared, 4 times as many as the capacities
+    /// add up to, at least 64 and at most 4096.
     pub fn holds(mut self, holds: u32) -> Self {
         self.holds = Some(holds);
         self
     }
 
     /// How many requests may wait in line at once, from 0 to 65536; 256 unless declared. One more is refused:
-    /// [`RefusalReason::QueueFull`](crate::RefusalReason::QueueFull).
+    /// [`RefusalReason::QueueFull`](crate::RefusalReason::QueueFull). Of a [keyed](Self::keyed) set, for each shard of
+    /// its table, and 64 unless declared.
     pub fn waiters(mut self, waiters: u32) -> Self {
         self.waiters = Some(waiters);
         self
@@ -105,7 +133,10 @@ impl SetDeclaration {
         };
         check_range(|| place.field("limits"), self.limits.len() as u64, 1, MOST_LIMITS)?;
         self.check_metadata(&place)?;
-        let waiters = self.waiters.unwrap_or(WAITERS);
+        if let Some(keyed) = &self.keyed {
+            keyed.check(&place)?;
+        }
+        let waiters = self.effective_waiters();
         check_range(|| place.field("waiters"), waiters.into(), 0, MOST_WAITERS)?;
 
         let mut names = HashSet::new();
@@ -119,12 +150,27 @@ impl SetDeclaration {
             if !names.insert(&limit.name) {
                 return Err(DeclarationError::Duplicate { place: place.here() });
             }
-            limits.push(limit.compile(&place)?);
+            if let (Some(true), Some(false)) = (self.shadow, limit.shadow) {
+                return Err(DeclarationError::Misplaced {
+                    place: place.field("shadow"),
+                    given: "false".to_owned(),
+                    advice: "the whole set is declared with shadow = true; remove it there, and declare it for the \
+                             limits that are to be tried"
+                        .to_owned(),
+                });
+            }
+            let plan = limit.compile(&place)?;
+            limits.push(LimitPlan {
+                shadow: plan.shadow || self.shadow == Some(true),
+                ..plan
+            });
         }
+        self.check_prefixes(&place)?;
         Ok(SetPlan {
             name: self.name.clone(),
             limits,
             metadata: Arc::new(self.metadata.clone()),
+            keyed: self.keyed.as_ref().map(Keyed::plan),
             hold_capacity: self.hold_capacity(&place)?,
             waiters,
         })
@@ -169,7 +215,7 @@ impl SetDeclaration {
             .limits
             .iter()
             .filter(|limit| limit.kind == Kind::Concurrency)
-            .map(|limit| limit.capacity_units().unwrap_or(HOLDS_WITHOUT_CAPACITY))
+            .map(|limit| limit.most_units().unwrap_or(HOLDS_WITHOUT_CAPACITY))
             .reduce(u64::saturating_add);
         let refunded = || {
             self.limits
@@ -177,19 +223,45 @@ impl SetDeclaration {
                 .any(Limit::refunds_on_death)
                 .then_some(HOLDS_WITHOUT_CAPACITY)
         };
-        // At most 65536 by the clamp.
-        held.or_else(refunded)
-            .map_or(0, |holds| holds.clamp(1, MOST_HOLDS) as u32)
+        let holds = if self.keyed.is_some() {
+            let of_a_shard = |held: u64| {
+                held.saturating_mul(4)
+                    .clamp(LEAST_HOLDS_OF_A_SHARD, MOST_HOLDS_OF_A_SHARD)
+            };
+            held.map(of_a_shard)
+                .or_else(|| refunded().map(|_| LEAST_HOLDS_OF_A_SHARD))
+        } else {
+            held.or_else(refunded).map(|holds| holds.clamp(1, MOST_HOLDS))
+        };
+        // At most 65536 by the clamps.
+        holds.map_or(0, |holds| holds as u32)
     }
 
-    /// The same set with every default written out: see [`Limit::canonical`].
+    fn effective_waiters(&self) -> u32 {
+        let by_default = if self.keyed.is_some() {
+            WAITERS_OF_A_SHARD
+        } else {
+            WAITERS
+        };
+        self.waiters.unwrap_or(by_default)
+    }
+
+    /// The same set with every default written out: see [`Limit::canonical`]. What is declared for all limits is
+    /// written for each of them.
     pub(super) fn canonical(&self) -> Self {
+        let limit = |limit: &Limit| {
+            let limit = limit.canonical();
+            let shadow = Some(limit.shadow == Some(true) || self.shadow == Some(true));
+            Limit { shadow, ..limit }
+        };
         Self {
             name: self.name.clone(),
+            shadow: None,
             holds: Some(self.holds.unwrap_or_else(|| self.default_holds())),
-            waiters: Some(self.waiters.unwrap_or(WAITERS)),
+            waiters: Some(self.effective_waiters()),
+            keyed: self.keyed.as_ref().map(Keyed::canonical),
             metadata: self.metadata.clone(),
-            limits: self.limits.iter().map(Limit::canonical).collect(),
+            limits: self.limits.iter().map(limit).collect(),
         }
     }
 }

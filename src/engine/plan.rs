@@ -20,8 +20,66 @@ pub enum Kind {
     Budget,
 }
 
+/// By what an adaptive concurrency limit moves its estimate of how much may be held at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Adaptive {
+    /// By failures: up by one while work succeeds, down by a share when it is dropped or takes too long.
+    Aimd,
+    /// By how latency grows against its long-term average.
+    Gradient,
+    /// By how much work queues behind the limit, as the least latency ever seen tells it.
+    Vegas,
+}
+
+/// What becomes of a new key for which a keyed set has no room. [`Refuse`](Self::Refuse) unless declared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum WhenFull {
+    /// It is refused, so that no limited key ever regains quota by being pushed out.
+    #[default]
+    Refuse,
+    /// It takes the place of the key that was used the longest ago, whose usage is forgiven.
+    EvictOldest,
+}
+
+/// The table of a keyed set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyedPlan {
+    pub(crate) max_keys: u64,
+    pub(crate) when_full: WhenFull,
+    /// Whether the first bytes of a key are kept for people to read.
+    pub(crate) store_keys: bool,
+}
+
+/// How a concurrency limit finds its capacity: `floor <= start <= ceiling`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AdaptivePlan {
+    pub(crate) algorithm: Adaptive,
+    pub(crate) start: u64,
+    pub(crate) floor: u64,
+    pub(crate) ceiling: u64,
+    /// What is held for longer counts as dropped, in nanoseconds. For [`Adaptive::Aimd`] only.
+    pub(crate) latency_limit: Option<u64>,
+}
+
+/// Which networks a limit counts where the key is an address: how many leading bits of it count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PrefixLengths {
+    /// At most 32.
+    pub(crate) ipv4: u8,
+    /// At most 128.
+    pub(crate) ipv6: u8,
+}
+
 /// One limit of a set.
 #[derive(Clone, Debug)]
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the engine does not know every field yet")
+)]
 pub(crate) struct LimitPlan {
     pub(crate) name: String,
     pub(crate) kind: Kind,
@@ -30,16 +88,31 @@ pub(crate) struct LimitPlan {
     pub(crate) refund_on_death: bool,
     /// For how long a hold lasts that is not renewed, in nanoseconds.
     pub(crate) lease: Option<u64>,
+    /// Whether it decides and counts, and never refuses.
+    pub(crate) shadow: bool,
+    /// From which percentage of its capacity on an admission counts as near the limit: 1 to 100.
+    pub(crate) near_percent: u8,
+    /// For concurrency whose capacity moves; the rule is then that of the ceiling.
+    pub(crate) adaptive: Option<AdaptivePlan>,
+    /// For limits of a keyed set: all of a set's limits have one, or none.
+    pub(crate) prefix: Option<PrefixLengths>,
 }
 
 /// One set: its limits in declaration order.
 #[derive(Clone, Debug)]
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the engine does not know every field yet")
+)]
 pub(crate) struct SetPlan {
     pub(crate) name: String,
     pub(crate) limits: Vec<LimitPlan>,
     pub(crate) metadata: Arc<BTreeMap<String, String>>,
-    /// How many permits with something to give back may be out at once; zero where no limit gives back.
+    /// Where every key has a state of its own.
+    pub(crate) keyed: Option<KeyedPlan>,
+    /// How many permits with something to give back may be out at once, in each shard of a keyed set; zero where no
+    /// limit gives back.
     pub(crate) hold_capacity: u32,
-    /// How many requests may wait at once.
+    /// How many requests may wait at once, in each shard of a keyed set.
     pub(crate) waiters: u32,
 }

@@ -101,6 +101,31 @@ fn a_field_without_meaning_is_refused_with_what_to_do() {
             "lease: \"calendar:day\"",
             "a length of time",
         ),
+        (
+            format!("{CALLS}, adaptive = \"vegas\""),
+            "adaptive: \"vegas\"",
+            "declare kind = \"concurrency\"",
+        ),
+        (
+            format!("{HELD}, floor = 2"),
+            "floor: 2",
+            "declare adaptive = \"aimd\"",
+        ),
+        (
+            format!("{HELD}, ceiling = 20"),
+            "ceiling: 20",
+            "declare adaptive = \"aimd\"",
+        ),
+        (
+            format!("{HELD}, adaptive = \"gradient\", ceiling = 20, latency_limit = \"2s\""),
+            "latency_limit: \"2s\"",
+            "declare adaptive = \"aimd\"",
+        ),
+        (
+            format!("{HELD}, adaptive = \"aimd\", ceiling = 20, latency_limit = \"calendar:day\""),
+            "latency_limit: \"calendar:day\"",
+            "a length of time",
+        ),
     ] {
         let message = error_of(&limit_toml(&lines));
         let start = format!("set \"s\" / limit \"l\" / {field} has no meaning here: ");
@@ -114,6 +139,9 @@ fn a_field_without_meaning_is_refused_with_what_to_do() {
 #[test]
 fn a_value_that_cannot_be_is_refused_with_what_to_do() {
     let calls = |rest: &str| format!("kind = \"calls\", capacity = 9, window = \"1m\", {rest}");
+    let adaptive = |capacity: &str, rest: &str| {
+        format!("kind = \"concurrency\", capacity = {capacity}, adaptive = \"aimd\", {rest}")
+    };
     for (lines, expected) in [
         ("kind = \"calls\", capacity = 0, window = \"1m\"".to_owned(), "capacity: 0 is out of range: choose from 1"),
         ("kind = \"calls\", capacity = \"lots\", window = \"1m\"".to_owned(), "capacity: \"lots\" is not a decimal"),
@@ -155,6 +183,22 @@ fn a_value_that_cannot_be_is_refused_with_what_to_do() {
         (
             "kind = \"calls\", capacity = 9, algorithm = \"leaky_bucket\", interval = \"1s\"".to_owned(),
             "rate is missing: declare how much",
+        ),
+        (calls("near_limit = 0"), "near_limit: 0 is out of range: choose from 1 to 100"),
+        (calls("near_limit = 300"), "near_limit: 300 is out of range: choose from 1 to 100"),
+        (
+            "kind = \"concurrency\", capacity = 9, adaptive = \"vegas\"".to_owned(),
+            "ceiling is missing: declare the most",
+        ),
+        (adaptive("9", "ceiling = 8"), "capacity: 9 is out of range: choose from 1 to 8"),
+        (adaptive("9", "ceiling = 20, floor = 10"), "capacity: 9 is out of range: choose from 10 to 20"),
+        (adaptive("9", "ceiling = 20, floor = 21"), "floor: 21 is out of range: choose from 1 to 20"),
+        (adaptive("9", "ceiling = 20, floor = 0"), "floor: 0 is out of range: choose from 1"),
+        (adaptive("9", "ceiling = \"unlimited\""), "ceiling: \"unlimited\" is for `capacity` only"),
+        (adaptive("9", "ceiling = 20, latency_limit = \"0s\""), "latency_limit: \"0s\" is no time"),
+        (
+            adaptive("\"unlimited\"", "ceiling = 20"),
+            "capacity: \"unlimited\" is nowhere for an adaptive capacity to start: write a number",
         ),
     ] {
         let message = error_of(&limit_toml(&lines));
@@ -222,8 +266,24 @@ fn text_that_is_no_declaration_is_refused_with_its_line() {
             ["line 7", "expected a string"],
         ),
         (
-            "[[set]]\nname = \"s\"\nkeyed = 1\n".to_owned(),
-            ["line 3", "unknown field `keyed`"],
+            "[[set]]\nname = \"s\"\nkeys = 1\n".to_owned(),
+            ["line 3", "unknown field `keys`"],
+        ),
+        (
+            "[[set]]\nname = \"s\"\nkeyed = { max_keys = 5, when_full = \"forget\" }\n".to_owned(),
+            ["line 3", "`evict_oldest`"],
+        ),
+        (
+            "[[set]]\nname = \"s\"\nkeyed = { when_full = \"refuse\" }\n".to_owned(),
+            ["line 3", "missing field `max_keys`"],
+        ),
+        (
+            limit_toml("kind = \"concurrency\", capacity = 1, adaptive = \"tcp\""),
+            ["line 7", "`vegas`"],
+        ),
+        (
+            limit_toml("kind = \"calls\", capacity = 1, prefix = { ipv4 = 24 }"),
+            ["line 7", "missing field `ipv6`"],
         ),
         (
             "[segment]\nmode = 660\n".to_owned(),

@@ -70,6 +70,8 @@ window = "1m"
 algorithm = "gcra"
 burst = 5
 on_death = "charge"
+near_limit = 80
+shadow = false
 "#
     );
 }

@@ -1,6 +1,7 @@
 //! Tests of declarations as a whole.
 
 mod errors;
+mod keyed;
 mod meaning;
 mod plans;
 mod random;
@@ -8,7 +9,7 @@ mod random;
 use std::time::Duration;
 
 use super::*;
-use crate::engine::plan::{Kind, LimitPlan};
+use crate::engine::plan::{Adaptive, AdaptivePlan, KeyedPlan, Kind, LimitPlan, PrefixLengths, WhenFull};
 use crate::limit::{
     Budget, Calendar, CalendarUnit, Concurrency, FixedWindow, Gcra, LeakyBucket, Rule, SlidingWindow,
     SlidingWindowCounter, TokenBucket, Weekday as RuleWeekday,

@@ -165,3 +165,74 @@ fn refunds_on_death_only_where_declared() {
     let unlimited = Limit::rate("l", "unlimited", MINUTE).on_death(OnDeath::Refund);
     assert!(!plan(&declaring(unlimited)).refund_on_death);
 }
+
+#[test]
+fn an_adaptive_capacity_starts_between_its_bounds() {
+    let limit = plan(&declaring(
+        Limit::concurrency("l", 20)
+            .adaptive(Adaptive::Aimd)
+            .floor(5)
+            .ceiling(200)
+            .latency_limit(Duration::from_secs(2)),
+    ));
+    let expected = AdaptivePlan {
+        algorithm: Adaptive::Aimd,
+        start: 20,
+        floor: 5,
+        ceiling: 200,
+        latency_limit: Some(2 * NANOS_PER_SECOND),
+    };
+    assert_eq!(limit.adaptive, Some(expected));
+    let ceiling = Concurrency::new(200).expect("valid");
+    assert_eq!(limit.rule, Rule::Concurrency(ceiling));
+
+    let vegas = "kind = \"concurrency\", capacity = 1, adaptive = \"vegas\", ceiling = \"1.0\"";
+    let vegas = plan(&Declaration::from_toml(&limit_toml(vegas)).expect("valid")).adaptive;
+    let expected = AdaptivePlan {
+        algorithm: Adaptive::Vegas,
+        start: 1,
+        floor: 1,
+        ceiling: 1,
+        latency_limit: None,
+    };
+    assert_eq!(vegas, Some(expected));
+    assert_eq!(plan(&declaring(Limit::concurrency("l", 9))).adaptive, None);
+}
+
+#[test]
+fn holds_follow_the_ceiling_of_an_adaptive_capacity() {
+    let limit = Limit::concurrency("l", 20)
+        .adaptive(Adaptive::Gradient)
+        .ceiling(200);
+    let set = SetDeclaration::new("s").limit(limit);
+    assert_eq!(set.compile().expect("valid").hold_capacity, 200);
+}
+
+#[test]
+fn a_limit_is_near_at_four_fifths_unless_declared() {
+    assert_eq!(plan(&declaring(Limit::concurrency("l", 9))).near_percent, 80);
+    assert_eq!(
+        plan(&declaring(Limit::concurrency("l", 9).near_limit(100))).near_percent,
+        100
+    );
+}
+
+#[test]
+fn a_set_in_shadow_puts_all_of_its_limits_there() {
+    let shadows = |set: SetDeclaration| {
+        let limits = set.compile().expect("valid").limits.into_iter();
+        limits.map(|limit| limit.shadow).collect::<Vec<_>>()
+    };
+    let (a, b) = (|| Limit::concurrency("a", 1), || Limit::concurrency("b", 1));
+    assert_eq!(
+        shadows(SetDeclaration::new("s").limit(a()).limit(b())),
+        [false, false]
+    );
+    let one = SetDeclaration::new("s").limit(a()).limit(b().shadow(true));
+    assert_eq!(shadows(one), [false, true]);
+    let both = SetDeclaration::new("s")
+        .shadow(true)
+        .limit(a())
+        .limit(b().shadow(true));
+    assert_eq!(shadows(both), [true, true]);
+}

@@ -65,32 +65,103 @@ fn limits() -> impl Strategy<Value = Limit> {
         Just(Amount::Unlimited)
     ];
     let held = held.prop_map(|capacity| Limit::concurrency("l", capacity));
-    prop_oneof![bursting, aligned, sliding, counter, budget, held]
+    let adaptive = (
+        prop_oneof![
+            Just(Adaptive::Gradient),
+            Just(Adaptive::Vegas),
+            Just(Adaptive::Aimd)
+        ],
+        [1_u64..=u64::MAX, 1..=u64::MAX, 1..=u64::MAX],
+        any::<bool>(),
+        proptest::option::of(1_u64..=1 << 40),
+    );
+    let adaptive = adaptive.prop_map(|(algorithm, mut bounds, floored, latency)| {
+        bounds.sort_unstable();
+        let [floor, start, ceiling] = bounds;
+        let limit = Limit::concurrency("l", start)
+            .adaptive(algorithm)
+            .ceiling(ceiling);
+        let limit = if floored { limit.floor(floor) } else { limit };
+        let latency = latency
+            .filter(|_| algorithm == Adaptive::Aimd)
+            .map(Duration::from_nanos);
+        latency.into_iter().fold(limit, Limit::latency_limit)
+    });
+    let limit = prop_oneof![bursting, aligned, sliding, counter, budget, held, adaptive];
+    let tried = (
+        limit,
+        proptest::option::of(any::<bool>()),
+        proptest::option::of(1_u8..=100),
+    );
+    tried.prop_map(|(limit, shadow, near)| {
+        let limit = shadow.into_iter().fold(limit, Limit::shadow);
+        near.into_iter().fold(limit, Limit::near_limit)
+    })
+}
+
+fn tables() -> impl Strategy<Value = Keyed> {
+    let full = prop_oneof![Just(WhenFull::Refuse), Just(WhenFull::EvictOldest)];
+    let options = (proptest::option::of(full), proptest::option::of(any::<bool>()));
+    (1_u64..=1_000_000_000, options).prop_map(|(keys, (full, store))| {
+        let keyed = full.into_iter().fold(Keyed::new(keys), Keyed::when_full);
+        store.into_iter().fold(keyed, Keyed::store_keys)
+    })
+}
+
+/// Prefixes that nest, one for each of up to four limits.
+fn prefixes() -> impl Strategy<Value = [(u8, u8); 4]> {
+    (
+        [0_u8..=32, 0..=32, 0..=32, 0..=32],
+        [0_u8..=128, 0..=128, 0..=128, 0..=128],
+    )
+        .prop_map(|(mut ipv4, mut ipv6)| {
+            ipv4.sort_unstable();
+            ipv6.sort_unstable();
+            [0, 1, 2, 3].map(|index| (ipv4[index], ipv6[index]))
+        })
+}
+
+fn sets() -> impl Strategy<Value = SetDeclaration> {
+    let parts = (
+        proptest::collection::vec(limits(), 1..=4),
+        proptest::collection::btree_map("\\PC{1,16}", ".{0,64}", 0..4),
+        proptest::option::of((tables(), proptest::option::of(prefixes()))),
+        any::<bool>(),
+    );
+    parts.prop_map(|(limits, metadata, table, shadow)| {
+        let mut set = SetDeclaration::new("s");
+        set.limits = limits;
+        set.metadata = metadata;
+        let lent = set.limits.iter().any(|limit| limit.kind == Kind::Concurrency);
+        if let Some((keyed, prefixes)) = table {
+            set = set.keyed(keyed);
+            for (limit, (ipv4, ipv6)) in set.limits.iter_mut().zip(prefixes.into_iter().flatten()) {
+                if !lent {
+                    *limit = limit.clone().prefix(ipv4, ipv6);
+                }
+            }
+        }
+        if shadow && set.limits.iter().all(|limit| limit.shadow != Some(false)) {
+            set = set.shadow(true);
+        }
+        set
+    })
 }
 
 fn declarations() -> impl Strategy<Value = Declaration> {
-    let set = (
-        proptest::collection::vec(limits(), 1..=4),
-        proptest::collection::btree_map("\\PC{1,16}", ".{0,64}", 0..4),
-    );
-    let sets = proptest::collection::vec(("\\PC{0,8}", set), 1..=4);
+    let sets = proptest::collection::vec(("\\PC{0,8}", sets()), 1..=4);
     let segment = (proptest::option::of("/\\PC{0,20}"), 1_u32..=4096, 0_u32..=0o177);
     (segment, sets).prop_map(|((path, participants, mode), sets)| {
         let declaration = Declaration::new().participants(participants).mode(0o600 | mode);
         let declaration = path.into_iter().fold(declaration, Declaration::path);
         sets.into_iter()
             .enumerate()
-            .fold(declaration, |declaration, (index, (name, (limits, metadata)))| {
-                let set = SetDeclaration::new(format!("{name}{index}"));
-                let set = metadata
-                    .into_iter()
-                    .fold(set, |set, (key, value)| set.metadata(key, value));
-                declaration.set(limits.into_iter().enumerate().fold(set, |set, (index, limit)| {
-                    set.limit(Limit {
-                        name: format!("{name}\"{index}"),
-                        ..limit
-                    })
-                }))
+            .fold(declaration, |declaration, (index, (name, mut set))| {
+                for (index, limit) in set.limits.iter_mut().enumerate() {
+                    limit.name = format!("{name}\"{index}");
+                }
+                set.name = format!("{name}{index}");
+                declaration.set(set)
             })
     })
 }
@@ -109,8 +180,15 @@ proptest! {
         prop_assert_eq!(read.to_toml().expect("valid"), text);
         let rules = |declaration: &Declaration| {
             let plans = declaration.compile().expect("valid").into_iter();
-            let rules = |set: SetPlan| set.limits.iter().map(|limit| limit.rule).collect::<Vec<_>>();
-            plans.map(|set| (set.hold_capacity, rules(set))).collect::<Vec<_>>()
+            let rules = |set: SetPlan| {
+                let limits = set.limits.into_iter();
+                limits
+                    .map(|limit| (limit.rule, limit.adaptive, limit.prefix, limit.shadow, limit.near_percent))
+                    .collect::<Vec<_>>()
+            };
+            plans
+                .map(|set| (set.hold_capacity, set.waiters, set.keyed, rules(set)))
+                .collect::<Vec<_>>()
         };
         prop_assert_eq!(rules(&read), rules(&declaration));
     }
