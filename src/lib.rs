@@ -49,6 +49,7 @@
 //! | learn why not, and how long | [`Refusal`], [`Verdict`], [`RefusalReason`] |
 //! | look without a lock | [`Segment::snapshot`], or [`SegmentReader`] with no more than read permission |
 //! | repair and start again | [`Segment::recover`], [`LimitSet::reset`], [`Segment::retire`] |
+//! | try limits out in no time | [`VirtualClock`], [`OpenOptions::virtual_clock`] |
 //! | limit an HTTP service | the feature `tower`: `tower::LimitLayer` |
 //! | report to a subscriber | the feature `tracing`: unknown names, permits that could not be released |
 //!
@@ -102,6 +103,7 @@ pub use refusal::{Refusal, Verdict};
 pub use request::Request;
 pub use reservation::{Reservation, ReserveOutcome};
 pub use segment::{OpenOptions, RecoveryReport, Removal, Segment, SetRecovery};
+pub use shm::virtual_clock::VirtualClock;
 pub use snapshot::{
     HoldSnapshot, LimitCounts, LimitSnapshot, LockSnapshot, ParticipantSnapshot, SegmentReader,
     SegmentSnapshot, SetCounts, SetSnapshot, TicketSnapshot,

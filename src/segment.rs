@@ -16,6 +16,7 @@ use crate::shm::attach::{Verified, attach};
 use crate::shm::create::{Blueprint, create};
 use crate::shm::geometry::Geometry;
 use crate::shm::remove::remove;
+use crate::shm::virtual_clock::VirtualClock;
 use crate::snapshot::{SegmentSnapshot, SnapshotSource};
 
 /// How long an operation waits for the lock of a set before it says that the holder is stuck.
@@ -78,12 +79,13 @@ pub struct Segment {
 /// let segment = shmlimit::OpenOptions::new().lock_timeout(Duration::from_millis(500)).open("/dev/shm/api.limits")?;
 /// # Ok::<(), shmlimit::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[must_use]
 pub struct OpenOptions {
     lock_timeout: Duration,
     trust_any_owner: bool,
     reclaim: bool,
+    virtual_clock: Option<VirtualClock>,
 }
 
 impl Default for OpenOptions {
@@ -92,6 +94,7 @@ impl Default for OpenOptions {
             lock_timeout: LOCK_PATIENCE,
             trust_any_owner: false,
             reclaim: true,
+            virtual_clock: None,
         }
     }
 }
@@ -120,6 +123,37 @@ impl OpenOptions {
     /// needs it, or by [`Segment::recover`], which then can say what there was.
     pub fn reclaim(mut self, reclaim: bool) -> Self {
         self.reclaim = reclaim;
+        self
+    }
+
+    /// Tells the time by `clock` instead of the kernel's clocks, in every decision of what is opened here: limits
+    /// replenish, windows turn and leases run out as it is advanced.
+    ///
+    /// For simulations and tests, on a segment that nobody else uses: other processes, and other attachments of this
+    /// one, go by the kernel's clocks and would not see it. What waits is not simulated: timeouts of
+    /// [`acquire`](LimitSet::acquire), the instants of [reservations](crate::Reservation), heartbeats in the
+    /// background, the terms of [batches](crate::Batch) and [snapshots](Segment::snapshot) go by the kernel's clocks.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use shmlimit::{Declaration, Limit, OpenOptions, SetDeclaration, VirtualClock};
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("limits");
+    /// let second = Duration::from_secs(1);
+    /// let declaration = Declaration::new()
+    ///     .set(SetDeclaration::new("api").limit(Limit::calls("requests", 1, second)));
+    /// let clock = VirtualClock::new(second);
+    /// let segment = OpenOptions::new().virtual_clock(&clock).create(&path, &declaration)?;
+    /// let api = segment.set("api")?;
+    /// assert!(api.try_acquire(&api.request())?.permit().is_ok());
+    /// assert!(api.try_acquire(&api.request())?.permit().is_err());
+    /// clock.advance_to(clock.now() + second); // without waiting
+    /// assert!(api.try_acquire(&api.request())?.permit().is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn virtual_clock(mut self, clock: &VirtualClock) -> Self {
+        self.virtual_clock = Some(clock.clone());
         self
     }
 
@@ -196,7 +230,8 @@ impl OpenOptions {
         let (attached, (declaration, plans)) = attach(path, self.trust_any_owner, |verified| {
             compile_definitions(verified, path)
         })?;
-        let engine = SegmentEngine::new(path, attached, plans, self.lock_timeout)?;
+        let clock = self.virtual_clock.clone();
+        let engine = SegmentEngine::new(path, attached, plans, self.lock_timeout, clock)?;
         for set in engine.sets().iter().filter(|_| self.reclaim) {
             // A set that cannot be locked now says so when it is used.
             let _ = engine.reclaim(set);

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use super::limit_engine::LimitEngine;
 use super::segment::{SegmentEngine, SetEngine};
 use crate::limit::{Mark, Now};
-use crate::shm::clock::utc_nanos;
 use crate::units::{Rounding, divide, saturate};
 
 /// How busy a set is. Of two sets the smaller one is less so.
@@ -20,14 +19,7 @@ pub(crate) struct Load {
 impl SegmentEngine {
     /// How busy the set is. Neither locks nor writes; what others change meanwhile may be seen in part.
     pub(crate) fn load(&self, set: &SetEngine) -> Load {
-        let now = Now {
-            monotonic: self.segment_nanos(),
-            utc: if set.limits.iter().any(|limit| limit.rule.reads_utc()) {
-                utc_nanos()
-            } else {
-                0
-            },
-        };
+        let now = self.read_clocks(set.limits.iter().any(|limit| limit.rule.reads_utc()));
         Load {
             taken: set
                 .limits

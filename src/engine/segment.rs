@@ -24,6 +24,7 @@ use crate::shm::layout::{Header, LimitCounters, MOST_LIMITS, SET_UNCHECKED};
 use crate::shm::participant::Membership;
 use crate::shm::region::{Kept, OutOfRegion, Region};
 use crate::shm::robust_mutex::{Guard, LockError};
+use crate::shm::virtual_clock::VirtualClock;
 use crate::units::NANOS_PER_SECOND;
 
 /// How far ahead of a reading of the clock the latest time of a set may be, in nanoseconds: an hour.
@@ -57,6 +58,8 @@ pub(crate) struct SegmentEngine {
     header: Kept<Header>,
     pub(crate) membership: Membership,
     clock_offset: u64,
+    /// What tells the time instead of the kernel.
+    pub(super) virtual_clock: Option<VirtualClock>,
     lock_patience: Duration,
     sets: Vec<SetEngine>,
 }
@@ -222,6 +225,7 @@ impl SegmentEngine {
         attached: Attached,
         plans: Vec<SetPlan>,
         lock_patience: Duration,
+        virtual_clock: Option<VirtualClock>,
     ) -> Result<Self, Error> {
         let Attached {
             verified,
@@ -242,6 +246,7 @@ impl SegmentEngine {
             region,
             membership,
             clock_offset,
+            virtual_clock,
             lock_patience,
             sets,
         })
@@ -272,8 +277,25 @@ impl SegmentEngine {
     }
 
     /// The segment clock.
+    #[inline]
     pub(super) fn segment_nanos(&self) -> u64 {
-        boot_nanos().wrapping_add(self.clock_offset)
+        match &self.virtual_clock {
+            None => boot_nanos().wrapping_add(self.clock_offset),
+            Some(clock) => clock.nanos(),
+        }
+    }
+
+    /// The segment clock, and the wall clock where it matters.
+    #[inline]
+    pub(super) fn read_clocks(&self, reads_utc: bool) -> Now {
+        let monotonic = self.segment_nanos();
+        let utc = match &self.virtual_clock {
+            _ if !reads_utc => 0,
+            None => utc_nanos(),
+            // Not read again: it may have been advanced, and it is one clock.
+            Some(_) => monotonic,
+        };
+        Now { monotonic, utc }
     }
 
     /// Marks the segment as no longer to be used; every later operation of any process says so.
@@ -382,10 +404,7 @@ impl SegmentEngine {
 
     #[inline(always)]
     fn now(&self, set: &SetEngine) -> Now {
-        Now {
-            monotonic: self.segment_nanos(),
-            utc: if set.reads_utc { utc_nanos() } else { 0 },
-        }
+        self.read_clocks(set.reads_utc)
     }
 
     /// The time where the latest of the set is far ahead of a reading: this process was stopped after it had read

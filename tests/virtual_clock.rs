@@ -1,0 +1,94 @@
+//! Decisions by a clock that is advanced by hand, exact to the nanosecond.
+
+use std::time::Duration;
+
+use shmlimit::{
+    Algorithm, Declaration, Limit, LimitSet, OpenOptions, Outcome, Permit, Refusal, SetDeclaration,
+    VirtualClock,
+};
+use tempfile::TempDir;
+
+/// 2026-01-01T00:00:00Z.
+const NEW_YEAR: Duration = Duration::from_secs(1_767_225_600);
+const NANOSECOND: Duration = Duration::from_nanos(1);
+
+fn set_by(clock: &VirtualClock, limit: Limit) -> (TempDir, LimitSet) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
+    let segment = OpenOptions::new()
+        .virtual_clock(clock)
+        .create(folder.path().join("limits"), &declaration)
+        .expect("a segment");
+    let set = segment.set("api").expect("declared");
+    (folder, set)
+}
+
+fn try_one(set: &LimitSet) -> Result<Permit<'_>, Refusal<'_>> {
+    match set.try_acquire(&set.request()).expect("a decision") {
+        Outcome::Admitted(permit) => Ok(permit),
+        Outcome::Refused(refusal) => Err(refusal),
+    }
+}
+
+fn refused_for(set: &LimitSet) -> Duration {
+    let refusal = try_one(set).map(|_| ()).expect_err("to be refused");
+    refusal.retry_after().expect("time heals it")
+}
+
+#[test]
+fn a_refused_call_is_admitted_at_exactly_the_promised_nanosecond() {
+    // 3 in 7 seconds: one in 2 1/3 s, so the promise is rounded up to a nanosecond.
+    let limit = Limit::calls("requests", 3, Duration::from_secs(7)).algorithm(Algorithm::Gcra);
+    let clock = VirtualClock::new(NEW_YEAR);
+    let (_folder, set) = set_by(&clock, limit);
+    for _ in 0..3 {
+        assert!(try_one(&set).is_ok());
+    }
+    let retry_after = refused_for(&set);
+    assert_eq!(retry_after, Duration::from_nanos(2_333_333_334));
+    clock.advance_to(NEW_YEAR + retry_after - NANOSECOND);
+    assert_eq!(refused_for(&set), NANOSECOND);
+    clock.advance_to(NEW_YEAR + retry_after);
+    assert!(try_one(&set).is_ok());
+    assert!(try_one(&set).is_err());
+}
+
+#[test]
+fn a_window_by_the_wall_clock_turns_when_the_virtual_clock_comes_to_its_end() {
+    let limit = Limit::calls("requests", 1, Duration::from_secs(60)).algorithm(Algorithm::FixedWindow);
+    let clock = VirtualClock::new(NEW_YEAR + Duration::from_secs(59));
+    let (_folder, set) = set_by(&clock, limit);
+    assert!(try_one(&set).is_ok());
+    assert_eq!(refused_for(&set), Duration::from_secs(1));
+    clock.advance_to(NEW_YEAR + Duration::from_secs(60) - NANOSECOND);
+    assert_eq!(refused_for(&set), NANOSECOND);
+    clock.advance_to(NEW_YEAR + Duration::from_secs(60));
+    assert!(try_one(&set).is_ok());
+}
+
+#[test]
+fn a_lease_runs_out_on_the_virtual_clock_however_often_it_was_looked_for() {
+    let lease = Duration::from_secs(30);
+    let clock = VirtualClock::new(NEW_YEAR);
+    let (_folder, set) = set_by(&clock, Limit::concurrency("in_flight", 1).lease(lease));
+    let first = try_one(&set).expect("free");
+    clock.advance_to(NEW_YEAR + lease - NANOSECOND);
+    for _ in 0..100 {
+        assert!(try_one(&set).is_err());
+    }
+    clock.advance_to(NEW_YEAR + lease);
+    let second = try_one(&set).expect("the lease has run out");
+    assert!(first.reclaimed() && !second.reclaimed());
+}
+
+#[test]
+fn the_clock_never_goes_back_and_its_clones_are_the_same_clock() {
+    let clock = VirtualClock::new(NEW_YEAR);
+    let same = clock.clone();
+    same.advance_to(NEW_YEAR + NANOSECOND);
+    clock.advance_to(NEW_YEAR);
+    assert_eq!(clock.now(), NEW_YEAR + NANOSECOND);
+    // The latest instant that the rules are proven for.
+    clock.advance_to(Duration::MAX);
+    assert_eq!(same.now(), Duration::from_nanos(1 << 63));
+}
