@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use super::limit_engine::LimitEngine;
+use super::limit_rules::LimitRules;
+use super::memory::Row;
 use super::segment::SegmentEngine;
 use super::set::Part;
 use crate::limit::{Mark, Now};
-use crate::shm::clock::utc_nanos;
 use crate::units::{Rounding, divide, saturate};
 
 /// How busy a set is. Of two sets the smaller one is less so.
@@ -19,21 +19,15 @@ pub(crate) struct Load {
 }
 
 impl SegmentEngine {
-    /// How busy the set is. Neither locks nor writes; what others change meanwhile may be seen in part.
-    pub(crate) fn load(&self, part: Part<'_>) -> Load {
-        let now = Now {
-            monotonic: self.segment_nanos(),
-            utc: if part.limits.iter().any(|limit| limit.rule.reads_utc()) {
-                utc_nanos()
-            } else {
-                0
-            },
-        };
+    /// How busy a part is, and in it the limits of a row. Neither locks nor writes; what others change meanwhile may
+    /// be seen in part.
+    pub(crate) fn load(&self, part: Part<'_>, row: Row<'_>) -> Load {
+        let now = self.now(part);
         Load {
-            taken: set
+            taken: part
                 .limits
                 .iter()
-                .map(|limit| limit.taken_share(now))
+                .map(|limit| limit.taken_share(row, now))
                 .max()
                 .unwrap_or(0),
             queued: part.memory.control().queued.load(Ordering::Relaxed),
@@ -41,15 +35,15 @@ impl SegmentEngine {
     }
 }
 
-impl LimitEngine {
+impl LimitRules {
     /// What of the limit is not available now, in parts of 2^32.
-    fn taken_share(&self, now: Now) -> u64 {
+    fn taken_share(&self, row: Row<'_>, now: Now) -> u64 {
         // What nobody has used is marked by zeros.
         let full = self.rule.standing(Mark::default()).remaining;
         if full == 0 {
             return 0;
         }
-        let taken = full.saturating_sub(self.rule.standing(self.mark(now)).remaining);
+        let taken = full.saturating_sub(self.rule.standing(self.mark(row, now)).remaining);
         saturate(divide(u128::from(taken) << 32, full, Rounding::Down))
     }
 }

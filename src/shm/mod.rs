@@ -34,3 +34,4 @@ pub(crate) mod participant;
 pub(crate) mod region;
 pub(crate) mod remove;
 pub(crate) mod robust_mutex;
+pub(crate) mod virtual_clock;
