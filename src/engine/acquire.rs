@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 
 use super::hold::{FreeHold, HoldReference};
+use super::key::KeyIdentity;
+use super::memory::Row;
+use super::locked::LockedPart;
 use super::plan::Kind;
 use super::recover::POISONED_BY_COUNTS;
-use super::locked::LockedPart;
 use super::segment::SegmentEngine;
-use super::set::Part;
+use super::set::{Part, SetEngine};
 use crate::error::Error;
 use crate::limit::{Assessment, Mark};
 use crate::shm::journal::Transaction;
@@ -94,6 +96,30 @@ pub(crate) enum Stage {
     QueueFull,
 }
 
+/// Where a request was decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub(crate) part: u32,
+    /// A number beyond the table, where there was no row.
+    row: u32,
+}
+
+impl Spot {
+    #[inline]
+    pub(super) fn new(part: Part<'_>, row: Row<'_>) -> Self {
+        Self {
+            part: part.index,
+            // A part has fewer rows than this can say.
+            row: u32::try_from(row.index).unwrap_or(u32::MAX),
+        }
+    }
+
+    #[inline]
+    pub(super) fn row(self) -> u64 {
+        u64::from(self.row)
+    }
+}
+
 /// How a request was decided. Filled in place and never taken apart: moving it about in pieces would cost more than
 /// deciding.
 #[derive(Clone, Debug)]
@@ -103,6 +129,8 @@ pub(crate) struct Decision {
     pub(crate) stage: Stage,
     /// The participant that the request was decided for.
     pub(crate) owner: u64,
+    /// The part and the row that it was decided on.
+    pub(crate) spot: Spot,
     /// When, on the segment clock.
     pub(crate) decided_at: u64,
     /// What an admitted request holds, in two parts, so that it fits what room there is: index and serial number. Of a
@@ -125,6 +153,7 @@ impl Decision {
             limits: costs.limits,
             stage: Stage::Reserved,
             owner: 0,
+            spot: Spot::default(),
             decided_at: 0,
             hold_index: 0,
             hold_serial: None,
@@ -139,9 +168,10 @@ impl Decision {
 
     /// Makes room for what is to be decided now.
     #[inline(always)]
-    pub(crate) fn begin(&mut self, owner: u64, now: u64) {
+    pub(crate) fn begin(&mut self, owner: u64, spot: Spot, now: u64) {
         self.stage = Stage::Reserved;
         self.owner = owner;
+        self.spot = spot;
         self.decided_at = now;
         self.hold_serial = None;
         self.decided.clear();
@@ -255,51 +285,84 @@ pub(super) enum Attempt {
     Waiting,
 }
 
+/// Whose limits a request is put to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target<'a> {
+    pub(crate) set: &'a SetEngine,
+    pub(crate) key: Option<&'a KeyIdentity>,
+}
+
+impl<'a> Target<'a> {
+    #[inline]
+    pub(crate) fn part(self) -> Part<'a> {
+        self.set.part_of(self.key)
+    }
+}
+
 impl SegmentEngine {
     /// Takes everything that `costs` names, or nothing; answers which.
     #[inline(always)]
     pub(crate) fn try_acquire(
         &self,
-        part: Part<'_>,
+        target: Target<'_>,
         costs: &Costs,
         decision: &mut Decision,
     ) -> Result<bool, Box<Error>> {
         decision.owner = self.membership.owner()?;
-        let answer = match self.decide(part, costs, decision, Attempt::First)? {
+        let answer = match self.decide(target, costs, decision, Attempt::First)? {
             Answer::WorthALook => {
-                self.reclaim_if_due(part)?;
+                self.reclaim_if_due(target.part())?;
                 // A process that had lost its slot has another one now.
                 decision.owner = self.membership.owner()?;
-                self.decide(part, costs, decision, Attempt::Last)?
+                self.decide(target, costs, decision, Attempt::Last)?
             }
             answer => answer,
         };
         match answer {
             Answer::Admitted => Ok(true),
-            Answer::Impossible => Err(part.never_admissible(costs)),
+            Answer::Impossible => Err(target.part().never_admissible(costs)),
             Answer::Refused | Answer::WorthALook | Answer::MustWait => Ok(false),
         }
     }
 
     /// What `costs` would be told now. Takes and counts nothing.
-    pub(crate) fn peek(&self, part: Part<'_>, costs: &Costs) -> Result<Decision, Box<Error>> {
+    pub(crate) fn peek(&self, target: Target<'_>, costs: &Costs) -> Result<Decision, Box<Error>> {
         let mut decision = Decision::pending(costs);
-        self.lock(part)?.assess_all(costs, &mut decision);
+        let locked = self.lock(target.part())?;
+        // What has no row is as if it had never been used.
+        let row = locked.part.find_row(target.key).unwrap_or(Row::ABSENT);
+        decision.spot = Spot::new(locked.part, row);
+        locked.assess_all(row, costs, &mut decision);
         Ok(decision)
     }
 
     pub(super) fn decide(
         &self,
-        part: Part<'_>,
+        target: Target<'_>,
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        let locked = self.lock(part)?;
-        if part.nobody_waits() {
-            self.take_or_refuse(&locked, costs, decision, attempt)
+        self.decide_locked(self.lock(target.part())?, target.key, costs, decision, attempt)
+    }
+
+    #[inline(always)]
+    pub(super) fn decide_locked(
+        &self,
+        locked: LockedPart<'_>,
+        key: Option<&KeyIdentity>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
+        let Some(row) = locked.row_for(key)? else {
+            return locked.refuse_without_a_row(costs, decision, attempt);
+        };
+        decision.spot = Spot::new(locked.part, row);
+        if locked.part.nobody_waits(row) {
+            self.take_or_refuse(&locked, row, costs, decision, attempt)
         } else {
-            self.decide_behind(locked, costs, decision, attempt)
+            self.decide_behind(locked, row, costs, decision, attempt)
         }
     }
 
@@ -309,6 +372,7 @@ impl SegmentEngine {
     fn decide_behind(
         &self,
         mut locked: LockedPart<'_>,
+        row: Row<'_>,
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
@@ -322,12 +386,12 @@ impl SegmentEngine {
                 Answer::MustWait
             });
         }
-        locked.serve_head()?;
-        if locked.part.nobody_waits() {
-            return self.take_or_refuse(&locked, costs, decision, attempt);
+        locked.serve_head(row.index)?;
+        if locked.part.nobody_waits(row) {
+            return self.take_or_refuse(&locked, row, costs, decision, attempt);
         }
         decision.stage = Stage::Behind;
-        locked.refuse(costs, decision, attempt)
+        locked.refuse(row, costs, decision, attempt)
     }
 
     /// Decides where nobody waits.
@@ -335,21 +399,22 @@ impl SegmentEngine {
     pub(super) fn take_or_refuse(
         &self,
         locked: &LockedPart<'_>,
+        row: Row<'_>,
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        let part = locked.set;
+        let part = locked.part;
         decision.stage = Stage::Reserved;
         if u32::from(costs.limits.0) & part.held_mask == 0 || !part.takes_a_hold(costs) {
-            return locked.take_all(costs, None, decision, attempt);
+            return locked.take_all(row, costs, None, decision, attempt);
         }
         match self.find_free_hold(part)? {
             FreeHold::None => {
                 decision.stage = Stage::TableFull;
-                locked.refuse(costs, decision, attempt)
+                locked.refuse(row, costs, decision, attempt)
             }
-            free => locked.take_all(costs, Some(free), decision, attempt),
+            free => locked.take_all(row, costs, Some(free), decision, attempt),
         }
     }
 
@@ -443,18 +508,18 @@ impl Part<'_> {
 }
 
 impl LockedPart<'_> {
-    fn assess_all(&self, costs: &Costs, decision: &mut Decision) {
+    fn assess_all(&self, row: Row<'_>, costs: &Costs, decision: &mut Decision) {
         decision.decided.clear();
         for (index, cost) in costs.iter() {
             let Some(limit) = self.part.limits.get(index) else {
                 continue;
             };
-            let figure = match limit.assess(self.now, cost) {
+            let figure = match limit.assess(row, self.now, cost) {
                 Assessment::Admissible => 0,
                 Assessment::Refused { retry_after } => retry_after.unwrap_or(NEVER),
             };
             decision.decided.push(Decided {
-                mark: limit.mark(self.now),
+                mark: limit.mark(row, self.now),
                 figure,
             });
         }
@@ -465,6 +530,7 @@ impl LockedPart<'_> {
     #[inline(always)]
     fn take_all(
         &self,
+        row: Row<'_>,
         costs: &Costs,
         free: Option<FreeHold>,
         decision: &mut Decision,
@@ -473,15 +539,16 @@ impl LockedPart<'_> {
         let mut transaction = self.part.memory.journal().begin();
         decision.decided_at = self.now.monotonic;
         decision.decided.clear();
-        if !self.take_each(&mut transaction, costs, |_, decided| decision.note(decided)) {
+        if !self.take_each(row, &mut transaction, costs, |_, decided| decision.note(decided)) {
             drop(transaction);
-            return self.refuse(costs, decision, attempt);
+            return self.refuse(row, costs, decision, attempt);
         }
         if let Some(free) = free {
-            let hold = self.take_hold(&mut transaction, free, decision.owner, costs);
+            let hold = self.take_hold(&mut transaction, row, free, decision.owner, costs);
             decision.set_hold(hold);
         }
         transaction.add(&self.part.memory.control().admitted, 1);
+        self.count_on_row(&mut transaction, row, true);
         self.part.commit(transaction)?;
         Ok(Answer::Admitted)
     }
@@ -491,21 +558,23 @@ impl LockedPart<'_> {
     #[inline(always)]
     pub(super) fn take_each(
         &self,
+        row: Row<'_>,
         transaction: &mut Transaction<'_>,
         costs: &Costs,
         mut note: impl FnMut(usize, Decided),
     ) -> bool {
         for (index, cost) in costs.iter() {
             let taken = self
-                .set
+                .part
                 .limits
                 .get(index)
-                .map(|limit| (limit, limit.take(transaction, self.now, cost)));
-            let Some((limit, Ok(mark))) = taken else {
+                .map(|limit| limit.take(row, transaction, self.now, cost));
+            let Some(Ok(mark)) = taken else {
                 return false;
             };
-            transaction.add(&limit.counters().admitted, 1);
-            transaction.add(&limit.counters().taken, cost);
+            let counters = self.part.counters(index);
+            transaction.add(&counters.admitted, 1);
+            transaction.add(&counters.taken, cost);
             note(index, Decided { mark, figure: cost });
         }
         true
@@ -515,6 +584,7 @@ impl LockedPart<'_> {
     #[inline(never)]
     pub(super) fn refuse(
         &self,
+        row: Row<'_>,
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
@@ -523,7 +593,7 @@ impl LockedPart<'_> {
         if self.part.impossible_cost(costs).is_some() {
             return Ok(Answer::Impossible);
         }
-        self.assess_all(costs, decision);
+        self.assess_all(row, costs, decision);
         let may_look = matches!(attempt, Attempt::First | Attempt::BeforeWaiting);
         if may_look && self.part.is_refused_by_holders(decision) && self.part.reclaim_is_due() {
             return Ok(Answer::WorthALook);
@@ -532,28 +602,52 @@ impl LockedPart<'_> {
             return Ok(Answer::MustWait);
         }
         if matches!(decision.stage, Stage::Behind | Stage::QueueFull) {
-            decision.set_ahead(self.binding_of_head()?);
+            decision.set_ahead(self.binding_of_head(row)?);
         }
         let reason = self.part.refusal_reason(decision);
         let mut transaction = self.part.memory.journal().begin();
         transaction.add(self.refusal_counter(reason), 1);
         for (index, decided) in decision.iter() {
-            if let (1.., Some(limit)) = (decided.figure, self.part.limits.get(index)) {
-                transaction.add(&limit.counters().refused, 1);
+            if decided.figure > 0 {
+                transaction.add(&self.part.counters(index).refused, 1);
             }
         }
+        self.count_on_row(&mut transaction, row, false);
         self.part.commit(transaction)?;
         Ok(Answer::Refused)
     }
 
+    /// Refuses a key for which there is no row: waiting does not help, because there is no line to wait in.
+    #[cold]
+    pub(super) fn refuse_without_a_row(
+        &self,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
+        decision.stage = Stage::TableFull;
+        decision.spot = Spot::new(self.part, Row::ABSENT);
+        let attempt = match attempt {
+            Attempt::First | Attempt::BeforeWaiting => Attempt::First,
+            Attempt::Last | Attempt::Waiting => Attempt::Last,
+        };
+        let answer = self.refuse(Row::ABSENT, costs, decision, attempt)?;
+        if answer == Answer::Refused {
+            let mut transaction = self.part.memory.journal().begin();
+            transaction.add(&self.part.memory.control().refused_keys, 1);
+            self.part.commit(transaction)?;
+        }
+        Ok(answer)
+    }
+
     /// The limit that binds the first in line, and for how long.
-    fn binding_of_head(&self) -> Result<Option<(usize, u64)>, Box<Error>> {
-        let Some(ticket) = self.head()?.and_then(|index| self.part.memory.ticket(index)) else {
+    fn binding_of_head(&self, row: Row<'_>) -> Result<Option<(usize, u64)>, Box<Error>> {
+        let Some(ticket) = self.head(row.index)?.and_then(|index| self.part.memory.ticket(index)) else {
             return Ok(None);
         };
         let costs = self.part.costs_of(ticket);
         let waits = costs.iter().filter_map(|(index, cost)| {
-            match self.part.limits.get(index)?.assess(self.now, cost) {
+            match self.part.limits.get(index)?.assess(row, self.now, cost) {
                 Assessment::Admissible => None,
                 Assessment::Refused { retry_after } => Some((index, retry_after.unwrap_or(NEVER))),
             }
@@ -576,11 +670,12 @@ impl LockedPart<'_> {
     pub(super) fn take_hold(
         &self,
         transaction: &mut Transaction<'_>,
+        row: Row<'_>,
         free: FreeHold,
         owner: u64,
         costs: &Costs,
     ) -> Option<HoldReference> {
-        let hold = self.fill_hold(transaction, free, owner, |limit| {
+        let hold = self.fill_hold(transaction, row, free, owner, |limit| {
             if costs.limits.contains(limit) {
                 costs.amounts[limit % MOST_LIMITS]
             } else {
@@ -588,8 +683,9 @@ impl LockedPart<'_> {
             }
         })?;
         for limit in self.part.held_limits() {
-            if let Some(in_use) = limit.in_use() {
-                transaction.raise(&limit.counters().high_water, in_use.load(Ordering::Relaxed));
+            if let Some(in_use) = limit.in_use(row) {
+                let high_water = &self.part.counters(limit.index).high_water;
+                transaction.raise(high_water, in_use.load(Ordering::Relaxed));
             }
         }
         Some(hold)

@@ -85,12 +85,14 @@ impl SegmentEngine {
             figure: batch.units,
         };
         let mut locked = self.lock(part)?;
+        let part = locked.part;
+        let row = part.only_row();
         let mut transaction = part.memory.journal().begin();
-        let refunded = limit.refund_unused(&mut transaction, locked.now, unspent, &taken, batch.taken_at);
-        transaction.add(&limit.counters().refunded, refunded);
+        let refunded = locked.refund_unused(&mut transaction, limit, row, unspent, &taken, batch.taken_at);
+        transaction.add(&part.counters(limit.index).refunded, refunded);
         part.commit(transaction)?;
         // It is given back, whatever is wrong with the line: the next operation says that.
-        let _ = locked.serve_next();
+        let _ = locked.serve_next(row.index);
         Ok(refunded)
     }
 
@@ -103,29 +105,31 @@ impl SegmentEngine {
         attempt: Attempt,
     ) -> Result<Result<TakenBatch, Answer>, Box<Error>> {
         let mut locked = self.lock(part)?;
+        let part = locked.part;
+        let row = part.only_row();
         decision.stage = Stage::Reserved;
-        locked.serve_head()?;
-        if !part.nobody_waits() {
+        locked.serve_head(row.index)?;
+        if !part.nobody_waits(row) {
             decision.stage = Stage::Behind;
-            return locked.refuse(costs, decision, attempt).map(Err);
+            return locked.refuse(row, costs, decision, attempt).map(Err);
         }
         let Some(limit) = part.limits.get(wish.limit) else {
-            return locked.refuse(costs, decision, attempt).map(Err);
+            return locked.refuse(row, costs, decision, attempt).map(Err);
         };
         let now = locked.now;
-        let remaining = limit.rule.standing(limit.mark(now)).remaining;
+        let remaining = limit.rule.standing(limit.mark(row, now)).remaining;
         let units = wish
             .most
             .min(wish.least.max(remaining / SHARE))
             .min(remaining)
             .max(wish.needed);
         let mut transaction = part.memory.journal().begin();
-        let Ok(mark) = limit.take(&mut transaction, now, units) else {
+        let Ok(mark) = limit.take(row, &mut transaction, now, units) else {
             drop(transaction);
-            return locked.refuse(costs, decision, attempt).map(Err);
+            return locked.refuse(row, costs, decision, attempt).map(Err);
         };
-        transaction.add(&limit.counters().admitted, 1);
-        transaction.add(&limit.counters().taken, units);
+        transaction.add(&part.counters(wish.limit).admitted, 1);
+        transaction.add(&part.counters(wish.limit).taken, units);
         transaction.add(&part.memory.control().admitted, 1);
         part.commit(transaction)?;
         let counts_in_windows = !limit.rule.reaches_ahead();

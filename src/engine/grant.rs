@@ -8,8 +8,10 @@ use super::acquire::{Costs, Decided, LimitMask};
 use super::bell::BY_DOORBELL;
 use super::hold::{FreeHold, HoldReference};
 use super::line::{JournalledLine, LineWords};
-use super::memory::TicketPlace;
+use super::locked::LockedPart;
+use super::memory::{Row, TicketPlace};
 use super::segment::{LockedPart, SetEngine};
+use super::ties::Ties;
 use crate::error::Error;
 use crate::limit::Assessment;
 use crate::queue::{self, Phase};
@@ -51,27 +53,36 @@ impl Part<'_> {
         costs
     }
 
-    /// Whether nobody waits in line.
+    /// Whether nobody waits in the line of a row.
     #[inline]
-    pub(crate) fn nobody_waits(&self) -> bool {
-        self.memory.control().queue_head.load(Ordering::Relaxed) == 0
+    pub(crate) fn nobody_waits(&self, row: Row<'_>) -> bool {
+        match row.ties() {
+            None => self.memory.control().queue_head.load(Ordering::Relaxed) == 0,
+            Some(ties) => Ties(ties.load(Ordering::Relaxed)).head() == 0,
+        }
+    }
+
+    /// Whether nobody waits in any line.
+    #[inline]
+    pub(crate) fn nobody_waits_anywhere(&self) -> bool {
+        self.memory.control().queued.load(Ordering::Relaxed) == 0
     }
 }
 
 impl<'a> LockedPart<'a> {
-    /// The ticket that is served next.
-    pub(super) fn head(&self) -> Result<Option<u64>, Box<Error>> {
+    /// The ticket of a row's line that is served next.
+    pub(super) fn head(&self, row: u64) -> Result<Option<u64>, Box<Error>> {
         loop {
-            let head = match queue::head(&LineWords(&self.part.memory)) {
+            let head = match queue::head(&LineWords(self.part.memory), row) {
                 Ok(head) => head,
                 Err(queue::Damaged) => {
-                    self.engine.recount_or_poison(self.set)?;
-                    queue::head(&LineWords(&self.part.memory)).map_err(|_| self.part.poisoned())?
+                    self.engine.recount_or_poison(self.part)?;
+                    queue::head(&LineWords(self.part.memory), row).map_err(|_| self.part.poisoned())?
                 }
             };
             let Some(index) = head else { return Ok(None) };
             let was_given_up = self
-                .set
+                .part
                 .memory
                 .ticket(index)
                 .is_some_and(|ticket| ticket.owner().load(Ordering::Relaxed) == 0);
@@ -79,60 +90,76 @@ impl<'a> LockedPart<'a> {
                 return Ok(Some(index));
             }
             // It leaves the line, so this comes to an end.
-            self.take_back_ticket(index, &self.part.memory.control().reclaimed_tickets)?;
+            self.take_back_ticket(index, self.part.memory.control().reclaimed_tickets)?;
         }
     }
 
-    /// Serves the first in line if the limits allow it now.
+    /// Serves the first in a row's line if the limits allow it now.
     #[cold]
-    pub(crate) fn serve_head(&mut self) -> Result<Served, Box<Error>> {
-        if self.part.nobody_waits() {
+    pub(crate) fn serve_head(&mut self, row: u64) -> Result<Served, Box<Error>> {
+        if self.part.nobody_waits(self.part.row(row)) {
             return Ok(Served::NobodyWaits);
         }
         self.read_clock();
-        while let Some(index) = self.head()? {
+        while let Some(index) = self.head(row)? {
             let Some(ticket) = self.part.memory.ticket(index) else {
                 return Err(self.part.poisoned());
             };
             let costs = self.part.costs_of(ticket);
             if self.part.impossible_cost(&costs).is_some() {
                 // Damage: nobody is let into the line with such a cost. Its owner finds the ticket gone and begins anew.
-                self.take_back_ticket(index, &self.part.memory.control().reclaimed_tickets)?;
+                self.take_back_ticket(index, self.part.memory.control().reclaimed_tickets)?;
                 continue;
             }
             // Read once: a ticket can be given up without the lock at any moment, and a hold must have an owner.
             match ticket.owner().load(Ordering::Relaxed) {
                 0 => {}
-                owner => return self.try_grant(index, ticket, &costs, owner),
+                owner => return self.try_grant(self.part.row(row), index, ticket, &costs, owner),
             }
         }
         Ok(Served::NobodyWaits)
     }
 
-    /// Serves the first in line, after something that may have changed who that is or how long it has to wait: if it
-    /// cannot have what it asks for yet, it is told to look how long that takes now.
+    /// Serves the first in a row's line, after something that may have changed who that is or how long it has to wait:
+    /// if it cannot have what it asks for yet, it is told to look how long that takes now.
     #[inline]
-    pub(crate) fn serve_next(&mut self) -> Result<(), Box<Error>> {
-        if self.part.nobody_waits() {
+    pub(crate) fn serve_next(&mut self, row: u64) -> Result<(), Box<Error>> {
+        if self.part.nobody_waits_anywhere() {
             return Ok(());
         }
-        self.serve_next_of_those_who_wait()
+        self.serve_next_of_those_who_wait(row)
     }
 
-    /// Serves the first in line, after something was given back that it may wait for. Who is first has not changed, and
-    /// neither has what time does for it.
+    /// As [`serve_next`](Self::serve_next), for every line in which somebody waits.
+    pub(crate) fn serve_every_line(&mut self) -> Result<(), Box<Error>> {
+        if self.part.nobody_waits_anywhere() && self.part.nobody_waits(self.part.only_row()) {
+            return Ok(());
+        }
+        let line = LineWords(self.part.memory);
+        // Bounded by the number of tickets, whatever the lines say.
+        for index in 0..self.part.memory.touched_tickets() {
+            let waits = queue::state(&line, index).phase == Phase::Waiting;
+            if waits && queue::predecessor(&line, index).is_none() {
+                self.serve_next_of_those_who_wait(queue::Line::line_of(&line, index))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves the first in a row's line, after something was given back that it may wait for. Who is first has not
+    /// changed, and neither has what time does for it.
     #[inline]
-    pub(crate) fn serve_after_release(&mut self) -> Result<(), Box<Error>> {
-        if !self.part.nobody_waits() {
-            self.serve_head()?;
+    pub(crate) fn serve_after_release(&mut self, row: u64) -> Result<(), Box<Error>> {
+        if !self.part.nobody_waits_anywhere() {
+            self.serve_head(row)?;
         }
         Ok(())
     }
 
     #[cold]
-    fn serve_next_of_those_who_wait(&mut self) -> Result<(), Box<Error>> {
-        if let Served::Blocked(Blocked { wait: 1.., .. }) = self.serve_head()?
-            && let Some(ticket) = self.head()?.and_then(|index| self.part.memory.ticket(index))
+    fn serve_next_of_those_who_wait(&mut self, row: u64) -> Result<(), Box<Error>> {
+        if let Served::Blocked(Blocked { wait: 1.., .. }) = self.serve_head(row)?
+            && let Some(ticket) = self.head(row)?.and_then(|index| self.part.memory.ticket(index))
         {
             self.ring(ticket);
         }
@@ -141,22 +168,23 @@ impl<'a> LockedPart<'a> {
 
     fn try_grant(
         &self,
+        row: Row<'a>,
         index: u64,
         ticket: TicketPlace<'a>,
         costs: &Costs,
         owner: u64,
     ) -> Result<Served, Box<Error>> {
-        let part = self.set;
+        let part = self.part;
         let free = if part.takes_a_hold(costs) {
             match self.engine.find_free_hold(part)? {
-                FreeHold::None => return Ok(Served::Blocked(self.blocked(costs))),
+                FreeHold::None => return Ok(Served::Blocked(self.blocked(row, costs))),
                 free => Some(free),
             }
         } else {
             None
         };
         let mut transaction = part.memory.journal().begin();
-        let taken = self.take_each(&mut transaction, costs, |index, decided| {
+        let taken = self.take_each(row, &mut transaction, costs, |index, decided| {
             if let Some(limit) = ticket.limit(index) {
                 // Means nothing until the state says that the ticket was granted.
                 limit.set_mark(decided.mark);
@@ -164,15 +192,15 @@ impl<'a> LockedPart<'a> {
         });
         if !taken {
             drop(transaction);
-            return Ok(Served::Blocked(self.blocked(costs)));
+            return Ok(Served::Blocked(self.blocked(row, costs)));
         }
-        let hold = free.and_then(|free| self.take_hold(&mut transaction, free, owner, costs));
+        let hold = free.and_then(|free| self.take_hold(&mut transaction, row, free, owner, costs));
         let (hold, serial) = hold.map_or((0, 0), |hold| (hold.index + 1, hold.serial.get()));
         ticket.hold().store(hold, Ordering::Relaxed);
         ticket.hold_serial().store(serial, Ordering::Relaxed);
         ticket.granted_at().store(self.now.monotonic, Ordering::Relaxed);
         let mut line = JournalledLine {
-            memory: &part.memory,
+            memory: part.memory,
             transaction: &mut transaction,
         };
         if queue::grant(&mut line, index).is_err() {
@@ -192,13 +220,15 @@ impl<'a> LockedPart<'a> {
         transaction.add(&control.admitted, 1);
         transaction.add(&control.waited, 1);
         transaction.add(&control.wait_times[wait_bucket(waited)], 1);
+        self.count_on_row(&mut transaction, row, true);
+        self.pin(&mut transaction, row);
         part.commit(transaction)?;
         self.ring(ticket);
         Ok(Served::Granted)
     }
 
     /// How long these costs have to wait, and for what.
-    pub(super) fn blocked(&self, costs: &Costs) -> Blocked {
+    pub(super) fn blocked(&self, row: Row<'_>, costs: &Costs) -> Blocked {
         let has_no_hold = self.part.takes_a_hold(costs) && self.part.memory.find_free_hold() == FreeHold::None;
         let mut blocked = Blocked {
             wait: 0,
@@ -208,7 +238,7 @@ impl<'a> LockedPart<'a> {
             let Some(limit) = self.part.limits.get(index) else {
                 continue;
             };
-            match limit.assess(self.now, cost) {
+            match limit.assess(row, self.now, cost) {
                 Assessment::Refused { retry_after: None } => blocked.by_others = true,
                 Assessment::Refused {
                     retry_after: Some(wait),
@@ -225,13 +255,14 @@ impl<'a> LockedPart<'a> {
 
     /// Frees a ticket whose owner is dead, or gave it up, gives back what it was granted, and counts that.
     pub(super) fn take_back_ticket(&self, index: u64, counter: &AtomicU64) -> Result<(), Box<Error>> {
-        let part = self.set;
-        match queue::state(&LineWords(&part.memory), index).phase {
+        let part = self.part;
+        match queue::state(&LineWords(part.memory), index).phase {
             Phase::Free => Ok(()),
             Phase::Waiting => self.change_line(Some(counter), |line| queue::leave(line, index)),
             Phase::Granted => self.change_line(Some(counter), |line| {
                 if let Some(ticket) = part.memory.ticket(index) {
                     self.undo_grant(line.transaction, ticket);
+                    self.unpin(line.transaction, part.row(ticket.row().load(Ordering::Relaxed)));
                 }
                 queue::claim(line, index)
             }),
@@ -248,6 +279,7 @@ impl<'a> LockedPart<'a> {
         });
         let was_reclaimed = hold.is_none() && ticket.granted_hold().is_some();
         let granted_at = ticket.granted_at().load(Ordering::Relaxed);
+        let row = self.part.row(ticket.row().load(Ordering::Relaxed));
         for (index, cost) in self.part.costs_of(ticket).iter() {
             let (Some(limit), Some(asked)) = (self.part.limits.get(index), ticket.limit(index)) else {
                 continue;
@@ -260,8 +292,8 @@ impl<'a> LockedPart<'a> {
                 mark: asked.mark(),
                 figure: cost,
             };
-            let refunded = limit.refund_unused(transaction, self.now, cost, &reserved, granted_at);
-            transaction.add(&limit.counters().refunded, refunded);
+            let refunded = self.refund_unused(transaction, limit, row, cost, &reserved, granted_at);
+            transaction.add(&self.part.counters(index).refunded, refunded);
         }
         if let Some(hold) = hold {
             self.free_hold(transaction, hold.index, false);
@@ -278,7 +310,8 @@ impl TicketPlace<'_> {
     }
 
     /// Writes down what is asked for. The ticket is nobody's yet.
-    pub(super) fn write_request(self, costs: &Costs, by_doorbell: bool, now: u64) {
+    pub(super) fn write_request(self, row: u64, costs: &Costs, by_doorbell: bool, now: u64) {
+        self.row().store(row, Ordering::Relaxed);
         let bell = if by_doorbell { BY_DOORBELL } else { 0 };
         self.request()
             .store(u64::from(costs.limits.0) | bell, Ordering::Relaxed);

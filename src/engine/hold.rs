@@ -4,7 +4,7 @@
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 
-use super::memory::PartMemory;
+use super::memory::{PartMemory, Row};
 use super::plan::Kind;
 use super::locked::LockedPart;
 use crate::shm::journal::Transaction;
@@ -58,6 +58,7 @@ impl LockedPart<'_> {
     pub(crate) fn fill_hold(
         &self,
         transaction: &mut Transaction<'_>,
+        row: Row<'_>,
         free: FreeHold,
         owner: u64,
         amount_of: impl Fn(usize) -> u64,
@@ -81,6 +82,8 @@ impl LockedPart<'_> {
         transaction.store(hold.owner(), owner);
         transaction.store(hold.serial(), serial.get());
         transaction.store(hold.taken_at(), self.now.monotonic);
+        transaction.store(hold.row(), row.index);
+        self.pin(transaction, row);
         if self.part.has_leases {
             transaction.store(hold.renewed_at(), self.now.monotonic);
             transaction.store(hold.expired(), 0);
@@ -117,21 +120,23 @@ impl LockedPart<'_> {
             return false;
         };
         let control = self.part.memory.control();
+        let row = self.part.row(hold.row().load(Ordering::Relaxed));
         for (word, limit) in hold.amounts().iter().zip(self.part.held_limits()) {
             let amount = word.load(Ordering::Relaxed);
-            limit.give_back(transaction, amount);
+            limit.give_back(row, transaction, amount);
             if owner_died {
                 let taken_at = hold.taken_at().load(Ordering::Relaxed);
-                let refunded = limit.refund_dead(transaction, self.now, amount, taken_at);
+                let refunded = self.refund_dead(transaction, limit, row, amount, taken_at);
                 let reclaimed = if limit.kind == Kind::Concurrency {
                     amount
                 } else {
                     refunded
                 };
-                transaction.add(&limit.counters().reclaimed, reclaimed);
+                transaction.add(&self.part.counters(limit.index).reclaimed, reclaimed);
             }
             transaction.store(word, 0);
         }
+        self.unpin(transaction, row);
         transaction.store(hold.owner(), 0);
         transaction.store(hold.next_free(), control.free_hold.load(Ordering::Relaxed));
         transaction.store(&control.free_hold, index + 1);

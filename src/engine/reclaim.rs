@@ -222,7 +222,7 @@ impl SegmentEngine {
                 act(&locked, index)?;
                 done += 1;
             }
-            locked.serve_next()?;
+            locked.serve_every_line()?;
             before_unlock(&locked);
         }
     }
@@ -235,6 +235,7 @@ impl LockedPart<'_> {
             return;
         };
         let control = self.part.memory.control();
+        let row = self.part.row(hold.row().load(Ordering::Relaxed));
         let renewed_at = hold.renewed_at().load(Ordering::Relaxed);
         let mut expired = hold.expired().load(Ordering::Relaxed);
         let mut is_empty = true;
@@ -249,9 +250,9 @@ impl LockedPart<'_> {
                 .lease
                 .is_some_and(|lease| renewed_at.saturating_add(lease) <= self.now.monotonic);
             if amount > 0 && has_run_out && limit.kind == Kind::Concurrency {
-                limit.give_back(transaction, amount);
+                limit.give_back(row, transaction, amount);
                 transaction.store(word, 0);
-                transaction.add(&limit.counters().reclaimed, amount);
+                transaction.add(&self.part.counters(limit.index).reclaimed, amount);
                 transaction.add(&control.expired, 1);
                 expired |= 1 << number;
             } else {

@@ -1,7 +1,8 @@
 //! Charging now for what is done later.
 
-use super::acquire::{Answer, Attempt, Costs, Decided, Decision, Stage};
+use super::acquire::{Answer, Attempt, Costs, Decided, Decision, Spot, Stage, Target};
 use super::hold::FreeHold;
+use super::memory::Row;
 use super::plan::Kind;
 use super::locked::LockedPart;
 use super::segment::SegmentEngine;
@@ -21,11 +22,12 @@ impl SegmentEngine {
     /// Charges everything that `costs` names if all of it can be had within `max_delay` nanoseconds.
     pub(crate) fn reserve(
         &self,
-        part: Part<'_>,
+        target: Target<'_>,
         costs: &Costs,
         decision: &mut Decision,
         max_delay: u64,
     ) -> Result<Reserved, Box<Error>> {
+        let part = target.part();
         if let Some(index) = part.first_unreservable(costs) {
             return Err(Box::new(Error::NotReservable {
                 set: part.plan.name.clone(),
@@ -35,11 +37,11 @@ impl SegmentEngine {
         if part.impossible_cost(costs).is_some() {
             return Err(part.never_admissible(costs));
         }
-        match self.try_reserve(part, costs, decision, max_delay, Attempt::First)? {
+        match self.try_reserve(target, costs, decision, max_delay, Attempt::First)? {
             Some(reserved) => Ok(reserved),
             None => {
                 self.reclaim_if_due(part)?;
-                let reserved = self.try_reserve(part, costs, decision, max_delay, Attempt::Last)?;
+                let reserved = self.try_reserve(target, costs, decision, max_delay, Attempt::Last)?;
                 Ok(reserved.unwrap_or(Reserved::Refused))
             }
         }
@@ -48,18 +50,26 @@ impl SegmentEngine {
     /// `None` where it is worth a look for dead holders first.
     fn try_reserve(
         &self,
-        part: Part<'_>,
+        target: Target<'_>,
         costs: &Costs,
         decision: &mut Decision,
         max_delay: u64,
         attempt: Attempt,
     ) -> Result<Option<Reserved>, Box<Error>> {
         decision.owner = self.membership.owner()?;
-        let mut locked = self.lock(part)?;
-        locked.serve_head()?;
+        let mut locked = self.lock(target.part())?;
+        let part = locked.part;
+        let Some(row) = locked.row_for(target.key)? else {
+            return Ok(match locked.refuse_without_a_row(costs, decision, attempt)? {
+                Answer::WorthALook => None,
+                _ => Some(Reserved::Refused),
+            });
+        };
+        decision.spot = Spot::new(part, row);
+        locked.serve_head(row.index)?;
         decision.stage = Stage::Reserved;
         let mut free = None;
-        if !part.nobody_waits() {
+        if !part.nobody_waits(row) {
             decision.stage = Stage::Behind;
         } else if part.takes_a_hold(costs) {
             match self.find_free_hold(part)? {
@@ -67,12 +77,12 @@ impl SegmentEngine {
                 found => free = Some(found),
             }
         }
-        let delay = locked.delay_of(costs).filter(|delay| *delay <= max_delay);
+        let delay = locked.delay_of(row, costs).filter(|delay| *delay <= max_delay);
         if let (Stage::Reserved, Some(delay)) = (decision.stage, delay) {
-            locked.charge_all(costs, free, decision, delay)?;
+            locked.charge_all(row, costs, free, decision, delay)?;
             return Ok(Some(Reserved::After(delay)));
         }
-        Ok(match locked.refuse(costs, decision, attempt)? {
+        Ok(match locked.refuse(row, costs, decision, attempt)? {
             Answer::WorthALook => None,
             _ => Some(Reserved::Refused),
         })
@@ -98,13 +108,13 @@ impl Part<'_> {
 
 impl LockedPart<'_> {
     /// After how many nanoseconds all of it can be had; `None` where that cannot be charged now.
-    fn delay_of(&self, costs: &Costs) -> Option<u64> {
+    fn delay_of(&self, row: Row<'_>, costs: &Costs) -> Option<u64> {
         let mut delay = 0;
         let mut all_reach_ahead = true;
         for (index, cost) in costs.iter() {
             let limit = self.part.limits.get(index)?;
             all_reach_ahead &= cost == 0 || limit.rule.reaches_ahead();
-            match limit.assess(self.now, cost) {
+            match limit.assess(row, self.now, cost) {
                 Assessment::Admissible => {}
                 Assessment::Refused { retry_after } => delay = delay.max(retry_after?),
             }
@@ -115,30 +125,32 @@ impl LockedPart<'_> {
 
     fn charge_all(
         &self,
+        row: Row<'_>,
         costs: &Costs,
         free: Option<FreeHold>,
         decision: &mut Decision,
         delay: u64,
     ) -> Result<(), Box<Error>> {
-        decision.begin(decision.owner, self.now.monotonic);
+        decision.begin(decision.owner, decision.spot, self.now.monotonic);
         let mut transaction = self.part.memory.journal().begin();
         for (index, cost) in costs.iter() {
             let Some(limit) = self.part.limits.get(index) else {
                 continue;
             };
             // Charged as of the instant of its use: charged before, it would leave room for others at that instant.
-            limit.charge_ahead(&mut transaction, self.now, delay, cost);
-            transaction.add(&limit.counters().admitted, 1);
-            transaction.add(&limit.counters().taken, cost);
+            limit.charge_ahead(row, &mut transaction, self.now, delay, cost);
+            transaction.add(&self.part.counters(index).admitted, 1);
+            transaction.add(&self.part.counters(index).taken, cost);
             decision.note(Decided {
-                mark: limit.mark(self.now),
+                mark: limit.mark(row, self.now),
                 figure: cost,
             });
         }
         if let Some(free) = free {
-            decision.set_hold(self.take_hold(&mut transaction, free, decision.owner, costs));
+            decision.set_hold(self.take_hold(&mut transaction, row, free, decision.owner, costs));
         }
         transaction.add(&self.part.memory.control().admitted, 1);
+        self.count_on_row(&mut transaction, row, true);
         self.part.commit(transaction)
     }
 }

@@ -8,8 +8,9 @@ use super::acquire::Decision;
 use super::hold::HoldReference;
 use super::plan::Kind;
 use super::locked::LockedPart;
+use super::memory::Row;
 use super::segment::SegmentEngine;
-use super::set::Part;
+use super::set::{Part, SetEngine};
 use crate::error::Error;
 use crate::shm::journal::Transaction;
 
@@ -47,16 +48,18 @@ impl SegmentEngine {
     /// Replaces what was reserved by what was used, all limits at once. `actual` names limits that the permit took.
     pub(crate) fn settle(
         &self,
-        part: Part<'_>,
+        set: &SetEngine,
         permit: &Decision,
         actual: &[(usize, u64)],
     ) -> Result<SettledLimits, Box<Error>> {
         // Nothing is allocated under the lock.
         let mut settled = SettledLimits::with_capacity(actual.len());
-        let mut locked = self.lock(part)?;
+        let mut locked = self.lock(set.part(permit.spot.part))?;
+        let part = locked.part;
+        let row = locked.row_of(permit);
         let mut transaction = part.memory.journal().begin();
         for (index, used) in actual {
-            if let Some(limit) = locked.settle_limit(&mut transaction, permit, *index, *used) {
+            if let Some(limit) = locked.settle_limit(&mut transaction, row, permit, *index, *used) {
                 locked.make_final(&mut transaction, permit, *index);
                 settled.push(limit);
             }
@@ -64,7 +67,7 @@ impl SegmentEngine {
         transaction.add(&part.memory.control().settled, 1);
         part.commit(transaction)?;
         // The settle stands, whatever is wrong with the line: the next operation says that.
-        let _ = locked.serve_next();
+        let _ = locked.serve_next(row.index);
         Ok(settled)
     }
 
@@ -76,15 +79,20 @@ impl SegmentEngine {
         owner: u64,
     ) -> Result<Released, Box<Error>> {
         let mut locked = self.lock_timeless(part)?;
+        let part = locked.part;
         if !locked.owns(hold, owner) {
             return Ok(Released::WasReclaimed);
         }
         let has_lost_a_lease = part.has_leases && locked.has_lost_a_lease(hold);
+        let row = part
+            .memory
+            .hold(hold.index)
+            .map_or(0, |hold| hold.row().load(Ordering::Relaxed));
         let mut transaction = part.memory.journal().begin();
         locked.free_hold(&mut transaction, hold.index, false);
         part.commit(transaction)?;
         // The hold is given back, whatever is wrong with the line: the next operation says that.
-        let _ = locked.serve_after_release();
+        let _ = locked.serve_after_release(row);
         if has_lost_a_lease {
             return Ok(Released::WasReclaimed);
         }
@@ -101,6 +109,7 @@ impl SegmentEngine {
         owner: u64,
     ) -> Result<Renewed, Box<Error>> {
         let locked = self.lock(part)?;
+        let part = locked.part;
         let Some(place) = part.memory.hold(hold.index).filter(|_| locked.owns(hold, owner)) else {
             return Ok(Renewed::WasReclaimed);
         };
@@ -135,9 +144,7 @@ impl Part<'_> {
 
     /// Counts, without the lock, a permit that was dropped without a settle.
     pub(crate) fn count_unsettled(&self, index: usize) {
-        if let Some(limit) = self.limits.get(index) {
-            limit.counters().unsettled.fetch_add(1, Ordering::Relaxed);
-        }
+        self.counters(index).unsettled.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts, without the lock, a request that named a limit the set does not have.
@@ -149,17 +156,29 @@ impl Part<'_> {
     }
 }
 
-impl LockedPart<'_> {
+impl<'a> LockedPart<'a> {
+    /// The row that a permit was taken from; that of no key where it is another key's by now. What settling charges
+    /// then, nobody pays: the key that used it was replenished, or forgiven, since.
+    fn row_of(&self, permit: &Decision) -> Row<'a> {
+        let row = self.part.row(permit.spot.row());
+        if row.is_the_same_since(permit.decided_at) {
+            row
+        } else {
+            Row::ABSENT
+        }
+    }
+
     /// Refunds what was not used of one limit, or charges what was used above.
     fn settle_limit(
         &self,
         transaction: &mut Transaction<'_>,
+        row: Row<'_>,
         permit: &Decision,
         index: usize,
         used: u64,
     ) -> Option<SettledLimit> {
         let limit = self.part.limits.get(index)?;
-        let counters = limit.counters();
+        let counters = self.part.counters(index);
         let decided = permit.get(index)?;
         // What a process that was taken for dead had reserved was given back already.
         let was_refunded =
@@ -172,11 +191,11 @@ impl LockedPart<'_> {
         };
         if used < reserved {
             settled.refunded =
-                limit.refund_unused(transaction, self.now, reserved - used, decided, permit.decided_at);
+                self.refund_unused(transaction, limit, row, reserved - used, decided, permit.decided_at);
             transaction.add(&counters.refunded, settled.refunded);
         } else if used > reserved {
             let above = used - reserved;
-            limit.charge(transaction, self.now, above);
+            limit.charge(row, transaction, self.now, above);
             // A budget reserves nothing, so its debit is no overdraft.
             if limit.kind == Kind::Budget {
                 transaction.add(&counters.taken, above);
@@ -192,7 +211,7 @@ impl LockedPart<'_> {
     /// Takes a settled cost out of the permit's hold: the death of the holder must not refund it any more.
     fn make_final(&self, transaction: &mut Transaction<'_>, permit: &Decision, index: usize) {
         let refunds = self
-            .set
+            .part
             .limits
             .get(index)
             .is_some_and(|limit| limit.refund_on_death);

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::acquire::{Answer, Attempt, Costs, Decided, Decision, Stage};
+use super::acquire::{Answer, Attempt, Costs, Decided, Decision, Spot, Stage, Target};
 use super::grant::{Blocked, Served};
 use super::line::LineWords;
-use super::memory::PartMemory;
+use super::memory::{PartMemory, Row};
 use super::locked::LockedPart;
 use super::segment::SegmentEngine;
 use super::set::Part;
@@ -53,6 +53,9 @@ pub(crate) enum WaitBy {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     ticket: TicketReference,
+    /// The part that its line is in, and the line.
+    part: u32,
+    row: u64,
     owner: u64,
     seen: Rings,
     /// When time alone would serve it; the end of time where that does not help, or others are before it.
@@ -88,6 +91,11 @@ pub(crate) enum Patience {
 }
 
 impl Waiting {
+    /// The part of the set that the line is in, and the line.
+    pub(crate) fn line(&self) -> (u32, u64) {
+        (self.part, self.row)
+    }
+
     /// The participant that waits.
     pub(crate) fn owner(&self) -> u64 {
         self.owner
@@ -109,29 +117,30 @@ impl SegmentEngine {
     #[inline]
     pub(crate) fn acquire(
         &self,
-        part: Part<'_>,
+        target: Target<'_>,
         costs: &Costs,
         decision: &mut Decision,
         timeout: Option<Duration>,
     ) -> Result<bool, Box<Error>> {
         decision.owner = self.membership.owner()?;
-        match self.decide(part, costs, decision, Attempt::BeforeWaiting)? {
+        match self.decide(target, costs, decision, Attempt::BeforeWaiting)? {
             Answer::Admitted => Ok(true),
-            Answer::Impossible => Err(part.never_admissible(costs)),
-            answer => self.wait_and_acquire(part, costs, decision, deadline_after(timeout), answer),
+            Answer::Impossible => Err(target.part().never_admissible(costs)),
+            answer => self.wait_and_acquire(target, costs, decision, deadline_after(timeout), answer),
         }
     }
 
     #[cold]
     fn wait_and_acquire(
         &self,
-        part: Part<'_>,
+        target: Target<'_>,
         costs: &Costs,
         decision: &mut Decision,
         deadline: u64,
         answer: Answer,
     ) -> Result<bool, Box<Error>> {
-        let mut begun = self.begin_waiting_after(answer, part, costs, decision, WaitBy::TicketBell)?;
+        let part = target.part();
+        let mut begun = self.begin_waiting_after(answer, target, costs, decision, WaitBy::TicketBell)?;
         loop {
             let mut waiting = match begun {
                 Begun::Decided(is_admitted) => return Ok(is_admitted),
@@ -153,31 +162,32 @@ impl SegmentEngine {
                     Looked::Lost => break,
                 }
             }
-            begun = self.begin_waiting(part, costs, decision, WaitBy::TicketBell)?;
+            begun = self.begin_waiting(target, costs, decision, WaitBy::TicketBell)?;
         }
     }
 
     /// Takes everything, or a ticket.
     pub(crate) fn begin_waiting(
         &self,
-        part: Part<'_>,
+        target: Target<'_>,
         costs: &Costs,
         decision: &mut Decision,
         wait_by: WaitBy,
     ) -> Result<Begun, Box<Error>> {
         decision.owner = self.membership.owner()?;
-        let answer = self.decide(part, costs, decision, Attempt::BeforeWaiting)?;
-        self.begin_waiting_after(answer, part, costs, decision, wait_by)
+        let answer = self.decide(target, costs, decision, Attempt::BeforeWaiting)?;
+        self.begin_waiting_after(answer, target, costs, decision, wait_by)
     }
 
     fn begin_waiting_after(
         &self,
         answer: Answer,
-        part: Part<'_>,
+        target: Target<'_>,
         costs: &Costs,
         decision: &mut Decision,
         wait_by: WaitBy,
     ) -> Result<Begun, Box<Error>> {
+        let part = target.part();
         match answer {
             Answer::Admitted => return Ok(Begun::Decided(true)),
             Answer::Refused => return Ok(Begun::Decided(false)),
@@ -187,12 +197,12 @@ impl SegmentEngine {
             }
             Answer::MustWait => {}
         }
-        if let Some(begun) = self.take_ticket(part, costs, decision, wait_by, Attempt::First)? {
+        if let Some(begun) = self.take_ticket(target, costs, decision, wait_by, Attempt::First)? {
             return Ok(begun);
         }
         // All tickets are taken, perhaps by the dead.
         self.reclaim_if_due(part)?;
-        match self.take_ticket(part, costs, decision, wait_by, Attempt::Last)? {
+        match self.take_ticket(target, costs, decision, wait_by, Attempt::Last)? {
             Some(begun) => Ok(begun),
             None => Ok(Begun::Decided(false)),
         }
@@ -202,7 +212,7 @@ impl SegmentEngine {
     /// are taken and it is worth a look whether by the dead.
     fn take_ticket(
         &self,
-        part: Part<'_>,
+        target: Target<'_>,
         costs: &Costs,
         decision: &mut Decision,
         wait_by: WaitBy,
@@ -210,18 +220,27 @@ impl SegmentEngine {
     ) -> Result<Option<Begun>, Box<Error>> {
         // A process that had lost its slot has another one now.
         decision.owner = self.membership.owner()?;
-        let mut locked = self.lock(part)?;
-        locked.serve_head()?;
-        if part.nobody_waits() {
-            match self.take_or_refuse(&locked, costs, decision, Attempt::Waiting)? {
+        let mut locked = self.lock(target.part())?;
+        let part = locked.part;
+        let Some(row) = locked.row_for(target.key)? else {
+            return match locked.refuse_without_a_row(costs, decision, attempt)? {
+                Answer::WorthALook => Ok(None),
+                Answer::Impossible => Err(part.never_admissible(costs)),
+                _ => Ok(Some(Begun::Decided(false))),
+            };
+        };
+        decision.spot = Spot::new(part, row);
+        locked.serve_head(row.index)?;
+        if part.nobody_waits(row) {
+            match self.take_or_refuse(&locked, row, costs, decision, Attempt::Waiting)? {
                 Answer::Admitted => return Ok(Some(Begun::Decided(true))),
                 Answer::Impossible => return Err(part.never_admissible(costs)),
                 Answer::Refused | Answer::WorthALook | Answer::MustWait => {}
             }
         }
-        let Some(ticket) = locked.enqueue(costs, decision.owner, wait_by)? else {
+        let Some(ticket) = locked.enqueue(row, costs, decision.owner, wait_by)? else {
             decision.stage = Stage::QueueFull;
-            return match locked.refuse(costs, decision, attempt)? {
+            return match locked.refuse(row, costs, decision, attempt)? {
                 Answer::WorthALook => Ok(None),
                 _ => Ok(Some(Begun::Decided(false))),
             };
@@ -229,6 +248,8 @@ impl SegmentEngine {
         let now = boot_nanos();
         let mut waiting = Waiting {
             ticket,
+            part: part.index,
+            row: row.index,
             owner: decision.owner,
             seen: Rings::default(),
             alarm: u64::MAX,
@@ -238,8 +259,8 @@ impl SegmentEngine {
         if let Some(place) = part.memory.ticket(ticket.index) {
             waiting.seen = futex::rings(place.bell());
         }
-        if queue::head(&LineWords(&part.memory)) == Ok(Some(ticket.index)) {
-            let (blocked, instant) = (locked.blocked(costs), locked.now.monotonic);
+        if queue::head(&LineWords(part.memory), row.index) == Ok(Some(ticket.index)) {
+            let (blocked, instant) = (locked.blocked(row, costs), locked.now.monotonic);
             drop(locked);
             self.set_alarm(part, &mut waiting, blocked, instant);
         }
@@ -258,9 +279,9 @@ impl SegmentEngine {
         }
     }
 
-    /// Serves whoever is first in line: for who sleeps for others, and looks after the line now and then.
-    pub(crate) fn advance(&self, part: Part<'_>) -> Result<(), Box<Error>> {
-        self.lock(part)?.serve_head().map(drop)
+    /// Serves whoever is first in a line: for who sleeps for others, and looks after the line now and then.
+    pub(crate) fn advance(&self, part: Part<'_>, row: u64) -> Result<(), Box<Error>> {
+        self.lock(part)?.serve_head(row).map(drop)
     }
 
     /// Whether somebody has said that there is something to see for this ticket, or something to see has been left
@@ -301,6 +322,8 @@ impl SegmentEngine {
     ) -> Result<Looked, Box<Error>> {
         self.insure_if_due(part, waiting)?;
         let mut locked = self.lock(part)?;
+        let part = locked.part;
+        let row = waiting.row;
         let TicketReference { index, serial } = waiting.ticket;
         let Some(place) = part.memory.ticket(index) else {
             return Err(part.poisoned());
@@ -310,15 +333,15 @@ impl SegmentEngine {
         let is_own = |state: TicketState| {
             state.serial == serial && place.owner().load(Ordering::Relaxed) == waiting.owner
         };
-        let state = queue::state(&LineWords(&part.memory), index);
+        let state = queue::state(&LineWords(part.memory), index);
         if !is_own(state) || state.phase == Phase::Free {
             return Ok(Looked::Lost);
         }
         let mut served = Served::Granted;
         if state.phase == Phase::Waiting {
-            served = locked.serve_head()?;
+            served = locked.serve_head(row)?;
         }
-        let state = queue::state(&LineWords(&part.memory), index);
+        let state = queue::state(&LineWords(part.memory), index);
         if !is_own(state) {
             return Ok(Looked::Lost);
         }
@@ -326,9 +349,9 @@ impl SegmentEngine {
             locked.claim(costs, decision, waiting)?;
             return Ok(Looked::Admitted);
         }
-        let is_first = locked.head()? == Some(index);
+        let is_first = locked.head(row)? == Some(index);
         if patience == Patience::UsedUp {
-            locked.leave_late(costs, decision, index, is_first)?;
+            locked.leave_late(row, costs, decision, index, is_first)?;
             return Ok(Looked::Refused);
         }
         let instant = locked.now.monotonic;
@@ -403,7 +426,7 @@ impl SegmentEngine {
 
     /// Other processes whose death would serve a ticket.
     fn owners_before(&self, part: Part<'_>, waiting: &Waiting) -> BTreeSet<u64> {
-        let line = LineWords(&part.memory);
+        let line = LineWords(part.memory);
         let before = queue::predecessor(&line, waiting.ticket.index);
         let is_among_the_first = before.is_none_or(|before| queue::predecessor(&line, before).is_none());
         let before = before
@@ -428,7 +451,7 @@ impl SegmentEngine {
         // line, so this comes to an end; where one does not, the line is damaged, and the look to come sees to that.
         let mut last = None;
         loop {
-            let line = LineWords(&part.memory);
+            let line = LineWords(part.memory);
             let before = queue::predecessor(&line, waiting.ticket.index);
             if before.is_some() && before == last {
                 return Ok(());
@@ -462,11 +485,12 @@ impl SegmentEngine {
 
     fn try_cancel(&self, part: Part<'_>, waiting: &Waiting) -> Result<(), Box<Error>> {
         let mut locked = self.lock(part)?;
+        let part = locked.part;
         if !self.owns_ticket(part, waiting) {
             return Ok(());
         }
         locked.take_back_ticket(waiting.ticket.index, &part.memory.control().cancelled)?;
-        locked.serve_next()
+        locked.serve_next(waiting.row)
     }
 
     fn owns_ticket(&self, part: Part<'_>, waiting: &Waiting) -> bool {
@@ -504,6 +528,7 @@ impl LockedPart<'_> {
     /// A ticket at the end of the line; `None` where all are taken.
     fn enqueue(
         &self,
+        row: Row<'_>,
         costs: &Costs,
         owner: u64,
         wait_by: WaitBy,
@@ -513,7 +538,7 @@ impl LockedPart<'_> {
                 return Ok(None);
             };
             if let Some(place) = self.part.memory.ticket(free.index) {
-                place.write_request(costs, wait_by == WaitBy::Doorbell, self.now.monotonic);
+                place.write_request(row.index, costs, wait_by == WaitBy::Doorbell, self.now.monotonic);
             }
             queue::enqueue(line, free, owner).map(Some)
         })
@@ -521,37 +546,43 @@ impl LockedPart<'_> {
 
     /// Takes over what a ticket was granted, frees it, and serves the next.
     fn claim(&mut self, costs: &Costs, decision: &mut Decision, waiting: &Waiting) -> Result<(), Box<Error>> {
-        let part = self.set;
+        let part = self.part;
         let index = waiting.ticket.index;
         let Some(place) = part.memory.ticket(index) else {
             return Err(part.poisoned());
         };
-        decision.begin(waiting.owner, place.granted_at().load(Ordering::Relaxed));
+        let row = part.row(waiting.row);
+        decision.begin(waiting.owner, Spot::new(part, row), place.granted_at().load(Ordering::Relaxed));
         for (limit, cost) in costs.iter() {
             let mark = place.limit(limit).map(|limit| limit.mark()).unwrap_or_default();
             decision.note(Decided { mark, figure: cost });
         }
         decision.set_hold(place.granted_hold());
-        self.change_line(None, |line| queue::claim(line, index))?;
+        self.change_line(None, |line| {
+            self.unpin(line.transaction, row);
+            queue::claim(line, index)
+        })?;
         self.need_not_wake(place);
         // The claim stands, whatever is wrong with the line: the next operation says that.
-        let _ = self.serve_next();
+        let _ = self.serve_next(row.index);
         Ok(())
     }
 
     /// Leaves the line because time is up, and says what bound at the end.
     fn leave_late(
         &mut self,
+        row: u64,
         costs: &Costs,
         decision: &mut Decision,
         index: u64,
         is_first: bool,
     ) -> Result<(), Box<Error>> {
-        let part = self.set;
+        let part = self.part;
         decision.stage = if is_first { Stage::Reserved } else { Stage::Behind };
-        self.refuse(costs, decision, Attempt::Last)?;
+        decision.spot = Spot::new(part, part.row(row));
+        self.refuse(part.row(row), costs, decision, Attempt::Last)?;
         let timed_out = &part.memory.control().timed_out;
         self.change_line(Some(timed_out), |line| queue::leave(line, index))?;
-        self.serve_next()
+        self.serve_next(row)
     }
 }
