@@ -36,10 +36,10 @@ struct RowState {
 }
 
 /// The rows of a key's buckets, and what they hold.
-fn neighbours<'a>(
-    rows: &'a HashMap<u64, RowState>,
+fn neighbours(
+    rows: &HashMap<u64, RowState>,
     buckets: [u64; 2],
-) -> impl Iterator<Item = (u64, Option<&'a RowState>)> {
+) -> impl Iterator<Item = (u64, Option<&RowState>)> {
     let all = buckets.map(|bucket| bucket * BUCKET_ROWS..(bucket + 1) * BUCKET_ROWS);
     all.into_iter().flatten().map(|row| (row, rows.get(&row)))
 }
