@@ -83,6 +83,8 @@ mod reservation;
 mod segment;
 mod shm;
 mod snapshot;
+#[allow(dead_code, unused_imports)]
+mod table;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod units;

@@ -15,7 +15,7 @@ const LAYERS: &[Layer] = &[
     },
     // The rules and the ground do not know each other.
     Layer {
-        modules: &["limit", "queue", "shm"],
+        modules: &["limit", "queue", "shm", "table"],
         may_use_peers: false,
     },
     Layer {

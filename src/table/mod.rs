@@ -1,0 +1,216 @@
+//! The index of one shard of a keyed table: which row holds which key.
+//!
+//! Pure, as the limit rules are: it knows no memory, no clock, no lock and no limits. Rows stand in buckets of
+//! [`BUCKET_ROWS`], and a key's row is in one of two buckets that its fingerprint names. It never moves. Each bucket has
+//! a tag of 16 bits for every row, all of them in one cache line, so that a key is found, or known to be absent, by two
+//! lines of tags and the row itself. A tag of zero is a row that was never used; the rest follows from the fingerprints,
+//! and [`rebuild`] makes it again from them.
+//!
+//! Two choices of which the emptier is taken (Azar, Broder, Karlin and Upfal, "Balanced allocations") fill buckets of 32
+//! to more than 90 % before the first key finds both of its buckets full: see [`sizing`]. What is never moved
+//! needs no more stores, and can be cut short at no more places, than what is put once.
+
+mod fingerprint;
+mod repair;
+mod sizing;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use fingerprint::Fingerprint;
+pub(crate) use repair::{is_consistent, rebuild};
+pub(crate) use sizing::{buckets_for, shards_for};
+
+/// Rows of one bucket.
+pub(crate) const BUCKET_ROWS: u64 = 32;
+/// Words of tags of one bucket: four tags to a word, the lowest bits first.
+pub(crate) const TAG_WORDS: u64 = BUCKET_ROWS / WORD_TAGS;
+const WORD_TAGS: u64 = 4;
+const TAG_BITS: u64 = 16;
+/// The most rows that are asked whether they may be reused, and the most whose last use is compared.
+pub(crate) const MOST_ASKED: u64 = 2 * BUCKET_ROWS;
+
+/// The words of a shard's index, for reading. Every word may hold anything.
+///
+/// Rows are numbered bucket by bucket: the one at `slot` of `bucket` is `bucket * BUCKET_ROWS + slot`.
+pub(crate) trait Table {
+    /// How many buckets there are: at least one, and less than 2^40.
+    fn buckets(&self) -> u64;
+    /// The tags of rows `4 * word` to `4 * word + 3` of a bucket below [`buckets`](Self::buckets); `word` is below
+    /// [`TAG_WORDS`].
+    fn tag_word(&self, bucket: u64, word: u64) -> u64;
+    /// The key of a row; [`Fingerprint::NONE`] where it has none.
+    fn fingerprint(&self, row: u64) -> Fingerprint;
+}
+
+/// The words of a shard's index, for changing.
+pub(crate) trait TableMut: Table {
+    fn store_tag_word(&mut self, bucket: u64, word: u64, value: u64);
+    fn store_fingerprint(&mut self, row: u64, fingerprint: Fingerprint);
+}
+
+/// What becomes of a new key whose rows all carry something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhenFull {
+    Refuse,
+    EvictOldest,
+}
+
+/// A row for a new key. In all cases but the first it may still hold what belonged to its former key, and even in that
+/// one after a [`rebuild`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Nobody used this row.
+    Unused(u64),
+    /// What this row said of its key was nothing.
+    Reused(u64),
+    /// This row's key is forgotten for it.
+    Evicted(u64),
+    /// There is none.
+    None,
+}
+
+/// The rows of two buckets that answer to a tag: one bit each, so that one loop visits them all.
+#[derive(Clone, Copy)]
+struct Matches {
+    buckets: [u64; 2],
+    /// Bits 0 to 7 of each sixteen are the words of the first bucket, bits 8 to 15 those of the second; which sixteen
+    /// is which tag of the word.
+    bits: u64,
+}
+
+impl Matches {
+    #[inline]
+    fn of(table: &(impl Table + ?Sized), buckets: [u64; 2], tag: u16) -> Self {
+        Self {
+            buckets,
+            bits: matches_in(table, buckets[0], tag) | (matches_in(table, buckets[1], tag) << TAG_WORDS),
+        }
+    }
+}
+
+impl Iterator for Matches {
+    type Item = u64;
+
+    #[inline]
+    fn next(&mut self) -> Option<u64> {
+        if self.bits == 0 {
+            return None;
+        }
+        let bit = u64::from(self.bits.trailing_zeros());
+        self.bits &= self.bits - 1;
+        let word = bit % TAG_WORDS;
+        let bucket = if bit & TAG_WORDS == 0 {
+            self.buckets[0]
+        } else {
+            self.buckets[1]
+        };
+        Some(row_at(bucket, word * WORD_TAGS + bit / TAG_BITS))
+    }
+}
+
+/// The rows of one bucket that have `tag`, as the bits of the first bucket of [`Matches`].
+#[inline]
+fn matches_in(table: &(impl Table + ?Sized), bucket: u64, tag: u16) -> u64 {
+    const LOW: u64 = 0x7fff_7fff_7fff_7fff;
+    let everywhere = u64::from(tag) * 0x0001_0001_0001_0001;
+    let mut different = 0;
+    for word in 0..TAG_WORDS {
+        let difference = table.tag_word(bucket, word) ^ everywhere;
+        // The highest bit of each sixteen says whether any of them is set: adding carries into it from the others, and
+        // never beyond. No tag is missed, and none found that is not there.
+        let marks = (((difference & LOW) + LOW) | difference) & !LOW;
+        different |= marks >> (TAG_BITS - 1 - word);
+    }
+    !different & 0x00ff_00ff_00ff_00ff
+}
+
+#[inline]
+fn row_at(bucket: u64, slot: u64) -> u64 {
+    (bucket * BUCKET_ROWS) | slot
+}
+
+/// The row that holds the key, if any does.
+///
+/// Reads both lines of tags before it looks at either, so that the memory answers both at once, and the fingerprints of
+/// rows whose tag is the key's: of a key that is absent, one row in a thousand.
+#[inline]
+pub(crate) fn find(table: &(impl Table + ?Sized), fingerprint: Fingerprint) -> Option<u64> {
+    Matches::of(table, fingerprint.buckets(table.buckets()), fingerprint.tag())
+        .find(|row| table.fingerprint(*row) == fingerprint)
+}
+
+/// A row for a key that [`find`] does not find.
+///
+/// A row that was never used, of the emptier bucket; else the first that `can_reuse` says carries nothing; else, where
+/// the policy evicts, the one whose `last_use` is smallest. A row without a `last_use` is held or waited for and is not
+/// evicted. Each is asked of at most [`MOST_ASKED`] rows, each row once.
+pub(crate) fn find_place(
+    table: &(impl Table + ?Sized),
+    fingerprint: Fingerprint,
+    can_reuse: impl FnMut(u64) -> bool,
+    mut last_use: impl FnMut(u64) -> Option<u64>,
+    when_full: WhenFull,
+) -> Place {
+    let buckets = fingerprint.buckets(table.buckets());
+    let unused = Matches::of(table, buckets, 0);
+    const FIRST_BUCKET: u64 = 0x00ff_00ff_00ff_00ff;
+    let (first, second) = (unused.bits & FIRST_BUCKET, unused.bits & !FIRST_BUCKET);
+    let bits = if second.count_ones() > first.count_ones() {
+        second
+    } else {
+        first
+    };
+    if let Some(row) = (Matches { buckets, bits }).next() {
+        return Place::Unused(row);
+    }
+    if let Some(row) = rows_of(fingerprint, buckets).find_map(accepted_by(can_reuse)) {
+        return Place::Reused(row);
+    }
+    if when_full == WhenFull::Refuse {
+        return Place::None;
+    }
+    rows_of(fingerprint, buckets)
+        .filter_map(|row| Some((last_use(row)?, row)))
+        .min_by_key(|(last_use, _)| *last_use)
+        .map_or(Place::None, |(_, row)| Place::Evicted(row))
+}
+
+fn accepted_by(mut accepts: impl FnMut(u64) -> bool) -> impl FnMut(u64) -> Option<u64> {
+    move |row| accepts(row).then_some(row)
+}
+
+/// Every row of both buckets, from one on that the fingerprint chooses.
+fn rows_of(fingerprint: Fingerprint, buckets: [u64; 2]) -> impl Iterator<Item = u64> {
+    let rows = if buckets[0] == buckets[1] {
+        BUCKET_ROWS
+    } else {
+        MOST_ASKED
+    };
+    (0..rows).map(move |step| {
+        let index = (fingerprint.start() + step) % rows;
+        let bucket = if index < BUCKET_ROWS {
+            buckets[0]
+        } else {
+            buckets[1]
+        };
+        row_at(bucket, index % BUCKET_ROWS)
+    })
+}
+
+/// Gives a row that [`find_place`] found for this key to it: two words of the row, then one of tags.
+pub(crate) fn insert(table: &mut (impl TableMut + ?Sized), row: u64, fingerprint: Fingerprint) {
+    table.store_fingerprint(row, fingerprint);
+    store_tag(table, row, fingerprint.tag());
+}
+
+fn tag(table: &(impl Table + ?Sized), row: u64) -> u16 {
+    let (bucket, slot) = (row / BUCKET_ROWS, row % BUCKET_ROWS);
+    (table.tag_word(bucket, slot / WORD_TAGS) >> (slot % WORD_TAGS * TAG_BITS)) as u16
+}
+
+fn store_tag(table: &mut (impl TableMut + ?Sized), row: u64, tag: u16) {
+    let (bucket, slot) = (row / BUCKET_ROWS, row % BUCKET_ROWS);
+    let shift = slot % WORD_TAGS * TAG_BITS;
+    let others = table.tag_word(bucket, slot / WORD_TAGS) & !(u64::from(u16::MAX) << shift);
+    table.store_tag_word(bucket, slot / WORD_TAGS, others | (u64::from(tag) << shift));
+}

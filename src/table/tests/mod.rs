@@ -1,0 +1,133 @@
+//! The index of keys against plain models: whatever happens in whatever order, a key has one row and keeps it.
+
+use std::cell::Cell;
+
+use super::*;
+
+mod damage;
+mod flooding;
+mod model;
+mod sizing;
+
+/// The seed of tests that do not care.
+const SEED: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
+
+/// A shard's index in plain memory, which counts what is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PlainTable {
+    tags: Vec<u64>,
+    fingerprints: Vec<Fingerprint>,
+    tag_words_read: Cell<u64>,
+    fingerprints_read: Cell<u64>,
+}
+
+impl PlainTable {
+    fn new(buckets: u64) -> Self {
+        Self {
+            tags: vec![0; (buckets * TAG_WORDS) as usize],
+            fingerprints: vec![Fingerprint::NONE; (buckets * BUCKET_ROWS) as usize],
+            tag_words_read: Cell::new(0),
+            fingerprints_read: Cell::new(0),
+        }
+    }
+
+    fn rows(&self) -> u64 {
+        self.fingerprints.len() as u64
+    }
+
+    /// Inserts a key that is never given up. Says whether there was a place.
+    fn keep(&mut self, fingerprint: Fingerprint) -> bool {
+        let place = find_place(self, fingerprint, |_| false, |_| None, WhenFull::EvictOldest);
+        if let Place::Unused(row) = place {
+            insert(self, row, fingerprint);
+        }
+        place != Place::None
+    }
+
+    fn forget_reads(&self) {
+        self.tag_words_read.set(0);
+        self.fingerprints_read.set(0);
+    }
+}
+
+impl Table for PlainTable {
+    fn buckets(&self) -> u64 {
+        self.rows() / BUCKET_ROWS
+    }
+
+    fn tag_word(&self, bucket: u64, word: u64) -> u64 {
+        assert!(word < TAG_WORDS);
+        self.tag_words_read.set(self.tag_words_read.get() + 1);
+        self.tags[(bucket * TAG_WORDS + word) as usize]
+    }
+
+    fn fingerprint(&self, row: u64) -> Fingerprint {
+        self.fingerprints_read.set(self.fingerprints_read.get() + 1);
+        self.fingerprints[row as usize]
+    }
+}
+
+impl TableMut for PlainTable {
+    fn store_tag_word(&mut self, bucket: u64, word: u64, value: u64) {
+        assert!(word < TAG_WORDS);
+        self.tags[(bucket * TAG_WORDS + word) as usize] = value;
+    }
+
+    fn store_fingerprint(&mut self, row: u64, fingerprint: Fingerprint) {
+        self.fingerprints[row as usize] = fingerprint;
+    }
+}
+
+fn numbered(number: u64) -> Fingerprint {
+    Fingerprint::of(SEED, &number.to_le_bytes())
+}
+
+#[test]
+fn a_key_is_known_by_the_published_siphash_128_of_its_bytes() {
+    // Of the empty key, under the seed 0, 0: it is the same on every machine and in every version.
+    let expected = siphasher::sip128::SipHasher13::new_with_keys(0, 0).hash(b"");
+    let fingerprint = Fingerprint::of([0, 0], b"");
+    assert_eq!((fingerprint.low, fingerprint.high), (expected.h1, expected.h2));
+    assert_ne!(Fingerprint::of([0, 0], b"a"), Fingerprint::of([0, 1], b"a"));
+    assert_ne!(Fingerprint::of([0, 0], b"a"), Fingerprint::of([0, 0], b"a\0"));
+}
+
+#[test]
+fn shards_are_even_and_no_two_of_shard_bucket_and_tag_hang_together() {
+    const KEYS: u64 = 64_000;
+    let mut shards = [0_u64; 16];
+    let mut buckets = [0_u64; 10];
+    for fingerprint in (0..KEYS).map(numbered) {
+        let shard = fingerprint.shard(16);
+        shards[shard as usize] += 1;
+        if shard == 3 && fingerprint.tag() % 2 == 1 {
+            for bucket in fingerprint.buckets(10) {
+                buckets[bucket as usize] += 1;
+            }
+        }
+        assert_eq!(fingerprint.shard(1), 0);
+    }
+    // Ten standard deviations.
+    assert!(
+        shards.iter().all(|keys| keys.abs_diff(KEYS / 16) < 620),
+        "{shards:?}"
+    );
+    assert!(
+        buckets.iter().all(|keys| keys.abs_diff(KEYS / 160) < 200),
+        "{buckets:?}"
+    );
+}
+
+#[test]
+fn the_two_buckets_differ_and_every_pair_occurs() {
+    for buckets in 1..=9 {
+        let mut pairs = std::collections::BTreeSet::new();
+        for fingerprint in (0..4000).map(numbered) {
+            let [first, second] = fingerprint.buckets(buckets);
+            assert!(first < buckets && second < buckets);
+            assert!(first != second || buckets == 1);
+            pairs.insert((first, second));
+        }
+        assert_eq!(pairs.len() as u64, buckets * (buckets - 1).max(1));
+    }
+}
