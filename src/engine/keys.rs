@@ -4,15 +4,16 @@ use std::sync::atomic::Ordering;
 
 use super::key::KeyIdentity;
 use super::locked::LockedPart;
-use super::memory::{PartMemory, Row, StateWords};
+use super::memory::{PartMemory, Row};
 use super::plan::WhenFull;
+use super::reset::ResetScope;
 use super::set::Part;
 use super::ties::Ties;
 use crate::error::Error;
 use crate::limit::Now;
 use crate::shm::journal::Transaction;
 use crate::shm::layout::BUCKET_ROWS;
-use crate::table::{self, Fingerprint, Place, Policy, Table, TableMut};
+use crate::table::{self, Fingerprint, Place, Table, TableMut};
 
 /// The table of a part's keys, for reading.
 #[derive(Clone, Copy)]
@@ -63,10 +64,10 @@ impl<'a> Part<'a> {
         self.limits.iter().all(|limit| limit.is_replenished(row, now))
     }
 
-    fn policy(&self) -> Policy {
+    fn when_full(&self) -> table::WhenFull {
         match self.plan.keyed.map(|keyed| keyed.when_full) {
-            Some(WhenFull::EvictOldest) => Policy::EvictOldest,
-            Some(WhenFull::Refuse) | None => Policy::Refuse,
+            Some(WhenFull::EvictOldest) => table::WhenFull::EvictOldest,
+            Some(WhenFull::Refuse) | None => table::WhenFull::Refuse,
         }
     }
 }
@@ -94,14 +95,22 @@ impl<'a> LockedPart<'a> {
                 let is_untied = row.ties()?.load(Ordering::Relaxed) == 0;
                 is_untied.then_some(row.used_at()?.load(Ordering::Relaxed))
             },
-            part.policy(),
+            part.when_full(),
         );
         let control = part.memory.control();
         let (index, since) = match place {
             Place::None => return Ok(None),
             Place::Unused(index) | Place::Reused(index) => (index, self.now.monotonic),
-            // What was decided on the key before it at this very instant is not this key's either.
-            Place::Evicted(index) => (index, self.now.monotonic.saturating_add(1)),
+            Place::Evicted(index) => {
+                // Whoever dies after this has forgiven the former key, and given its row to nobody.
+                let scope = ResetScope {
+                    limits: part.all_limits(),
+                    counters: false,
+                };
+                self.begin_and_carry_out_reset(scope, index + 1);
+                // What was decided on the former key at this very instant is not this key's either.
+                (index, self.now.monotonic.saturating_add(1))
+            }
         };
         let row = part.row(index);
         let mut transaction = part.memory.journal().begin();
@@ -111,9 +120,6 @@ impl<'a> LockedPart<'a> {
             Place::Evicted(_) => {
                 transaction.add(&control.evicted, 1);
                 transaction.add(&control.forgiven, 1);
-                for limit in &part.limits {
-                    limit.replenish(row, &mut transaction);
-                }
             }
             Place::None => {}
         }
@@ -224,7 +230,7 @@ impl Table for TableWords<'_> {
     #[inline]
     fn fingerprint(&self, row: u64) -> Fingerprint {
         let words = self.0.row(row).and_then(Row::fingerprint);
-        words.map_or_else(Fingerprint::default, |[low, high]| Fingerprint {
+        words.map_or(Fingerprint::NONE, |[low, high]| Fingerprint {
             low: low.load(Ordering::Relaxed),
             high: high.load(Ordering::Relaxed),
         })

@@ -117,12 +117,6 @@ impl LimitRules {
             .give_back(&mut JournalledState { words, transaction }, amount);
     }
 
-    /// Replenishes the limit, where that must be undone if it does not come to its end.
-    pub(crate) fn replenish(&self, row: Row<'_>, transaction: &mut Transaction<'_>) {
-        let words = self.state(row);
-        self.rule.reset(&mut JournalledState { words, transaction });
-    }
-
     /// Replenishes the limit. Not journalled: it can be repeated.
     pub(crate) fn reset(&self, row: Row<'_>) {
         self.rule.reset(&mut RepeatableState(self.state(row)));

@@ -2,16 +2,20 @@
 //!
 //! Everything here can be repeated: any number of recoverers may die on the way, and the lock says so to the next.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
+use super::keys::{RepeatableTable, TableWords};
 use super::line::{LineWords, RepeatableLine};
 use super::memory::HoldPlace;
 use super::segment::SegmentEngine;
 use super::set::Part;
+use super::ties::Ties;
 use crate::error::Error;
-use crate::queue;
+use crate::queue::{self, Line, Phase};
 use crate::shm::journal::JournalState;
-use crate::shm::layout::SET_UNCHECKED;
+use crate::shm::layout::{MOST_LIMITS, SET_UNCHECKED};
+use crate::table;
 
 /// The holds could not be counted: counting them again may help.
 pub(crate) const POISONED_BY_COUNTS: u64 = 1;
@@ -98,6 +102,7 @@ impl SegmentEngine {
     /// and how many holds were given back.
     pub(crate) fn repair(&self, part: Part<'_>) -> Result<(Option<Repairs>, u64), Box<Error>> {
         let (mut locked, mut repairs) = self.lock_and_report(part)?;
+        let part = locked.part;
         let poisoned = &part.memory.control().poisoned;
         if !part.is_consistent() {
             self.recount(part);
@@ -110,19 +115,22 @@ impl SegmentEngine {
             repairs.get_or_insert_default().poisoned = true;
             return Ok((repairs, 0));
         }
-        locked.serve_next()?;
+        locked.serve_every_line()?;
         drop(locked);
         Ok((repairs, self.reclaim(part)?))
     }
 
-    /// Counts everything that follows from holds and tickets again: what is in use, how many are active, which are
-    /// free, who waits behind whom.
+    /// Counts everything that follows from fingerprints, holds and tickets again: which row is whose, what is in use, how
+    /// many are active, which are free, who waits behind whom.
     /// The caller holds the lock.
     #[cold]
     pub(crate) fn recount(&self, part: Part<'_>) {
-        let memory = &part.memory;
+        let memory = part.memory;
         let control = memory.control();
         memory.journal().mark_recount();
+        if memory.is_keyed() {
+            part.rebuild_rows();
+        }
         // The mark of the first untouched hold is damaged if it lies beyond the table, or before a hold in use.
         let is_taken = |index: &u64| memory.hold(*index).is_some_and(HoldPlace::is_taken);
         let touched = (0..memory.hold_capacity())
@@ -149,9 +157,19 @@ impl SegmentEngine {
         control.free_hold.store(first_free, Ordering::Relaxed);
         queue::rebuild(&mut RepeatableLine(memory));
         control.active.store(active, Ordering::Relaxed);
-        for (position, limit) in part.held_limits().enumerate() {
-            if let Some(in_use) = limit.in_use() {
-                in_use.store(part.held(position), Ordering::Relaxed);
+        let tallies = part.tallies();
+        for row in memory.all_rows() {
+            let tally = tallies.get(&row.index);
+            if let Some(word) = row.ties() {
+                let ties = Ties(word.load(Ordering::Relaxed));
+                let pins = tally.map_or(0, |tally| tally.pins);
+                word.store(ties.with_pins(pins).0, Ordering::Relaxed);
+            }
+            for (position, limit) in part.held_limits().enumerate() {
+                if let Some(in_use) = limit.in_use(row) {
+                    let held = tally.map_or(0, |tally| tally.held(position));
+                    in_use.store(held, Ordering::Relaxed);
+                }
             }
         }
         control.recounts.store(
@@ -162,23 +180,66 @@ impl SegmentEngine {
     }
 }
 
-impl Part<'_> {
-    fn taken_holds(&self, touched: u64) -> impl Iterator<Item = HoldPlace<'_>> {
+/// What holds and tickets say of one row.
+#[derive(Clone, Debug, Default)]
+struct Tally {
+    /// Holds, and tickets that were granted and not claimed.
+    pins: u64,
+    /// What is held of each limit that gives back, in the order of a hold's amounts.
+    held: [u64; MOST_LIMITS],
+}
+
+impl Tally {
+    fn held(&self, position: usize) -> u64 {
+        self.held.get(position).copied().unwrap_or(0)
+    }
+}
+
+impl<'a> Part<'a> {
+    fn taken_holds(&self, touched: u64) -> impl Iterator<Item = HoldPlace<'a>> {
+        let memory = self.memory;
         (0..touched)
-            .filter_map(|index| self.memory.hold(index))
+            .filter_map(|index| memory.hold(index))
             .filter(|hold| hold.is_taken())
     }
 
-    /// What all holds together hold of the limit at `position` of their amounts.
-    fn held(&self, position: usize) -> u64 {
-        self.taken_holds(self.memory.touched_holds())
-            .filter_map(|hold| hold.amounts().get(position))
-            .fold(0, |sum, amount| {
-                sum.saturating_add(amount.load(Ordering::Relaxed))
-            })
+    /// What holds and tickets say of the rows that any of them names.
+    fn tallies(&self) -> HashMap<u64, Tally> {
+        // Allocates under the lock, but after a death or damage only.
+        let mut tallies: HashMap<u64, Tally> = HashMap::new();
+        for hold in self.taken_holds(self.memory.touched_holds()) {
+            let tally = tallies.entry(hold.row().load(Ordering::Relaxed)).or_default();
+            tally.pins += 1;
+            for (sum, amount) in tally.held.iter_mut().zip(hold.amounts()) {
+                *sum = sum.saturating_add(amount.load(Ordering::Relaxed));
+            }
+        }
+        let line = LineWords(self.memory);
+        for index in 0..self.memory.touched_tickets() {
+            if queue::state(&line, index).phase == Phase::Granted {
+                tallies.entry(line.line_of(index)).or_default().pins += 1;
+            }
+        }
+        tallies
     }
 
-    /// Whether the counts agree with the holds. Bounded by the size of the table, whatever the links say.
+    /// Makes the table of keys again from the fingerprints, and rows that are nobody's as if they had never been used.
+    fn rebuild_rows(&self) {
+        table::rebuild(&mut RepeatableTable(self.memory));
+        let mut keys = 0;
+        for row in self.memory.all_rows() {
+            if !row.is_unused() {
+                keys += 1;
+                continue;
+            }
+            for limit in &self.limits {
+                limit.reset(row);
+            }
+        }
+        self.memory.control().keys.store(keys, Ordering::Relaxed);
+    }
+
+    /// Whether the counts agree with the holds. Bounded by the size of the tables, whatever the links say.
     pub(crate) fn is_consistent(&self) -> bool {
         let control = self.memory.control();
         let touched = control.untouched_hold.load(Ordering::Relaxed);
@@ -201,11 +262,35 @@ impl Part<'_> {
             }
             next = hold.next_free().load(Ordering::Relaxed);
         }
-        let counts_agree = self.held_limits().enumerate().all(|(position, limit)| {
-            limit
-                .in_use()
-                .is_none_or(|in_use| in_use.load(Ordering::Relaxed) == self.held(position))
-        });
-        taken + free == touched && counts_agree && queue::is_consistent(&LineWords(&self.memory))
+        taken + free == touched
+            && queue::is_consistent(&LineWords(self.memory))
+            && self.rows_are_consistent()
+            && self.counts_agree()
+    }
+
+    fn rows_are_consistent(&self) -> bool {
+        if !self.memory.is_keyed() {
+            return true;
+        }
+        let used = self.memory.all_rows().filter(|row| !row.is_unused()).count() as u64;
+        self.memory.control().keys.load(Ordering::Relaxed) == used
+            && table::is_consistent(&TableWords(self.memory))
+    }
+
+    /// Whether each row says what the holds and tickets say that name it.
+    fn counts_agree(&self) -> bool {
+        let tallies = self.tallies();
+        self.memory.all_rows().all(|row| {
+            let tally = tallies.get(&row.index);
+            let pins_agree = row.ties().is_none_or(|ties| {
+                Ties(ties.load(Ordering::Relaxed)).pins() == tally.map_or(0, |tally| tally.pins)
+            });
+            pins_agree
+                && self.held_limits().enumerate().all(|(position, limit)| {
+                    limit.in_use(row).is_none_or(|in_use| {
+                        in_use.load(Ordering::Relaxed) == tally.map_or(0, |tally| tally.held(position))
+                    })
+                })
+        })
     }
 }

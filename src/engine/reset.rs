@@ -5,6 +5,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::key::KeyIdentity;
+use super::locked::LockedPart;
+use super::memory::Row;
 use super::segment::SegmentEngine;
 use super::set::Part;
 use crate::error::Error;
@@ -36,17 +39,13 @@ impl SegmentEngine {
     /// Replenishes limits and zeroes counters.
     pub(crate) fn reset(&self, part: Part<'_>, scope: ResetScope) -> Result<(), Box<Error>> {
         let (mut locked, _) = self.lock_and_report(part)?;
+        let part = locked.part;
         let control = part.memory.control();
         let poisoned = &control.poisoned;
         if poisoned.load(Ordering::Relaxed) != 0 && scope.limits != part.all_limits() {
             return Err(part.poisoned());
         }
-        control.reset_scope.store(scope.to_word(), Ordering::Relaxed);
-        control
-            .reset_instant
-            .store(locked.now.monotonic, Ordering::Relaxed);
-        part.memory.journal().mark_reset();
-        part.carry_out_reset();
+        locked.begin_and_carry_out_reset(scope, 0);
         if poisoned.load(Ordering::Relaxed) != 0 {
             self.recount(part);
             if part.is_consistent() {
@@ -55,9 +54,44 @@ impl SegmentEngine {
         }
         if poisoned.load(Ordering::Relaxed) == 0 {
             // The reset is done, whatever is wrong with the line: the next operation says that.
-            let _ = locked.serve_next();
+            let _ = locked.serve_every_line();
         }
         Ok(())
+    }
+
+    /// Replenishes limits of one key; answers whether it had a row.
+    pub(crate) fn reset_key(
+        &self,
+        part: Part<'_>,
+        key: &KeyIdentity,
+        limits: u32,
+    ) -> Result<bool, Box<Error>> {
+        let mut locked = self.lock(part)?;
+        let Some(row) = locked.part.find_row(Some(key)) else {
+            return Ok(false);
+        };
+        let scope = ResetScope {
+            limits,
+            counters: false,
+        };
+        locked.begin_and_carry_out_reset(scope, row.index + 1);
+        // The reset is done, whatever is wrong with the line: the next operation says that.
+        let _ = locked.serve_next(row.index);
+        Ok(true)
+    }
+}
+
+impl LockedPart<'_> {
+    /// Replenishes limits of the row before `end_row`, or of all rows where that is zero.
+    pub(super) fn begin_and_carry_out_reset(&self, scope: ResetScope, end_row: u64) {
+        let control = self.part.memory.control();
+        control.reset_scope.store(scope.to_word(), Ordering::Relaxed);
+        control
+            .reset_instant
+            .store(self.now.monotonic, Ordering::Relaxed);
+        control.reset_row.store(end_row, Ordering::Relaxed);
+        self.part.memory.journal().mark_reset();
+        self.part.carry_out_reset();
     }
 }
 
@@ -67,14 +101,38 @@ impl Part<'_> {
         let control = self.memory.control();
         let scope = ResetScope::from_word(control.reset_scope.load(Ordering::Relaxed));
         let instant = control.reset_instant.load(Ordering::Relaxed);
-        for (index, limit) in self.limits.iter().enumerate() {
-            if scope.limits & (1 << index) != 0 {
-                limit.reset(instant);
+        let limits = || {
+            self.limits
+                .iter()
+                .filter(|limit| scope.limits & (1 << limit.index) != 0)
+        };
+        match control.reset_row.load(Ordering::Relaxed).checked_sub(1) {
+            Some(index) => {
+                let row = self.row(index);
+                for limit in limits() {
+                    limit.reset(row);
+                }
+                if let Some(since) = row.since() {
+                    // What was reserved up to this very instant is void.
+                    since.store(instant.saturating_add(1), Ordering::Relaxed);
+                }
+            }
+            None => {
+                for limit in limits() {
+                    let reset_at = &self.counters(limit.index).reset_at;
+                    reset_at.store(instant, Ordering::Relaxed);
+                    for row in self.memory.all_rows() {
+                        limit.reset(row);
+                    }
+                }
             }
         }
         if scope.counters {
             for word in counter_words(self) {
                 word.store(0, Ordering::Relaxed);
+            }
+            for counts in self.memory.all_rows().filter_map(Row::counts) {
+                counts.store(0, Ordering::Relaxed);
             }
         }
         self.memory.journal().close();
@@ -82,8 +140,9 @@ impl Part<'_> {
 }
 
 /// Every word that only counts.
-fn counter_words(part: Part<'_>) -> impl Iterator<Item = &AtomicU64> {
-    let control = part.memory.control();
+fn counter_words<'a>(part: &Part<'a>) -> impl Iterator<Item = &'a AtomicU64> {
+    let memory = part.memory;
+    let control = memory.control();
     let of_set = [
         &control.admitted,
         &control.refused_rate,
@@ -101,11 +160,15 @@ fn counter_words(part: Part<'_>) -> impl Iterator<Item = &AtomicU64> {
         &control.reclaimed,
         &control.recoveries,
         &control.recounts,
+        &control.refused_keys,
+        &control.evicted,
+        &control.forgiven,
+        &control.lock_waits,
         &control.unknown_names,
         &control.active_high_water,
     ];
     let of_limits = part.limits.iter().flat_map(|limit| {
-        let counters = limit.counters();
+        let counters = memory.counters(limit.index);
         [
             &counters.admitted,
             &counters.taken,
@@ -116,6 +179,9 @@ fn counter_words(part: Part<'_>) -> impl Iterator<Item = &AtomicU64> {
             &counters.unsettled,
             &counters.reclaimed,
             &counters.high_water,
+            &counters.near,
+            &counters.would_refuse,
+            &counters.dropped,
         ]
     });
     of_set.into_iter().chain(&control.wait_times).chain(of_limits)

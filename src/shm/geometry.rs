@@ -116,6 +116,23 @@ impl SetGeometry {
 }
 
 impl PartGeometry {
+    /// The same, in a region that holds nothing else.
+    pub(crate) fn moved_to_the_start(&self) -> Self {
+        let start = self.extent_offset;
+        Self {
+            extent_offset: 0,
+            control_offset: self.control_offset - start,
+            journal_offset: self.journal_offset - start,
+            counters_offset: self.counters_offset - start,
+            tags_offset: self.tags_offset - start,
+            rows_offset: self.rows_offset - start,
+            names_offset: self.names_offset - start,
+            holds_offset: self.holds_offset - start,
+            tickets_offset: self.tickets_offset - start,
+            ..*self
+        }
+    }
+
     /// A part whose extent starts at `extent_offset`.
     fn at(extent_offset: u64, shape: SetShape) -> Result<Self, TooLarge> {
         let mut cursor = Cursor(extent_offset);
