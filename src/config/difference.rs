@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 use super::Declaration;
 
-/// One thing in which a declaration differs from what a segment was created with.
+/// One thing in which a declaration differs from the one that a segment holds.
 ///
 /// ```
 /// use std::time::Duration;
@@ -61,20 +61,25 @@ impl fmt::Display for Difference {
 }
 
 impl Declaration {
-    /// Each thing in which this declaration differs from `in_segment`, the one a segment was created with.
+    /// Each thing in which this declaration differs from `in_segment`, the one that a segment holds.
     ///
     /// Compared is what the declarations mean: `"60s"` is `"1m"`, and a default is the same written out or not.
     /// The segment's path and mode do not count. The order of sets and of limits does, because the segment stores
     /// them in it.
     pub fn differences(&self, in_segment: &Self) -> Vec<Difference> {
+        self.canonical().differences_as_written(&in_segment.canonical())
+    }
+
+    /// As [`differences`](Self::differences), of what is written down already as it is to be compared.
+    pub(super) fn differences_as_written(&self, in_segment: &Self) -> Vec<Difference> {
         let mut found = Vec::new();
         compare_tables("", &comparable(self), &comparable(in_segment), &mut found);
         found
     }
 }
 
-fn comparable(declaration: &Declaration) -> Table {
-    let mut canonical = declaration.canonical();
+fn comparable(canonical: &Declaration) -> Table {
+    let mut canonical = canonical.clone();
     canonical.segment.path = None;
     canonical.segment.mode = None;
     // Without the path, everything in a declaration is a number or Unicode, which a table always takes.

@@ -29,11 +29,11 @@ const MOST_PREFIXES: u64 = 4;
 #[serde(deny_unknown_fields)]
 #[must_use]
 pub struct Keyed {
-    max_keys: u64,
+    pub(super) max_keys: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) when_full: Option<WhenFull>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    store_keys: Option<bool>,
+    pub(super) store_keys: Option<bool>,
 }
 
 impl Keyed {

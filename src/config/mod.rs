@@ -1,6 +1,7 @@
 //! Declarations: what a segment is to hold, from TOML or from code, checked and compiled to plans.
 
 mod amount;
+mod apply;
 mod canonical;
 mod checks;
 mod compile;

@@ -1,5 +1,6 @@
 //! Tests of declarations as a whole.
 
+mod apply;
 mod errors;
 mod keyed;
 mod meaning;

@@ -13,7 +13,7 @@ fn calendars() -> impl Strategy<Value = Window> {
 }
 
 /// Valid limits.
-fn limits() -> impl Strategy<Value = Limit> {
+pub(super) fn limits() -> impl Strategy<Value = Limit> {
     let counted = (1_u64..=1 << 32, windows(), any::<bool>());
     let counted = counted.prop_map(|(capacity, window, calls)| {
         if calls {
@@ -148,7 +148,7 @@ fn sets() -> impl Strategy<Value = SetDeclaration> {
     })
 }
 
-fn declarations() -> impl Strategy<Value = Declaration> {
+pub(super) fn declarations() -> impl Strategy<Value = Declaration> {
     let sets = proptest::collection::vec(("\\PC{0,8}", sets()), 1..=4);
     let segment = (proptest::option::of("/\\PC{0,20}"), 1_u32..=4096, 0_u32..=0o177);
     (segment, sets).prop_map(|((path, participants, mode), sets)| {

@@ -1,0 +1,125 @@
+//! What of another declaration a segment can take over while it is in use.
+
+use super::difference::Difference;
+use super::limit::{Algorithm, Limit};
+use super::set::SetDeclaration;
+use super::window::Window;
+use super::{Declaration, Keyed};
+
+/// What becomes of a segment's declaration where another is applied to it.
+#[derive(Clone, Debug)]
+#[cfg_attr(not(test), expect(dead_code, reason = "segments cannot be changed yet"))]
+pub(crate) struct Applied {
+    /// The segment's declaration with the changes in it, in the canonical form.
+    pub(crate) declaration: Declaration,
+    /// What changes by that: from what is in the segment to what is declared.
+    pub(crate) changes: Vec<Difference>,
+}
+
+impl Declaration {
+    /// This declaration in place of `stored`, the one that a segment holds. Both have been validated; so is what comes
+    /// of them, and its limits need exactly the memory that those in the segment have.
+    ///
+    /// Changed are capacities, windows of the same alignment, bursts, leases, the bounds of adaptive capacities, what
+    /// counts as near, shadows, metadata, and what becomes of keys without room. What is not declared, and depends by
+    /// default on what can be changed, stays as it is. The path and the mode of the file play no part.
+    ///
+    /// # Errors
+    ///
+    /// Every difference that needs another segment. Nothing can be applied then.
+    #[cfg_attr(not(test), expect(dead_code, reason = "segments cannot be changed yet"))]
+    pub(crate) fn applied_to(&self, stored: &Self) -> Result<Applied, Vec<Difference>> {
+        let stored = stored.canonical();
+        let asked = self.with_sizes_of(&stored);
+        let sets = stored.sets.iter().map(|set| {
+            let change = asked.sets.iter().find(|change| change.name == set.name);
+            change.map_or_else(|| set.clone(), |change| set.changed_to(change))
+        });
+        let declaration = Self {
+            segment: stored.segment.clone(),
+            sets: sets.collect(),
+        };
+        // Whatever could not be taken over still differs. It is not canonical then, and must not be made so: that
+        // would bring defaults of the segment's in where this declaration has nothing of the kind.
+        let refused = asked.differences_as_written(&declaration);
+        if refused.is_empty() {
+            let changes = declaration.differences_as_written(&stored);
+            Ok(Applied { declaration, changes })
+        } else {
+            Err(refused)
+        }
+    }
+
+    /// The canonical form, but with the sizes that `stored` has where this declares none and they would follow from
+    /// capacities: a capacity that changes must not ask for another size of what it was the measure of.
+    fn with_sizes_of(&self, stored: &Self) -> Self {
+        let mut asked = self.canonical();
+        for (asked, declared) in asked.sets.iter_mut().zip(&self.sets) {
+            let Some(stored) = stored.sets.iter().find(|set| set.name == declared.name) else {
+                continue;
+            };
+            if declared.holds.is_none() {
+                asked.holds = stored.holds;
+            }
+            for (asked, declared) in asked.limits.iter_mut().zip(&declared.limits) {
+                let stored = stored.limits.iter().find(|limit| limit.name == declared.name);
+                if let (Some(Algorithm::SlidingWindow), None, Some(stored)) =
+                    (asked.algorithm, declared.entries, stored)
+                {
+                    asked.entries = stored.entries.or(asked.entries);
+                }
+            }
+        }
+        asked
+    }
+}
+
+impl SetDeclaration {
+    /// This set with what `change` can change in it. Both are canonical.
+    fn changed_to(&self, change: &Self) -> Self {
+        let limits = self.limits.iter().map(|limit| {
+            let change = change.limits.iter().find(|change| change.name == limit.name);
+            change.map_or_else(|| limit.clone(), |change| limit.changed_to(change))
+        });
+        Self {
+            keyed: match (&self.keyed, &change.keyed) {
+                (Some(keyed), Some(change)) => Some(Keyed {
+                    when_full: change.when_full,
+                    ..keyed.clone()
+                }),
+                (keyed, _) => keyed.clone(),
+            },
+            metadata: change.metadata.clone(),
+            limits: limits.collect(),
+            ..self.clone()
+        }
+    }
+}
+
+impl Limit {
+    /// This limit with what `change` can change in it. Both are canonical.
+    fn changed_to(&self, change: &Self) -> Self {
+        // What is unlimited keeps no state, so it can neither come from a limit nor become one.
+        let countable = self.capacity.is_unlimited() == change.capacity.is_unlimited();
+        let capacity = if countable { change } else { self };
+        // The state of a calendar window says which period it counted, and that of another window a length of time.
+        let calendar = |limit: &Self| limit.window.is_some_and(Window::is_calendar);
+        let window = if calendar(self) || calendar(change) {
+            self
+        } else {
+            change
+        };
+        Self {
+            capacity: capacity.capacity.clone(),
+            window: window.window,
+            burst: change.burst.clone(),
+            lease: change.lease,
+            floor: change.floor.clone(),
+            ceiling: change.ceiling.clone(),
+            latency_limit: change.latency_limit,
+            near_limit: change.near_limit,
+            shadow: change.shadow,
+            ..self.clone()
+        }
+    }
+}
