@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::limit::{Assessment, Mark};
 use crate::shm::journal::Transaction;
 use crate::shm::layout::MOST_LIMITS;
+use crate::table::Fingerprint;
 
 /// What a request takes of each limit of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +103,8 @@ pub(crate) struct Spot {
     pub(crate) part: u32,
     /// A number beyond the table, where there was no row.
     row: u32,
+    /// Of the key; none in a set that is not keyed.
+    pub(super) fingerprint: Fingerprint,
 }
 
 impl Spot {
@@ -111,6 +114,10 @@ impl Spot {
             part: part.index,
             // A part has fewer rows than this can say.
             row: u32::try_from(row.index).unwrap_or(u32::MAX),
+            fingerprint: row.fingerprint().map_or(Fingerprint::NONE, |[low, high]| Fingerprint {
+                low: low.load(Ordering::Relaxed),
+                high: high.load(Ordering::Relaxed),
+            }),
         }
     }
 

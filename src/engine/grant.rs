@@ -10,7 +10,7 @@ use super::hold::{FreeHold, HoldReference};
 use super::line::{JournalledLine, LineWords};
 use super::locked::LockedPart;
 use super::memory::{Row, TicketPlace};
-use super::segment::{LockedPart, SetEngine};
+use super::set::Part;
 use super::ties::Ties;
 use crate::error::Error;
 use crate::limit::Assessment;

@@ -29,6 +29,16 @@ impl KeyIdentity {
         }
     }
 
+    /// A key of which only the fingerprint is known.
+    pub(crate) fn nameless(fingerprint: Fingerprint) -> Self {
+        Self {
+            fingerprint,
+            name: KeyName {
+                words: [0; NAME_WORDS as usize],
+            },
+        }
+    }
+
     pub(crate) fn name(&self) -> &KeyName {
         &self.name
     }

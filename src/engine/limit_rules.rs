@@ -117,6 +117,19 @@ impl LimitRules {
             .give_back(&mut JournalledState { words, transaction }, amount);
     }
 
+    /// Whether the limit is as if it had never been used.
+    #[inline]
+    pub(crate) fn is_replenished(&self, row: Row<'_>, now: Now) -> bool {
+        self.rule.is_replenished(&StateWords(self.state(row)), now)
+    }
+
+    /// Takes over the state of a limit whose parameters these replace.
+    pub(crate) fn carry_over(&self, old: &Self, row: Row<'_>, transaction: &mut Transaction<'_>, now: Now) {
+        let words = self.state(row);
+        self.rule
+            .carry_over(&old.rule, &mut JournalledState { words, transaction }, now);
+    }
+
     /// Replenishes the limit. Not journalled: it can be repeated.
     pub(crate) fn reset(&self, row: Row<'_>) {
         self.rule.reset(&mut RepeatableState(self.state(row)));

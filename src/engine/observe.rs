@@ -4,7 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::segment::SetEngine;
+use super::memory::PartMemory;
+use super::rules::SetRules;
+use super::set::{Part, SetEngine};
 use crate::limit::Now;
 use crate::queue::{Phase, TicketState};
 use crate::shm::geometry::PartGeometry;

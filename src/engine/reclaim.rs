@@ -99,7 +99,7 @@ impl SegmentEngine {
         let due = part.next_probe.load(Ordering::Relaxed);
         // One thread looks; the others take its result as theirs.
         let claimed = started >= due
-            && set
+            && part
                 .next_probe
                 .compare_exchange(
                     due,

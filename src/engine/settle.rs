@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::acquire::Decision;
 use super::hold::HoldReference;
+use super::key::KeyIdentity;
 use super::plan::Kind;
 use super::locked::LockedPart;
 use super::memory::Row;
@@ -13,6 +14,7 @@ use super::segment::SegmentEngine;
 use super::set::{Part, SetEngine};
 use crate::error::Error;
 use crate::shm::journal::Transaction;
+use crate::table::Fingerprint;
 
 /// One limit of a settled permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +58,7 @@ impl SegmentEngine {
         let mut settled = SettledLimits::with_capacity(actual.len());
         let mut locked = self.lock(set.part(permit.spot.part))?;
         let part = locked.part;
-        let row = locked.row_of(permit);
+        let row = locked.row_of(permit)?;
         let mut transaction = part.memory.journal().begin();
         for (index, used) in actual {
             if let Some(limit) = locked.settle_limit(&mut transaction, row, permit, *index, *used) {
@@ -157,15 +159,16 @@ impl Part<'_> {
 }
 
 impl<'a> LockedPart<'a> {
-    /// The row that a permit was taken from; that of no key where it is another key's by now. What settling charges
-    /// then, nobody pays: the key that used it was replenished, or forgiven, since.
-    fn row_of(&self, permit: &Decision) -> Row<'a> {
+    /// The row that a permit was taken from. Where that is another key's by now, because the key was replenished or
+    /// forgiven since, another row of the same key: what it used is charged to it all the same.
+    fn row_of(&self, permit: &Decision) -> Result<Row<'a>, Box<Error>> {
         let row = self.part.row(permit.spot.row());
-        if row.is_the_same_since(permit.decided_at) {
-            row
-        } else {
-            Row::ABSENT
+        if row.is_the_same_since(permit.decided_at) || permit.spot.fingerprint == Fingerprint::NONE {
+            return Ok(row);
         }
+        let key = KeyIdentity::nameless(permit.spot.fingerprint);
+        // Where no row is left for it, there is nobody to charge.
+        Ok(self.row_for(Some(&key))?.unwrap_or(Row::ABSENT))
     }
 
     /// Refunds what was not used of one limit, or charges what was used above.
