@@ -59,6 +59,11 @@ impl UnitPrice {
     pub(crate) fn whole_units(self, scaled: u128) -> u64 {
         saturate(divide(scaled, self.numerator, Rounding::Down))
     }
+
+    /// The scaled time that is worth as many units, and as much of a unit, at this price as `scaled` is at another.
+    pub(crate) fn converted(self, scaled: u128, from: Self, rounding: Rounding) -> u128 {
+        multiply_divide(scaled, self.numerator, from.numerator, rounding)
+    }
 }
 
 /// Where a quotient that is not whole goes.
@@ -78,6 +83,30 @@ pub(crate) fn divide(dividend: u128, divisor: u64, rounding: Rounding) -> u128 {
         Ok(small) => u128::from(small / divisor),
         Err(_) if rounding == Rounding::Up => dividend.div_ceil(u128::from(divisor)),
         Err(_) => dividend / u128::from(divisor),
+    }
+}
+
+/// `value * factor / divisor` by way of 192 bits; the largest number where the quotient has more than 128.
+///
+/// Panics where the divisor is zero, like any division.
+pub(crate) fn multiply_divide(value: u128, factor: u64, divisor: u64, rounding: Rounding) -> u128 {
+    const LOW: u128 = u64::MAX as u128;
+    let (factor, divisor) = (u128::from(factor), u128::from(divisor));
+    let low = (value & LOW) * factor;
+    // At most (2^64 - 1)^2 and a carry of 64 bits, which still fits.
+    let high = (value >> 64) * factor + (low >> 64);
+    // Long division, a word at a time: what is carried down is below the divisor.
+    let (first, carried) = (high / divisor, high % divisor);
+    let rest = (carried << 64) | (low & LOW);
+    let (second, remainder) = (rest / divisor, rest % divisor);
+    if first > LOW {
+        return u128::MAX;
+    }
+    let quotient = (first << 64) | second;
+    if rounding == Rounding::Up && remainder > 0 {
+        quotient.saturating_add(1)
+    } else {
+        quotient
     }
 }
 
@@ -114,6 +143,18 @@ mod tests {
         let price = UnitPrice::new(3, 10).expect("both are positive");
         assert_eq!(price.nanos_to_cover(price.scaled_cost(1)), 4);
         assert_eq!(price.whole_units(price.scaled_nanos(9)), 2);
+    }
+
+    #[test]
+    fn a_product_may_exceed_128_bits_before_it_is_divided() {
+        let (down, up) = (Rounding::Down, Rounding::Up);
+        assert_eq!(multiply_divide(u128::MAX, 7, 7, down), u128::MAX);
+        assert_eq!(multiply_divide(u128::MAX, 3, 4, down), u128::MAX / 4 * 3 + 2);
+        assert_eq!(multiply_divide(u128::MAX, 3, 4, up), u128::MAX / 4 * 3 + 3);
+        assert_eq!(multiply_divide(u128::MAX, u64::MAX, 1, down), u128::MAX);
+        assert_eq!(multiply_divide(10, 2, 3, down), 6);
+        assert_eq!(multiply_divide(10, 2, 3, up), 7);
+        assert_eq!(multiply_divide(0, u64::MAX, u64::MAX, up), 0);
     }
 
     #[test]

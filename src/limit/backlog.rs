@@ -1,7 +1,7 @@
 //! What GCRA, the token bucket and the leaky bucket have in common: a bound on work that was admitted ahead of time.
 
-use super::{Assessment, InvalidLimit, Mark, Standing};
-use crate::units::UnitPrice;
+use super::{Assessment, InvalidLimit, Mark, NearThreshold, Standing};
+use crate::units::{Rounding, UnitPrice};
 
 /// `capacity` units per window, of which up to `burst` may come at once.
 ///
@@ -81,8 +81,7 @@ impl BacklogBound {
     /// What is left, scaled, of a cost that was charged on top of a backlog, `elapsed` nanoseconds after the charge
     /// left the backlog at `mark`. Time works off what was there before first.
     pub(super) fn left(&self, mark: Mark, elapsed: u64, cost: u64) -> u128 {
-        let backlog = u128::from(mark.first) | (u128::from(mark.second) << 64);
-        backlog
+        mark.wide()
             .saturating_sub(self.price.scaled_nanos(elapsed))
             .min(self.price.scaled_cost(cost))
     }
@@ -94,6 +93,27 @@ impl BacklogBound {
             .saturating_sub(self.price.scaled_nanos(elapsed))
     }
 
+    pub(super) fn near_threshold(&self, percent: u8) -> NearThreshold {
+        NearThreshold::share_of(self.most, percent)
+    }
+
+    /// The backlog under this bound that leaves what `backlog` left under an `old` one, the same number of units to
+    /// the fraction, but never more than the burst. An overdraft stays one of as many units. Where a fraction of the
+    /// scale is lost, it is lost to the caller.
+    pub(super) fn carried_over(&self, old: &Self, backlog: u128) -> u128 {
+        match old.most.checked_sub(backlog) {
+            Some(free) => {
+                let free = self.price.converted(free, old.price, Rounding::Down);
+                self.most.saturating_sub(free)
+            }
+            None => {
+                let overdraft = backlog.saturating_sub(old.most);
+                let overdraft = self.price.converted(overdraft, old.price, Rounding::Up);
+                self.most.saturating_add(overdraft)
+            }
+        }
+    }
+
     #[inline]
     pub(super) fn mark(backlog: u128) -> Mark {
         Mark {
@@ -103,7 +123,7 @@ impl BacklogBound {
     }
 
     pub(super) fn standing(&self, mark: Mark) -> Standing {
-        let backlog = u128::from(mark.first) | (u128::from(mark.second) << 64);
+        let backlog = mark.wide();
         Standing {
             remaining: self.price.whole_units(self.most.saturating_sub(backlog)),
             reset_after: self.price.nanos_to_cover(backlog),

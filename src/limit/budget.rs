@@ -1,6 +1,6 @@
 //! The budget: for costs that are known only afterwards.
 
-use super::{Assessment, FixedWindow, InvalidLimit, Mark, Now, Standing, State, StateMut};
+use super::{Assessment, FixedWindow, InvalidLimit, Mark, NearThreshold, Now, Standing, State, StateMut};
 
 /// Admits anything while some of the window's capacity is left, and takes nothing up front.
 ///
@@ -33,6 +33,23 @@ impl Budget {
     #[inline]
     pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
         self.window.charge(state, now, cost);
+    }
+
+    #[inline]
+    pub(super) fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+        self.window.is_replenished(state, now)
+    }
+
+    pub(super) fn near_threshold(&self, percent: u8) -> NearThreshold {
+        self.window.near_threshold(percent)
+    }
+
+    pub(super) fn can_carry_over(&self, old: &Self) -> bool {
+        self.window.can_carry_over(&old.window)
+    }
+
+    pub(super) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
+        self.window.carry_over(&old.window, state, now);
     }
 
     pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {

@@ -60,6 +60,16 @@ impl Calendar {
         Ok(())
     }
 
+    /// Nanoseconds that no period exceeds.
+    pub(super) fn longest_period(&self) -> u64 {
+        let days = match self.unit {
+            CalendarUnit::Day => 1,
+            CalendarUnit::Week => 7,
+            CalendarUnit::Month => 31,
+        };
+        days * SECONDS_PER_DAY.unsigned_abs() * NANOS_PER_SECOND
+    }
+
     /// The period that holds the instant `utc`.
     ///
     /// The period of the epoch itself may have begun before it: it is cut off there, because instants are unsigned.

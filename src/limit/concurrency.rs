@@ -1,6 +1,6 @@
 //! Concurrency: units that are held and given back. Time plays no part in it.
 
-use super::{Assessment, InvalidLimit, Mark, Standing, State, StateMut};
+use super::{Assessment, InvalidLimit, Mark, NearThreshold, Standing, State, StateMut};
 
 /// At most `capacity` units held at once.
 ///
@@ -47,6 +47,15 @@ impl Concurrency {
         if amount > 0 {
             state.store(Self::IN_USE, state.load(Self::IN_USE).saturating_sub(amount));
         }
+    }
+
+    #[inline]
+    pub(super) fn is_replenished(&self, state: &(impl State + ?Sized)) -> bool {
+        state.load(Self::IN_USE) == 0
+    }
+
+    pub(super) fn near_threshold(&self, percent: u8) -> NearThreshold {
+        NearThreshold::share_of(u128::from(self.capacity), percent)
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! The fixed window: a count that starts again when the window turns.
 
 use super::calendar::Calendar;
-use super::{Assessment, InvalidLimit, Mark, Now, Standing, State, StateMut};
+use super::{Assessment, InvalidLimit, Mark, NearThreshold, Now, Standing, State, StateMut};
 
 /// At most `capacity` units in each window; up to twice that in a stretch of a window's length across a boundary.
 ///
@@ -113,6 +113,77 @@ impl FixedWindow {
         state.store(Self::USED, cost);
     }
 
+    /// Whether no later instant finds a window open. By the wall clock, later means that it is not set back; where it
+    /// was, the window must be so long overdue that it cannot be opened again by setting the clock forward.
+    #[inline]
+    pub(super) fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+        if state.load(Self::USED) == 0 {
+            return true;
+        }
+        let start = state.load(Self::START);
+        let end = self.end(start);
+        match self.alignment {
+            Alignment::FirstUse(_) => end <= now.monotonic,
+            Alignment::Utc(_) | Alignment::Calendar(_) => {
+                end <= now.utc || {
+                    let longest = self.longest();
+                    let length_passed = state.load(Self::OPENED).saturating_add(end.saturating_sub(start));
+                    let overdue = now.monotonic.checked_sub(length_passed);
+                    // Before that much time since the epoch the periods are cut off, and nothing is promised.
+                    now.utc >= longest && overdue.is_some_and(|overdue| overdue >= longest - 1)
+                }
+            }
+        }
+    }
+
+    pub(super) fn near_threshold(&self, percent: u8) -> NearThreshold {
+        NearThreshold::share_of(u128::from(self.capacity), percent)
+    }
+
+    /// Whether the windows of both are cut in the same way, be they of different lengths.
+    pub(super) fn can_carry_over(&self, old: &Self) -> bool {
+        matches!(
+            (self.alignment, old.alignment),
+            (Alignment::Utc(_), Alignment::Utc(_))
+                | (Alignment::FirstUse(_), Alignment::FirstUse(_))
+                | (Alignment::Calendar(_), Alignment::Calendar(_))
+        )
+    }
+
+    /// What the open window counted stays counted until that window would have turned, and until the new window that
+    /// holds `now` turns, whichever is later. Where the new windows have their places in time, it stays until the
+    /// first of their boundaries at or after the old one's end, so that each of them still holds the capacity at most.
+    pub(super) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
+        if self.alignment == old.alignment {
+            return;
+        }
+        let Some(open) = old.open(state, now) else {
+            // A longer window must not open again what has turned.
+            if state.load(Self::USED) != 0 {
+                state.store(Self::USED, 0);
+            }
+            return;
+        };
+        match self.alignment {
+            Alignment::FirstUse(window) => {
+                let end = now.monotonic.saturating_add(open.turns_in);
+                if self.end(state.load(Self::START)) < end {
+                    state.store(Self::START, end.saturating_sub(window));
+                }
+            }
+            Alignment::Utc(_) | Alignment::Calendar(_) => {
+                let end = now.utc.saturating_add(open.turns_in);
+                let end = end.max(self.end(self.start(now.utc)));
+                let start = self.start(end.saturating_sub(1));
+                // The window may start later than now. It counts as opened when the wall clock will show its start:
+                // otherwise it would look as if that clock had been set back.
+                let opened = now.monotonic.saturating_add(start.saturating_sub(now.utc));
+                state.store(Self::START, start);
+                state.store(Self::OPENED, opened);
+            }
+        }
+    }
+
     pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
         state.store(Self::USED, 0);
     }
@@ -156,6 +227,14 @@ impl FixedWindow {
         match self.alignment {
             Alignment::Calendar(calendar) => calendar.period(utc).start,
             Alignment::Utc(window) | Alignment::FirstUse(window) => utc - utc % window,
+        }
+    }
+
+    /// Nanoseconds that no window exceeds.
+    fn longest(&self) -> u64 {
+        match self.alignment {
+            Alignment::Calendar(calendar) => calendar.longest_period(),
+            Alignment::Utc(window) | Alignment::FirstUse(window) => window,
         }
     }
 

@@ -105,6 +105,17 @@ impl Gcra {
         &self.bound
     }
 
+    #[inline]
+    pub(super) fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+        load_wide(state, Self::ARRIVAL) <= self.bound.price().scaled_nanos(now.monotonic)
+    }
+
+    pub(super) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
+        let backlog = self.bound.carried_over(&old.bound, old.backlog(state, now));
+        let present = self.bound.price().scaled_nanos(now.monotonic);
+        store_wide(state, Self::ARRIVAL, present.saturating_add(backlog));
+    }
+
     pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
         store_wide(state, Self::ARRIVAL, 0);
     }

@@ -74,6 +74,16 @@ impl LeakyBucket {
         &self.bound
     }
 
+    #[inline]
+    pub(super) fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+        self.level(state, now) == 0
+    }
+
+    pub(super) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
+        let level = self.bound.carried_over(&old.bound, old.level(state, now));
+        self.set_level(state, now, level);
+    }
+
     pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
         // An empty bucket has nothing to drain, so the instant may stay.
         store_wide(state, Self::LEVEL, 0);

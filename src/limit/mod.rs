@@ -96,6 +96,31 @@ pub(crate) struct Mark {
     pub(crate) second: u64,
 }
 
+impl Mark {
+    /// Both figures as one number, the first of them low.
+    #[inline]
+    fn wide(self) -> u128 {
+        u128::from(self.first) | (u128::from(self.second) << 64)
+    }
+}
+
+/// From which figure of a [`Mark`] on a limit is near its end: worked out once for each declaration, so that a
+/// decision only compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NearThreshold(u128);
+
+impl NearThreshold {
+    /// No figure of a mark reaches it.
+    const NEVER: Self = Self(u128::MAX);
+
+    /// The least figure that is `percent` percent of `whole` or more. The percentage is taken as 1 to 100.
+    fn share_of(whole: u128, percent: u8) -> Self {
+        let percent = u128::from(percent.clamp(1, 100));
+        // Divided first, because the product may not fit.
+        Self(whole / 100 * percent + (whole % 100 * percent).div_ceil(100))
+    }
+}
+
 /// How a limit stands at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Standing {

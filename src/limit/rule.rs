@@ -1,8 +1,10 @@
 //! Any limit rule, behind the one door the engine goes through.
 
+use std::mem;
+
 use super::backlog::BacklogBound;
 use super::{
-    Assessment, Budget, Concurrency, FixedWindow, Gcra, LeakyBucket, Mark, Now, SlidingWindow,
+    Assessment, Budget, Concurrency, FixedWindow, Gcra, LeakyBucket, Mark, NearThreshold, Now, SlidingWindow,
     SlidingWindowCounter, Standing, State, StateMut, TokenBucket,
 };
 
@@ -235,6 +237,94 @@ impl Rule {
                 remaining: u64::MAX,
                 reset_after: 0,
             },
+        }
+    }
+}
+
+// Asked by the engine for keyed tables, counters and live changes.
+#[cfg_attr(not(test), allow(dead_code))]
+impl Rule {
+    /// Whether the state carries no information any more: from `now` on, at every later instant of both clocks, it
+    /// decides as a row of zeros would. Compares, and divides for calendar windows only.
+    #[inline]
+    pub(crate) fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+        let now = now.within_proven_range();
+        match self {
+            Self::TokenBucket(rule) => rule.is_replenished(state, now),
+            Self::Gcra(rule) => rule.is_replenished(state, now),
+            Self::LeakyBucket(rule) => rule.is_replenished(state, now),
+            Self::FixedWindow(rule) => rule.is_replenished(state, now),
+            Self::SlidingWindow(rule) => rule.is_replenished(state, now),
+            Self::SlidingWindowCounter(rule) => rule.is_replenished(state, now),
+            Self::Budget(rule) => rule.is_replenished(state, now),
+            Self::Concurrency(rule) => rule.is_replenished(state),
+            Self::Unlimited => true,
+        }
+    }
+
+    /// What [`is_near`](Self::is_near) compares with, for a share of the capacity (of the burst, where there is one)
+    /// of `percent`, from 1 to 100.
+    pub(crate) fn near_threshold(&self, percent: u8) -> NearThreshold {
+        match self {
+            Self::TokenBucket(rule) => rule.bound().near_threshold(percent),
+            Self::Gcra(rule) => rule.bound().near_threshold(percent),
+            Self::LeakyBucket(rule) => rule.bound().near_threshold(percent),
+            Self::FixedWindow(rule) => rule.near_threshold(percent),
+            Self::SlidingWindow(rule) => rule.near_threshold(percent),
+            Self::SlidingWindowCounter(rule) => rule.near_threshold(percent),
+            Self::Budget(rule) => rule.near_threshold(percent),
+            Self::Concurrency(rule) => rule.near_threshold(percent),
+            Self::Unlimited => NearThreshold::NEVER,
+        }
+    }
+
+    /// Whether a limit that stood at `mark` had used at least the share that the threshold was made for. An overdrawn
+    /// limit had; one without a capacity never has.
+    #[inline]
+    pub(crate) fn is_near(&self, mark: Mark, threshold: NearThreshold) -> bool {
+        match self {
+            Self::TokenBucket(_) | Self::Gcra(_) | Self::LeakyBucket(_) => mark.wide() >= threshold.0,
+            Self::Unlimited => false,
+            _ => u128::from(mark.first) >= threshold.0,
+        }
+    }
+
+    /// Whether the state of a limit that was declared as `old` can go on as this rule's: the same algorithm, as many
+    /// words, windows cut in the same way, and no shorter window for the sliding window counter.
+    pub(crate) fn can_carry_over(&self, old: &Self) -> bool {
+        match (self, old) {
+            (Self::FixedWindow(new), Self::FixedWindow(old)) => new.can_carry_over(old),
+            (Self::SlidingWindow(new), Self::SlidingWindow(old)) => new.can_carry_over(old),
+            (Self::SlidingWindowCounter(new), Self::SlidingWindowCounter(old)) => new.can_carry_over(old),
+            (Self::Budget(new), Self::Budget(old)) => new.can_carry_over(old),
+            _ => mem::discriminant(self) == mem::discriminant(old),
+        }
+    }
+
+    /// Rewrites the state of a limit that was declared as `old` and is this from `now` on. Where
+    /// [`can_carry_over`](Self::can_carry_over) says no, nothing sensible comes of it.
+    ///
+    /// What was there stays, and nothing is granted for the past. Backlog rules keep what remains, at most the new
+    /// burst, and refill at the new rate from now on. Windows keep what they count now, against the new capacity, and
+    /// for at least as long as the old and the new window would. What is in use stays in use.
+    ///
+    /// Stores nothing where only the capacity of a window changes, and 62 words at most.
+    pub(crate) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
+        let now = now.within_proven_range();
+        if self == old {
+            return;
+        }
+        match (self, old) {
+            (Self::TokenBucket(new), Self::TokenBucket(old)) => new.carry_over(old, state, now),
+            (Self::Gcra(new), Self::Gcra(old)) => new.carry_over(old, state, now),
+            (Self::LeakyBucket(new), Self::LeakyBucket(old)) => new.carry_over(old, state, now),
+            (Self::FixedWindow(new), Self::FixedWindow(old)) => new.carry_over(old, state, now),
+            (Self::SlidingWindow(new), Self::SlidingWindow(old)) => new.carry_over(old, state, now),
+            (Self::SlidingWindowCounter(new), Self::SlidingWindowCounter(old)) => {
+                new.carry_over(old, state, now);
+            }
+            (Self::Budget(new), Self::Budget(old)) => new.carry_over(old, state, now),
+            _ => {}
         }
     }
 }

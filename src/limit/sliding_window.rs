@@ -1,6 +1,6 @@
 //! The sliding window: an exact log of what was admitted and when, in a ring of bounded size.
 
-use super::{Assessment, InvalidLimit, Mark, Now, Standing, State, StateMut};
+use super::{Assessment, InvalidLimit, Mark, NearThreshold, Now, Standing, State, StateMut};
 
 /// At most `capacity` units in any window, wherever it starts.
 ///
@@ -22,7 +22,8 @@ use super::{Assessment, InvalidLimit, Mark, Now, Standing, State, StateMut};
 /// The entries alive at an instant lie within `window` consecutive nanoseconds, which touch at most `entries + 1`
 /// cells. When the newest of them that is not crowded was made, at most `entries` were live, itself included; those
 /// made since are crowded and lie in the other cells, at most `entries`. Where all are crowded there are at most
-/// `entries + 1`. A damaged ring may be full all the same: then the newest entry takes the charge.
+/// `entries + 1`. A damaged ring may be full all the same, and so may one from before the window changed: then the
+/// newest entry takes the charge, and what it held counts for longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlidingWindow {
     capacity: u64,
@@ -51,6 +52,9 @@ impl SlidingWindow {
     const ENDS: usize = 0;
     const BEFORE: usize = 1;
     const RING: usize = 2;
+
+    /// So many entries are kept apart when the window shrinks: as many as a bounded number of stores can move.
+    const MOST_MOVED: u32 = 29;
 
     /// 16.7 million entries are half a gigabyte of state.
     const MOST_ENTRIES: u32 = 1 << 24;
@@ -137,7 +141,51 @@ impl SlidingWindow {
         state.store(entry, time);
         state.store(entry + 1, total);
         state.store(Self::BEFORE, live.before);
-        state.store(Self::ENDS, u64::from(live.head) | (u64::from(len) << 32));
+        state.store(Self::ENDS, ends(live.head, len));
+    }
+
+    #[inline]
+    pub(super) fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+        self.live(state, now).len == 0
+    }
+
+    pub(super) fn near_threshold(&self, percent: u8) -> NearThreshold {
+        NearThreshold::share_of(u128::from(self.capacity), percent)
+    }
+
+    /// The rings must be of one size.
+    pub(super) fn can_carry_over(&self, old: &Self) -> bool {
+        self.entries == old.entries
+    }
+
+    /// What counts now stays until both windows have passed since it was charged. A longer window keeps the entries;
+    /// for a shorter one they move into the future by the difference, and what is charged before the newest of them is
+    /// reached counts as long as it does. Of many entries neighbours are joined, and expire with the last of them.
+    ///
+    /// 60 stores at most.
+    pub(super) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
+        if self.window == old.window {
+            return;
+        }
+        let live = old.live(state, now);
+        let mut len = live.len;
+        let later = old.window.saturating_sub(self.window);
+        if later > 0 {
+            let joined = live.len.div_ceil(Self::MOST_MOVED).max(1);
+            len = live.len.div_ceil(joined);
+            for index in 0..len {
+                // At or after the entry that is written, so none is lost before it is read.
+                let last = (index * joined + joined - 1).min(live.len - 1);
+                let time = self.time_at(state, live.head, last).saturating_add(later);
+                let total = self.total_at(state, live.head, last);
+                let entry = self.entry(live.head, index);
+                state.store(entry, time);
+                state.store(entry + 1, total);
+            }
+        }
+        // What has expired is cut off: a longer window would count it again.
+        state.store(Self::BEFORE, live.before);
+        state.store(Self::ENDS, ends(live.head, len));
     }
 
     pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
@@ -237,6 +285,11 @@ impl SlidingWindow {
     fn total_at(&self, state: &(impl State + ?Sized), head: u32, index: u32) -> u64 {
         state.load(self.entry(head, index) + 1)
     }
+}
+
+/// The word that says where the log begins and how long it is.
+fn ends(head: u32, len: u32) -> u64 {
+    u64::from(head) | (u64::from(len) << 32)
 }
 
 /// The first index below `len` where a condition holds that, once true, stays true; `len` where it never does.

@@ -1,6 +1,6 @@
 //! The sliding window counter: a count for each of a few sub-windows, cheap at any capacity.
 
-use super::{Assessment, InvalidLimit, Mark, Now, Standing, State, StateMut};
+use super::{Assessment, InvalidLimit, Mark, NearThreshold, Now, Standing, State, StateMut};
 use crate::units::{Rounding, divide, saturate};
 
 /// About `capacity` units in any window, judged from `buckets` sub-windows in full and the one before them in part.
@@ -112,6 +112,54 @@ impl SlidingWindowCounter {
         let bucket = self.bucket(sub_window);
         state.store(bucket, sub_window.saturating_add(1));
         state.store(bucket + 1, counted.saturating_add(cost));
+    }
+
+    /// Whether the last sub-window that counted anything is out of view, which is the first instant at which the
+    /// estimate is zero for good.
+    #[inline]
+    pub(super) fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+        let newest = (0..=self.buckets as usize)
+            .filter(|bucket| state.load(2 * bucket + 1) > 0)
+            .map(|bucket| state.load(2 * bucket))
+            .max()
+            .unwrap_or(0);
+        // Numbers are counted from 1, so this is where the sub-window after those that see the newest begins.
+        let gone = (u128::from(newest) + u128::from(self.buckets)).saturating_mul(u128::from(self.window));
+        newest == 0 || gone <= u128::from(now.monotonic) * u128::from(self.buckets)
+    }
+
+    pub(super) fn near_threshold(&self, percent: u8) -> NearThreshold {
+        NearThreshold::share_of(u128::from(self.capacity), percent)
+    }
+
+    /// The rings must be of one size, and the window must not shrink: no ring holds a count for longer than its own
+    /// window.
+    pub(super) fn can_carry_over(&self, old: &Self) -> bool {
+        self.buckets == old.buckets && self.window >= old.window
+    }
+
+    /// Where the window grows, the sub-windows fall elsewhere: all that counts now then counts as if it had come in
+    /// the present sub-window. In full for at least the new window less a sub-window, at all for more than the new
+    /// window.
+    ///
+    /// 62 stores at most, for 60 buckets.
+    pub(super) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
+        if self.window == old.window {
+            return;
+        }
+        let counted = old.mark(state, now).first;
+        let sub_window = self.position(now).sub_window;
+        let present = self.bucket(sub_window);
+        for bucket in (0..=self.buckets as usize).map(|bucket| 2 * bucket) {
+            let is_in_use = state.load(bucket) != 0;
+            if is_in_use && (bucket != present || counted == 0) {
+                state.store(bucket, 0);
+            }
+        }
+        if counted > 0 {
+            state.store(present, sub_window.saturating_add(1));
+            state.store(present + 1, counted);
+        }
     }
 
     pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {

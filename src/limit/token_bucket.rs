@@ -58,6 +58,15 @@ impl TokenBucket {
         self.missing.bound()
     }
 
+    #[inline]
+    pub(super) fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+        self.missing.is_replenished(state, now)
+    }
+
+    pub(super) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
+        self.missing.carry_over(&old.missing, state, now);
+    }
+
     pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
         self.missing.reset(state);
     }

@@ -12,7 +12,7 @@ use crate::units::{LATEST_INSTANT, NANOS_PER_SECOND};
 const MINUTE: u64 = 60 * NANOS_PER_SECOND;
 
 /// Each rule that can be declared with the parameters, and whether it refunds. GCRA cannot always.
-fn each(capacity: u64, window: u64, burst: u64) -> Vec<(Rule, bool)> {
+pub(super) fn each(capacity: u64, window: u64, burst: u64) -> Vec<(Rule, bool)> {
     let mut rules = vec![
         (
             Rule::TokenBucket(TokenBucket::new(capacity, window, burst).expect("positive")),

@@ -10,7 +10,7 @@ use crate::limit::{
 };
 use crate::units::LATEST_INSTANT;
 
-fn anything() -> impl Strategy<Value = u64> {
+pub(super) fn anything() -> impl Strategy<Value = u64> {
     prop_oneof![
         2 => any::<u64>(),
         2 => 0..8_u64,
@@ -38,29 +38,53 @@ fn fixed(capacity: u64, window: u64, kind: u8, offset: i32) -> FixedWindow {
     .expect("valid")
 }
 
+/// Capacity, window and burst.
+type Parameters = (u64, u64, u64);
+
+fn parameters() -> impl Strategy<Value = Parameters> {
+    let any_window = prop_oneof![window(), any::<u64>().prop_map(|w| w.max(1))];
+    (quantity(), any_window, quantity())
+}
+
+fn declared((capacity, window, burst): Parameters, which: u8, kind: u8, offset: i32, small: u32) -> Rule {
+    match which {
+        0 => Rule::TokenBucket(TokenBucket::new(capacity, window, burst).expect("valid")),
+        1 => Gcra::new(capacity, window, burst).map_or(Rule::Unlimited, Rule::Gcra),
+        2 => Rule::LeakyBucket(LeakyBucket::new(capacity, window, burst).expect("valid")),
+        3 => Rule::FixedWindow(fixed(capacity, window, kind, offset)),
+        4 => Rule::SlidingWindow(SlidingWindow::new(capacity, window, small).expect("valid")),
+        5 => {
+            let buckets = u64::from(small).min(window) as u32;
+            Rule::SlidingWindowCounter(SlidingWindowCounter::new(capacity, window, buckets).expect("valid"))
+        }
+        6 => Rule::Budget(Budget::new(fixed(capacity, window, kind, offset)).expect("valid")),
+        7 => Rule::Concurrency(Concurrency::new(capacity).expect("valid")),
+        _ => Rule::Unlimited,
+    }
+}
+
+/// A few at most, mostly.
+fn small() -> impl Strategy<Value = u32> {
+    prop_oneof![3 => 1..=5_u32, 1 => 1..=60_u32]
+}
+
 /// Every rule there is, with parameters of all sizes.
-fn rule() -> impl Strategy<Value = Rule> {
-    let parameters = (
-        quantity(),
-        prop_oneof![window(), any::<u64>().prop_map(|w| w.max(1))],
-        quantity(),
-    );
-    (parameters, 0..=8_u8, any::<u8>(), any::<i32>(), 1..=60_u32).prop_map(
-        |((capacity, window, burst), which, kind, offset, small)| match which {
-            0 => Rule::TokenBucket(TokenBucket::new(capacity, window, burst).expect("valid")),
-            1 => Gcra::new(capacity, window, burst).map_or(Rule::Unlimited, Rule::Gcra),
-            2 => Rule::LeakyBucket(LeakyBucket::new(capacity, window, burst).expect("valid")),
-            3 => Rule::FixedWindow(fixed(capacity, window, kind, offset)),
-            4 => Rule::SlidingWindow(SlidingWindow::new(capacity, window, small % 5 + 1).expect("valid")),
-            5 => {
-                let buckets = u64::from(small).min(window) as u32;
-                Rule::SlidingWindowCounter(
-                    SlidingWindowCounter::new(capacity, window, buckets).expect("valid"),
-                )
-            }
-            6 => Rule::Budget(Budget::new(fixed(capacity, window, kind, offset)).expect("valid")),
-            7 => Rule::Concurrency(Concurrency::new(capacity).expect("valid")),
-            _ => Rule::Unlimited,
+pub(super) fn rule() -> impl Strategy<Value = Rule> {
+    (parameters(), 0..=8_u8, any::<u8>(), any::<i32>(), small())
+        .prop_map(|(parameters, which, kind, offset, small)| declared(parameters, which, kind, offset, small))
+}
+
+/// A rule, and what it may become without losing its state.
+pub(super) fn change() -> impl Strategy<Value = (Rule, Rule)> {
+    let kinds = (any::<u8>(), any::<u8>(), any::<i32>(), any::<i32>());
+    (parameters(), parameters(), 0..=8_u8, kinds, small()).prop_filter_map(
+        "has another kind of state",
+        |(before, after, which, (kind, other_kind, offset, other_offset), small)| {
+            // Calendars may change into one another, other windows not.
+            let other_kind = if kind % 5 < 2 { kind } else { other_kind };
+            let old = declared(before, which, kind, offset, small);
+            let new = declared(after, which, other_kind, other_offset, small);
+            new.can_carry_over(&old).then_some((old, new))
         },
     )
 }
@@ -104,6 +128,38 @@ proptest! {
             // Whatever was decided can be asked about with any mark, too.
             let mark = crate::limit::Mark { first: monotonic, second: amount };
             let _ = limit.rule.standing(mark);
+        }
+    }
+
+    #[test]
+    fn nothing_in_the_state_makes_a_change_panic(
+        (words, (old, new)) in change().prop_flat_map(|(old, new)| {
+            (prop::collection::vec(anything(), old.state_words()), Just((old, new)))
+        }),
+        monotonic in anything(), utc in anything(), amount in anything(),
+    ) {
+        let now = Now { monotonic, utc };
+        let mut limit = Limit { rule: new, words };
+        let stored = stores(&mut limit, |new, state| new.carry_over(&old, state, now));
+        prop_assert!(stored <= 62, "{stored} stores");
+        prop_assert_ne!(limit.assess(now, amount), Assessment::Refused { retry_after: Some(0) });
+        prop_assert!(limit.remaining(now) <= new.most_at_once());
+        limit.charge(now, amount);
+        let _ = limit.rule.is_replenished(limit.words.as_slice(), now);
+    }
+
+    #[test]
+    fn what_has_nothing_to_say_decides_like_zeros_even_if_it_is_damaged(
+        limit in damaged(), monotonic in anything(), utc in anything(),
+        later in prop::collection::vec((anything(), anything(), anything()), 1..8),
+    ) {
+        let now = Now { monotonic, utc };
+        let has_nothing_to_say = limit.is_replenished(now);
+        let unused = Limit::new(limit.rule);
+        for (wait, wall_wait, cost) in later.into_iter().filter(|_| has_nothing_to_say) {
+            let now = Now { monotonic: monotonic.saturating_add(wait), utc: utc.saturating_add(wall_wait) };
+            prop_assert_eq!(limit.assess(now, cost), unused.assess(now, cost));
+            prop_assert_eq!(limit.standing(now), unused.standing(now));
         }
     }
 

@@ -2,11 +2,14 @@
 
 mod backlog_rules;
 mod calendar;
+mod carry_over;
 mod concurrency;
 mod damage;
 mod declarations;
 mod fixed_window;
+mod near;
 mod oracle;
+mod replenished;
 mod sliding_window;
 mod sliding_window_counter;
 mod state_words;
@@ -98,6 +101,17 @@ impl Limit {
         let given = self.rule.refund(&mut state, now, amount, u128::MAX);
         assert!(state.stores <= 4, "{} stores", state.stores);
         given
+    }
+
+    fn is_replenished(&self, now: Now) -> bool {
+        self.rule.is_replenished(self.words.as_slice(), now)
+    }
+
+    /// Goes on as another rule.
+    fn become_other(&mut self, new: Rule, now: Now) {
+        assert!(new.can_carry_over(&self.rule));
+        new.carry_over(&self.rule, self.words.as_mut_slice(), now);
+        self.rule = new;
     }
 
     fn reset(&mut self) {

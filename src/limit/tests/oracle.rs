@@ -59,7 +59,7 @@ impl ArrivalCurve {
     }
 
     /// In units times nanoseconds of the window.
-    fn backlog(&self, now: Now) -> BigInt {
+    pub(super) fn backlog(&self, now: Now) -> BigInt {
         let mut worst = big(0);
         let mut since = big(0);
         for (time, units) in self.charges.iter().rev() {
