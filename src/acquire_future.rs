@@ -7,12 +7,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::attendant::{self, Post};
-use crate::engine::{Begun, Costs, Decision, Looked, Patience, SegmentEngine, WaitBy, deadline_after};
+use crate::engine::{
+    Begun, Costs, Decision, KeyIdentity, Looked, Patience, SegmentEngine, Target, WaitBy, deadline_after,
+};
 use crate::error::Error;
 use crate::limit_set::LimitSet;
 use crate::permit::{Outcome, Permit};
 use crate::refusal::Refusal;
 use crate::request::Request;
+use crate::subject::Subject;
 
 /// A request that waits in line: see [`LimitSet::acquire_async`].
 ///
@@ -35,6 +38,7 @@ enum Stage {
 #[derive(Debug)]
 struct Asked {
     costs: Costs,
+    key: Option<KeyIdentity>,
     decision: Decision,
     timeout: Option<Duration>,
     /// On the boot-time clock.
@@ -44,10 +48,12 @@ struct Asked {
 }
 
 impl<'a> AcquireFuture<'a> {
-    pub(crate) fn new(set: &'a LimitSet, request: &Request, timeout: Option<Duration>) -> Self {
+    pub(crate) fn new(subject: Subject<'a>, request: &Request, timeout: Option<Duration>) -> Self {
+        let set = subject.set;
         let asked = request.costs_for(set).map(|costs| {
             Box::new(Asked {
                 costs: *costs,
+                key: subject.key,
                 decision: Decision::pending(costs),
                 timeout,
                 deadline: deadline_after(timeout),
@@ -57,6 +63,14 @@ impl<'a> AcquireFuture<'a> {
         Self {
             set,
             stage: Stage::Asked(asked),
+        }
+    }
+
+    /// That cannot even be asked for.
+    pub(crate) fn failed(set: &'a LimitSet, error: Error) -> Self {
+        Self {
+            set,
+            stage: Stage::Asked(Err(error)),
         }
     }
 }
@@ -102,7 +116,7 @@ impl Drop for AcquireFuture<'_> {
                 && let Some(waiting) = post.end()
             {
                 let engine = &self.set.shared().engine;
-                engine.cancel(self.set.engine_set(), &waiting);
+                engine.cancel(self.set.engine_set().part(waiting.line().0), &waiting);
             }
         }
     }
@@ -131,19 +145,13 @@ impl Asked {
             let mut look_by = None;
             let looked = post.with(context.waker(), |waiting| {
                 let now = crate::shm::clock::boot_nanos();
+                let part = set.engine_set().part(waiting.line().0);
                 let is_late = now >= self.deadline;
-                if !is_late && now < waiting.next_look() && !engine.is_worth_a_look(set.engine_set(), waiting)
-                {
+                if !is_late && now < waiting.next_look() && !engine.is_worth_a_look(part, waiting) {
                     return Ok(Looked::Waiting);
                 }
                 let patience = if is_late { Patience::UsedUp } else { Patience::Left };
-                let looked = engine.look(
-                    set.engine_set(),
-                    &self.costs,
-                    &mut self.decision,
-                    waiting,
-                    patience,
-                );
+                let looked = engine.look(part, &self.costs, &mut self.decision, waiting, patience);
                 look_by = Some(waiting.next_look());
                 looked
             });
@@ -171,23 +179,22 @@ impl Asked {
         engine: &SegmentEngine,
         context: &mut Context<'_>,
     ) -> Result<Option<bool>, Error> {
+        let target = Target {
+            set: set.engine_set(),
+            key: self.key.as_ref(),
+        };
         if self.timeout == Some(Duration::ZERO) {
-            let admitted = engine.try_acquire(set.engine_set(), &self.costs, &mut self.decision)?;
+            let admitted = engine.try_acquire(target, &self.costs, &mut self.decision)?;
             return Ok(Some(admitted));
         }
-        let begun = engine.begin_waiting(
-            set.engine_set(),
-            &self.costs,
-            &mut self.decision,
-            WaitBy::Doorbell,
-        )?;
+        let begun = engine.begin_waiting(target, &self.costs, &mut self.decision, WaitBy::Doorbell)?;
         let waiting = match begun {
             Begun::Decided(is_admitted) => return Ok(Some(is_admitted)),
             Begun::Waiting(waiting) => waiting,
         };
         let post = Post::new(set, waiting, self.deadline, context.waker().clone());
         if let Err(error) = attendant::attend(&post) {
-            engine.cancel(set.engine_set(), &waiting);
+            engine.cancel(set.engine_set().part(waiting.line().0), &waiting);
             return Err(error);
         }
         self.post = Some(post);

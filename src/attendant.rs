@@ -90,8 +90,9 @@ impl Post {
     }
 
     /// Which line of which segment it is in.
-    fn line(&self) -> (usize, usize) {
-        (Arc::as_ptr(&self.shared).addr(), self.set)
+    fn line(&self) -> Option<Line> {
+        let (part, row) = lock(&self.wait).as_ref()?.waiting.line();
+        Some((Arc::as_ptr(&self.shared).addr(), self.set, part, row))
     }
 
     fn set(&self) -> Option<&SetEngine> {
@@ -106,11 +107,12 @@ impl Post {
             return Told::default();
         };
         let engine = &self.shared.engine;
+        let part = set.part(wait.waiting.line().0);
         let is_due = now >= self.deadline
             || wait.waiting.is_alarmed(now)
             || line_is_broken
-            || engine.is_worth_a_look(set, &wait.waiting)
-            || engine.insure_if_due(set, &mut wait.waiting).is_err();
+            || engine.is_worth_a_look(part, &wait.waiting)
+            || engine.insure_if_due(part, &mut wait.waiting).is_err();
         Told {
             waker: is_due.then(|| wait.waker.clone()),
             next_look: (!is_due).then(|| wait.waiting.next_look().min(self.deadline)),
@@ -123,6 +125,7 @@ impl Post {
 pub(crate) struct Beat {
     shared: Weak<SharedSegment>,
     set: usize,
+    part: u32,
     hold: HoldReference,
     owner: u64,
     interval: u64,
@@ -135,6 +138,7 @@ impl Beat {
     pub(crate) fn new(
         shared: &Arc<SharedSegment>,
         set: usize,
+        part: u32,
         hold: HoldReference,
         owner: u64,
         lease: u64,
@@ -143,6 +147,7 @@ impl Beat {
         Self {
             shared: Arc::downgrade(shared),
             set,
+            part,
             hold,
             owner,
             interval,
@@ -164,7 +169,7 @@ impl Beat {
         };
         match shared
             .engine
-            .heartbeat(set, self.hold, self.owner)
+            .heartbeat(set.part(self.part), self.hold, self.owner)
             .map_err(Error::from)
         {
             Ok(Renewed::WasReclaimed) | Err(Error::Retired { .. }) => false,
@@ -195,6 +200,9 @@ struct Duties {
     /// When to look at the latest, where a future has found out that itself since the thread looked after it.
     look_by: Option<u64>,
 }
+
+/// The address of a segment, the number of a set, the part of it, and the row whose line it is.
+type Line = (usize, usize, u32, u64);
 
 static ATTENDANT: PerProcess<Attendant> = PerProcess::new();
 
@@ -279,7 +287,7 @@ impl Attendant {
             let mut until = next_insurance;
             let mut wakers = Vec::new();
             for post in &posts {
-                let told = post.look(now, broken.contains(&post.line()));
+                let told = post.look(now, post.line().is_some_and(|line| broken.contains(&line)));
                 wakers.extend(told.waker);
                 until = until.min(told.next_look.unwrap_or(u64::MAX));
             }
@@ -361,15 +369,15 @@ fn segments_of(posts: &[Arc<Post>]) -> Vec<Arc<SharedSegment>> {
 }
 
 /// Serves whoever is first in each line that is waited in; answers the lines in which that fails.
-fn advance_lines(posts: &[Arc<Post>]) -> HashSet<(usize, usize)> {
+fn advance_lines(posts: &[Arc<Post>]) -> HashSet<Line> {
     let mut seen = HashSet::new();
     let mut broken = HashSet::new();
     for post in posts {
-        if let Some(set) = post.set()
-            && seen.insert(post.line())
-            && post.shared.engine.advance(set).is_err()
+        if let (Some(set), Some(line)) = (post.set(), post.line())
+            && seen.insert(line)
+            && post.shared.engine.advance(set.part(line.2), line.3).is_err()
         {
-            broken.insert(post.line());
+            broken.insert(line);
         }
     }
     broken

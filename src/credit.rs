@@ -123,14 +123,14 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownLimit`]; [`Error::NoLocalCredit`] for limits other than rate and calls; [`Error::InvalidBatch`]
+    /// [`Error::KeyRequired`] where the set is keyed; [`Error::UnknownLimit`]; [`Error::NoLocalCredit`] for limits other than rate and calls; [`Error::InvalidBatch`]
     /// where the least is zero or above the most.
     pub fn local_credit(&self, limit: impl LimitName, batch: Batch) -> Result<LocalCredit, Error> {
         let index = match limit.find(self) {
             Some(index) => index.0,
             None => self.require_index(&limit.display())?,
         };
-        let engine_set = self.engine_set();
+        let engine_set = self.subject()?.set.engine_set();
         let kind = engine_set.limits.get(index).map(|limit| limit.kind);
         if !matches!(kind, Some(Kind::Rate | Kind::Calls)) {
             return Err(Error::NoLocalCredit {
@@ -194,7 +194,7 @@ impl LocalCredit {
             return Ok(0);
         };
         let engine = &self.set.shared().engine;
-        let returned = engine.return_batch(self.set.engine_set(), self.limit, &taken, self.left)?;
+        let returned = engine.return_batch(self.set.engine_set().part(0), self.limit, &taken, self.left)?;
         self.left = 0;
         Ok(returned)
     }
@@ -241,7 +241,7 @@ impl LocalCredit {
         };
         // Read before, so that a period ends before its window does and never after.
         let begin = coarse_utc_nanos();
-        match self.set.shared().engine.take_batch(set, wish)? {
+        match self.set.shared().engine.take_batch(set.part(0), wish)? {
             BatchAnswer::Taken(batch) => {
                 // What was left goes first, so what is left now is of this batch.
                 self.left = batch.units.saturating_sub(needed);

@@ -72,6 +72,7 @@ mod credit;
 pub mod documentation;
 mod engine;
 mod error;
+mod key;
 mod limit;
 mod limit_set;
 mod permit;
@@ -83,6 +84,7 @@ mod reservation;
 mod segment;
 mod shm;
 mod snapshot;
+mod subject;
 #[allow(dead_code, unused_imports)]
 mod table;
 #[cfg(feature = "tower")]
@@ -98,6 +100,7 @@ pub use credit::{Batch, CreditOutcome, LocalCredit};
 pub use engine::plan::{Adaptive, Kind, WhenFull};
 pub use engine::{RefusalReason, Repairs};
 pub use error::{DeclarationError, Error};
+pub use key::Key;
 pub use limit_set::{LimitIndex, LimitName, LimitSet};
 pub use permit::{Outcome, Permit, Settlement};
 pub use pool::{Chosen, LimitPool, PoolRequest, PoolStrategy};

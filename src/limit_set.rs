@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::acquire_future::AcquireFuture;
 use crate::config::{Limit, SetDeclaration};
-use crate::engine::{Decision, SetEngine};
+use crate::engine::SetEngine;
 use crate::error::Error;
-use crate::permit::{Outcome, Permit};
-use crate::refusal::{Refusal, Verdict};
+use crate::permit::Outcome;
+use crate::refusal::Verdict;
 use crate::request::Request;
 use crate::segment::SharedSegment;
 
@@ -153,14 +153,7 @@ impl LimitSet {
     /// error.
     #[inline]
     pub fn try_acquire(&self, request: &Request) -> Result<Outcome<'_>, Error> {
-        let costs = request.costs_for(self)?;
-        let mut decision = Decision::pending(costs);
-        let engine = &self.shared.engine;
-        if engine.try_acquire(self.engine_set(), costs, &mut decision)? {
-            Ok(Outcome::Admitted(Permit::new(self, decision)))
-        } else {
-            Ok(Outcome::Refused(Refusal::new(self, decision)))
-        }
+        self.subject()?.try_acquire(request)
     }
 
     /// Takes everything that the request names, waiting in line for it: first come, first served, over all threads and
@@ -197,18 +190,7 @@ impl LimitSet {
         request: &Request,
         timeout: impl Into<Option<Duration>>,
     ) -> Result<Outcome<'_>, Error> {
-        let timeout = timeout.into();
-        if timeout == Some(Duration::ZERO) {
-            return self.try_acquire(request);
-        }
-        let costs = request.costs_for(self)?;
-        let mut decision = Decision::pending(costs);
-        let engine = &self.shared.engine;
-        if engine.acquire(self.engine_set(), costs, &mut decision, timeout)? {
-            Ok(Outcome::Admitted(Permit::new(self, decision)))
-        } else {
-            Ok(Outcome::Refused(Refusal::new(self, decision)))
-        }
+        self.subject()?.acquire(request, timeout.into())
     }
 
     /// As [`acquire`](Self::acquire), as a future for whatever runtime there is: it waits in the same line as everybody
@@ -247,7 +229,10 @@ impl LimitSet {
         request: &Request,
         timeout: impl Into<Option<Duration>>,
     ) -> AcquireFuture<'_> {
-        AcquireFuture::new(self, request, timeout.into())
+        match self.subject() {
+            Ok(subject) => subject.acquire_async(request, timeout.into()),
+            Err(error) => AcquireFuture::failed(self, error),
+        }
     }
 
     /// What each limit would say to the request now. Takes and counts nothing.
@@ -256,12 +241,7 @@ impl LimitSet {
     ///
     /// As [`try_acquire`](Self::try_acquire), but a cost that can never be admitted is answered, not an error.
     pub fn peek(&self, request: &Request) -> Result<Vec<Verdict<'_>>, Error> {
-        let costs = request.costs_for(self)?;
-        let decision = self.shared.engine.peek(self.engine_set(), costs)?;
-        Ok(decision
-            .iter()
-            .map(|(index, decided)| Verdict::refused(self, index, decided))
-            .collect())
+        self.subject()?.peek(request)
     }
 
     #[inline]
@@ -325,6 +305,16 @@ impl LimitSet {
             .ok_or_else(|| self.unknown_limit(name.to_owned()))
     }
 
+    /// The bit mask of the named limits; of all of them where none is.
+    pub(crate) fn mask_of(&self, limits: &[&str]) -> Result<u32, Error> {
+        if limits.is_empty() {
+            return Ok(self.engine_set().all_limits());
+        }
+        limits
+            .iter()
+            .try_fold(0, |mask, name| Ok(mask | 1 << self.require_index(name)?))
+    }
+
     /// The position of a named limit. An unknown name is an error on a strict handle; otherwise it is counted,
     /// warned about once, and skipped.
     pub(crate) fn resolve(&self, name: &impl LimitName) -> Result<Option<usize>, Error> {
@@ -332,7 +322,7 @@ impl LimitSet {
             return Ok(Some(index));
         }
         let name = name.display();
-        self.engine_set().count_unknown_name();
+        self.engine_set().part(0).count_unknown_name();
         if self.strict {
             return Err(self.unknown_limit(name));
         }

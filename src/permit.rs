@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::attendant::{self, Beat};
 use crate::engine::plan::Kind;
-use crate::engine::{Decision, Released, Renewed, SettledLimit, SettledLimits, Stage};
+use crate::engine::{Decision, Part, Released, Renewed, SettledLimit, SettledLimits, Stage};
 use crate::error::Error;
 use crate::limit_set::{LimitName, LimitSet};
 use crate::refusal::{Refusal, Verdict};
@@ -75,8 +75,8 @@ impl Deref for SetReference<'_> {
     }
 }
 
-// Two cache lines: see the inline room of a decision.
-const _: () = assert!(size_of::<Permit<'_>>() <= 128);
+// Little more than two cache lines: see the inline room of a decision.
+const _: () = assert!(size_of::<Permit<'_>>() <= 152);
 
 impl<'a> Permit<'a> {
     #[inline]
@@ -178,14 +178,18 @@ impl<'a> Permit<'a> {
         if !self.is_own() {
             return Ok(());
         }
-        let set = self.set.engine_set();
+        let part = self.set.engine_set().part(self.decision.spot.part);
         if let Some(hold) = self.decision.hold() {
-            let released = self.set.shared().engine.release(set, hold, self.decision.owner)?;
+            let released = self
+                .set
+                .shared()
+                .engine
+                .release(part, hold, self.decision.owner)?;
             self.decision.forget_hold();
             if released == Released::WasReclaimed {
                 self.decision.stage = Stage::Released;
                 return Err(Error::Reclaimed {
-                    set: set.plan.name.clone(),
+                    set: self.set.name().to_owned(),
                 });
             }
         }
@@ -199,7 +203,7 @@ impl<'a> Permit<'a> {
     /// Counts each rate limit whose reserved cost was never replaced by an actual one.
     #[inline]
     fn count_unsettled(&self) {
-        let set = self.set.engine_set();
+        let set = self.part();
         if set.first_rate.is_none() {
             return;
         }
@@ -238,7 +242,7 @@ impl<'a> Permit<'a> {
     /// [`Error::Reclaimed`] where a lease has run out and what it covered was given back, [`Error::AlreadyReleased`],
     /// [`Error::InheritedPermit`] in a forked child, [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`].
     pub fn heartbeat(&self) -> Result<(), Error> {
-        let set = self.set.engine_set();
+        let set = self.part();
         let name = || set.plan.name.clone();
         if self.decision.stage == Stage::Released {
             return Err(Error::AlreadyReleased { set: name() });
@@ -266,11 +270,12 @@ impl<'a> Permit<'a> {
     /// As [`heartbeat`](Self::heartbeat), which is done at once, and [`Error::Io`] where the thread cannot be started.
     pub fn heartbeat_in_background(&self) -> Result<(), Error> {
         self.heartbeat()?;
-        let lease = self.set.engine_set().shortest_lease(&self.decision);
+        let lease = self.part().shortest_lease(&self.decision);
         if let (Some(hold), Some(lease)) = (self.decision.hold(), lease) {
             let beat = Beat::new(
                 self.set.shared(),
                 self.set.position(),
+                self.decision.spot.part,
                 hold,
                 self.decision.owner,
                 lease,
@@ -283,10 +288,10 @@ impl<'a> Permit<'a> {
     /// Whether something that the permit held was taken back: because a lease ran out, or because this process was
     /// taken for dead. Looks without a lock, so what it says may change at once.
     pub fn reclaimed(&self) -> bool {
-        let set = self.set.engine_set();
+        let part = self.part();
         self.decision
             .hold()
-            .is_some_and(|hold| !set.still_holds(hold, self.decision.owner))
+            .is_some_and(|hold| !part.still_holds(hold, self.decision.owner))
     }
 
     /// A number that grows with every permit of the set that holds something. None where this permit holds nothing.
@@ -315,6 +320,12 @@ impl<'a> Permit<'a> {
         self.decision
             .iter()
             .map(|(index, decided)| Verdict::admitted(&self.set, index, decided))
+    }
+
+    /// The part of the set that it was taken from.
+    #[inline]
+    fn part(&self) -> Part<'_> {
+        self.set.engine_set().part(self.decision.spot.part)
     }
 
     /// Whether this process took the permit, and not one that forked it.

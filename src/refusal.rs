@@ -28,7 +28,7 @@ impl<'a> Refusal<'a> {
 
     /// Why.
     pub fn reason(&self) -> RefusalReason {
-        self.set.engine_set().refusal_reason(&self.decision)
+        self.set.engine_set().part(0).refusal_reason(&self.decision)
     }
 
     /// After how long the request would be admitted if nobody else took anything: never before, always at exactly

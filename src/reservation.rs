@@ -9,6 +9,7 @@ use crate::permit::Permit;
 use crate::refusal::Refusal;
 use crate::request::Request;
 use crate::shm::clock::boot_nanos;
+use crate::subject::Subject;
 use crate::units::nanos_from_duration;
 
 /// The answer to a wish to reserve. Neither is an error.
@@ -113,19 +114,27 @@ impl LimitSet {
     /// [`Error::NotReservable`] where the request takes a concurrency limit or the set has a budget, and as
     /// [`try_acquire`](Self::try_acquire).
     pub fn reserve(&self, request: &Request, max_delay: Duration) -> Result<ReserveOutcome<'_>, Error> {
-        let costs = request.costs_for(self)?;
+        self.subject()?.reserve(request, max_delay)
+    }
+}
+
+impl<'a> Subject<'a> {
+    pub(crate) fn reserve(
+        &self,
+        request: &Request,
+        max_delay: Duration,
+    ) -> Result<ReserveOutcome<'a>, Error> {
+        let costs = request.costs_for(self.set)?;
         let mut decision = Decision::pending(costs);
         let most = nanos_from_duration(max_delay).unwrap_or(u64::MAX);
-        let engine = &self.shared().engine;
-        Ok(
-            match engine.reserve(self.engine_set(), costs, &mut decision, most)? {
-                Reserved::After(delay) => ReserveOutcome::Reserved(Reservation {
-                    permit: Permit::new(self, decision),
-                    delay: Duration::from_nanos(delay),
-                    due: boot_nanos().saturating_add(delay),
-                }),
-                Reserved::Refused => ReserveOutcome::Refused(Refusal::new(self, decision)),
-            },
-        )
+        let engine = &self.set.shared().engine;
+        Ok(match engine.reserve(self.target(), costs, &mut decision, most)? {
+            Reserved::After(delay) => ReserveOutcome::Reserved(Reservation {
+                permit: Permit::new(self.set, decision),
+                delay: Duration::from_nanos(delay),
+                due: boot_nanos().saturating_add(delay),
+            }),
+            Reserved::Refused => ReserveOutcome::Refused(Refusal::new(self.set, decision)),
+        })
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::config::Declaration;
 use crate::engine::plan::SetPlan;
-use crate::engine::{Repairs, ResetScope, SegmentEngine};
+use crate::engine::{Manner, Repairs, ResetScope, SegmentEngine};
 use crate::error::Error;
 use crate::limit_set::LimitSet;
 use crate::shm::attach::{Verified, attach};
@@ -231,10 +231,15 @@ impl OpenOptions {
             compile_definitions(verified, path)
         })?;
         let clock = self.virtual_clock.clone();
-        let engine = SegmentEngine::new(path, attached, plans, self.lock_timeout, clock)?;
-        for set in engine.sets().iter().filter(|_| self.reclaim) {
+        let manner = Manner {
+            lock_patience: self.lock_timeout,
+            virtual_clock: clock,
+            compile: compile_one,
+        };
+        let engine = SegmentEngine::new(path, attached, plans, manner)?;
+        for part in engine.parts().filter(|_| self.reclaim) {
             // A set that cannot be locked now says so when it is used.
-            let _ = engine.reclaim(set);
+            let _ = engine.reclaim(part);
         }
         Ok(Segment {
             shared: Arc::new(SharedSegment {
@@ -345,22 +350,29 @@ impl Segment {
         let engine = &self.shared.engine;
         let mut sets = Vec::new();
         for set in engine.sets() {
-            let mut locked = false;
-            let (repairs, reclaimed, problem) = match engine.repair(set).map_err(Error::from) {
-                Ok((repairs, reclaimed)) => (repairs, reclaimed, None),
-                Err(error @ Error::Retired { .. }) => return Err(error),
-                Err(error) => {
-                    locked = matches!(error, Error::LockStuck { .. });
-                    (None, 0, Some(error.to_string()))
-                }
-            };
-            sets.push(SetRecovery {
+            let mut recovery = SetRecovery {
                 set: set.plan.name.clone(),
-                repairs,
-                reclaimed,
-                locked,
-                problem,
-            });
+                repairs: None,
+                reclaimed: 0,
+                locked: false,
+                problem: None,
+            };
+            for part in set.parts() {
+                match engine.repair(part).map_err(Error::from) {
+                    Ok((repairs, reclaimed)) => {
+                        recovery.reclaimed += reclaimed;
+                        if let Some(repairs) = repairs {
+                            recovery.repairs.get_or_insert_default().add(repairs);
+                        }
+                    }
+                    Err(error @ Error::Retired { .. }) => return Err(error),
+                    Err(error) => {
+                        recovery.locked |= matches!(error, Error::LockStuck { .. });
+                        recovery.problem = Some(error.to_string());
+                    }
+                }
+            }
+            sets.push(recovery);
         }
         let freed_participants = engine.membership.free_dead_participants();
         Ok(RecoveryReport {
@@ -412,17 +424,13 @@ impl LimitSet {
     ///
     /// [`Error::UnknownLimit`], [`Error::Retired`], [`Error::LockStuck`], [`Error::LockLost`].
     pub fn reset(&self, limits: &[&str], counters: bool) -> Result<(), Error> {
-        let set = self.engine_set();
-        let mut named = 0;
-        for name in limits {
-            named |= 1 << self.require_index(name)?;
+        let limits = self.mask_of(limits)?;
+        for part in self.engine_set().parts() {
+            self.shared()
+                .engine
+                .reset(part, ResetScope { limits, counters })?;
         }
-        let limits = if limits.is_empty() {
-            set.all_limits()
-        } else {
-            named
-        };
-        Ok(self.shared().engine.reset(set, ResetScope { limits, counters })?)
+        Ok(())
     }
 }
 
@@ -445,7 +453,7 @@ fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
     let shapes = plans
         .iter()
         .zip(&definitions)
-        .map(|(plan, text)| plan.shape(text.len() as u64));
+        .map(|(plan, text)| plan.shape(definition_room(text)));
     let participants = u64::from(declaration.segment().participants());
     let geometry = Geometry::new(participants, shapes).map_err(|_| Error::NoSpace {
         path: path.to_owned(),
@@ -461,18 +469,36 @@ fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
     )
 }
 
-/// The declaration that a segment holds, compiled, and compared with the directory.
+/// The room that is kept for each definition of a set whose first one is `text`: later ones may be longer.
+fn definition_room(text: &str) -> u64 {
+    const LEAST_SPARE: usize = 512;
+    (text.len() + (text.len() / 2).max(LEAST_SPARE)).next_multiple_of(64) as u64
+}
+
+/// A set by its definition text; none where it does not define one set.
+fn compile_one(text: &str) -> Option<SetPlan> {
+    let [plan] = Declaration::from_toml(text)
+        .ok()?
+        .compile()
+        .ok()?
+        .try_into()
+        .ok()?;
+    Some(plan)
+}
+
+/// The declaration that a segment holds, compiled, each set with the generation of its definition, and compared with
+/// the directory.
 pub(crate) fn compile_definitions(
     verified: &Verified,
     path: &Path,
-) -> Result<(Declaration, Vec<SetPlan>), Error> {
+) -> Result<(Declaration, Vec<(u64, SetPlan)>), Error> {
     let damaged = |what: String| Error::Damaged {
         path: path.to_owned(),
         what,
     };
     let mut declaration = Declaration::new().participants(verified.geometry.participants as u32);
-    for text in &verified.definitions {
-        let stored = Declaration::from_toml(text)
+    for definition in &verified.definitions {
+        let stored = Declaration::from_toml(&definition.text)
             .map_err(|error| damaged(format!("a set's definition cannot be read: {error}")))?;
         let [set] = stored.sets() else {
             return Err(damaged("a set's definition does not define one set".into()));
@@ -483,12 +509,16 @@ pub(crate) fn compile_definitions(
         .compile()
         .map_err(|error| damaged(format!("the definitions do not fit: {error}")))?;
     for (plan, geometry) in plans.iter().zip(&verified.geometry.sets) {
-        if plan.shape(geometry.shape.definition_size) != geometry.shape {
+        if plan.shape(geometry.shape.definition_room) != geometry.shape {
             return Err(damaged(format!(
                 "the directory entry of set `{}` does not fit its definition",
                 plan.name
             )));
         }
     }
-    Ok((declaration, plans))
+    let generations = verified
+        .definitions
+        .iter()
+        .map(|definition| definition.generation);
+    Ok((declaration, generations.zip(plans).collect()))
 }

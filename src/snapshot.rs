@@ -9,14 +9,17 @@ use serde::Serialize;
 
 use crate::config::Declaration;
 use crate::engine::plan::Kind;
-use crate::engine::{ObservedHold, ObservedTicket, SetEngine, observe as observe_set};
+use crate::engine::{
+    LimitRules, ObservedHold, ObservedTicket, Part, PartObservation, SetEngine, observe as observe_part,
+    place_sets,
+};
 use crate::error::Error;
-use crate::limit::Now;
+use crate::limit::{Mark, Now};
 use crate::segment::compile_definitions;
 use crate::shm::attach::{Observed, damaged, observe};
 use crate::shm::clock::{boot_nanos, utc_nanos};
 use crate::shm::host::process_of_thread;
-use crate::shm::layout::{FORMAT, Header, LimitCounters, SET_UNCHECKED, SetControl};
+use crate::shm::layout::{FORMAT, Header, LimitCounters, SET_UNCHECKED, SetControl, WAIT_BUCKETS};
 use crate::shm::participant::{ParticipantId, ParticipantRecord, ParticipantTable};
 use crate::shm::region::Region;
 
@@ -99,6 +102,27 @@ pub struct SetSnapshot {
     pub waiter_capacity: u64,
     /// Each ticket in use, in the order in which they came.
     pub tickets: Vec<TicketSnapshot>,
+    /// The table of keys, where the set is keyed. The counts are then of all keys together, and each limit stands as it
+    /// does for a key that has used nothing.
+    pub keys: Option<KeysSnapshot>,
+}
+
+/// How full the table of a keyed set is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct KeysSnapshot {
+    /// Rows that are some key's, whether or not it has anything used.
+    pub in_use: u64,
+    /// Rows there are.
+    pub rows: u64,
+    /// Requests refused because no row was left for their key.
+    pub refused: u64,
+    /// Rows that were taken from one key and given to another.
+    pub evicted: u64,
+    /// Those of them whose former key had something used, which is forgotten.
+    pub forgiven: u64,
+    /// Rows in use in the fullest bucket, of 32: a key is looked for in two buckets at most.
+    pub fullest_bucket: u64,
 }
 
 /// A lock, as its word says.
@@ -114,7 +138,7 @@ pub struct LockSnapshot {
 }
 
 /// What was counted of a set, since its creation or the last reset of the counters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub struct SetCounts {
@@ -147,6 +171,8 @@ pub struct SetCounts {
     pub active_high_water: u64,
     /// The most requests that waited at once.
     pub queued_high_water: u64,
+    /// Times a process found the lock taken and had to wait for it.
+    pub lock_waits: u64,
 }
 
 /// A limit, copied.
@@ -168,7 +194,7 @@ pub struct LimitSnapshot {
 }
 
 /// What was counted of a limit, since its creation or the last reset of the counters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub struct LimitCounts {
@@ -190,6 +216,12 @@ pub struct LimitCounts {
     pub reclaimed: u64,
     /// The most units held at once.
     pub high_water: u64,
+    /// Requests admitted that left the limit near its capacity.
+    pub near: u64,
+    /// Requests that the limit, being in shadow, only would have refused.
+    pub would_refuse: u64,
+    /// Permits released with the word that the work had failed.
+    pub dropped: u64,
 }
 
 /// What a permit holds.
@@ -253,11 +285,8 @@ impl SegmentReader {
         // Looking cannot be made to do harm by whoever owns the file.
         let observed = observe(path, true)?;
         let (declaration, plans) = compile_definitions(&observed.verified, path)?;
-        let sets = plans
-            .into_iter()
-            .zip(&observed.verified.geometry.sets)
-            .map(|(plan, geometry)| SetEngine::new(&observed.verified.region, *geometry, plan))
-            .collect::<Result<_, _>>()
+        let verified = &observed.verified;
+        let sets = place_sets(&verified.region, verified.geometry.sets.clone(), plans)
             .map_err(|place| damaged(path, place))?;
         Ok(Self {
             path: path.to_owned(),
@@ -356,43 +385,65 @@ impl SnapshotSource<'_> {
             path: self.path.to_owned(),
             source,
         };
-        let observation = observe_set(self.region, set).map_err(failed)?;
-        let now = observation.instant(now);
-        let copy = &observation.copy;
-        let control = copy.memory.control();
-        Ok(SetSnapshot {
-            name: set.plan.name.clone(),
-            metadata: (*set.plan.metadata).clone(),
-            torn: observation.torn,
-            lock: LockSnapshot {
+        let mut snapshot = SetSnapshot::of_nothing(set);
+        for part in set.parts() {
+            let observation = observe_part(self.region, part).map_err(failed)?;
+            self.add(&mut snapshot, &observation, observation.instant(now));
+        }
+        Ok(snapshot)
+    }
+
+    /// Adds what one part of a set holds.
+    fn add(&self, snapshot: &mut SetSnapshot, observation: &PartObservation<'_>, now: Now) {
+        let part = observation.part();
+        let control = part.memory.control();
+        snapshot.torn |= observation.torn;
+        // The first that is held stands for all: who looks for a stuck lock finds it.
+        if snapshot.lock.holder_thread.is_none() {
+            snapshot.lock = LockSnapshot {
                 holder_pid: observation.lock.holder.and_then(process_of_thread),
                 holder_thread: observation.lock.holder,
                 owner_died: observation.lock.owner_died,
-            },
-            words_in_flight: observation.words_in_flight(),
-            poisoned: !matches!(load(&control.poisoned), 0 | SET_UNCHECKED),
-            counts: SetCounts::of(control),
-            active: load(&control.active),
-            hold_capacity: copy.memory.hold_capacity(),
-            limits: (0..copy.plan.limits.len())
-                .filter_map(|index| limit(copy, index, now))
-                .collect(),
-            holds: observation
-                .holds()
-                .into_iter()
-                .map(|hold| self.hold(set, hold, now))
-                .collect(),
-            wait_times: control.wait_times.iter().map(load).collect(),
-            waiter_capacity: copy.memory.ticket_capacity(),
-            tickets: observation
-                .tickets()
-                .into_iter()
-                .map(|ticket| self.ticket(set, ticket, now))
-                .collect(),
-        })
+            };
+        }
+        snapshot.words_in_flight = snapshot
+            .words_in_flight
+            .zip(observation.words_in_flight())
+            .map(|(sum, words)| sum + words);
+        snapshot.poisoned |= !matches!(load(&control.poisoned), 0 | SET_UNCHECKED);
+        snapshot.counts.add(control);
+        snapshot.active += load(&control.active);
+        snapshot.hold_capacity += part.memory.hold_capacity();
+        snapshot.waiter_capacity += part.memory.ticket_capacity();
+        for (limit, snapshot) in part.limits.iter().zip(&mut snapshot.limits) {
+            snapshot.counts.add(part.counters(limit.index));
+            if !part.memory.is_keyed() {
+                let standing = limit.rule.standing(limit.mark(part.only_row(), now));
+                snapshot.remaining = standing.remaining;
+                snapshot.reset_after_ns = standing.reset_after;
+            }
+        }
+        let holds = observation.holds();
+        snapshot
+            .holds
+            .extend(holds.into_iter().map(|hold| self.hold(part, hold, now)));
+        for (sum, bucket) in snapshot.wait_times.iter_mut().zip(&control.wait_times) {
+            *sum = sum.saturating_add(load(bucket));
+        }
+        let tickets = observation.tickets();
+        snapshot
+            .tickets
+            .extend(tickets.into_iter().map(|ticket| self.ticket(part, ticket, now)));
+        if let Some(keys) = &mut snapshot.keys {
+            keys.in_use += load(&control.keys);
+            keys.rows += part.memory.row_count();
+            keys.refused += load(&control.refused_keys);
+            keys.evicted += load(&control.evicted);
+            keys.forgiven += load(&control.forgiven);
+            keys.fullest_bucket = keys.fullest_bucket.max(part.fullest_bucket());
+        }
     }
 
-    /// The participant that a word names, and its record, where the slot still is its own.
     fn owner(&self, word: u64) -> (Option<ParticipantId>, Option<ParticipantRecord>) {
         let owner = ParticipantId::from_word(word);
         let record = owner
@@ -401,7 +452,7 @@ impl SnapshotSource<'_> {
         (owner, record)
     }
 
-    fn ticket(&self, set: &SetEngine, ticket: ObservedTicket, now: Now) -> TicketSnapshot {
+    fn ticket(&self, part: Part<'_>, ticket: ObservedTicket, now: Now) -> TicketSnapshot {
         let (owner, record) = self.owner(ticket.owner);
         TicketSnapshot {
             number: ticket.number,
@@ -413,12 +464,12 @@ impl SnapshotSource<'_> {
             costs: ticket
                 .costs
                 .into_iter()
-                .map(|(limit, cost)| (set.limit_name(limit), cost))
+                .map(|(limit, cost)| (part.limit_name(limit), cost))
                 .collect(),
         }
     }
 
-    fn hold(&self, set: &SetEngine, hold: ObservedHold, now: Now) -> HoldSnapshot {
+    fn hold(&self, part: Part<'_>, hold: ObservedHold, now: Now) -> HoldSnapshot {
         let (owner, record) = self.owner(hold.owner);
         HoldSnapshot {
             index: hold.index,
@@ -430,63 +481,104 @@ impl SnapshotSource<'_> {
             amounts: hold
                 .amounts
                 .into_iter()
-                .map(|(limit, amount)| (set.limit_name(limit), amount))
+                .map(|(limit, amount)| (part.limit_name(limit), amount))
                 .collect(),
         }
     }
 }
 
-fn limit(set: &SetEngine, index: usize, now: Now) -> Option<LimitSnapshot> {
-    let limit = set.limits.get(index)?;
-    let standing = limit.rule.standing(limit.mark(now));
-    Some(LimitSnapshot {
-        name: set.limit_name(index),
-        kind: limit.kind,
-        most_at_once: Some(limit.most_at_once).filter(|most| *most != u64::MAX),
-        remaining: standing.remaining,
-        reset_after_ns: standing.reset_after,
-        counts: LimitCounts::of(limit.counters()),
-    })
-}
-
-impl SetCounts {
-    fn of(control: &SetControl) -> Self {
+impl SetSnapshot {
+    /// Of a set of which no part has been looked at yet.
+    fn of_nothing(set: &SetEngine) -> Self {
+        let limit = |limit: &LimitRules| LimitSnapshot {
+            name: set.limit_name(limit.index),
+            kind: limit.kind,
+            most_at_once: Some(limit.most_at_once).filter(|most| *most != u64::MAX),
+            remaining: limit.rule.standing(Mark::default()).remaining,
+            reset_after_ns: 0,
+            counts: LimitCounts::default(),
+        };
         Self {
-            admitted: load(&control.admitted),
-            refused_rate: load(&control.refused_rate),
-            refused_concurrency: load(&control.refused_concurrency),
-            refused_budget: load(&control.refused_budget),
-            refused_table_full: load(&control.refused_table_full),
-            refused_queue_full: load(&control.refused_queue_full),
-            waited: load(&control.waited),
-            timed_out: load(&control.timed_out),
-            cancelled: load(&control.cancelled),
-            settled: load(&control.settled),
-            reclaimed: load(&control.reclaimed),
-            reclaimed_tickets: load(&control.reclaimed_tickets),
-            expired: load(&control.expired),
-            recoveries: load(&control.recoveries),
-            recounts: load(&control.recounts),
-            unknown_names: load(&control.unknown_names),
-            active_high_water: load(&control.active_high_water),
-            queued_high_water: load(&control.queued_high_water),
+            name: set.plan.name.clone(),
+            metadata: (*set.plan.metadata).clone(),
+            torn: false,
+            lock: LockSnapshot {
+                holder_pid: None,
+                holder_thread: None,
+                owner_died: false,
+            },
+            words_in_flight: Some(0),
+            poisoned: false,
+            counts: SetCounts::default(),
+            active: 0,
+            hold_capacity: 0,
+            limits: set.limits.iter().map(limit).collect(),
+            holds: Vec::new(),
+            wait_times: vec![0; WAIT_BUCKETS],
+            waiter_capacity: 0,
+            tickets: Vec::new(),
+            keys: set.is_keyed().then(KeysSnapshot::default),
         }
     }
 }
 
+/// Adds each counter to the sum of those before it, except for what is the most of something.
+macro_rules! add_counts {
+    ($sum:ident, $words:ident, [$($added:ident),*], [$($most:ident),*]) => {
+        $($sum.$added = $sum.$added.saturating_add(load(&$words.$added));)*
+        $($sum.$most = $sum.$most.max(load(&$words.$most));)*
+    };
+}
+
+impl SetCounts {
+    fn add(&mut self, control: &SetControl) {
+        add_counts!(
+            self,
+            control,
+            [
+                admitted,
+                refused_rate,
+                refused_concurrency,
+                refused_budget,
+                refused_table_full,
+                refused_queue_full,
+                waited,
+                timed_out,
+                cancelled,
+                settled,
+                reclaimed,
+                reclaimed_tickets,
+                expired,
+                recoveries,
+                recounts,
+                unknown_names,
+                lock_waits
+            ],
+            [active_high_water, queued_high_water]
+        );
+    }
+}
+
 impl LimitCounts {
-    fn of(counters: &LimitCounters) -> Self {
-        Self {
-            admitted: load(&counters.admitted),
-            taken: load(&counters.taken),
-            refused: load(&counters.refused),
-            settled: load(&counters.settled),
-            refunded: load(&counters.refunded),
-            overdraft: load(&counters.overdraft),
-            unsettled: load(&counters.unsettled),
-            reclaimed: load(&counters.reclaimed),
-            high_water: load(&counters.high_water),
-        }
+    fn add(&mut self, counters: &LimitCounters) {
+        add_counts!(
+            self,
+            counters,
+            [
+                admitted,
+                taken,
+                refused,
+                settled,
+                refunded,
+                overdraft,
+                unsettled,
+                reclaimed,
+                near,
+                would_refuse,
+                dropped
+            ],
+            [high_water]
+        );
     }
 }
 

@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 use super::hold::{FreeHold, HoldReference};
 use super::key::KeyIdentity;
-use super::memory::Row;
 use super::locked::LockedPart;
+use super::memory::Row;
 use super::plan::Kind;
 use super::recover::POISONED_BY_COUNTS;
 use super::segment::SegmentEngine;
@@ -114,10 +114,12 @@ impl Spot {
             part: part.index,
             // A part has fewer rows than this can say.
             row: u32::try_from(row.index).unwrap_or(u32::MAX),
-            fingerprint: row.fingerprint().map_or(Fingerprint::NONE, |[low, high]| Fingerprint {
-                low: low.load(Ordering::Relaxed),
-                high: high.load(Ordering::Relaxed),
-            }),
+            fingerprint: row
+                .fingerprint()
+                .map_or(Fingerprint::NONE, |[low, high]| Fingerprint {
+                    low: low.load(Ordering::Relaxed),
+                    high: high.load(Ordering::Relaxed),
+                }),
         }
     }
 
@@ -649,7 +651,10 @@ impl LockedPart<'_> {
 
     /// The limit that binds the first in line, and for how long.
     fn binding_of_head(&self, row: Row<'_>) -> Result<Option<(usize, u64)>, Box<Error>> {
-        let Some(ticket) = self.head(row.index)?.and_then(|index| self.part.memory.ticket(index)) else {
+        let Some(ticket) = self
+            .head(row.index)?
+            .and_then(|index| self.part.memory.ticket(index))
+        else {
             return Ok(None);
         };
         let costs = self.part.costs_of(ticket);

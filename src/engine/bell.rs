@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::memory::TicketPlace;
 use super::locked::LockedPart;
+use super::memory::TicketPlace;
 use super::segment::SegmentEngine;
 use super::set::Part;
 use crate::shm::futex;

@@ -48,7 +48,10 @@ impl SegmentEngine {
         let damaged_definition = || {
             Box::new(Error::Damaged {
                 path: self.path().to_owned(),
-                what: format!("the definition of set `{}` that is in force cannot be read", set.plan.name),
+                what: format!(
+                    "the definition of set `{}` that is in force cannot be read",
+                    set.plan.name
+                ),
             })
         };
         let entry = self.directory.get(set.number).ok_or_else(damaged_definition)?;

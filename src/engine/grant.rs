@@ -90,7 +90,7 @@ impl<'a> LockedPart<'a> {
                 return Ok(Some(index));
             }
             // It leaves the line, so this comes to an end.
-            self.take_back_ticket(index, self.part.memory.control().reclaimed_tickets)?;
+            self.take_back_ticket(index, &self.part.memory.control().reclaimed_tickets)?;
         }
     }
 
@@ -108,7 +108,7 @@ impl<'a> LockedPart<'a> {
             let costs = self.part.costs_of(ticket);
             if self.part.impossible_cost(&costs).is_some() {
                 // Damage: nobody is let into the line with such a cost. Its owner finds the ticket gone and begins anew.
-                self.take_back_ticket(index, self.part.memory.control().reclaimed_tickets)?;
+                self.take_back_ticket(index, &self.part.memory.control().reclaimed_tickets)?;
                 continue;
             }
             // Read once: a ticket can be given up without the lock at any moment, and a hold must have an owner.
@@ -229,7 +229,8 @@ impl<'a> LockedPart<'a> {
 
     /// How long these costs have to wait, and for what.
     pub(super) fn blocked(&self, row: Row<'_>, costs: &Costs) -> Blocked {
-        let has_no_hold = self.part.takes_a_hold(costs) && self.part.memory.find_free_hold() == FreeHold::None;
+        let has_no_hold =
+            self.part.takes_a_hold(costs) && self.part.memory.find_free_hold() == FreeHold::None;
         let mut blocked = Blocked {
             wait: 0,
             by_others: has_no_hold,

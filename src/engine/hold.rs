@@ -4,9 +4,9 @@
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 
+use super::locked::LockedPart;
 use super::memory::{PartMemory, Row};
 use super::plan::Kind;
-use super::locked::LockedPart;
 use crate::shm::journal::Transaction;
 
 /// The hold of one permit. The serial number, which is never zero, tells a later hold in the same place from it.
@@ -107,7 +107,7 @@ impl LockedPart<'_> {
 
     /// Whether a lease of a permit's hold ran out and what it covered was given back.
     pub(crate) fn has_lost_a_lease(&self, reference: HoldReference) -> bool {
-        self.set
+        self.part
             .memory
             .hold(reference.index)
             .is_some_and(|hold| hold.expired().load(Ordering::Relaxed) != 0)

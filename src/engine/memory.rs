@@ -8,7 +8,8 @@ use crate::limit::{Mark, State, StateMut};
 use crate::shm::geometry::PartGeometry;
 use crate::shm::journal::{Journal, Transaction};
 use crate::shm::layout::{
-    BUCKET_TAG_WORDS, Hold, JOURNAL_ENTRIES, JournalEntry, KeyRow, LimitCounters, SetControl, Ticket, TicketLimit,
+    BUCKET_TAG_WORDS, Hold, JOURNAL_ENTRIES, JournalEntry, KeyRow, LimitCounters, SetControl, Ticket,
+    TicketLimit,
 };
 use crate::shm::region::{Kept, OutOfRegion, Region};
 
@@ -84,7 +85,11 @@ impl PartMemory {
             tags: region.keep_words(geometry.tags_offset, shape.buckets * BUCKET_TAG_WORDS)?,
             names: region.keep_words(
                 geometry.names_offset,
-                if shape.buckets == 0 { 0 } else { geometry.rows * shape.name_words },
+                if shape.buckets == 0 {
+                    0
+                } else {
+                    geometry.rows * shape.name_words
+                },
             )?,
             name_words: shape.name_words as usize,
             rows: region.keep_words(geometry.rows_offset, geometry.rows * geometry.row_stride / 8)?,

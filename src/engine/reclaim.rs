@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-use super::plan::Kind;
 use super::locked::LockedPart;
+use super::plan::Kind;
 use super::segment::SegmentEngine;
 use super::set::Part;
 use crate::error::Error;

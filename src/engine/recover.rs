@@ -39,6 +39,17 @@ pub struct Repairs {
     pub poisoned: bool,
 }
 
+impl Repairs {
+    /// Of several parts of one set together.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.owner_died |= other.owner_died;
+        self.undone_words += other.undone_words;
+        self.finished_reset |= other.finished_reset;
+        self.recounted |= other.recounted;
+        self.poisoned |= other.poisoned;
+    }
+}
+
 impl SegmentEngine {
     /// Sets right what a dead owner left. The caller holds the lock.
     #[cold]

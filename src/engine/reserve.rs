@@ -2,9 +2,9 @@
 
 use super::acquire::{Answer, Attempt, Costs, Decided, Decision, Spot, Stage, Target};
 use super::hold::FreeHold;
+use super::locked::LockedPart;
 use super::memory::Row;
 use super::plan::Kind;
-use super::locked::LockedPart;
 use super::segment::SegmentEngine;
 use super::set::Part;
 use crate::error::Error;

@@ -86,9 +86,7 @@ impl LockedPart<'_> {
     pub(super) fn begin_and_carry_out_reset(&self, scope: ResetScope, end_row: u64) {
         let control = self.part.memory.control();
         control.reset_scope.store(scope.to_word(), Ordering::Relaxed);
-        control
-            .reset_instant
-            .store(self.now.monotonic, Ordering::Relaxed);
+        control.reset_instant.store(self.now.monotonic, Ordering::Relaxed);
         control.reset_row.store(end_row, Ordering::Relaxed);
         self.part.memory.journal().mark_reset();
         self.part.carry_out_reset();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::plan::SetPlan;
 use super::rules::SetRules;
-use super::set::SetEngine;
+use super::set::{Part, SetEngine};
 use crate::error::Error;
 use crate::limit::Now;
 use crate::shm::attach::{Attached, damaged};
@@ -105,6 +105,11 @@ impl SegmentEngine {
 
     pub(crate) fn sets(&self) -> &[SetEngine] {
         &self.sets
+    }
+
+    /// All parts of all sets.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = Part<'_>> {
+        self.sets.iter().flat_map(SetEngine::parts)
     }
 
     pub(crate) fn clock_offset(&self) -> u64 {

@@ -98,7 +98,11 @@ impl SetEngine {
     #[inline]
     pub(crate) fn part(&self, index: u32) -> Part<'_> {
         // A set has at least one part, and an index beyond them is of another set.
-        let index = if (index as usize) < self.parts.len() { index } else { 0 };
+        let index = if (index as usize) < self.parts.len() {
+            index
+        } else {
+            0
+        };
         let place = &self.parts[index as usize];
         Part {
             set: self,

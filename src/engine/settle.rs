@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 use super::acquire::Decision;
 use super::hold::HoldReference;
 use super::key::KeyIdentity;
-use super::plan::Kind;
 use super::locked::LockedPart;
 use super::memory::Row;
+use super::plan::Kind;
 use super::segment::SegmentEngine;
 use super::set::{Part, SetEngine};
 use crate::error::Error;
@@ -193,8 +193,14 @@ impl<'a> LockedPart<'a> {
             overdraft: 0,
         };
         if used < reserved {
-            settled.refunded =
-                self.refund_unused(transaction, limit, row, reserved - used, decided, permit.decided_at);
+            settled.refunded = self.refund_unused(
+                transaction,
+                limit,
+                row,
+                reserved - used,
+                decided,
+                permit.decided_at,
+            );
             transaction.add(&counters.refunded, settled.refunded);
         } else if used > reserved {
             let above = used - reserved;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::acquire::{Answer, Attempt, Costs, Decided, Decision, Spot, Stage, Target};
 use super::grant::{Blocked, Served};
 use super::line::LineWords;
-use super::memory::{PartMemory, Row};
 use super::locked::LockedPart;
+use super::memory::{PartMemory, Row};
 use super::segment::SegmentEngine;
 use super::set::Part;
 use crate::error::Error;
@@ -552,7 +552,11 @@ impl LockedPart<'_> {
             return Err(part.poisoned());
         };
         let row = part.row(waiting.row);
-        decision.begin(waiting.owner, Spot::new(part, row), place.granted_at().load(Ordering::Relaxed));
+        decision.begin(
+            waiting.owner,
+            Spot::new(part, row),
+            place.granted_at().load(Ordering::Relaxed),
+        );
         for (limit, cost) in costs.iter() {
             let mark = place.limit(limit).map(|limit| limit.mark()).unwrap_or_default();
             decision.note(Decided { mark, figure: cost });

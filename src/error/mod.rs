@@ -243,6 +243,28 @@ pub enum Error {
         /// Why not.
         why: String,
     },
+    /// The set is keyed, so the limits are those of one key.
+    #[error("set `{set}` is keyed: say whose limits are meant with `key`")]
+    KeyRequired {
+        /// The set.
+        set: String,
+    },
+    /// The set is not keyed, so there are no limits of a key.
+    #[error("set `{set}` is not keyed: use it without a key, or declare it with `keyed`")]
+    NotKeyed {
+        /// The set.
+        set: String,
+    },
+    /// Keys have from one byte to 64 KiB.
+    #[error("a key for set `{set}` has {bytes} bytes: it must have from 1 to {most}")]
+    InvalidKey {
+        /// The set.
+        set: String,
+        /// What the key has.
+        bytes: usize,
+        /// The most that it may have.
+        most: usize,
+    },
     /// The request was prepared for another set.
     #[error("the request was prepared for another set than `{set}`")]
     ForeignRequest {

@@ -59,7 +59,10 @@ impl Position {
         }
         let mut by_load: SmallVec<[(Load, usize); 8]> = in_turn
             .filter_map(|index| Some((members.get(index)?, index)))
-            .map(|(set, index)| (set.shared().engine.load(set.engine_set()), index))
+            .map(|(set, index)| {
+                let part = set.engine_set().part(0);
+                (set.shared().engine.load(part, part.only_row()), index)
+            })
             .collect();
         // The sort is stable: of equals the next in turn stays first.
         by_load.sort_by_key(|(load, _)| *load);

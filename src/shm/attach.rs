@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::sys::statfs::fstatfs;
 
+use super::definition::{Definition, read_definition};
 use super::descriptor::{FileIdentity, above_standard_streams};
 use super::file_lock::{ByteRange, is_locked_by_others, try_lock, unlock};
-use super::definition::{Definition, read_definition};
 use super::geometry::{Geometry, SetShape};
 use super::host::{Place, unsupported_file_system};
 use super::layout::{

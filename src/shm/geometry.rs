@@ -302,10 +302,27 @@ mod tests {
         };
         assert_eq!(Geometry::new(1, [shape]), Err(TooLarge));
         for absurd in [
-            SetShape { holds: 1, parts: 0, ..shape },
-            SetShape { holds: 1, buckets: u64::MAX, ..shape },
-            SetShape { holds: 1, state_words: u64::MAX, ..shape },
-            SetShape { holds: 1, buckets: 1, name_words: u64::MAX / 2, ..shape },
+            SetShape {
+                holds: 1,
+                parts: 0,
+                ..shape
+            },
+            SetShape {
+                holds: 1,
+                buckets: u64::MAX,
+                ..shape
+            },
+            SetShape {
+                holds: 1,
+                state_words: u64::MAX,
+                ..shape
+            },
+            SetShape {
+                holds: 1,
+                buckets: 1,
+                name_words: u64::MAX / 2,
+                ..shape
+            },
         ] {
             assert_eq!(Geometry::new(1, [absurd]), Err(TooLarge), "{absurd:?}");
         }

@@ -1,0 +1,180 @@
+//! One key of a keyed set as its users hold it.
+
+use std::time::Duration;
+
+use crate::acquire_future::AcquireFuture;
+use crate::engine::KeyIdentity;
+use crate::error::Error;
+use crate::limit_set::LimitSet;
+use crate::permit::Outcome;
+use crate::refusal::Verdict;
+use crate::request::Request;
+use crate::reservation::ReserveOutcome;
+use crate::subject::Subject;
+
+/// The most bytes that a key may have.
+const MOST_KEY_BYTES: usize = 65_536;
+
+/// Who is limited: one key of a [keyed](crate::SetDeclaration::keyed) set, with limits of its own.
+///
+/// What it can do is what a [`LimitSet`] that is not keyed can. It is hashed when it is made, so one that is used often
+/// is worth keeping. A key that nobody has used takes no room; it has a row of the table from its first decision on,
+/// until everything it has used is replenished and another key needs the row.
+///
+/// ```
+/// # use std::time::Duration;
+/// use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
+///
+/// # let folder = tempfile::tempdir()?;
+/// let declaration = Declaration::new().set(
+///     SetDeclaration::new("api")
+///         .keyed(Keyed::new(100_000))
+///         .limit(Limit::calls("requests", 2, Duration::from_secs(60))),
+/// );
+/// let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+/// let api = segment.set("api")?;
+/// let request = api.request();
+/// for _ in 0..2 {
+///     assert!(api.key("tenant-7")?.try_acquire(&request)?.is_admitted());
+/// }
+/// assert!(!api.key("tenant-7")?.try_acquire(&request)?.is_admitted());
+/// assert!(api.key("tenant-8")?.try_acquire(&request)?.is_admitted());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Key<'a> {
+    pub(crate) subject: Subject<'a>,
+}
+
+impl LimitSet {
+    /// The limits of one key: any bytes, from 1 to 65,536 of them. Keys are told apart by a 128-bit hash, seeded for
+    /// each segment at random.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotKeyed`]; [`Error::InvalidKey`] where it is empty or too long.
+    #[inline]
+    pub fn key(&self, key: impl AsRef<[u8]>) -> Result<Key<'_>, Error> {
+        let identity = self.identify(key.as_ref())?;
+        Ok(Key {
+            subject: Subject {
+                set: self,
+                key: Some(identity),
+            },
+        })
+    }
+
+    #[inline]
+    pub(crate) fn identify(&self, key: &[u8]) -> Result<KeyIdentity, Error> {
+        let set = self.engine_set();
+        if !set.is_keyed() {
+            return Err(Error::NotKeyed {
+                set: self.name().to_owned(),
+            });
+        }
+        if key.is_empty() || key.len() > MOST_KEY_BYTES {
+            return Err(Error::InvalidKey {
+                set: self.name().to_owned(),
+                bytes: key.len(),
+                most: MOST_KEY_BYTES,
+            });
+        }
+        Ok(KeyIdentity::of(set.seed, key))
+    }
+
+    /// Whether each key has limits of its own.
+    pub fn is_keyed(&self) -> bool {
+        self.engine_set().is_keyed()
+    }
+
+    /// The set as a whole, which has limits where it is not keyed.
+    #[inline]
+    pub(crate) fn subject(&self) -> Result<Subject<'_>, Error> {
+        if self.engine_set().is_keyed() {
+            return Err(Error::KeyRequired {
+                set: self.name().to_owned(),
+            });
+        }
+        Ok(Subject { set: self, key: None })
+    }
+}
+
+impl<'a> Key<'a> {
+    /// The set that the key is of.
+    pub fn limit_set(&self) -> &'a LimitSet {
+        self.subject.set
+    }
+
+    /// As [`LimitSet::try_acquire`], from the limits of this key.
+    ///
+    /// # Errors
+    ///
+    /// As there. That there is no row for a new key is a refusal:
+    /// [`RefusalReason::TableFull`](crate::RefusalReason::TableFull).
+    #[inline]
+    pub fn try_acquire(&self, request: &Request) -> Result<Outcome<'a>, Error> {
+        self.subject.try_acquire(request)
+    }
+
+    /// As [`LimitSet::acquire`], in a line of this key's own.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[inline]
+    pub fn acquire(
+        &self,
+        request: &Request,
+        timeout: impl Into<Option<Duration>>,
+    ) -> Result<Outcome<'a>, Error> {
+        self.subject.acquire(request, timeout.into())
+    }
+
+    /// As [`LimitSet::acquire_async`], in a line of this key's own.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn acquire_async(
+        &self,
+        request: &Request,
+        timeout: impl Into<Option<Duration>>,
+    ) -> AcquireFuture<'a> {
+        self.subject.acquire_async(request, timeout.into())
+    }
+
+    /// As [`LimitSet::reserve`], from the limits of this key.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn reserve(&self, request: &Request, max_delay: Duration) -> Result<ReserveOutcome<'a>, Error> {
+        self.subject.reserve(request, max_delay)
+    }
+
+    /// As [`LimitSet::peek`], at the limits of this key. A key that has no row is told what one has that nobody has
+    /// used.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn peek(&self, request: &Request) -> Result<Vec<Verdict<'a>>, Error> {
+        self.subject.peek(request)
+    }
+
+    /// Replenishes limits of this key, or all of them where none is named; answers whether it had used any. What it
+    /// holds stays held.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownLimit`], [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`].
+    pub fn reset(&self, limits: &[&str]) -> Result<bool, Error> {
+        let set = self.subject.set;
+        let named = set.mask_of(limits)?;
+        let target = self.subject.target();
+        let Some(key) = target.key else {
+            return Ok(false);
+        };
+        Ok(set.shared().engine.reset_key(target.part(), key, named)?)
+    }
+}

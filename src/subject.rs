@@ -1,0 +1,68 @@
+//! Whose limits an operation is put to: a set, or one key of it. What both can do is here once.
+
+use std::time::Duration;
+
+use crate::acquire_future::AcquireFuture;
+use crate::engine::{Decision, KeyIdentity, Target};
+use crate::error::Error;
+use crate::limit_set::LimitSet;
+use crate::permit::{Outcome, Permit};
+use crate::refusal::{Refusal, Verdict};
+use crate::request::Request;
+
+/// A set that is not keyed, or one key of a set that is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject<'a> {
+    pub(crate) set: &'a LimitSet,
+    pub(crate) key: Option<KeyIdentity>,
+}
+
+impl<'a> Subject<'a> {
+    #[inline]
+    pub(crate) fn target(&self) -> Target<'_> {
+        Target {
+            set: self.set.engine_set(),
+            key: self.key.as_ref(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn try_acquire(&self, request: &Request) -> Result<Outcome<'a>, Error> {
+        let costs = request.costs_for(self.set)?;
+        let mut decision = Decision::pending(costs);
+        let engine = &self.set.shared().engine;
+        if engine.try_acquire(self.target(), costs, &mut decision)? {
+            Ok(Outcome::Admitted(Permit::new(self.set, decision)))
+        } else {
+            Ok(Outcome::Refused(Refusal::new(self.set, decision)))
+        }
+    }
+
+    #[inline]
+    pub(crate) fn acquire(&self, request: &Request, timeout: Option<Duration>) -> Result<Outcome<'a>, Error> {
+        if timeout == Some(Duration::ZERO) {
+            return self.try_acquire(request);
+        }
+        let costs = request.costs_for(self.set)?;
+        let mut decision = Decision::pending(costs);
+        let engine = &self.set.shared().engine;
+        if engine.acquire(self.target(), costs, &mut decision, timeout)? {
+            Ok(Outcome::Admitted(Permit::new(self.set, decision)))
+        } else {
+            Ok(Outcome::Refused(Refusal::new(self.set, decision)))
+        }
+    }
+
+    pub(crate) fn acquire_async(self, request: &Request, timeout: Option<Duration>) -> AcquireFuture<'a> {
+        AcquireFuture::new(self, request, timeout)
+    }
+
+    pub(crate) fn peek(&self, request: &Request) -> Result<Vec<Verdict<'a>>, Error> {
+        let costs = request.costs_for(self.set)?;
+        let decision = self.set.shared().engine.peek(self.target(), costs)?;
+        Ok(decision
+            .iter()
+            .map(|(index, decided)| Verdict::refused(self.set, index, decided))
+            .collect())
+    }
+}
