@@ -175,10 +175,26 @@ fn headed(path: &Path, summary: &Summary) -> String {
     )
 }
 
+fn read(path: &Path) -> Result<Declaration, Failure> {
+    Ok(Declaration::from_toml_file(path).map_err(shmlimit::Error::from)?)
+}
+
+/// Which of two declarations is wrong; what cannot be read at all says so by itself.
+fn located(path: &Path, failure: Failure) -> Failure {
+    match failure.code {
+        ExitCode::Declaration => Failure {
+            message: format!("{}: {}", shown(path), failure.message),
+            ..failure
+        },
+        _ => failure,
+    }
+}
+
 impl Side {
     fn new(path: &Path) -> Result<Self, Failure> {
-        let declaration = Declaration::from_toml_file(path).map_err(shmlimit::Error::from)?;
-        let simulation = Simulation::new(&declaration)?;
+        let simulation = read(path)
+            .and_then(|declaration| Simulation::new(&declaration))
+            .map_err(|failure| located(path, failure))?;
         Ok(Self {
             summary: Summary::new(simulation.declaration()),
             simulation,

@@ -134,9 +134,9 @@ impl Timeline {
         }
         let length = human::duration(self.row_ms().saturating_mul(1_000_000));
         format!(
-            "a row is {length}, # is {} admitted, x as many refused, or fewer\n{}",
-            human::quantity(worth, "request", "requests"),
-            table.render(2)
+            "a row is {length}; # is up to {worth} admitted, x up to {worth} refused\n{}",
+            table.render(2),
+            worth = human::count(worth)
         )
     }
 }
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(
             plain,
             format!(
-                "a row is 1ms, # is 2 requests admitted, x as many refused, or fewer\n\
+                "a row is 1ms; # is up to 2 admitted, x up to 2 refused\n\
                  \x20 FROM                      ADMITTED  REFUSED\n\
                  \x20 1970-01-01T00:00:00.000Z       100        0  {}\n\
                  \x20 1970-01-01T00:00:00.001Z         0        1  x\n",

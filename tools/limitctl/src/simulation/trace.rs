@@ -94,7 +94,7 @@ impl<R: BufRead> Trace<R> {
                 Err(error) => return Err(Failure::of_system(&error, format!("cannot read {}", self.name))),
             }
         }
-        let (at_ms, action) = parse(self.bytes.trim_ascii()).map_err(|what| self.mistake(&what))?;
+        let (at_ms, action) = parse(&self.bytes).map_err(|what| self.mistake(&what))?;
         if at_ms > LATEST_MS {
             return Err(self.mistake(&format!(
                 "at_ms {at_ms} is after the year 2262: write milliseconds since the Unix epoch"
@@ -327,7 +327,7 @@ mod tests {
             ("{\"set\": \"api\"}", &["missing field `at_ms`"]),
             (
                 "{\"at_ms\": 1.5, \"set\": \"api\"}",
-                &["column 12", "floating point `1.5`"],
+                &["column 13", "floating point `1.5`"],
             ),
             ("{\"at_ms\": -1, \"set\": \"api\"}", &["integer `-1`"]),
             ("{\"at_ms\": 1, \"sets\": \"api\"}", &["unknown field `sets`"]),
