@@ -22,7 +22,7 @@ use crate::text::style;
 ///
 /// Replays the trace in no time, on a clock that stands at the time of each event, by the very code that decides in production, on a private segment. Nothing is left behind.
 ///
-/// The trace is one JSON object a line, in the order of time. A request has the milliseconds since the Unix epoch, a set, and whole units by limit; what is not named is taken as in production:
+/// The trace is one JSON object a line, in the order of time. A request has the milliseconds since the Unix epoch, a set, and by limit a whole number of the units that it counts in; what is not named is taken as in production:
 ///
 ///     {"at_ms": 1000, "set": "api", "cost": {"tokens": 900}, "id": 7}
 ///
@@ -31,7 +31,7 @@ use crate::text::style;
 ///     {"at_ms": 1500, "settle": 7, "usage": {"tokens": 350}}
 ///     {"at_ms": 1500, "release": 7}
 ///
-/// Prints what the limits say to each request, in whole units and in milliseconds that are rounded up:
+/// Prints what the limits say to each request, in the same units, rounded down, and in milliseconds, rounded up:
 ///
 ///     {"at_ms":1000,"set":"api","key":null,"admitted":true,"binding":null,"limits":{"tokens":{"remaining":100,"retry_after_ms":0,"reset_after_ms":900}}}
 ///

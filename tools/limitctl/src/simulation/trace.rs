@@ -147,6 +147,10 @@ struct Line {
 }
 
 fn parse(bytes: &[u8]) -> Result<(u64, Action), String> {
+    // A list of the same values in order would be read as well.
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        return Err(r#"not an object: write for example {"at_ms": 1000, "set": "api"}"#.to_owned());
+    }
     let line: Line = serde_json::from_slice(bytes).map_err(|error| explain(&error))?;
     let at_ms = line.at_ms;
     match line {
@@ -324,6 +328,10 @@ mod tests {
         for (text, parts) in [
             ("{", &["line 1", "not JSON", "write one object a line"][..]),
             ("7", &["line 1", "write for example"]),
+            (
+                "[1, \"api\", null, null, null, null, null, null]",
+                &["not an object"],
+            ),
             ("{\"set\": \"api\"}", &["missing field `at_ms`"]),
             (
                 "{\"at_ms\": 1.5, \"set\": \"api\"}",
