@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use proptest::prelude::*;
 use shmlimit::{
-    Algorithm, Declaration, Limit, LimitSet, OpenOptions, Outcome, Permit, Refusal, SetDeclaration,
+    Algorithm, Align, Declaration, Limit, LimitSet, OpenOptions, Outcome, Permit, Refusal, SetDeclaration,
     VirtualClock,
 };
 use tempfile::TempDir;
@@ -91,4 +92,52 @@ fn the_clock_never_goes_back_and_its_clones_are_the_same_clock() {
     // The latest instant that the rules are proven for.
     clock.advance_to(Duration::MAX);
     assert_eq!(same.now(), Duration::from_nanos(1 << 63));
+}
+
+fn any_limit() -> impl Strategy<Value = Limit> {
+    let algorithms = prop::sample::select(vec![
+        Algorithm::Gcra,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingWindowCounter,
+    ]);
+    (algorithms, 1..20_u64, 100..100_000_000_000_u64, any::<bool>()).prop_map(
+        |(algorithm, capacity, window, by_first_use)| {
+            let limit = Limit::calls("requests", capacity, Duration::from_nanos(window)).algorithm(algorithm);
+            if algorithm == Algorithm::FixedWindow && by_first_use {
+                limit.align(Align::FirstUse)
+            } else {
+                limit
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_algorithm_refuses_until_the_promised_nanosecond_and_admits_at_it(
+        limit in any_limit(),
+        start in 0..(1_u64 << 62),
+        requests in prop::collection::vec((1..20_u64, 0..10_000_000_000_u64), 1..20),
+    ) {
+        let clock = VirtualClock::new(Duration::from_nanos(start));
+        let (_folder, set) = set_by(&clock, limit);
+        for (cost, pause) in requests {
+            clock.advance_to(clock.now() + Duration::from_nanos(pause));
+            let request = set.request().with("requests", cost).expect("declared");
+            // What could never be admitted is an error.
+            let Ok(Outcome::Refused(refusal)) = set.try_acquire(&request) else {
+                continue;
+            };
+            let promised = clock.now() + refusal.retry_after().expect("time heals it");
+            clock.advance_to(promised - NANOSECOND);
+            prop_assert!(!set.try_acquire(&request).expect("a decision").is_admitted());
+            clock.advance_to(promised);
+            prop_assert!(set.try_acquire(&request).expect("a decision").is_admitted());
+        }
+    }
 }

@@ -7,7 +7,7 @@ use shmlimit::OpenOptions;
 
 use crate::command::{
     completions::Completions, create::Create, exec::Exec, inspect::Inspect, list::List, man::Man,
-    recover::Recover, remove::Remove, reset::Reset,
+    recover::Recover, remove::Remove, reset::Reset, simulate::Simulate,
 };
 use crate::exit::ExitCode;
 
@@ -30,6 +30,7 @@ pub enum Verb {
     Recover(Recover),
     Reset(Reset),
     Remove(Remove),
+    Simulate(Simulate),
     Completions(Completions),
     Man(Man),
 }

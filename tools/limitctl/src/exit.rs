@@ -1,6 +1,6 @@
 //! How the program ends.
 
-use std::io;
+use std::{fmt, io};
 
 use shmlimit::{DeclarationError, Error};
 
@@ -11,10 +11,14 @@ pub enum ExitCode {
     Done,
     /// Refused, or a problem was found.
     Problem,
+    /// More verdicts of a simulation flipped than were allowed to.
+    Flips,
     /// The arguments make no sense, or name what does not exist in the segment or can never be had from it.
     Usage,
     /// The file is damaged, of another format, or not a segment.
     Damaged,
+    /// A line of a trace makes no sense, or asks for what the declaration does not have.
+    BadTrace,
     /// The segment is not there, is retired, or is locked by somebody who does not let go.
     Unavailable,
     /// The segment could not be created.
@@ -38,8 +42,9 @@ impl ExitCode {
         match self {
             Self::Done => 0,
             Self::Problem => 1,
+            Self::Flips => 3,
             Self::Usage => 64,
-            Self::Damaged => 65,
+            Self::Damaged | Self::BadTrace => 65,
             Self::Unavailable => 69,
             Self::CannotCreate => 73,
             Self::Refused => 75,
@@ -56,8 +61,9 @@ impl ExitCode {
 Exit codes:
   0   done
   1   a verb refused, or a problem was found
+  3   simulate: more verdicts flipped than --max-flips allows
   64  wrong arguments, or a set, limit or cost that the segment does not have or allow
-  65  the file is damaged, of another format, or not a segment
+  65  the file is damaged, of another format, or not a segment; simulate: a line of the trace is wrong
   69  there is no segment, it is retired, or it is locked by a process that does not let go
   73  the segment could not be created
   75  exec: the limits refused, or time was up
@@ -86,6 +92,11 @@ impl Failure {
             code,
             message: message.into(),
         }
+    }
+
+    /// What the system refuses, apart from segments.
+    pub fn of_system(error: &io::Error, what: impl fmt::Display) -> Self {
+        Self::new(code_of_system(error), format!("{what}: {error}"))
     }
 
     /// As [`From<Error>`], but what the system refuses is the creation.

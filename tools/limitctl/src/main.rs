@@ -1,4 +1,4 @@
-//! Creates, inspects, repairs and removes shmlimit segments.
+//! Creates, inspects, repairs and removes shmlimit segments, and tries limits out on traces.
 
 mod arguments;
 mod birth;
@@ -6,6 +6,7 @@ mod command;
 mod exit;
 mod job;
 mod output;
+mod simulation;
 mod text;
 
 use clap::Parser;

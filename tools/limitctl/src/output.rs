@@ -1,6 +1,6 @@
 //! What is printed, and where. A reader who has seen enough and closes the pipe is no failure.
 
-use std::io::{self, Write};
+use std::io::{self, BufWriter, StdoutLock, Write};
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
@@ -23,11 +23,55 @@ pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let mut text = Vec::new();
     let mut serializer = Serializer::with_formatter(&mut text, TerminalSafe::default());
-    value
-        .serialize(&mut serializer)
-        .map_err(|error| Failure::new(ExitCode::Problem, format!("cannot write JSON: {error}")))?;
+    value.serialize(&mut serializer).map_err(not_written)?;
     text.push(b'\n');
     print_bytes(&text)
+}
+
+/// Values as JSON, one a line, on standard output.
+#[derive(Debug)]
+pub struct JsonLines {
+    stream: BufWriter<StdoutLock<'static>>,
+    line: Vec<u8>,
+    is_closed: bool,
+}
+
+impl JsonLines {
+    pub fn new() -> Self {
+        Self {
+            stream: BufWriter::with_capacity(1 << 16, io::stdout().lock()),
+            line: Vec::new(),
+            is_closed: false,
+        }
+    }
+
+    /// Prints a value, in a while at the latest by [`flush`](Self::flush).
+    pub fn print(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        self.line.clear();
+        let mut serializer = Serializer::with_formatter(&mut self.line, TerminalSafeLine);
+        value.serialize(&mut serializer).map_err(not_written)?;
+        self.line.push(b'\n');
+        let written = self.stream.write_all(&self.line);
+        self.note(written)
+    }
+
+    pub fn flush(&mut self) -> Result<(), Failure> {
+        let written = self.stream.flush();
+        self.note(written)
+    }
+
+    /// Whether the reader has seen enough.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    fn note(&mut self, written: io::Result<()>) -> Result<(), Failure> {
+        match written {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.is_closed = true,
+            written => written.map_err(not_answered)?,
+        }
+        Ok(())
+    }
 }
 
 /// Says on standard error what went wrong.
@@ -45,11 +89,39 @@ fn deliver(stream: &mut impl Write, bytes: &[u8]) -> Result<(), Failure> {
     match stream.write_all(bytes).and_then(|()| stream.flush()) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => Err(Failure::new(
-            ExitCode::Problem,
-            format!("cannot write the answer: {error}"),
-        )),
+        Err(error) => Err(not_answered(error)),
     }
+}
+
+fn not_answered(error: io::Error) -> Failure {
+    Failure::new(ExitCode::Problem, format!("cannot write the answer: {error}"))
+}
+
+fn not_written(error: serde_json::Error) -> Failure {
+    Failure::new(ExitCode::Problem, format!("cannot write JSON: {error}"))
+}
+
+/// As [`TerminalSafe`], on one line.
+struct TerminalSafeLine;
+
+impl Formatter for TerminalSafeLine {
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+        write_harmless(writer, fragment)
+    }
+}
+
+fn write_harmless<W: ?Sized + Write>(writer: &mut W, fragment: &str) -> io::Result<()> {
+    for character in fragment.chars() {
+        let mut buffer = [0; 4];
+        if sanitise::is_harmless(character) {
+            writer.write_all(character.encode_utf8(&mut buffer).as_bytes())?;
+        } else {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                write!(writer, "\\u{unit:04x}")?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Indented JSON in which a character that a terminal might obey is escaped. It reads back as the same text.
@@ -60,17 +132,7 @@ struct TerminalSafe {
 
 impl Formatter for TerminalSafe {
     fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
-        for character in fragment.chars() {
-            let mut buffer = [0; 4];
-            if sanitise::is_harmless(character) {
-                writer.write_all(character.encode_utf8(&mut buffer).as_bytes())?;
-            } else {
-                for unit in character.encode_utf16(&mut [0; 2]) {
-                    write!(writer, "\\u{unit:04x}")?;
-                }
-            }
-        }
-        Ok(())
+        write_harmless(writer, fragment)
     }
 
     fn begin_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {

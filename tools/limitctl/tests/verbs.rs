@@ -478,7 +478,9 @@ fn a_wrong_declaration_ends_with_78() {
 fn help_version_completions_and_manual_are_answers() {
     assert!(run(["--version"]).ended(0).stdout.starts_with("limitctl "));
     assert!(run(["--help"]).ended(0).stdout.contains("Exit codes:"));
-    for verb in ["create", "exec", "list", "inspect", "recover", "reset", "remove"] {
+    for verb in [
+        "create", "exec", "list", "inspect", "recover", "reset", "remove", "simulate",
+    ] {
         assert!(run([verb, "--help"]).ended(0).stdout.contains("Usage: limitctl"));
         assert!(run([verb, "-h"]).ended(0).stdout.contains("Usage: limitctl"));
         let page = run(["man", verb]).ended(0).stdout;

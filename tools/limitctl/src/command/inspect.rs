@@ -13,7 +13,7 @@ use shmlimit::{
 use super::{as_text, shown};
 use crate::exit::{ExitCode, Failure};
 use crate::output;
-use crate::text::human::{self, count};
+use crate::text::human::{self, count, word};
 use crate::text::table::{Cell, Side, Table};
 use crate::text::{sanitise, style};
 
@@ -442,14 +442,6 @@ fn amounts(amounts: &BTreeMap<String, u64>) -> String {
         .map(|(limit, amount)| sanitise::line(&format!("{limit} {}", count(*amount))))
         .collect();
     amounts.join(", ")
-}
-
-/// The word that declarations use for a choice.
-fn word(choice: &impl Serialize) -> String {
-    match serde_json::to_value(choice) {
-        Ok(serde_json::Value::String(word)) => word,
-        _ => String::new(),
-    }
 }
 
 /// Names and texts in two columns.

@@ -9,6 +9,7 @@ pub mod man;
 pub mod recover;
 pub mod remove;
 pub mod reset;
+pub mod simulate;
 
 use std::path::{Path, PathBuf};
 
@@ -26,6 +27,7 @@ pub fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Recover(recover) => recover.run(),
         Verb::Reset(reset) => reset.run(),
         Verb::Remove(remove) => remove.run(),
+        Verb::Simulate(simulate) => simulate.run(),
         Verb::Completions(completions) => completions.run(),
         Verb::Man(man) => man.run(),
     }

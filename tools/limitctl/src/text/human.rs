@@ -2,6 +2,8 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use serde::Serialize;
+
 const UNITS: [(&str, u64); 7] = [
     ("d", 86_400_000_000_000),
     ("h", 3_600_000_000_000),
@@ -78,10 +80,24 @@ pub fn count(number: u64) -> String {
     text
 }
 
+/// The word that declarations and JSON use for a choice.
+pub fn word(choice: &impl Serialize) -> String {
+    match serde_json::to_value(choice) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => String::new(),
+    }
+}
+
 /// An instant in nanoseconds since the Unix epoch.
 pub fn instant(utc_nanos: u64) -> String {
     let instant = UNIX_EPOCH + Duration::from_nanos(utc_nanos);
     humantime::format_rfc3339_seconds(instant).to_string()
+}
+
+/// An instant in milliseconds since the Unix epoch.
+pub fn instant_with_millis(utc_millis: u64) -> String {
+    let instant = UNIX_EPOCH + Duration::from_millis(utc_millis);
+    humantime::format_rfc3339_millis(instant).to_string()
 }
 
 /// A number and what it counts.

@@ -1,0 +1,279 @@
+//! A declaration under replay: a private segment, the clock of the trace, and what the trace holds.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+use shmlimit::{
+    Declaration, Error, Kind, LimitSet, OpenOptions, Outcome, Permit, Request, Segment, SegmentSnapshot,
+    VirtualClock,
+};
+use tempfile::TempDir;
+
+use super::trace::{Amounts, Take};
+use super::verdict::Answer;
+use crate::exit::{ExitCode, Failure};
+
+/// Where memory is a file system, as a rule; otherwise the folder for temporary files has to do.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// A declaration that a trace is replayed against.
+#[derive(Debug)]
+pub struct Simulation {
+    segment: Segment,
+    clock: VirtualClock,
+    sets: Vec<LimitSet>,
+    positions: HashMap<String, usize>,
+    /// What the trace may settle and release.
+    known: HashMap<String, Known>,
+}
+
+/// What became of a request with an id. It is known until it is released.
+#[derive(Debug)]
+struct Known {
+    /// The position of the set that was asked.
+    position: usize,
+    /// None where it was refused: then there is nothing to settle or to release.
+    permit: Option<Permit<'static>>,
+}
+
+/// What a settle charged on top of what was taken.
+#[derive(Debug)]
+pub struct Charged {
+    /// The position of the set.
+    pub position: usize,
+    /// By limit.
+    pub units: Amounts,
+}
+
+impl Simulation {
+    /// Creates a private segment and removes its name at once: nothing is left behind, however the program ends.
+    pub fn new(declaration: &Declaration) -> Result<Self, Failure> {
+        let clock = VirtualClock::new(Duration::ZERO);
+        let options = OpenOptions::new().virtual_clock(&clock);
+        let declaration = declaration.clone().mode(0o600);
+        let open_in = |place: &Path| -> Result<Segment, Error> {
+            let folder = private_folder(place)?;
+            let segment = options.create(folder.path().join("segment"), &declaration)?;
+            folder
+                .close()
+                .map_err(|source| io_error("empty", place, source))?;
+            Ok(segment)
+        };
+        let segment = open_in(Path::new(SHARED_MEMORY))
+            .or_else(|_| open_in(&std::env::temp_dir()))
+            .map_err(Failure::while_creating)?;
+        let sets: Vec<LimitSet> = segment.sets().collect();
+        let positions = (0..)
+            .zip(&sets)
+            .map(|(position, set)| (set.name().to_owned(), position))
+            .collect();
+        Ok(Self {
+            segment,
+            clock,
+            sets,
+            positions,
+            known: HashMap::new(),
+        })
+    }
+
+    /// What is replayed against.
+    pub fn declaration(&self) -> &Declaration {
+        self.segment.declaration()
+    }
+
+    /// Moves time on.
+    pub fn advance_to(&self, at_ms: u64) {
+        self.clock.advance_to(Duration::from_millis(at_ms));
+    }
+
+    /// The position of a set in the declaration.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.positions.get(name).copied()
+    }
+
+    /// Whether a set has a limit of that name.
+    pub fn has_limit(&self, set: &str, limit: &str) -> bool {
+        self.position(set)
+            .is_some_and(|position| self.sets[position].limit_index(limit).is_some())
+    }
+
+    /// The name of the set that was asked under an id.
+    pub fn set_asked(&self, id: &str) -> Option<&str> {
+        let known = self.known.get(id)?;
+        Some(self.sets[known.position].name())
+    }
+
+    /// Asks for what an event takes.
+    ///
+    /// Without an id, what it holds is given back at once, and what it was charged stays charged. A limit that the set
+    /// does not have is skipped.
+    pub fn take(&mut self, take: &Take) -> Result<Answer, Failure> {
+        let Some(position) = self.position(&take.set) else {
+            return Err(self.unknown_set(&take.set));
+        };
+        let set = &self.sets[position];
+        let mut request = set.request();
+        for (limit, cost) in &take.cost {
+            request.set(limit, *cost).map_err(of_event)?;
+        }
+        let (answer, permit) = decide(set, take.key.as_deref(), &request)?;
+        match &take.id {
+            Some(id) => {
+                self.known.insert(id.clone(), Known { position, permit });
+            }
+            None => permit.map_or(Ok(()), release)?,
+        }
+        Ok(answer)
+    }
+
+    /// Settles what is known under an id; answers what that charged on top, to which set. Where the request was refused,
+    /// there is nothing to settle.
+    pub fn settle(&mut self, id: &str, usage: &Amounts) -> Result<Option<Charged>, Failure> {
+        let Known { position, permit } = self.known.get_mut(id).ok_or_else(|| unknown_id(id))?;
+        let Some(permit) = permit else {
+            return Ok(None);
+        };
+        let position = *position;
+        let limits = self.segment.declaration().sets()[position].limits();
+        let is_budget = |name: &str| {
+            limits
+                .iter()
+                .any(|limit| limit.name() == name && limit.kind() == Kind::Budget)
+        };
+        let taken: HashMap<String, u64> = permit
+            .taken()
+            .map(|(limit, units)| (limit.to_owned(), units))
+            .collect();
+        let settlement = permit
+            .settle(usage.iter().map(|(limit, used)| (limit, *used)))
+            .map_err(of_event)?;
+        let on_top = |(limit, used): &(String, u64)| {
+            let units = match taken.get(limit) {
+                // A budget is debited, which is no overdraft.
+                Some(taken) if is_budget(limit) => used.saturating_sub(*taken),
+                _ => settlement.overdraft(limit),
+            };
+            (limit.clone(), units)
+        };
+        Ok(Some(Charged {
+            position,
+            units: usage.iter().map(on_top).collect(),
+        }))
+    }
+
+    /// Gives back what is held under an id, which then may be used again.
+    pub fn release(&mut self, id: &str) -> Result<(), Failure> {
+        let known = self.known.remove(id).ok_or_else(|| unknown_id(id))?;
+        known.permit.map_or(Ok(()), release)
+    }
+
+    /// What the segment counted.
+    pub fn snapshot(&self) -> Result<SegmentSnapshot, Failure> {
+        Ok(self.segment.snapshot()?)
+    }
+
+    /// That the declaration has no such set.
+    pub fn unknown_set(&self, name: &str) -> Failure {
+        let known: Vec<&str> = self.sets.iter().map(LimitSet::name).collect();
+        Failure::new(
+            ExitCode::BadTrace,
+            format!(
+                "there is no set `{name}`; the declaration has {}: correct the event or declare it",
+                known.join(", ")
+            ),
+        )
+    }
+
+    /// That the set has no such limit.
+    pub fn unknown_limit(&self, set: &str, limit: &str) -> Failure {
+        let known: Vec<&str> = self
+            .position(set)
+            .into_iter()
+            .flat_map(|position| self.sets[position].limits())
+            .collect();
+        Failure::new(
+            ExitCode::BadTrace,
+            format!(
+                "set `{set}` has no limit `{limit}`; it has {}: correct the event or declare it",
+                known.join(", ")
+            ),
+        )
+    }
+}
+
+/// Asks a set, or one key of it. The one place that knows how keys are asked.
+fn decide(
+    set: &LimitSet,
+    key: Option<&str>,
+    request: &Request,
+) -> Result<(Answer, Option<Permit<'static>>), Failure> {
+    if let Some(key) = key {
+        return Err(Failure::new(
+            ExitCode::BadTrace,
+            format!(
+                "set `{}` is not keyed, and the event names the key `{key}`: remove `key`, or name another set",
+                set.name()
+            ),
+        ));
+    }
+    let outcome = set.try_acquire(request);
+    answer(outcome, || set.peek(request))
+}
+
+fn answer<'a>(
+    outcome: Result<Outcome<'_>, Error>,
+    peek: impl FnOnce() -> Result<Vec<shmlimit::Verdict<'a>>, Error>,
+) -> Result<(Answer, Option<Permit<'static>>), Failure> {
+    match outcome {
+        Ok(Outcome::Admitted(permit)) => Ok((Answer::admitted(&permit), Some(permit.into_owned()))),
+        Ok(Outcome::Refused(refusal)) => Ok((Answer::refused(&refusal), None)),
+        // In a program a mistake; here, just what somebody tries limits out for.
+        Err(Error::NeverAdmissible { limit, .. }) => Ok((Answer::never(limit, &peek()?), None)),
+        Err(error) => Err(of_event(error)),
+    }
+}
+
+fn release(mut permit: Permit<'static>) -> Result<(), Failure> {
+    match permit.release() {
+        // Its lease ran out: what is late in the trace is late here.
+        Ok(()) | Err(Error::Reclaimed { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn unknown_id(id: &str) -> Failure {
+    Failure::new(
+        ExitCode::BadTrace,
+        format!("no event before has the id `{id}`, or it was released: add \"id\" to the event that takes"),
+    )
+}
+
+/// An error that is due to what the event asks for.
+fn of_event(error: Error) -> Failure {
+    let is_of_event = matches!(
+        error,
+        Error::CostRequired { .. } | Error::UnknownLimit { .. } | Error::AlreadySettled { .. }
+    );
+    let failure = Failure::from(error);
+    if is_of_event {
+        Failure::new(ExitCode::BadTrace, failure.message)
+    } else {
+        failure
+    }
+}
+
+fn private_folder(place: &Path) -> Result<TempDir, Error> {
+    tempfile::Builder::new()
+        .prefix("limitctl-simulate-")
+        .tempdir_in(place)
+        .map_err(|source| io_error("make a folder in", place, source))
+}
+
+fn io_error(action: &'static str, path: &Path, source: std::io::Error) -> Error {
+    Error::Io {
+        action,
+        path: path.to_owned(),
+        source,
+    }
+}

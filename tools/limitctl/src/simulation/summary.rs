@@ -1,0 +1,262 @@
+//! What a replay came to.
+
+use std::collections::BTreeMap;
+
+use serde::{Serialize, Serializer};
+use shmlimit::{Declaration, Kind, SegmentSnapshot};
+
+use super::replay::Charged;
+use super::timeline::Timeline;
+use super::verdict::EventVerdict;
+use crate::text::human::{self, count};
+use crate::text::table::{Side, Table};
+use crate::text::{sanitise, style};
+
+/// What a declaration made of a trace.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    /// The times of the first and the last request, in milliseconds since the Unix epoch.
+    from_ms: Option<u64>,
+    to_ms: Option<u64>,
+    #[serde(flatten)]
+    outcomes: Outcomes,
+    /// In the order of the declaration.
+    sets: Vec<SetSummary>,
+    timeline: Timeline,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Outcomes {
+    requests: u64,
+    admitted: u64,
+    /// By reason.
+    refused: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct SetSummary {
+    set: String,
+    #[serde(flatten)]
+    outcomes: Outcomes,
+    most_requests_in_a_second: Peak,
+    most_admitted_in_a_second: Peak,
+    limits: Vec<LimitSummary>,
+}
+
+#[derive(Debug, Serialize)]
+struct LimitSummary {
+    limit: String,
+    kind: Kind,
+    /// Units, without what settling gave back, and with what it charged.
+    used: u64,
+    /// Units charged in one second of the clock; what was given back later is in it.
+    most_in_a_second: Peak,
+    /// Units; none for what is not held.
+    most_held_at_once: Option<u64>,
+    /// Requests that this limit refused, being the one that bound.
+    refused: u64,
+}
+
+/// The most of something in one second of the clock.
+#[derive(Debug, Default)]
+struct Peak {
+    second: u64,
+    sum: u64,
+    most: u64,
+}
+
+impl Summary {
+    pub fn new(declaration: &Declaration) -> Self {
+        let sets = declaration.sets().iter().map(|set| SetSummary {
+            set: set.name().to_owned(),
+            outcomes: Outcomes::default(),
+            most_requests_in_a_second: Peak::default(),
+            most_admitted_in_a_second: Peak::default(),
+            limits: set
+                .limits()
+                .iter()
+                .map(|limit| LimitSummary {
+                    limit: limit.name().to_owned(),
+                    kind: limit.kind(),
+                    used: 0,
+                    most_in_a_second: Peak::default(),
+                    most_held_at_once: None,
+                    refused: 0,
+                })
+                .collect(),
+        });
+        Self {
+            from_ms: None,
+            to_ms: None,
+            outcomes: Outcomes::default(),
+            sets: sets.collect(),
+            timeline: Timeline::default(),
+        }
+    }
+
+    /// Counts the verdict of the set at that position.
+    pub fn note(&mut self, position: usize, verdict: &EventVerdict) {
+        let EventVerdict { at_ms, answer, .. } = verdict;
+        self.from_ms.get_or_insert(*at_ms);
+        self.to_ms = Some(*at_ms);
+        self.timeline.note(*at_ms, answer.admitted);
+        self.outcomes.note(answer.reason.as_deref());
+        let set = &mut self.sets[position];
+        set.outcomes.note(answer.reason.as_deref());
+        set.most_requests_in_a_second.add(*at_ms, 1);
+        if answer.admitted {
+            set.most_admitted_in_a_second.add(*at_ms, 1);
+        }
+        set.charge(*at_ms, &answer.taken);
+        if let Some(limit) = answer.binding.as_deref().and_then(|name| set.limit(name)) {
+            limit.refused += 1;
+        }
+    }
+
+    /// Counts what a settle charged.
+    pub fn charge(&mut self, at_ms: u64, charged: &Charged) {
+        self.sets[charged.position].charge(at_ms, &charged.units);
+    }
+
+    /// Adds what the segment counted.
+    pub fn finish(&mut self, snapshot: &SegmentSnapshot) {
+        for (set, counted) in self.sets.iter_mut().zip(&snapshot.sets) {
+            for (limit, counted) in set.limits.iter_mut().zip(&counted.limits) {
+                let counts = counted.counts;
+                limit.used = counts
+                    .taken
+                    .saturating_add(counts.overdraft)
+                    .saturating_sub(counts.refunded);
+                limit.most_held_at_once = (limit.kind == Kind::Concurrency).then_some(counts.high_water);
+            }
+        }
+    }
+
+    pub fn text(&self) -> String {
+        let (Some(from_ms), Some(to_ms)) = (self.from_ms, self.to_ms) else {
+            return "no requests\n".to_owned();
+        };
+        let mut text = format!(
+            "{} in {}, from {} on: {}\n",
+            human::quantity(self.outcomes.requests, "request", "requests"),
+            human::duration((to_ms - from_ms).saturating_mul(1_000_000)),
+            human::instant_with_millis(from_ms),
+            self.outcomes.text()
+        );
+        for set in &self.sets {
+            text.push('\n');
+            text.push_str(&set.text());
+        }
+        text.push('\n');
+        text.push_str(&self.timeline.text());
+        text
+    }
+}
+
+impl Outcomes {
+    fn note(&mut self, reason: Option<&str>) {
+        self.requests += 1;
+        match reason {
+            None => self.admitted += 1,
+            Some(reason) => *self.refused.entry(reason.to_owned()).or_default() += 1,
+        }
+    }
+
+    fn text(&self) -> String {
+        let refused = self.requests - self.admitted;
+        let mut text = format!("{} admitted, {} refused", count(self.admitted), count(refused));
+        if refused > 0 {
+            let reasons: Vec<String> = self
+                .refused
+                .iter()
+                .map(|(reason, number)| format!("{} {reason}", count(*number)))
+                .collect();
+            text.push_str(&format!(" ({})", reasons.join(", ")));
+        }
+        text
+    }
+}
+
+impl SetSummary {
+    fn limit(&mut self, name: &str) -> Option<&mut LimitSummary> {
+        self.limits.iter_mut().find(|limit| limit.limit == name)
+    }
+
+    fn charge(&mut self, at_ms: u64, units: &[(String, u64)]) {
+        for (name, units) in units {
+            if let Some(limit) = self.limit(name) {
+                limit.most_in_a_second.add(at_ms, *units);
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut table = Table::new(&[
+            ("LIMIT", Side::Left),
+            ("KIND", Side::Left),
+            ("USED", Side::Right),
+            ("MOST IN 1S", Side::Right),
+            ("MOST HELD", Side::Right),
+            ("REFUSED", Side::Right),
+        ]);
+        for limit in &self.limits {
+            table.row(vec![
+                sanitise::line(&limit.limit).into(),
+                human::word(&limit.kind).into(),
+                count(limit.used).into(),
+                count(limit.most_in_a_second.most).into(),
+                limit.most_held_at_once.map(count).unwrap_or_default().into(),
+                count(limit.refused).into(),
+            ]);
+        }
+        format!(
+            "{} {}\n  {}; in a second at most {}, {} admitted\n{}",
+            style::paint(style::TITLE, "set"),
+            style::paint(style::TITLE, sanitise::line(&self.set)),
+            self.outcomes.text(),
+            human::quantity(self.most_requests_in_a_second.most, "request", "requests"),
+            count(self.most_admitted_in_a_second.most),
+            table.render(2)
+        )
+    }
+}
+
+impl Peak {
+    /// Time does not run backwards.
+    fn add(&mut self, at_ms: u64, number: u64) {
+        let second = at_ms / 1_000;
+        if second != self.second {
+            self.second = second;
+            self.sum = 0;
+        }
+        self.sum = self.sum.saturating_add(number);
+        self.most = self.most.max(self.sum);
+    }
+}
+
+impl Serialize for Peak {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.most.serialize(serializer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peak_is_of_one_second_of_the_clock() {
+        let mut peak = Peak::default();
+        for (at_ms, number, most) in [
+            (999, 5, 5),
+            (1_000, 2, 5),
+            (1_999, 4, 6),
+            (2_000, 3, 6),
+            (9_000, u64::MAX, u64::MAX),
+            (9_001, 1, u64::MAX),
+        ] {
+            peak.add(at_ms, number);
+            assert_eq!(peak.most, most, "{at_ms}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What the limits said to a request of a trace.
+
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+use shmlimit::{Permit, Refusal, RefusalReason, Verdict};
+
+use crate::text::human;
+
+/// The answer to a request of a trace.
+#[derive(Clone, Debug, Serialize)]
+pub struct EventVerdict {
+    pub at_ms: u64,
+    pub set: String,
+    pub key: Option<String>,
+    #[serde(flatten)]
+    pub answer: Answer,
+}
+
+/// What one declaration said.
+#[derive(Clone, Debug, Serialize)]
+pub struct Answer {
+    pub admitted: bool,
+    /// The limit that refused.
+    pub binding: Option<String>,
+    #[serde(serialize_with = "as_object")]
+    pub limits: Vec<(String, LimitVerdict)>,
+    /// Why it was refused, in a word.
+    #[serde(skip)]
+    pub reason: Option<String>,
+    /// The units taken, by limit.
+    #[serde(skip)]
+    pub taken: Vec<(String, u64)>,
+}
+
+/// How a limit stood just after the decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LimitVerdict {
+    /// Whole units of the limit.
+    pub remaining: u64,
+    /// Rounded up; none where time alone does not help.
+    pub retry_after_ms: Option<u64>,
+    /// Rounded up.
+    pub reset_after_ms: u64,
+}
+
+impl Answer {
+    pub fn admitted(permit: &Permit<'_>) -> Self {
+        Self {
+            admitted: true,
+            binding: None,
+            limits: permit.verdicts().map(named).collect(),
+            reason: None,
+            taken: permit
+                .taken()
+                .map(|(limit, units)| (limit.to_owned(), units))
+                .collect(),
+        }
+    }
+
+    pub fn refused(refusal: &Refusal<'_>) -> Self {
+        Self {
+            admitted: false,
+            binding: refusal.binding().map(str::to_owned),
+            limits: refusal.verdicts().map(named).collect(),
+            reason: Some(word(refusal.reason())),
+            taken: Vec::new(),
+        }
+    }
+
+    /// The cost is above what `limit` can ever admit.
+    pub fn never(limit: String, verdicts: &[Verdict<'_>]) -> Self {
+        Self {
+            admitted: false,
+            binding: Some(limit),
+            limits: verdicts.iter().copied().map(named).collect(),
+            reason: Some("never_admissible".to_owned()),
+            taken: Vec::new(),
+        }
+    }
+}
+
+fn named(verdict: Verdict<'_>) -> (String, LimitVerdict) {
+    let figures = LimitVerdict {
+        remaining: verdict.remaining,
+        retry_after_ms: verdict.retry_after.map(millis),
+        reset_after_ms: millis(verdict.reset_after),
+    };
+    (verdict.limit.to_owned(), figures)
+}
+
+fn word(reason: RefusalReason) -> String {
+    human::word(&reason)
+}
+
+/// Rounded up, so that what is promised has come true by then.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+fn as_object<S: Serializer>(limits: &[(String, LimitVerdict)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(limits.iter().map(|(name, verdict)| (name, verdict)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn milliseconds_are_rounded_up() {
+        for (nanos, expected) in [(0, 0), (1, 1), (1_000_000, 1), (1_000_001, 2), (333_333_334, 334)] {
+            assert_eq!(millis(Duration::from_nanos(nanos)), expected, "{nanos}");
+        }
+    }
+
+    #[test]
+    fn a_verdict_is_written_in_the_documented_order() {
+        let figures = LimitVerdict {
+            remaining: 2,
+            retry_after_ms: Some(0),
+            reset_after_ms: 334,
+        };
+        let verdict = EventVerdict {
+            at_ms: 1,
+            set: "api".to_owned(),
+            key: Some("tenant".to_owned()),
+            answer: Answer {
+                admitted: true,
+                binding: None,
+                limits: vec![("requests".to_owned(), figures), ("a".to_owned(), figures)],
+                reason: None,
+                taken: Vec::new(),
+            },
+        };
+        assert_eq!(
+            serde_json::to_string(&verdict).expect("text"),
+            r#"{"at_ms":1,"set":"api","key":"tenant","admitted":true,"binding":null,"limits":{"requests":{"remaining":2,"retry_after_ms":0,"reset_after_ms":334},"a":{"remaining":2,"retry_after_ms":0,"reset_after_ms":334}}}"#
+        );
+    }
+}
