@@ -46,11 +46,12 @@ pub(crate) fn buckets_for(max_keys: u64, shards: u64) -> u64 {
     }
     // Where there is one shard, nothing but the unevenness of its buckets counts. And the more buckets there are, the
     // fuller is the fullest of them.
-    let bucket_keys = match keys {
-        _ if shards <= 1 => 29,
-        ..=8_192 => 30,
-        ..=65_536 => 29,
-        _ => 28,
+    let bucket_keys = if keys > 65_536 {
+        28
+    } else if keys > 8_192 || shards <= 1 {
+        29
+    } else {
+        30
     };
     keys.div_ceil(bucket_keys)
 }
