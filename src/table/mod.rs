@@ -2,13 +2,13 @@
 //!
 //! Pure, as the limit rules are: it knows no memory, no clock, no lock and no limits. Rows stand in buckets of
 //! [`BUCKET_ROWS`], and a key's row is in one of two buckets that its fingerprint names. It never moves. Each bucket has
-//! a tag of 16 bits for every row, all of them in one cache line, so that a key is found, or known to be absent, by two
-//! lines of tags and the row itself. A tag of zero is a row that was never used; the rest follows from the fingerprints,
-//! and [`rebuild`] makes it again from them.
+//! a tag of 16 bits for every row, all of them in one cache line, so that a key is found, or known to be absent, by at
+//! most two lines of tags and the row itself. A tag of zero is a row that was never used; the rest follows from the
+//! fingerprints, and [`rebuild`] makes it again from them.
 //!
 //! Two choices of which the emptier is taken (Azar, Broder, Karlin and Upfal, "Balanced allocations") fill buckets of 32
-//! to more than 90 % before the first key finds both of its buckets full: see [`sizing`]. What is never moved
-//! needs no more stores, and can be cut short at no more places, than what is put once.
+//! to more than 90 % before the first key finds both of its buckets full: see [`sizing`]. What is never moved needs no
+//! more stores, and can be cut short at no more places, than what is put once.
 
 mod fingerprint;
 mod repair;
@@ -69,22 +69,36 @@ pub(crate) enum Place {
     None,
 }
 
-/// The rows of two buckets that answer to a tag: one bit each, so that one loop visits them all.
+/// The rows of a bucket that have a tag.
 #[derive(Clone, Copy)]
 struct Matches {
-    buckets: [u64; 2],
-    /// Bits 0 to 7 of each sixteen are the words of the first bucket, bits 8 to 15 those of the second; which sixteen
-    /// is which tag of the word.
+    bucket: u64,
+    /// One bit each: which sixteen of the bits says which tag of a word, and which of the lowest eight of these says
+    /// which word.
     bits: u64,
 }
 
 impl Matches {
     #[inline]
-    fn of(table: &(impl Table + ?Sized), buckets: [u64; 2], tag: u16) -> Self {
-        Self {
-            buckets,
-            bits: matches_in(table, buckets[0], tag) | (matches_in(table, buckets[1], tag) << TAG_WORDS),
+    fn of(table: &(impl Table + ?Sized), bucket: u64, tag: u16) -> Self {
+        const LOW: u64 = 0x7fff_7fff_7fff_7fff;
+        let everywhere = u64::from(tag) * 0x0001_0001_0001_0001;
+        let mut different = 0;
+        for word in 0..TAG_WORDS {
+            let difference = table.tag_word(bucket, word) ^ everywhere;
+            // The highest bit of each sixteen says whether any of them is set: adding carries into it from the others,
+            // and never beyond. No tag is missed, and none found that is not there.
+            let marks = (((difference & LOW) + LOW) | difference) & !LOW;
+            different |= marks >> (TAG_BITS - 1 - word);
         }
+        Self {
+            bucket,
+            bits: !different & 0x00ff_00ff_00ff_00ff,
+        }
+    }
+
+    fn count(self) -> u32 {
+        self.bits.count_ones()
     }
 }
 
@@ -98,30 +112,9 @@ impl Iterator for Matches {
         }
         let bit = u64::from(self.bits.trailing_zeros());
         self.bits &= self.bits - 1;
-        let word = bit % TAG_WORDS;
-        let bucket = if bit & TAG_WORDS == 0 {
-            self.buckets[0]
-        } else {
-            self.buckets[1]
-        };
-        Some(row_at(bucket, word * WORD_TAGS + bit / TAG_BITS))
+        let word = bit % TAG_BITS;
+        Some(row_at(self.bucket, word * WORD_TAGS + bit / TAG_BITS))
     }
-}
-
-/// The rows of one bucket that have `tag`, as the bits of the first bucket of [`Matches`].
-#[inline]
-fn matches_in(table: &(impl Table + ?Sized), bucket: u64, tag: u16) -> u64 {
-    const LOW: u64 = 0x7fff_7fff_7fff_7fff;
-    let everywhere = u64::from(tag) * 0x0001_0001_0001_0001;
-    let mut different = 0;
-    for word in 0..TAG_WORDS {
-        let difference = table.tag_word(bucket, word) ^ everywhere;
-        // The highest bit of each sixteen says whether any of them is set: adding carries into it from the others, and
-        // never beyond. No tag is missed, and none found that is not there.
-        let marks = (((difference & LOW) + LOW) | difference) & !LOW;
-        different |= marks >> (TAG_BITS - 1 - word);
-    }
-    !different & 0x00ff_00ff_00ff_00ff
 }
 
 #[inline]
@@ -131,12 +124,15 @@ fn row_at(bucket: u64, slot: u64) -> u64 {
 
 /// The row that holds the key, if any does.
 ///
-/// Reads both lines of tags before it looks at either, so that the memory answers both at once, and the fingerprints of
-/// rows whose tag is the key's: of a key that is absent, one row in a thousand.
+/// Reads the fingerprints only of rows whose tag is the key's: of a key that is absent, one row in a thousand. The
+/// second bucket is read when the first is done with: reading both at once, so that memory answers both together, was
+/// measured to be no faster for any number of keys.
 #[inline]
 pub(crate) fn find(table: &(impl Table + ?Sized), fingerprint: Fingerprint) -> Option<u64> {
-    Matches::of(table, fingerprint.buckets(table.buckets()), fingerprint.tag())
-        .find(|row| table.fingerprint(*row) == fingerprint)
+    let buckets = fingerprint.buckets(table.buckets());
+    buckets.into_iter().find_map(|bucket| {
+        Matches::of(table, bucket, fingerprint.tag()).find(|row| table.fingerprint(*row) == fingerprint)
+    })
 }
 
 /// A row for a key that [`find`] does not find.
@@ -152,15 +148,13 @@ pub(crate) fn find_place(
     when_full: WhenFull,
 ) -> Place {
     let buckets = fingerprint.buckets(table.buckets());
-    let unused = Matches::of(table, buckets, 0);
-    const FIRST_BUCKET: u64 = 0x00ff_00ff_00ff_00ff;
-    let (first, second) = (unused.bits & FIRST_BUCKET, unused.bits & !FIRST_BUCKET);
-    let bits = if second.count_ones() > first.count_ones() {
+    let [first, second] = buckets.map(|bucket| Matches::of(table, bucket, 0));
+    let mut emptier = if second.count() > first.count() {
         second
     } else {
         first
     };
-    if let Some(row) = (Matches { buckets, bits }).next() {
+    if let Some(row) = emptier.next() {
         return Place::Unused(row);
     }
     if let Some(row) = rows_of(fingerprint, buckets).find_map(accepted_by(can_reuse)) {

@@ -16,7 +16,7 @@
 //! In the limit of many buckets the share that holds at least i keys grows by the square of the share that holds at least
 //! i - 1, less its own square, for every key a bucket (Mitzenmacher, "The power of two choices in randomized load
 //! balancing"). Integrated, that expects 5 refusals in 10^7 buckets while they fill to 29.5 keys on average, 3 in 10^10
-//! to 29, and 2 in 10^21 to 28.
+//! to 29, and 3 in 10^21 to 28.
 //!
 //! A row takes 64 bytes for one limit of one word and two for its tag, whence, for a table that is full of keys that are
 //! all limited, with less than one chance in a million that any of them is refused:
@@ -46,11 +46,12 @@ pub(crate) fn buckets_for(max_keys: u64, shards: u64) -> u64 {
     }
     // Where there is one shard, nothing but the unevenness of its buckets counts. And the more buckets there are, the
     // fuller is the fullest of them.
-    let bucket_keys = match keys {
-        _ if shards <= 1 => 29,
-        ..=8_192 => 30,
-        ..=65_536 => 29,
-        _ => 28,
+    let bucket_keys = if keys > 65_536 {
+        28
+    } else if keys > 8_192 || shards <= 1 {
+        29
+    } else {
+        30
     };
     keys.div_ceil(bucket_keys)
 }

@@ -9,6 +9,7 @@ mod commands;
 #[path = "../../common/mod.rs"]
 mod common;
 mod governor_checks;
+mod keyed;
 mod machine;
 mod stopwatch;
 
@@ -20,25 +21,35 @@ use governor_checks::{THREE_CHECKS, checks};
 use stopwatch::Measurements;
 
 const PROCESSES: [usize; 3] = [1, 2, 4];
+/// How long one operation is repeated before the next has its turn.
+const TURN: Duration = Duration::from_millis(3);
 
 fn main() {
     work_if_told_to();
+    if keyed::fill_if_told_to() {
+        return;
+    }
     let brief = std::env::args().any(|argument| argument == "--brief");
-    let (rounds, process_rounds, process_time, command_rounds) = if brief {
-        (15, 5, Duration::from_millis(50), 51)
+    let (rounds, process_rounds, process_time, command_rounds, keyed_rounds) = if brief {
+        (15, 5, Duration::from_millis(50), 51, 11)
     } else {
-        (101, 31, Duration::from_millis(100), 501)
+        (101, 31, Duration::from_millis(100), 501, 51)
     };
     if std::env::args().any(|argument| argument == "--commands") {
         println!("{}\n", machine::describe());
         commands::compare(command_rounds);
         return;
     }
+    if std::env::args().any(|argument| argument == "--keyed") {
+        println!("{}\n", machine::describe());
+        keyed::compare(keyed_rounds);
+        return;
+    }
     let folder = common::folder();
     let mut all = floors(folder.path());
     all.extend(operations(folder.path()));
     all.extend(checks());
-    let measurements = Measurements::take(all, rounds);
+    let measurements = Measurements::take(all, rounds, TURN);
 
     println!("# Benchmarks\n");
     println!("{}\n", machine::describe());
@@ -54,6 +65,8 @@ fn main() {
     let two = processes(process_rounds, process_time, folder.path());
     println!("\n## A command under a permit\n");
     commands::compare(command_rounds);
+    println!("\n## Limits by key\n");
+    keyed::compare(keyed_rounds);
     println!("\n## Aims\n");
     println!("| aim | measured |");
     println!("|---|---|");

@@ -5,9 +5,6 @@ use std::time::{Duration, Instant};
 use crate::common::operations::Operation;
 use crate::common::tenth_percentile;
 
-/// How long one operation is repeated before the next has its turn.
-const TURN: Duration = Duration::from_millis(3);
-
 struct Measured {
     group: &'static str,
     name: &'static str,
@@ -21,9 +18,12 @@ pub struct Measurements {
 }
 
 impl Measurements {
-    /// Measures all operations in turn, `rounds` times over.
-    pub fn take(mut operations: Vec<Operation>, rounds: usize) -> Self {
-        let times: Vec<u64> = operations.iter_mut().map(times_in_a_turn).collect();
+    /// Measures all operations in turn, `rounds` times over; each is repeated for `turn` before the next has its own.
+    pub fn take(mut operations: Vec<Operation>, rounds: usize, turn: Duration) -> Self {
+        let times: Vec<u64> = operations
+            .iter_mut()
+            .map(|operation| times_in_a_turn(operation, turn))
+            .collect();
         let mut all: Vec<Measured> = operations
             .iter()
             .map(|operation| Measured {
@@ -56,6 +56,18 @@ impl Measurements {
         }
     }
 
+    /// Nanoseconds of the operation in the fastest tenth of the rounds, at most.
+    pub fn tenth_percentile(&self, name: &str) -> f64 {
+        tenth_percentile(self.rounds(name))
+    }
+
+    /// Nanoseconds of the operation in half of the rounds, at most.
+    pub fn median(&self, name: &str) -> f64 {
+        let mut rounds = self.rounds(name).to_vec();
+        rounds.sort_by(f64::total_cmp);
+        rounds[rounds.len() / 2]
+    }
+
     /// How many times as long as `other` the operation takes.
     pub fn ratio(&self, name: &str, other: &str) -> f64 {
         tenth_percentile(self.rounds(name)) / tenth_percentile(self.rounds(other))
@@ -68,11 +80,11 @@ impl Measurements {
 }
 
 /// How many times the operation fits into a turn; warms it up on the way.
-fn times_in_a_turn(operation: &mut Operation) -> u64 {
+fn times_in_a_turn(operation: &mut Operation, turn: Duration) -> u64 {
     let mut times = 1;
     loop {
         let taken = time(operation, times);
-        if taken >= TURN {
+        if taken >= turn {
             return times;
         }
         times *= 2;

@@ -1,0 +1,278 @@
+//! Limits by key: what a check takes among one key, a hundred thousand and a million, and what memory a key takes.
+//!
+//! Who is compared implements [`Keyed`] and stands in [`CONTENDERS`]; the ratio is to the first of them. Keys are short
+//! strings, asked for in an order drawn beforehand, so that a check reads the key from memory that is read ahead, and
+//! what is known of the key from wherever that is. All contenders that know as many keys are measured in turn. Memory is
+//! measured in a process of its own for each: by how much it grew when every key had been checked once.
+
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::process::Command;
+use std::rc::Rc;
+use std::time::Duration;
+
+use governor::clock::{Clock, MonotonicClock, QuantaClock};
+use governor::middleware::NoOpMiddleware;
+use governor::state::keyed::DashMapStateStore;
+use governor::{Quota, RateLimiter};
+
+use crate::common::operations::Operation;
+use crate::stopwatch::Measurements;
+
+const CONTENDERS: [Contender; 2] = [
+    Contender::of::<Governor<QuantaClock>>(),
+    Contender::of::<Governor<MonotonicClock>>(),
+];
+const NUMBERS_OF_KEYS: [usize; 3] = [1, 100_000, 1_000_000];
+/// The order in which keys are asked for has as many entries, and then begins anew.
+const REQUESTS: usize = 1 << 20;
+/// How many keys are asked for at once where that is done.
+const KEYS_AT_ONCE: usize = 64;
+/// Long enough that what others left in the caches does not count.
+const TURN: Duration = Duration::from_millis(20);
+const MEMORY_OF: &str = "--keyed-memory-of";
+
+/// Who is limited.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key(String);
+
+impl Key {
+    fn numbered(number: usize) -> Self {
+        Self(format!("user-{number:07}"))
+    }
+}
+
+/// Limits each key by itself, and so generously that nothing is refused.
+trait Keyed: Sized + 'static {
+    const GROUP: &'static str;
+    const CHECK: &'static str;
+    /// The name of [`check_many`](Self::check_many), where that is more than checks one after another.
+    const CHECK_MANY: Option<&'static str> = None;
+
+    /// With room for that many keys. What lies in a file lies in `folder`.
+    fn create(folder: &Path, keys: usize) -> Self;
+
+    /// Takes a call of one key's limit.
+    fn check(&self, key: &Key);
+
+    /// Takes a call of the limit of each.
+    fn check_many(&self, keys: &[Key]) {
+        keys.iter().for_each(|key| self.check(key));
+    }
+}
+
+/// governor's limiter by key, on the store that is its default.
+struct Governor<C: Clock>(RateLimiter<Key, DashMapStateStore<Key>, C, NoOpMiddleware<C::Instant>>);
+
+impl Keyed for Governor<QuantaClock> {
+    const GROUP: &'static str = "governor";
+    const CHECK: &'static str = "1 check";
+
+    fn create(_: &Path, _: usize) -> Self {
+        Self(RateLimiter::dashmap_with_clock(plenty(), QuantaClock::default()))
+    }
+
+    #[inline]
+    fn check(&self, key: &Key) {
+        assert!(black_box(black_box(&self.0).check_key(key)).is_ok());
+    }
+}
+
+impl Keyed for Governor<MonotonicClock> {
+    const GROUP: &'static str = "governor";
+    const CHECK: &'static str = "1 check, system clock instead of its counter";
+
+    fn create(_: &Path, _: usize) -> Self {
+        Self(RateLimiter::dashmap_with_clock(plenty(), MonotonicClock))
+    }
+
+    #[inline]
+    fn check(&self, key: &Key) {
+        assert!(black_box(black_box(&self.0).check_key(key)).is_ok());
+    }
+}
+
+fn plenty() -> Quota {
+    Quota::per_second(NonZeroU32::MAX)
+}
+
+/// A [`Keyed`] whose type is forgotten.
+struct Contender {
+    group: &'static str,
+    check: &'static str,
+    check_many: Option<&'static str>,
+    operations: fn(&Path, usize, &Rc<[Key]>) -> Vec<Operation>,
+    memory: fn(&Path, usize) -> u64,
+}
+
+impl Contender {
+    const fn of<K: Keyed>() -> Self {
+        Self {
+            group: K::GROUP,
+            check: K::CHECK,
+            check_many: K::CHECK_MANY,
+            operations: operations::<K>,
+            memory: memory::<K>,
+        }
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        [self.check].into_iter().chain(self.check_many)
+    }
+}
+
+/// Every key is known before the first is measured.
+fn filled<K: Keyed>(folder: &Path, keys: usize) -> K {
+    let keyed = K::create(folder, keys);
+    (0..keys).for_each(|number| keyed.check(&Key::numbered(number)));
+    keyed
+}
+
+/// One operation is the check of one key, alone or with others.
+fn operations<K: Keyed>(folder: &Path, keys: usize, requests: &Rc<[Key]>) -> Vec<Operation> {
+    let keyed = Rc::new(filled::<K>(folder, keys));
+    let (checked, mut order) = (Rc::clone(&keyed), Order::new(requests));
+    let check = move || checked.check(&order.next(1)[0]);
+    let mut operations = vec![Operation::new(K::GROUP, K::CHECK, check)];
+    if let Some(name) = K::CHECK_MANY {
+        let mut order = Order::new(requests);
+        operations.push(Operation {
+            group: K::GROUP,
+            name,
+            run: Box::new(move |times| {
+                for _ in 0..times.div_ceil(KEYS_AT_ONCE as u64) {
+                    keyed.check_many(order.next(KEYS_AT_ONCE));
+                }
+            }),
+        });
+    }
+    operations
+}
+
+/// Bytes that the process grows by.
+fn memory<K: Keyed>(folder: &Path, keys: usize) -> u64 {
+    let before = resident_bytes();
+    let keyed = filled::<K>(folder, keys);
+    let after = resident_bytes();
+    drop(keyed);
+    after.saturating_sub(before)
+}
+
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a process knows of itself");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kibibytes.expect("its resident size") * 1024
+}
+
+/// Goes through the requests round after round.
+struct Order {
+    requests: Rc<[Key]>,
+    at: usize,
+}
+
+impl Order {
+    fn new(requests: &Rc<[Key]>) -> Self {
+        Self {
+            requests: Rc::clone(requests),
+            at: 0,
+        }
+    }
+
+    /// So many requests; `many` divides their number.
+    #[inline]
+    fn next(&mut self, many: usize) -> &[Key] {
+        let begin = self.at;
+        self.at = (begin + many) & (REQUESTS - 1);
+        &self.requests[begin..begin + many]
+    }
+}
+
+/// Keys in an order that is the same in every run: what a counter gives that is mixed well (Steele, Lea and Flood,
+/// "Fast splittable pseudorandom number generators").
+fn requests(keys: usize) -> Rc<[Key]> {
+    let mut counter = 0_u64;
+    let mut random = || {
+        counter = counter.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (counter ^ (counter >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    };
+    (0..REQUESTS)
+        .map(|_| Key::numbered((random() % keys as u64) as usize))
+        .collect()
+}
+
+/// Measures and prints a table of all contenders, and what others say of themselves.
+pub fn compare(rounds: usize) {
+    println!(
+        "Short string keys in random order, all of them known before: {rounds} interleaved rounds, times of one key. Ratios"
+    );
+    println!("are of medians. Memory is what a process grows by for every key.\n");
+    println!("| keys | | what | ns | ns in half of the rounds | ratio to governor | bytes a key |");
+    println!("|---:|---|---|---:|---:|---:|---:|");
+    for keys in NUMBERS_OF_KEYS {
+        compare_among(keys, rounds);
+    }
+    println!(
+        "\nnginx's limit_req takes 128 bytes a key on 64 bits (nginx.org, ngx_http_limit_req_module). Redis takes some 85"
+    );
+    println!(
+        "bytes for a small key and value (redis.io, FAQ), and keeps the time that they live until besides; an empty key and"
+    );
+    println!("value are 56 (redis.io, MEMORY USAGE, of 7.2).");
+}
+
+fn compare_among(keys: usize, rounds: usize) {
+    let folder = crate::common::folder();
+    let requests = requests(keys);
+    let mut all = Vec::new();
+    for (index, contender) in CONTENDERS.iter().enumerate() {
+        let folder = folder.path().join(index.to_string());
+        std::fs::create_dir(&folder).expect("a folder");
+        all.extend((contender.operations)(&folder, keys, &requests));
+    }
+    let measurements = Measurements::take(all, rounds, TURN);
+    let base = measurements.median(CONTENDERS[0].check);
+    for (index, contender) in CONTENDERS.iter().enumerate() {
+        let memory = memory_in_a_process(index, keys);
+        for name in contender.names() {
+            let median = measurements.median(name);
+            println!(
+                "| {keys} | {} | {name} | {:.1} | {median:.1} | {:.2} | {memory} |",
+                contender.group,
+                measurements.tenth_percentile(name),
+                median / base,
+            );
+        }
+    }
+}
+
+/// Bytes a key, as text; nothing where so few keys are that the process itself is all that is seen.
+fn memory_in_a_process(contender: usize, keys: usize) -> String {
+    if keys < 1000 {
+        return String::new();
+    }
+    let program = std::env::current_exe().expect("this program");
+    let output = Command::new(program)
+        .args([MEMORY_OF, &contender.to_string(), &keys.to_string()])
+        .output()
+        .expect("this program runs");
+    let bytes = String::from_utf8_lossy(&output.stdout).trim().parse::<f64>();
+    format!("{:.0}", bytes.expect("a number of bytes") / keys as f64)
+}
+
+/// What a process does that [`compare`] started to see it grow. Says whether this is one.
+pub fn fill_if_told_to() -> bool {
+    let mut arguments = std::env::args()
+        .skip_while(|argument| argument != MEMORY_OF)
+        .skip(1);
+    let mut number = || arguments.next()?.parse::<usize>().ok();
+    let (Some(contender), Some(keys)) = (number(), number()) else {
+        return false;
+    };
+    let folder = crate::common::folder();
+    println!("{}", (CONTENDERS[contender].memory)(folder.path(), keys));
+    true
+}
