@@ -241,8 +241,6 @@ impl Rule {
     }
 }
 
-// Asked by the engine for keyed tables, counters and live changes.
-#[cfg_attr(not(test), allow(dead_code))]
 impl Rule {
     /// Whether the state carries no information any more: from `now` on, at every later instant of both clocks, it
     /// decides as a row of zeros would. Compares, and divides for calendar windows only.
