@@ -52,7 +52,7 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`Error::NotKeyed`]; [`Error::InvalidKey`] where it is empty or too long.
+    /// [`Error::NotKeyed`]; [`Error::InvalidKey`] where it is empty or too long; [`Error::AddressRequired`].
     #[inline]
     pub fn key(&self, key: impl AsRef<[u8]>) -> Result<Key<'_>, Error> {
         let identity = self.identify(key.as_ref())?;
@@ -69,6 +69,11 @@ impl LimitSet {
         let set = self.engine_set();
         if !set.is_keyed() {
             return Err(Error::NotKeyed {
+                set: self.name().to_owned(),
+            });
+        }
+        if !set.levels.is_empty() {
+            return Err(Error::AddressRequired {
                 set: self.name().to_owned(),
             });
         }

@@ -117,7 +117,14 @@ impl SegmentEngine {
         let locked = self.lock(set.part(permit.spot.part))?;
         let row = locked.row_of(permit)?;
         decision.spot = Spot::new(locked.part, row);
-        let answer = locked.take_all(row, costs, LimitMask::default(), None, decision, Attempt::Last)?;
+        let answer = locked.take_all(
+            row.into(),
+            costs,
+            LimitMask::default(),
+            None,
+            decision,
+            Attempt::Last,
+        )?;
         Ok(answer == Answer::Admitted)
     }
 
@@ -186,10 +193,10 @@ impl LockedPart<'_> {
             self.serve_head(row.index)?;
             if !self.part.nobody_waits(row) {
                 decision.stage = Stage::Behind;
-                return self.refuse(row, costs, decision, attempt);
+                return self.refuse(row.into(), costs, decision, attempt);
             }
         }
-        self.take_all(row, costs, LimitMask::default(), None, decision, attempt)
+        self.take_all(row.into(), costs, LimitMask::default(), None, decision, attempt)
     }
 }
 

@@ -83,7 +83,7 @@ impl SegmentEngine {
             locked.charge_all(row, costs, free, decision, delay)?;
             return Ok(Some(Reserved::After(delay)));
         }
-        Ok(match locked.refuse(row, costs, decision, attempt)? {
+        Ok(match locked.refuse(row.into(), costs, decision, attempt)? {
             Answer::WorthALook => None,
             _ => Some(Reserved::Refused),
         })
@@ -166,7 +166,7 @@ impl LockedPart<'_> {
             ));
         }
         transaction.add(&self.part.memory.control().admitted, 1);
-        self.count_on_row(&mut transaction, row, true);
+        self.count_on_rows(&mut transaction, row.into(), true);
         self.part.commit(transaction)
     }
 }
