@@ -79,6 +79,11 @@ impl Table {
         self.ask(key, cost).expect("there is room")
     }
 
+    /// Takes, and keeps no permit.
+    fn spend(&self, key: &str, cost: u64) {
+        drop(self.take(key, cost));
+    }
+
     /// Takes for as many other keys as there are rows.
     fn fill(&self, name: &str, rows: u64, cost: u64) -> Vec<Permit<'_>> {
         (0..rows)
@@ -181,7 +186,7 @@ fn a_full_table_is_healed_by_the_death_of_those_who_hold() {
 fn the_key_used_the_longest_ago_is_forgiven() {
     let table = Table::new(WhenFull::EvictOldest, [rate(60)]);
     for number in 0..ROWS {
-        table.take(&format!("key-{number}"), 60);
+        table.spend(&format!("key-{number}"), 60);
         table.pass(NANOSECOND);
     }
     // Being refused is a use as well.
@@ -207,11 +212,11 @@ fn a_replenished_row_goes_before_one_that_would_have_to_be_forgiven() {
     table.fill("old", ROWS - 1, 60);
     table.pass(NANOSECOND);
     // Used last, and the first to have nothing used.
-    table.take("new", 1);
+    table.spend("new", 1);
     table.pass(MINUTE / 60);
-    table.take("newer", 1);
+    table.spend("newer", 1);
     assert_eq!(table.counts(), [ROWS, 0, 1, 0]);
-    table.take("newest", 1);
+    table.spend("newest", 1);
     assert_eq!(table.counts(), [ROWS, 0, 2, 1]);
 }
 
@@ -223,7 +228,7 @@ fn a_key_that_is_held_or_waited_for_is_never_forgiven() {
     assert_eq!(table.ask("new", 1).map(drop), Err(RefusalReason::TableFull));
     assert_eq!(table.counts(), [ROWS, 1, 0, 0]);
     drop(held.pop());
-    table.take("new", 1);
+    table.spend("new", 1);
     assert_eq!(table.ask("key-0", 1).map(drop), Err(RefusalReason::Concurrency));
     drop(held);
     assert_eq!(table.snapshot().active, 0);
@@ -232,7 +237,7 @@ fn a_key_that_is_held_or_waited_for_is_never_forgiven() {
 #[test]
 fn a_key_in_whose_line_somebody_waits_keeps_its_row() {
     let table = Table::new(WhenFull::EvictOldest, [rate(60)]);
-    table.take("waited-for", 60);
+    let _used = table.take("waited-for", 60);
     let waits = |table: &Table| {
         let tickets = table.snapshot().tickets;
         tickets.iter().any(|ticket| !ticket.granted)
