@@ -315,6 +315,26 @@ fn a_key_waits_in_a_line_of_its_own() {
     assert_eq!((counts.waited, counts.timed_out), (1, 1));
 }
 
+/// Holds are of all keys of a shard together, so that who waits for one waits for whoever has one.
+#[test]
+fn the_last_hold_given_back_goes_to_whoever_waits_for_one_in_any_line() {
+    let set = keyed(10).limit(Limit::concurrency("in_flight", 1)).holds(1);
+    let (_folder, segment, set) = create(set);
+    let request = set.request();
+    for _ in 0..20 {
+        let held = take(&set, "a", &request);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let key = set.key("b").expect("a key");
+                assert!(key.acquire(&request, PATIENCE).expect("works").is_admitted());
+            });
+            eventually("it waits", || queued(&segment) == 1);
+            drop(held);
+            assert_eq!(queued(&segment), 0, "it has what it waited for as soon as that is given back");
+        });
+    }
+}
+
 #[test]
 fn many_threads_wait_in_the_lines_of_many_keys_and_all_are_served_in_turn() {
     const KEYS: usize = 8;
