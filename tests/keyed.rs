@@ -330,7 +330,11 @@ fn the_last_hold_given_back_goes_to_whoever_waits_for_one_in_any_line() {
             });
             eventually("it waits", || queued(&segment) == 1);
             drop(held);
-            assert_eq!(queued(&segment), 0, "it has what it waited for as soon as that is given back");
+            assert_eq!(
+                queued(&segment),
+                0,
+                "it has what it waited for as soon as that is given back"
+            );
         });
     }
 }

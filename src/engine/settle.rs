@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use super::acquire::{Decision, Spot};
-use super::hold::{Ending, HoldReference};
+use super::hold::{Ending, FreeHold, HoldReference};
 use super::key::KeyIdentity;
 use super::locked::LockedPart;
 use super::memory::Row;
@@ -96,11 +96,12 @@ impl SegmentEngine {
             .memory
             .hold(hold.index)
             .map_or(0, |hold| hold.row().load(Ordering::Relaxed));
+        let is_last_hold = part.memory.find_free_hold() == FreeHold::None;
         let mut transaction = part.memory.journal().begin();
         locked.free_hold(&mut transaction, hold.index, Ending::Released { dropped });
         part.commit(transaction)?;
         // The hold is given back, whatever is wrong with the line: the next operation says that.
-        let _ = locked.serve_after_release(row);
+        let _ = locked.serve_after_release(row, is_last_hold);
         if has_lost_a_lease {
             return Ok(Released::WasReclaimed);
         }
