@@ -386,7 +386,7 @@ impl SegmentEngine {
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        let Some(row) = locked.row_for(key)? else {
+        let Some(row) = locked.row_for_request(key, costs)? else {
             return locked.without_a_row(costs, decision, attempt);
         };
         decision.spot = Spot::new(locked.part, row);

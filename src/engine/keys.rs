@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::acquire::Costs;
 use super::key::KeyIdentity;
 use super::locked::LockedPart;
 use super::memory::{PartMemory, Row, Rows};
@@ -95,6 +96,20 @@ impl<'a> LockedPart<'a> {
             (Some(row), _) => Ok(Some(row)),
             (None, Some(key)) => self.add_row(key, &[]),
             (None, None) => Ok(None),
+        }
+    }
+
+    /// As [`row_for`](Self::row_for), but what can never be met takes no row from anybody.
+    #[inline]
+    pub(super) fn row_for_request(
+        &self,
+        key: Option<&KeyIdentity>,
+        costs: &Costs,
+    ) -> Result<Option<Row<'a>>, Box<Error>> {
+        match (self.part.find_row(key), key) {
+            (Some(row), _) => Ok(Some(row)),
+            (None, Some(key)) if self.part.impossible_cost(costs).is_none() => self.add_row(key, &[]),
+            (None, _) => Ok(None),
         }
     }
 

@@ -164,8 +164,12 @@ impl LockedPart<'_> {
         for network in networks {
             let row = match self.part.find_row_of(network.fingerprint) {
                 Some(row) => Some(row),
-                // Those found before are as good as free where nothing was taken of them yet.
-                None => self.add_row(&network.identity(), &rows)?,
+                // Those found before are as good as free where nothing was taken of them yet, and what can never be met
+                // takes no row from anybody.
+                None if self.part.impossible_cost(costs).is_none() => {
+                    self.add_row(&network.identity(), &rows)?
+                }
+                None => None,
             };
             match row {
                 Some(row) => rows.push(row),

@@ -59,9 +59,10 @@ impl SegmentEngine {
         decision.owner = self.membership.owner()?;
         let mut locked = self.lock(target.part())?;
         let part = locked.part;
-        let Some(row) = locked.row_for(target.key)? else {
+        let Some(row) = locked.row_for_request(target.key, costs)? else {
             return Ok(match locked.without_a_row(costs, decision, attempt)? {
                 Answer::WorthALook => None,
+                Answer::Impossible => return Err(part.never_admissible(costs)),
                 Answer::Admitted => Some(Reserved::After(0)),
                 _ => Some(Reserved::Refused),
             });
@@ -85,6 +86,8 @@ impl SegmentEngine {
         }
         Ok(match locked.refuse(row.into(), costs, decision, attempt)? {
             Answer::WorthALook => None,
+            // Not before the lock was taken: the capacity was lowered meanwhile.
+            Answer::Impossible => return Err(part.never_admissible(costs)),
             _ => Some(Reserved::Refused),
         })
     }
