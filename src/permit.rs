@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::attendant::{self, Beat};
 use crate::engine::plan::Kind;
-use crate::engine::{Decision, Part, Released, Renewed, SettledLimit, SettledLimits, Stage};
+use crate::engine::{Costs, Decision, Part, Released, Renewed, SettledLimit, SettledLimits, Stage};
 use crate::error::Error;
 use crate::limit_set::{LimitName, LimitSet};
 use crate::refusal::{Refusal, Verdict};
@@ -115,17 +115,7 @@ impl<'a> Permit<'a> {
         &mut self,
         actual: impl IntoIterator<Item = (N, u64)>,
     ) -> Result<Settlement<'_>, Error> {
-        let set = self.set.name();
-        match self.decision.stage {
-            Stage::Reserved => {}
-            Stage::Settled => return Err(Error::AlreadySettled { set: set.to_owned() }),
-            Stage::Released | Stage::TableFull | Stage::Behind | Stage::QueueFull => {
-                return Err(Error::AlreadyReleased { set: set.to_owned() });
-            }
-        }
-        if !self.is_own() {
-            return Err(Error::InheritedPermit { set: set.to_owned() });
-        }
+        self.require_unsettled()?;
         let mut usage: SmallVec<[(usize, u64); 4]> = SmallVec::new();
         for (name, used) in actual {
             let Some(index) = self.set.resolve(&name)? else {
@@ -149,6 +139,40 @@ impl<'a> Permit<'a> {
             set: &self.set,
             limits,
         })
+    }
+
+    /// That there is something left to settle, and by this process.
+    pub(crate) fn require_unsettled(&self) -> Result<(), Error> {
+        let set = || self.set.name().to_owned();
+        match self.decision.stage {
+            Stage::Reserved if self.is_own() => Ok(()),
+            Stage::Reserved => Err(Error::InheritedPermit { set: set() }),
+            Stage::Settled => Err(Error::AlreadySettled { set: set() }),
+            Stage::Released | Stage::TableFull | Stage::Behind | Stage::QueueFull => {
+                Err(Error::AlreadyReleased { set: set() })
+            }
+        }
+    }
+
+    pub(crate) fn limit_set(&self) -> &LimitSet {
+        &self.set
+    }
+
+    /// Debits a budget, and notes on the permit that it was used.
+    pub(crate) fn debit_index(
+        &mut self,
+        index: usize,
+        used: u64,
+        costs: &Costs,
+    ) -> Result<(bool, Decision), Error> {
+        let mut decision = Decision::pending(costs);
+        let engine = &self.set.shared().engine;
+        let set = self.set.engine_set();
+        let is_admitted = engine.debit(set, &self.decision, costs, &mut decision)?;
+        if is_admitted {
+            self.decision.add_to_figure(index, used);
+        }
+        Ok((is_admitted, decision))
     }
 
     /// As a settle of every limit to zero, calls limits of which one was taken included: nothing was used.
@@ -175,6 +199,21 @@ impl<'a> Permit<'a> {
     /// leaves nothing to change, or because a lease ran out, after which what is left is given back. [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`], after which it still holds
     /// what it held, and releasing or dropping it tries again.
     pub fn release(&mut self) -> Result<(), Error> {
+        self.release_as(false)
+    }
+
+    /// As [`release`](Self::release), with the word that the work failed, was refused by what it was sent to, or took
+    /// too long: an [adaptive](crate::Limit::adaptive) concurrency limit lowers its capacity by that. A panic that
+    /// unwinds through the permit says the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    pub fn release_dropped(&mut self) -> Result<(), Error> {
+        self.release_as(true)
+    }
+
+    fn release_as(&mut self, dropped: bool) -> Result<(), Error> {
         if !self.is_own() {
             return Ok(());
         }
@@ -184,7 +223,7 @@ impl<'a> Permit<'a> {
                 .set
                 .shared()
                 .engine
-                .release(part, hold, self.decision.owner)?;
+                .release(part, hold, self.decision.owner, dropped)?;
             self.decision.forget_hold();
             if released == Released::WasReclaimed {
                 self.decision.stage = Stage::Released;
@@ -364,7 +403,7 @@ impl Drop for Permit<'_> {
             return;
         }
         // Nobody is left to tell. What could not be given back is reclaimed when this process ends.
-        if let Err(_error) = self.release() {
+        if let Err(_error) = self.release_as(std::thread::panicking()) {
             #[cfg(feature = "tracing")]
             tracing::warn!(set = self.set.name(), error = %_error, "a dropped permit could not be released");
         }
