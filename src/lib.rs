@@ -66,7 +66,9 @@
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, unsafe_code)]
 
 mod acquire_future;
+mod apply;
 mod attendant;
+mod check;
 mod config;
 mod credit;
 #[cfg(doc)]
@@ -86,13 +88,13 @@ mod segment;
 mod shm;
 mod snapshot;
 mod subject;
-#[allow(dead_code, unused_imports)]
 mod table;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod units;
 
 pub use acquire_future::AcquireFuture;
+pub use check::{Checked, Forecast};
 pub use config::{
     Algorithm, Align, Amount, Declaration, Difference, Keyed, Limit, OnDeath, SegmentOptions, SetDeclaration,
     Weekday, Window,

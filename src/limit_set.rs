@@ -1,6 +1,7 @@
 //! A set of limits as its users hold it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,11 +17,22 @@ use crate::segment::SharedSegment;
 /// A set of limits that are taken together.
 ///
 /// A handle is cheap to clone, may be used by any number of threads, and stays valid in forked children.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct LimitSet {
     shared: Arc<SharedSegment>,
     index: usize,
     strict: bool,
+}
+
+// What it refers to is the whole segment, which would fill pages in every message that a refusal is part of.
+impl fmt::Debug for LimitSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitSet")
+            .field("segment", &self.shared.engine.path())
+            .field("name", &self.name())
+            .field("strict", &self.strict)
+            .finish()
+    }
 }
 
 /// A limit of a set by position: what to use instead of a name where every nanosecond counts.

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::attendant::{self, Beat};
 use crate::engine::plan::Kind;
-use crate::engine::{Decision, Part, Released, Renewed, SettledLimit, SettledLimits, Stage};
+use crate::engine::{Costs, Decision, Part, Released, Renewed, SettledLimit, SettledLimits, Stage};
 use crate::error::Error;
 use crate::limit_set::{LimitName, LimitSet};
 use crate::refusal::{Refusal, Verdict};
@@ -115,17 +115,7 @@ impl<'a> Permit<'a> {
         &mut self,
         actual: impl IntoIterator<Item = (N, u64)>,
     ) -> Result<Settlement<'_>, Error> {
-        let set = self.set.name();
-        match self.decision.stage {
-            Stage::Reserved => {}
-            Stage::Settled => return Err(Error::AlreadySettled { set: set.to_owned() }),
-            Stage::Released | Stage::TableFull | Stage::Behind | Stage::QueueFull => {
-                return Err(Error::AlreadyReleased { set: set.to_owned() });
-            }
-        }
-        if !self.is_own() {
-            return Err(Error::InheritedPermit { set: set.to_owned() });
-        }
+        self.require_unsettled()?;
         let mut usage: SmallVec<[(usize, u64); 4]> = SmallVec::new();
         for (name, used) in actual {
             let Some(index) = self.set.resolve(&name)? else {
@@ -149,6 +139,40 @@ impl<'a> Permit<'a> {
             set: &self.set,
             limits,
         })
+    }
+
+    /// That there is something left to settle, and by this process.
+    pub(crate) fn require_unsettled(&self) -> Result<(), Error> {
+        let set = || self.set.name().to_owned();
+        match self.decision.stage {
+            Stage::Reserved if self.is_own() => Ok(()),
+            Stage::Reserved => Err(Error::InheritedPermit { set: set() }),
+            Stage::Settled => Err(Error::AlreadySettled { set: set() }),
+            Stage::Released | Stage::TableFull | Stage::Behind | Stage::QueueFull => {
+                Err(Error::AlreadyReleased { set: set() })
+            }
+        }
+    }
+
+    pub(crate) fn limit_set(&self) -> &LimitSet {
+        &self.set
+    }
+
+    /// Debits a budget, and notes on the permit that it was used.
+    pub(crate) fn debit_index(
+        &mut self,
+        index: usize,
+        used: u64,
+        costs: &Costs,
+    ) -> Result<(bool, Decision), Error> {
+        let mut decision = Decision::pending(costs);
+        let engine = &self.set.shared().engine;
+        let set = self.set.engine_set();
+        let is_admitted = engine.debit(set, &self.decision, costs, &mut decision)?;
+        if is_admitted {
+            self.decision.add_to_figure(index, used);
+        }
+        Ok((is_admitted, decision))
     }
 
     /// As a settle of every limit to zero, calls limits of which one was taken included: nothing was used.

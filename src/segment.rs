@@ -1,6 +1,7 @@
 //! A segment as its users hold it.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -67,7 +68,7 @@ impl SharedSegment {
 /// drop(permit); // gives the concurrency back
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Segment {
     shared: Arc<SharedSegment>,
 }
@@ -193,10 +194,15 @@ impl OpenOptions {
         for _ in 0..CREATION_ATTEMPTS {
             match self.open_absolute(&path) {
                 Ok(segment) => {
-                    let differences = declaration.differences(segment.declaration());
-                    return if differences.is_empty() {
+                    // Sizes that are not declared are as they are, also where the capacity that they were the measure of
+                    // was changed since.
+                    let is_as_declared = declaration
+                        .applied_to(segment.declaration())
+                        .is_ok_and(|applied| applied.changes.is_empty());
+                    return if is_as_declared {
                         Ok(segment)
                     } else {
+                        let differences = declaration.differences(segment.declaration());
                         let differences = differences.iter().map(ToString::to_string).collect();
                         Err(Error::ConfigMismatch { path, differences })
                     };
@@ -261,7 +267,19 @@ pub enum Removal {
     Forced,
 }
 
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Segment")
+            .field("path", &self.path())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Segment {
+    pub(crate) fn shared(&self) -> &Arc<SharedSegment> {
+        &self.shared
+    }
+
     /// Opens a segment that exists: [`OpenOptions::open`] with the defaults.
     ///
     /// # Errors
@@ -310,7 +328,8 @@ impl Segment {
         (0..self.shared.engine.sets().len()).map(|index| LimitSet::new(Arc::clone(&self.shared), index))
     }
 
-    /// What the segment was created with. Path and mode are not part of it.
+    /// What was in force when this process opened the segment: see
+    /// [`declaration_in_force`](Self::declaration_in_force). Path and mode are not part of it.
     pub fn declaration(&self) -> &Declaration {
         &self.shared.declaration
     }

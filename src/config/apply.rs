@@ -8,7 +8,6 @@ use super::{Declaration, Keyed};
 
 /// What becomes of a segment's declaration where another is applied to it.
 #[derive(Clone, Debug)]
-#[cfg_attr(not(test), expect(dead_code, reason = "segments cannot be changed yet"))]
 pub(crate) struct Applied {
     /// The segment's declaration with the changes in it, in the canonical form.
     pub(crate) declaration: Declaration,
@@ -27,7 +26,6 @@ impl Declaration {
     /// # Errors
     ///
     /// Every difference that needs another segment. Nothing can be applied then.
-    #[cfg_attr(not(test), expect(dead_code, reason = "segments cannot be changed yet"))]
     pub(crate) fn applied_to(&self, stored: &Self) -> Result<Applied, Vec<Difference>> {
         let stored = stored.canonical();
         let asked = self.with_sizes_of(&stored);

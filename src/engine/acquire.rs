@@ -56,6 +56,19 @@ impl LimitMask {
 }
 
 impl Costs {
+    /// Of one limit only.
+    pub(crate) fn of_one(index: usize, cost: u64) -> Self {
+        let mut costs = Self {
+            limits: LimitMask::default(),
+            amounts: [0; MOST_LIMITS],
+        };
+        if let Some(amount) = costs.amounts.get_mut(index) {
+            *amount = cost;
+            costs.limits.insert(index);
+        }
+        costs
+    }
+
     #[inline(always)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         // The mask never has a bit beyond the amounts; taking the remainder says so to the compiler.
@@ -225,6 +238,15 @@ impl Decision {
         self.hold_serial = None;
     }
 
+    /// Notes that more was taken of a limit than when it was decided. Where the limit was not asked then, it has nothing
+    /// to be noted on.
+    pub(crate) fn add_to_figure(&mut self, index: usize, amount: u64) {
+        let limits = self.limits.iter();
+        if let Some((_, decided)) = limits.zip(&mut self.decided).find(|(limit, _)| *limit == index) {
+            decided.figure = decided.figure.saturating_add(amount);
+        }
+    }
+
     pub(crate) fn get(&self, index: usize) -> Option<&Decided> {
         self.iter()
             .find(|(limit, _)| *limit == index)
@@ -365,7 +387,7 @@ impl SegmentEngine {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         let Some(row) = locked.row_for(key)? else {
-            return locked.refuse_without_a_row(costs, decision, attempt);
+            return locked.without_a_row(costs, decision, attempt);
         };
         decision.spot = Spot::new(locked.part, row);
         if locked.part.nobody_waits(row) {
@@ -416,14 +438,18 @@ impl SegmentEngine {
         let part = locked.part;
         decision.stage = Stage::Reserved;
         if u32::from(costs.limits.0) & part.held_mask == 0 || !part.takes_a_hold(costs) {
-            return locked.take_all(row, costs, None, decision, attempt);
+            return locked.take_all(row, costs, LimitMask::default(), None, decision, attempt);
         }
         match self.find_free_hold(part)? {
+            FreeHold::None if part.holds_in_shadow_only(costs) => {
+                let waived = LimitMask(part.held_mask as u16);
+                locked.take_all(row, costs, waived, None, decision, attempt)
+            }
             FreeHold::None => {
                 decision.stage = Stage::TableFull;
                 locked.refuse(row, costs, decision, attempt)
             }
-            free => locked.take_all(row, costs, Some(free), decision, attempt),
+            free => locked.take_all(row, costs, LimitMask::default(), Some(free), decision, attempt),
         }
     }
 
@@ -464,11 +490,22 @@ impl Part<'_> {
             .any(|index| costs.limits.contains(*index) && costs.amounts[index % MOST_LIMITS] > 0)
     }
 
+    /// Whether all that is asked for is asked of limits in shadow.
+    pub(super) fn is_in_shadow(&self, costs: &Costs) -> bool {
+        u32::from(costs.limits.0) & !self.shadow_mask == 0
+    }
+
+    /// Whether all that would be held is of limits in shadow.
+    fn holds_in_shadow_only(&self, costs: &Costs) -> bool {
+        u32::from(costs.limits.0) & self.held_mask & !self.shadow_mask == 0
+    }
+
     /// The first cost that is above what its limit admits at once, and that most: an error and not a refusal. No
     /// limit takes such a cost, so it is enough to look when something was refused.
     pub(super) fn impossible_cost(&self, costs: &Costs) -> Option<(usize, u64, u64)> {
         costs
             .iter()
+            .filter(|(index, _)| self.limits.get(*index).is_none_or(|limit| !limit.shadow))
             .map(|(index, cost)| {
                 (
                     index,
@@ -523,7 +560,7 @@ impl LockedPart<'_> {
             let Some(limit) = self.part.limits.get(index) else {
                 continue;
             };
-            let figure = match limit.assess(row, self.now, cost) {
+            let figure = match limit.verdict(row, self.now, cost) {
                 Assessment::Admissible => 0,
                 Assessment::Refused { retry_after } => retry_after.unwrap_or(NEVER),
             };
@@ -537,10 +574,11 @@ impl LockedPart<'_> {
     /// Takes one limit after the other. Where one refuses, what was taken before it is undone, in the way in which
     /// it would be after a death.
     #[inline(always)]
-    fn take_all(
+    pub(super) fn take_all(
         &self,
         row: Row<'_>,
         costs: &Costs,
+        waived: LimitMask,
         free: Option<FreeHold>,
         decision: &mut Decision,
         attempt: Attempt,
@@ -548,12 +586,13 @@ impl LockedPart<'_> {
         let mut transaction = self.part.memory.journal().begin();
         decision.decided_at = self.now.monotonic;
         decision.decided.clear();
-        if !self.take_each(row, &mut transaction, costs, |_, decided| decision.note(decided)) {
+        let note = |_, decided| decision.note(decided);
+        let Some(waived) = self.take_each(row, &mut transaction, costs, waived, note) else {
             drop(transaction);
             return self.refuse(row, costs, decision, attempt);
-        }
+        };
         if let Some(free) = free {
-            let hold = self.take_hold(&mut transaction, row, free, decision.owner, costs);
+            let hold = self.take_hold(&mut transaction, row, free, decision.owner, costs, waived);
             decision.set_hold(hold);
         }
         transaction.add(&self.part.memory.control().admitted, 1);
@@ -562,31 +601,45 @@ impl LockedPart<'_> {
         Ok(Answer::Admitted)
     }
 
-    /// Takes and counts one limit after the other, telling `note` how each stood then; answers whether all were taken.
-    /// Otherwise the transaction is to be undone.
+    /// Takes and counts one limit after the other, telling `note` how each stood then; none where one refused, and the
+    /// transaction is to be undone. Answers which were waived: those in shadow that would have refused, and `waived`
+    /// itself.
     #[inline(always)]
     pub(super) fn take_each(
         &self,
         row: Row<'_>,
         transaction: &mut Transaction<'_>,
         costs: &Costs,
+        mut waived: LimitMask,
         mut note: impl FnMut(usize, Decided),
-    ) -> bool {
+    ) -> Option<LimitMask> {
         for (index, cost) in costs.iter() {
-            let taken = self
-                .part
-                .limits
-                .get(index)
-                .map(|limit| limit.take(row, transaction, self.now, cost));
-            let Some(Ok(mark)) = taken else {
-                return false;
-            };
+            let limit = self.part.limits.get(index)?;
             let counters = self.part.counters(index);
-            transaction.add(&counters.admitted, 1);
-            transaction.add(&counters.taken, cost);
-            note(index, Decided { mark, figure: cost });
+            let taken = if waived.contains(index) {
+                None
+            } else {
+                limit.take(row, transaction, self.now, cost).ok()
+            };
+            match taken {
+                Some(mark) => {
+                    transaction.add(&counters.admitted, 1);
+                    transaction.add(&counters.taken, cost);
+                    if limit.is_near(mark) {
+                        transaction.add(&counters.near, 1);
+                    }
+                    note(index, Decided { mark, figure: cost });
+                }
+                None if limit.shadow => {
+                    waived.insert(index);
+                    transaction.add(&counters.would_refuse, 1);
+                    let mark = limit.mark(row, self.now);
+                    note(index, Decided { mark, figure: 0 });
+                }
+                None => return None,
+            }
         }
-        true
+        Some(waived)
     }
 
     /// Counts a refusal, unless it is none yet.
@@ -626,16 +679,21 @@ impl LockedPart<'_> {
         Ok(Answer::Refused)
     }
 
-    /// Refuses a key for which there is no row: waiting does not help, because there is no line to wait in.
+    /// Refuses a key for which there is no row: waiting does not help, because there is no line to wait in. Where every
+    /// limit is in shadow, it is admitted.
     #[cold]
-    pub(super) fn refuse_without_a_row(
+    pub(super) fn without_a_row(
         &self,
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        decision.stage = Stage::TableFull;
         decision.spot = Spot::new(self.part, Row::ABSENT);
+        if self.part.is_in_shadow(costs) {
+            decision.stage = Stage::Reserved;
+            return self.take_all(Row::ABSENT, costs, costs.limits, None, decision, attempt);
+        }
+        decision.stage = Stage::TableFull;
         let attempt = match attempt {
             Attempt::First | Attempt::BeforeWaiting => Attempt::First,
             Attempt::Last | Attempt::Waiting => Attempt::Last,
@@ -659,7 +717,7 @@ impl LockedPart<'_> {
         };
         let costs = self.part.costs_of(ticket);
         let waits = costs.iter().filter_map(|(index, cost)| {
-            match self.part.limits.get(index)?.assess(row, self.now, cost) {
+            match self.part.limits.get(index)?.verdict(row, self.now, cost) {
                 Assessment::Admissible => None,
                 Assessment::Refused { retry_after } => Some((index, retry_after.unwrap_or(NEVER))),
             }
@@ -686,9 +744,10 @@ impl LockedPart<'_> {
         free: FreeHold,
         owner: u64,
         costs: &Costs,
+        waived: LimitMask,
     ) -> Option<HoldReference> {
         let hold = self.fill_hold(transaction, row, free, owner, |limit| {
-            if costs.limits.contains(limit) {
+            if costs.limits.contains(limit) && !waived.contains(limit) {
                 costs.amounts[limit % MOST_LIMITS]
             } else {
                 0

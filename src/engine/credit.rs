@@ -1,11 +1,10 @@
 //! Batches of one limit, taken to be spent elsewhere, without the lock.
 
-use super::acquire::{Answer, Attempt, Costs, Decided, Decision, LimitMask, Stage};
+use super::acquire::{Answer, Attempt, Costs, Decided, Decision, Stage};
 use super::segment::SegmentEngine;
 use super::set::Part;
 use crate::error::Error;
 use crate::limit::Mark;
-use crate::shm::layout::MOST_LIMITS;
 
 /// Of what could be taken, the part that one batch may be, unless a smaller one than was wished for at least.
 const SHARE: u64 = 16;
@@ -45,14 +44,7 @@ impl SegmentEngine {
     /// Takes a batch of one limit: as much as is wished for and the limit has, at once. Nobody who waits in line is
     /// overtaken. It is charged for good: the death of this process gives nothing back.
     pub(crate) fn take_batch(&self, part: Part<'_>, wish: BatchWish) -> Result<BatchAnswer, Box<Error>> {
-        let mut costs = Costs {
-            limits: LimitMask::default(),
-            amounts: [0; MOST_LIMITS],
-        };
-        costs.limits.insert(wish.limit);
-        if let Some(amount) = costs.amounts.get_mut(wish.limit) {
-            *amount = wish.needed;
-        }
+        let costs = Costs::of_one(wish.limit, wish.needed);
         let mut decision = Decision::pending(&costs);
         decision.owner = self.membership.owner()?;
         let answer = match self.decide_batch(part, wish, &costs, &mut decision, Attempt::First)? {

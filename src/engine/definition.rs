@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering;
 use super::locked::LockedPart;
 use super::rules::SetRules;
 use super::segment::SegmentEngine;
-use super::set::SetEngine;
+use super::set::{Part, SetEngine};
+use super::versions::Versions;
 use crate::error::Error;
 use crate::shm::attach::damaged;
 use crate::shm::definition::read_definition;
@@ -39,12 +40,46 @@ impl SegmentEngine {
         Ok(())
     }
 
+    /// The set, which also knows the definition before the one in force where a part is still of that.
+    pub(super) fn with_previous_definition(&self, mut set: SetEngine) -> Result<SetEngine, Error> {
+        let present = set.rules.latest();
+        let Some(before) = present.generation.checked_sub(1) else {
+            return Ok(set);
+        };
+        let is_behind = |part: Part<'_>| part.memory.control().generation.load(Ordering::Relaxed) == before;
+        if !set.parts().any(is_behind) {
+            return Ok(set);
+        }
+        let present = SetRules::new(present.generation, present.plan.clone());
+        // Where it cannot be read, nobody needs it any more: another definition is being written in its place.
+        if let Ok(earlier) = self.read_rules(&set, before) {
+            set.rules = Versions::new(earlier);
+            set.rules.add(present, |new, old| new.generation > old.generation);
+        }
+        Ok(set)
+    }
+
     /// The rules of a set by the definition of that generation.
     fn rules_of<'a>(&self, set: &'a SetEngine, generation: u64) -> Result<&'a SetRules, Box<Error>> {
         let known = || set.rules.find(|rules| rules.generation == generation);
         if let Some(rules) = known() {
             return Ok(rules);
         }
+        set.rules.add(self.read_rules(set, generation)?, |new, old| {
+            new.generation > old.generation
+        });
+        known().ok_or_else(|| {
+            Box::new(Error::Damaged {
+                path: self.path().to_owned(),
+                what: format!(
+                    "a part of set `{}` is of a definition that is long gone",
+                    set.plan.name
+                ),
+            })
+        })
+    }
+
+    fn read_rules(&self, set: &SetEngine, generation: u64) -> Result<SetRules, Box<Error>> {
         let damaged_definition = || {
             Box::new(Error::Damaged {
                 path: self.path().to_owned(),
@@ -62,10 +97,7 @@ impl SegmentEngine {
         if plan.shape(set.geometry.shape.definition_room) != set.geometry.shape {
             return Err(damaged_definition());
         }
-        set.rules.add(SetRules::new(generation, plan), |new, old| {
-            new.generation > old.generation
-        });
-        known().ok_or_else(damaged_definition)
+        Ok(SetRules::new(generation, plan))
     }
 
     /// Carries a locked part over to the definition that is in force, where it is not of that yet.

@@ -184,17 +184,18 @@ impl<'a> LockedPart<'a> {
             None
         };
         let mut transaction = part.memory.journal().begin();
-        let taken = self.take_each(row, &mut transaction, costs, |index, decided| {
+        let waived = LimitMask::default();
+        let taken = self.take_each(row, &mut transaction, costs, waived, |index, decided| {
             if let Some(limit) = ticket.limit(index) {
                 // Means nothing until the state says that the ticket was granted.
                 limit.set_mark(decided.mark);
             }
         });
-        if !taken {
+        let Some(waived) = taken else {
             drop(transaction);
             return Ok(Served::Blocked(self.blocked(row, costs)));
-        }
-        let hold = free.and_then(|free| self.take_hold(&mut transaction, row, free, owner, costs));
+        };
+        let hold = free.and_then(|free| self.take_hold(&mut transaction, row, free, owner, costs, waived));
         let (hold, serial) = hold.map_or((0, 0), |hold| (hold.index + 1, hold.serial.get()));
         ticket.hold().store(hold, Ordering::Relaxed);
         ticket.hold_serial().store(serial, Ordering::Relaxed);
@@ -239,7 +240,7 @@ impl<'a> LockedPart<'a> {
             let Some(limit) = self.part.limits.get(index) else {
                 continue;
             };
-            match limit.assess(row, self.now, cost) {
+            match limit.verdict(row, self.now, cost) {
                 Assessment::Refused { retry_after: None } => blocked.by_others = true,
                 Assessment::Refused {
                     retry_after: Some(wait),

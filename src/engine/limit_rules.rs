@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::memory::{JournalledState, RepeatableState, Row, StateWords};
 use super::plan::{Kind, LimitPlan};
-use crate::limit::{Assessment, Mark, Now, Rule};
+use crate::limit::{Assessment, Mark, NearThreshold, Now, Rule};
 use crate::shm::journal::Transaction;
 
 /// A limit and where its state lies in a row.
@@ -18,6 +18,9 @@ pub(crate) struct LimitRules {
     pub(crate) most_at_once: u64,
     pub(crate) refund_on_death: bool,
     pub(crate) lease: Option<u64>,
+    /// Whether it decides and counts, and never refuses.
+    pub(crate) shadow: bool,
+    near: NearThreshold,
     first_word: usize,
     words: usize,
 }
@@ -32,6 +35,8 @@ impl LimitRules {
             most_at_once: plan.rule.most_at_once(),
             refund_on_death: plan.refund_on_death,
             lease: plan.lease,
+            shadow: plan.shadow,
+            near: plan.rule.near_threshold(plan.near_percent),
             first_word,
             words: plan.rule.state_words(),
         }
@@ -51,9 +56,25 @@ impl LimitRules {
         }
     }
 
+    /// What the limit would say to the cost, in shadow or not.
     #[inline]
     pub(crate) fn assess(&self, row: Row<'_>, now: Now, cost: u64) -> Assessment {
         self.rule.assess(&StateWords(self.state(row)), now, cost)
+    }
+
+    /// What the limit says to the cost: one in shadow admits whatever it thinks of it.
+    #[inline]
+    pub(crate) fn verdict(&self, row: Row<'_>, now: Now, cost: u64) -> Assessment {
+        if self.shadow {
+            return Assessment::Admissible;
+        }
+        self.assess(row, now, cost)
+    }
+
+    /// Whether a limit that stands so is near its capacity.
+    #[inline]
+    pub(crate) fn is_near(&self, mark: Mark) -> bool {
+        self.rule.is_near(mark, self.near)
     }
 
     #[inline]

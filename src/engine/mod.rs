@@ -1,7 +1,9 @@
 //! Joins the rules and the ground: the only taker of locks.
 
 mod acquire;
+mod apply;
 mod bell;
+mod check;
 mod credit;
 mod definition;
 mod grant;
@@ -31,6 +33,8 @@ mod waiting;
 
 pub use acquire::RefusalReason;
 pub(crate) use acquire::{Costs, Decided, Decision, LimitMask, NEVER, Stage, Target};
+pub(crate) use apply::Applied;
+pub(crate) use check::Outlook;
 pub(crate) use credit::{BatchAnswer, BatchWish, TakenBatch};
 pub(crate) use hold::HoldReference;
 pub(crate) use key::KeyIdentity;
@@ -41,7 +45,6 @@ pub(crate) use observe::{ObservedHold, ObservedTicket, PartObservation, observe}
 pub use recover::Repairs;
 pub(crate) use reserve::Reserved;
 pub(crate) use reset::ResetScope;
-pub(crate) use rules::SetRules;
 pub(crate) use segment::{Manner, SegmentEngine, place_sets};
 pub(crate) use set::{Part, SetEngine};
 pub(crate) use settle::{Released, Renewed, SettledLimit, SettledLimits};

@@ -1,6 +1,6 @@
 //! Charging now for what is done later.
 
-use super::acquire::{Answer, Attempt, Costs, Decided, Decision, Spot, Stage, Target};
+use super::acquire::{Answer, Attempt, Costs, Decided, Decision, LimitMask, Spot, Stage, Target};
 use super::hold::FreeHold;
 use super::locked::LockedPart;
 use super::memory::Row;
@@ -60,8 +60,9 @@ impl SegmentEngine {
         let mut locked = self.lock(target.part())?;
         let part = locked.part;
         let Some(row) = locked.row_for(target.key)? else {
-            return Ok(match locked.refuse_without_a_row(costs, decision, attempt)? {
+            return Ok(match locked.without_a_row(costs, decision, attempt)? {
                 Answer::WorthALook => None,
+                Answer::Admitted => Some(Reserved::After(0)),
                 _ => Some(Reserved::Refused),
             });
         };
@@ -114,7 +115,7 @@ impl LockedPart<'_> {
         for (index, cost) in costs.iter() {
             let limit = self.part.limits.get(index)?;
             all_reach_ahead &= cost == 0 || limit.rule.reaches_ahead();
-            match limit.assess(row, self.now, cost) {
+            match limit.verdict(row, self.now, cost) {
                 Assessment::Admissible => {}
                 Assessment::Refused { retry_after } => delay = delay.max(retry_after?),
             }
@@ -137,6 +138,14 @@ impl LockedPart<'_> {
             let Some(limit) = self.part.limits.get(index) else {
                 continue;
             };
+            if limit.shadow && limit.assess(row, self.now, cost) != Assessment::Admissible {
+                transaction.add(&self.part.counters(index).would_refuse, 1);
+                decision.note(Decided {
+                    mark: limit.mark(row, self.now),
+                    figure: 0,
+                });
+                continue;
+            }
             // Charged as of the instant of its use: charged before, it would leave room for others at that instant.
             limit.charge_ahead(row, &mut transaction, self.now, delay, cost);
             transaction.add(&self.part.counters(index).admitted, 1);
@@ -147,7 +156,14 @@ impl LockedPart<'_> {
             });
         }
         if let Some(free) = free {
-            decision.set_hold(self.take_hold(&mut transaction, row, free, decision.owner, costs));
+            decision.set_hold(self.take_hold(
+                &mut transaction,
+                row,
+                free,
+                decision.owner,
+                costs,
+                LimitMask::default(),
+            ));
         }
         transaction.add(&self.part.memory.control().admitted, 1);
         self.count_on_row(&mut transaction, row, true);

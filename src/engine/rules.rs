@@ -20,6 +20,8 @@ pub(crate) struct SetRules {
     pub(crate) held_indexes: Vec<usize>,
     /// The same limits as a bit mask.
     pub(crate) held_mask: u32,
+    /// Those that are in shadow.
+    pub(super) shadow_mask: u32,
     /// The first limit without a default cost.
     pub(crate) first_rate: Option<usize>,
     /// Whether holds can run out.
@@ -79,6 +81,10 @@ impl SetRules {
             generation,
             held_mask: held_indexes.iter().fold(0, |mask, index| mask | 1 << index),
             held_indexes,
+            shadow_mask: limits
+                .iter()
+                .filter(|limit| limit.shadow)
+                .fold(0, |mask, limit| mask | 1 << limit.index),
             first_rate: limits.iter().position(|limit| limit.kind == Kind::Rate),
             has_leases: limits.iter().any(|limit| limit.lease.is_some()),
             reads_utc: limits.iter().any(|limit| limit.rule.reads_utc()),

@@ -79,7 +79,7 @@ impl SegmentEngine {
         let region = verified.region;
         let outside = |place| damaged(path, place);
         let sets = place_sets(&region, verified.geometry.sets, plans).map_err(outside)?;
-        Ok(Self {
+        let mut engine = Self {
             path: path.to_owned(),
             header: region.keep_records(0, 1).map_err(outside)?,
             directory: region
@@ -91,8 +91,13 @@ impl SegmentEngine {
             virtual_clock: manner.virtual_clock,
             lock_patience: manner.lock_patience,
             compile: manner.compile,
-            sets,
-        })
+            sets: Vec::new(),
+        };
+        engine.sets = sets
+            .into_iter()
+            .map(|set| engine.with_previous_definition(set))
+            .collect::<Result<_, _>>()?;
+        Ok(engine)
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -161,7 +161,7 @@ impl Part<'_> {
 impl<'a> LockedPart<'a> {
     /// The row that a permit was taken from. Where that is another key's by now, because the key was replenished or
     /// forgiven since, another row of the same key: what it used is charged to it all the same.
-    fn row_of(&self, permit: &Decision) -> Result<Row<'a>, Box<Error>> {
+    pub(super) fn row_of(&self, permit: &Decision) -> Result<Row<'a>, Box<Error>> {
         let row = self.part.row(permit.spot.row());
         if row.is_the_same_since(permit.decided_at) || permit.spot.fingerprint == Fingerprint::NONE {
             return Ok(row);

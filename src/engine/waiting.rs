@@ -223,9 +223,10 @@ impl SegmentEngine {
         let mut locked = self.lock(target.part())?;
         let part = locked.part;
         let Some(row) = locked.row_for(target.key)? else {
-            return match locked.refuse_without_a_row(costs, decision, attempt)? {
+            return match locked.without_a_row(costs, decision, attempt)? {
                 Answer::WorthALook => Ok(None),
                 Answer::Impossible => Err(part.never_admissible(costs)),
+                Answer::Admitted => Ok(Some(Begun::Decided(true))),
                 _ => Ok(Some(Begun::Decided(false))),
             };
         };

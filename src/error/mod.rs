@@ -155,6 +155,14 @@ pub enum Error {
         /// Each difference, in words.
         differences: Vec<String>,
     },
+    /// What differs from the live segment cannot change in place. Nothing was changed.
+    #[error("{} cannot be changed in place to this: {}; create a new segment for it", path.display(), join(differences))]
+    CannotApply {
+        /// The file.
+        path: PathBuf,
+        /// Each difference that cannot change in place, in words.
+        differences: Vec<String>,
+    },
     /// The segment was retired, by `limitctl remove` for instance.
     #[error("{} was retired: open its successor", path.display())]
     Retired {
@@ -254,6 +262,26 @@ pub enum Error {
     NotKeyed {
         /// The set.
         set: String,
+    },
+    /// What is held must be given back, which needs a permit.
+    #[error(
+        "limit `{limit}` of set `{set}` is held until it is given back: take it with try_acquire or acquire, or ask zero of it"
+    )]
+    MustBeHeld {
+        /// The set.
+        set: String,
+        /// The limit.
+        limit: String,
+    },
+    /// Only budgets are debited.
+    #[error(
+        "limit `{limit}` of set `{set}` is no budget: a budget is debited what was used, other limits take a cost"
+    )]
+    NotABudget {
+        /// The set.
+        set: String,
+        /// The limit.
+        limit: String,
     },
     /// Keys have from one byte to 64 KiB.
     #[error("a key for set `{set}` has {bytes} bytes: it must have from 1 to {most}")]

@@ -173,7 +173,8 @@ impl FixedWindow {
             }
             Alignment::Utc(_) | Alignment::Calendar(_) => {
                 let end = now.utc.saturating_add(open.turns_in);
-                let end = end.max(self.end(self.start(now.utc)));
+                // It ends after now, so the new window that holds its last instant turns no earlier than the one that
+                // holds now.
                 let start = self.start(end.saturating_sub(1));
                 // The window may start later than now. It counts as opened when the wall clock will show its start:
                 // otherwise it would look as if that clock had been set back.

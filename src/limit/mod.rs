@@ -3,6 +3,7 @@
 //! A rule knows no clock, no memory and no lock. Its state is a row of 64-bit words behind [`State`], its time is
 //! handed in as [`Now`], and a row of zeros is a limit that nobody has used yet.
 
+mod adaptive;
 mod backlog;
 mod budget;
 mod calendar;
@@ -17,6 +18,8 @@ mod sliding_window_counter;
 mod tests;
 mod token_bucket;
 
+#[cfg_attr(not(test), allow(unused_imports))]
+pub(crate) use adaptive::{Adaptive, AdaptiveAlgorithm, Sample};
 pub(crate) use budget::Budget;
 pub(crate) use calendar::{Calendar, CalendarUnit, Weekday};
 pub(crate) use concurrency::Concurrency;

@@ -4,8 +4,8 @@ use std::mem;
 
 use super::backlog::BacklogBound;
 use super::{
-    Assessment, Budget, Concurrency, FixedWindow, Gcra, LeakyBucket, Mark, NearThreshold, Now, SlidingWindow,
-    SlidingWindowCounter, Standing, State, StateMut, TokenBucket,
+    Adaptive, Assessment, Budget, Concurrency, FixedWindow, Gcra, LeakyBucket, Mark, NearThreshold, Now,
+    Sample, SlidingWindow, SlidingWindowCounter, Standing, State, StateMut, TokenBucket,
 };
 
 /// A declared limit: its algorithm and parameters, without its state.
@@ -19,6 +19,8 @@ pub(crate) enum Rule {
     SlidingWindowCounter(SlidingWindowCounter),
     Budget(Budget),
     Concurrency(Concurrency),
+    #[cfg_attr(not(test), allow(dead_code))]
+    Adaptive(Adaptive),
     /// Always admits.
     Unlimited,
 }
@@ -36,6 +38,7 @@ impl Rule {
             Self::SlidingWindowCounter(rule) => rule.state_words(),
             Self::Budget(rule) => rule.state_words(),
             Self::Concurrency(_) => Concurrency::STATE_WORDS,
+            Self::Adaptive(rule) => rule.state_words(),
             Self::Unlimited => 0,
         }
     }
@@ -51,6 +54,7 @@ impl Rule {
             Self::SlidingWindow(rule) => rule.most_at_once(),
             Self::SlidingWindowCounter(rule) => rule.most_at_once(),
             Self::Concurrency(rule) => rule.most_at_once(),
+            Self::Adaptive(rule) => rule.most_at_once(),
             Self::Budget(_) | Self::Unlimited => u64::MAX,
         }
     }
@@ -78,6 +82,7 @@ impl Rule {
             Self::SlidingWindowCounter(rule) => rule.assess(state, now, cost),
             Self::Budget(rule) => rule.assess(state, now),
             Self::Concurrency(rule) => rule.assess(state, cost),
+            Self::Adaptive(rule) => rule.assess(state, cost),
             Self::Unlimited => Assessment::Admissible,
         }
     }
@@ -96,6 +101,7 @@ impl Rule {
             Self::SlidingWindowCounter(rule) => rule.charge(state, now, cost),
             Self::Budget(rule) => rule.charge(state, now, cost),
             Self::Concurrency(rule) => rule.charge(state, cost),
+            Self::Adaptive(rule) => rule.charge(state, cost),
             Self::Unlimited => {}
         }
     }
@@ -182,16 +188,18 @@ impl Rule {
         }
     }
 
-    /// Gives back what was held. Does nothing but for concurrency.
+    /// Gives back what was held. Does nothing but for concurrency, fixed or adaptive.
     #[inline]
     pub(crate) fn give_back(&self, state: &mut (impl StateMut + ?Sized), amount: u64) {
-        if let Self::Concurrency(rule) = self {
-            rule.give_back(state, amount);
+        match self {
+            Self::Concurrency(rule) => rule.give_back(state, amount),
+            Self::Adaptive(rule) => rule.give_back(state, amount),
+            _ => {}
         }
     }
 
     /// Makes the limit completely replenished. Idempotent, and at most 61 stores. A concurrency limit stays as it
-    /// is, because its holders keep what they hold.
+    /// is, because its holders keep what they hold; an adaptive one forgets what it has learnt.
     pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
         match self {
             Self::TokenBucket(rule) => rule.reset(state),
@@ -201,6 +209,7 @@ impl Rule {
             Self::SlidingWindow(rule) => rule.reset(state),
             Self::SlidingWindowCounter(rule) => rule.reset(state),
             Self::Budget(rule) => rule.reset(state),
+            Self::Adaptive(rule) => rule.reset(state),
             Self::Concurrency(_) | Self::Unlimited => {}
         }
     }
@@ -218,6 +227,7 @@ impl Rule {
             Self::SlidingWindowCounter(rule) => rule.mark(state, now),
             Self::Budget(rule) => rule.mark(state, now),
             Self::Concurrency(rule) => rule.mark(state),
+            Self::Adaptive(rule) => rule.mark(state),
             Self::Unlimited => Mark::default(),
         }
     }
@@ -233,6 +243,7 @@ impl Rule {
             Self::SlidingWindowCounter(rule) => rule.standing(mark),
             Self::Budget(rule) => rule.standing(mark),
             Self::Concurrency(rule) => rule.standing(mark),
+            Self::Adaptive(rule) => rule.standing(mark),
             Self::Unlimited => Standing {
                 remaining: u64::MAX,
                 reset_after: 0,
@@ -241,8 +252,6 @@ impl Rule {
     }
 }
 
-// Asked by the engine for keyed tables, counters and live changes.
-#[cfg_attr(not(test), allow(dead_code))]
 impl Rule {
     /// Whether the state carries no information any more: from `now` on, at every later instant of both clocks, it
     /// decides as a row of zeros would. Compares, and divides for calendar windows only.
@@ -258,7 +267,17 @@ impl Rule {
             Self::SlidingWindowCounter(rule) => rule.is_replenished(state, now),
             Self::Budget(rule) => rule.is_replenished(state, now),
             Self::Concurrency(rule) => rule.is_replenished(state),
+            Self::Adaptive(rule) => rule.is_replenished(state),
             Self::Unlimited => true,
+        }
+    }
+
+    /// Tells an adaptive limit how the work fared whose units are given back. Does nothing for others, and stores six
+    /// words at most.
+    #[inline]
+    pub(crate) fn observe(&self, state: &mut (impl StateMut + ?Sized), now: Now, sample: Sample) {
+        if let Self::Adaptive(rule) = self {
+            rule.observe(state, now.within_proven_range(), sample);
         }
     }
 
@@ -274,6 +293,7 @@ impl Rule {
             Self::SlidingWindowCounter(rule) => rule.near_threshold(percent),
             Self::Budget(rule) => rule.near_threshold(percent),
             Self::Concurrency(rule) => rule.near_threshold(percent),
+            Self::Adaptive(_) => Adaptive::near_threshold(percent),
             Self::Unlimited => NearThreshold::NEVER,
         }
     }
@@ -284,6 +304,7 @@ impl Rule {
     pub(crate) fn is_near(&self, mark: Mark, threshold: NearThreshold) -> bool {
         match self {
             Self::TokenBucket(_) | Self::Gcra(_) | Self::LeakyBucket(_) => mark.wide() >= threshold.0,
+            Self::Adaptive(rule) => rule.is_near(mark, threshold),
             Self::Unlimited => false,
             _ => u128::from(mark.first) >= threshold.0,
         }
@@ -297,6 +318,7 @@ impl Rule {
             (Self::SlidingWindow(new), Self::SlidingWindow(old)) => new.can_carry_over(old),
             (Self::SlidingWindowCounter(new), Self::SlidingWindowCounter(old)) => new.can_carry_over(old),
             (Self::Budget(new), Self::Budget(old)) => new.can_carry_over(old),
+            (Self::Adaptive(new), Self::Adaptive(old)) => new.can_carry_over(old),
             _ => mem::discriminant(self) == mem::discriminant(old),
         }
     }
@@ -306,7 +328,8 @@ impl Rule {
     ///
     /// What was there stays, and nothing is granted for the past. Backlog rules keep what remains, at most the new
     /// burst, and refill at the new rate from now on. Windows keep what they count now, against the new capacity, and
-    /// for at least as long as the old and the new window would. What is in use stays in use.
+    /// for at least as long as the old and the new window would. What is in use stays in use, and an adaptive limit's
+    /// estimate stays where it is, between the new floor and ceiling.
     ///
     /// Stores nothing where only the capacity of a window changes, and 62 words at most.
     pub(crate) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
@@ -324,6 +347,7 @@ impl Rule {
                 new.carry_over(old, state, now);
             }
             (Self::Budget(new), Self::Budget(old)) => new.carry_over(old, state, now),
+            (Self::Adaptive(new), Self::Adaptive(old)) => new.carry_over(old, state),
             _ => {}
         }
     }

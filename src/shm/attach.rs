@@ -382,9 +382,19 @@ pub(crate) fn verify(region: Arc<Region>, path: &Path) -> Result<Verified, Error
                 "a directory entry's extent does not follow from its counts",
             ));
         }
-        let definition = read_definition(&region, set, entry, entry.generation.load(Ordering::Acquire))
-            .map_err(|place| damaged(path, place))?
-            .map_err(|invalid| inconsistent(invalid.what()))?;
+        let definition = loop {
+            let generation = entry.generation.load(Ordering::Acquire);
+            let read =
+                read_definition(&region, set, entry, generation).map_err(|place| damaged(path, place))?;
+            match read {
+                Ok(definition) => break definition,
+                Err(invalid) if entry.generation.load(Ordering::Acquire) == generation => {
+                    return Err(inconsistent(invalid.what()));
+                }
+                // Others have come into force while it was read.
+                Err(_) => {}
+            }
+        };
         definitions.push(definition);
     }
     Ok(Verified {

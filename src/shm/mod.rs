@@ -9,6 +9,7 @@
 //! - `fork_identity.rs` (the page that a fork wipes)
 //! - `futex.rs` (system calls without a wrapper)
 //! - `layout.rs` (the marker for records)
+//! - `prefetch.rs` (a processor's instruction)
 //! - `region.rs` (the mapping)
 //! - `robust_mutex.rs` (pthread calls)
 //!
@@ -31,6 +32,7 @@ pub(crate) mod layout;
 #[cfg(test)]
 mod layout_document;
 pub(crate) mod participant;
+pub(crate) mod prefetch;
 pub(crate) mod region;
 pub(crate) mod remove;
 pub(crate) mod robust_mutex;

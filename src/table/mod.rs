@@ -135,6 +135,15 @@ pub(crate) fn find(table: &(impl Table + ?Sized), fingerprint: Fingerprint) -> O
     })
 }
 
+/// The row that most likely holds the key: the first whose tag is the key's. Reads tags only.
+#[inline]
+pub(crate) fn probable(table: &(impl Table + ?Sized), fingerprint: Fingerprint) -> Option<u64> {
+    let buckets = fingerprint.buckets(table.buckets());
+    buckets
+        .into_iter()
+        .find_map(|bucket| Matches::of(table, bucket, fingerprint.tag()).next())
+}
+
 /// A row for a key that [`find`] does not find.
 ///
 /// A row that was never used, of the emptier bucket; else the first that `can_reuse` says carries nothing; else, where

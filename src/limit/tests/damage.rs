@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::trace::{quantity, window};
 use super::{Counting, Limit};
 use crate::limit::{
-    Assessment, Budget, Calendar, CalendarUnit, Concurrency, FixedWindow, Gcra, LeakyBucket, Now, Rule,
-    SlidingWindow, SlidingWindowCounter, Standing, TokenBucket, Weekday,
+    Adaptive, AdaptiveAlgorithm, Assessment, Budget, Calendar, CalendarUnit, Concurrency, FixedWindow, Gcra,
+    LeakyBucket, Now, Rule, SlidingWindow, SlidingWindowCounter, Standing, TokenBucket, Weekday,
 };
 use crate::units::LATEST_INSTANT;
 
@@ -59,6 +59,16 @@ fn declared((capacity, window, burst): Parameters, which: u8, kind: u8, offset: 
         }
         6 => Rule::Budget(Budget::new(fixed(capacity, window, kind, offset)).expect("valid")),
         7 => Rule::Concurrency(Concurrency::new(capacity).expect("valid")),
+        8 => {
+            let algorithm = match kind % 3 {
+                0 => AdaptiveAlgorithm::Aimd { timeout: window },
+                1 => AdaptiveAlgorithm::Gradient,
+                _ => AdaptiveAlgorithm::Vegas,
+            };
+            // It starts at its ceiling: what nobody has used admits the most there can be.
+            let ceiling = capacity.min(u64::from(u32::MAX));
+            Rule::Adaptive(Adaptive::new(algorithm, ceiling, burst.min(ceiling), ceiling).expect("valid"))
+        }
         _ => Rule::Unlimited,
     }
 }
@@ -70,14 +80,14 @@ fn small() -> impl Strategy<Value = u32> {
 
 /// Every rule there is, with parameters of all sizes.
 pub(super) fn rule() -> impl Strategy<Value = Rule> {
-    (parameters(), 0..=8_u8, any::<u8>(), any::<i32>(), small())
+    (parameters(), 0..=9_u8, any::<u8>(), any::<i32>(), small())
         .prop_map(|(parameters, which, kind, offset, small)| declared(parameters, which, kind, offset, small))
 }
 
 /// A rule, and what it may become without losing its state.
 pub(super) fn change() -> impl Strategy<Value = (Rule, Rule)> {
     let kinds = (any::<u8>(), any::<u8>(), any::<i32>(), any::<i32>());
-    (parameters(), parameters(), 0..=8_u8, kinds, small()).prop_filter_map(
+    (parameters(), parameters(), 0..=9_u8, kinds, small()).prop_filter_map(
         "has another kind of state",
         |(before, after, which, (kind, other_kind, offset, other_offset), small)| {
             // Calendars may change into one another, other windows not.
@@ -154,7 +164,9 @@ proptest! {
         later in prop::collection::vec((anything(), anything(), anything()), 1..8),
     ) {
         let now = Now { monotonic, utc };
-        let has_nothing_to_say = limit.is_replenished(now);
+        // An adaptive limit has only to say what it would learn again.
+        let is_adaptive = matches!(limit.rule, Rule::Adaptive(_));
+        let has_nothing_to_say = limit.is_replenished(now) && !is_adaptive;
         let unused = Limit::new(limit.rule);
         for (wait, wall_wait, cost) in later.into_iter().filter(|_| has_nothing_to_say) {
             let now = Now { monotonic: monotonic.saturating_add(wait), utc: utc.saturating_add(wall_wait) };
@@ -169,7 +181,7 @@ proptest! {
         let full = Limit::new(limit.rule).standing(now);
         let stored = stores(&mut limit, |rule, state| rule.reset(state));
         prop_assert!(stored <= 128);
-        if !matches!(limit.rule, Rule::Concurrency(_)) {
+        if !matches!(limit.rule, Rule::Concurrency(_) | Rule::Adaptive(_)) {
             prop_assert_eq!(limit.standing(now), full);
         }
     }

@@ -1,5 +1,6 @@
 //! Each rule against a slow and obviously right model, over random traces.
 
+mod adaptive;
 mod backlog_rules;
 mod calendar;
 mod carry_over;
@@ -10,6 +11,7 @@ mod fixed_window;
 mod near;
 mod oracle;
 mod replenished;
+mod server;
 mod sliding_window;
 mod sliding_window_counter;
 mod state_words;

@@ -44,13 +44,13 @@ proptest! {
             let now = at(instant);
             let standing = limit.standing(now);
             match rule {
-                Rule::Concurrency(_) => {
+                Rule::Concurrency(_) | Rule::Adaptive(_) => {
                     prop_assert_eq!(limit.is_replenished(now), standing.remaining == rule.most_at_once());
                 }
                 _ => prop_assert_eq!(limit.is_replenished(now), standing.reset_after == 0),
             }
             let full = instant.saturating_add(standing.reset_after);
-            if !matches!(rule, Rule::Concurrency(_)) && full <= LATEST_INSTANT {
+            if !matches!(rule, Rule::Concurrency(_) | Rule::Adaptive(_)) && full <= LATEST_INSTANT {
                 prop_assert!(limit.is_replenished(at(full)));
                 prop_assert!(standing.reset_after == 0 || !limit.is_replenished(at(full - 1)));
                 cannot_be_told_apart(&limit, at(full), &later);

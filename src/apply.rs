@@ -1,0 +1,141 @@
+//! Live changes of what a segment was declared with.
+
+use crate::config::{Declaration, Difference};
+use crate::engine::Applied;
+use crate::error::Error;
+use crate::segment::Segment;
+
+impl Segment {
+    /// What is in force now: what the segment was created with, and the changes since.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Damaged`] where a definition cannot be read.
+    pub fn declaration_in_force(&self) -> Result<Declaration, Error> {
+        let engine = &self.shared().engine;
+        let participants = self.declaration().segment().participants();
+        let mut declaration = Declaration::new().participants(participants);
+        for set in engine.sets() {
+            let definition = engine.definition(set)?;
+            for set in self.parse(&definition.text)?.sets() {
+                declaration = declaration.set(set.clone());
+            }
+        }
+        Ok(declaration)
+    }
+
+    /// Changes limits of the live segment, for all processes at once, to what `declaration` says; answers what was
+    /// changed.
+    ///
+    /// What can change in place: capacities, windows and bursts, leases, metadata, shadow, `near_limit`, what becomes of
+    /// new keys of a full table, and the bounds of an adaptive limit. Whatever else differs is refused, all of it named,
+    /// and then nothing is changed.
+    ///
+    /// Nothing is lost and nothing is given away. What a bucket held stays, at most its new burst, and refills at the new
+    /// rate from now on: a raised limit does not grant the past. What a window counted stays counted, against the new
+    /// capacity. What is held stays held. A set changes as a whole; of several sets, each by itself. A process that dies
+    /// on the way is followed by whoever uses the set next.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// let of = |capacity| {
+    ///     Declaration::new().set(
+    ///         SetDeclaration::new("api").limit(Limit::calls("requests", capacity, Duration::from_secs(60))),
+    ///     )
+    /// };
+    /// let segment = Segment::create(folder.path().join("limits"), &of(10))?;
+    /// let changes = segment.apply(&of(20))?;
+    /// assert!(changes.iter().any(|change| change.to_string().contains("capacity")));
+    /// assert!(segment.apply(&of(20))?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CannotApply`], [`Error::Declaration`], [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`].
+    pub fn apply(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {
+        declaration.validate()?;
+        let engine = &self.shared().engine;
+        'again: loop {
+            let definitions = engine
+                .sets()
+                .iter()
+                .map(|set| Ok(engine.definition(set)?))
+                .collect::<Result<Vec<_>, Error>>()?;
+            let participants = self.declaration().segment().participants();
+            let mut stored = Declaration::new().participants(participants);
+            for definition in &definitions {
+                for set in self.parse(&definition.text)?.sets() {
+                    stored = stored.set(set.clone());
+                }
+            }
+            let applied = declaration
+                .applied_to(&stored)
+                .map_err(|differences| self.cannot_apply(differences.iter().map(ToString::to_string)))?;
+            if applied.changes.is_empty() {
+                return Ok(applied.changes);
+            }
+            self.require_states_to_fit(&stored, &applied.declaration)?;
+            let present = stored.sets().iter().zip(&definitions);
+            for ((set, changed), (present, definition)) in
+                engine.sets().iter().zip(applied.declaration.sets()).zip(present)
+            {
+                let changed = Declaration::new().set(changed.clone());
+                if changed
+                    .differences(&Declaration::new().set(present.clone()))
+                    .is_empty()
+                {
+                    continue;
+                }
+                let text = changed.to_toml()?;
+                match engine.apply(set, definition.generation, &text)? {
+                    Applied::InForce => {}
+                    Applied::Superseded => continue 'again,
+                    Applied::TooLong => {
+                        let what = format!("the definition of set `{}` has grown too long", set.plan.name);
+                        return Err(self.cannot_apply([what]));
+                    }
+                }
+            }
+            return Ok(applied.changes);
+        }
+    }
+
+    /// That every limit can go on with the state that it has.
+    fn require_states_to_fit(&self, stored: &Declaration, changed: &Declaration) -> Result<(), Error> {
+        let (stored, changed) = (stored.compile()?, changed.compile()?);
+        let mut misfits = Vec::new();
+        for (old, new) in stored.iter().zip(&changed) {
+            for (old_limit, limit) in old.limits.iter().zip(&new.limits) {
+                if !limit.rule.can_carry_over(&old_limit.rule) {
+                    misfits.push(format!(
+                        "set `{}` / limit `{}`: what it has counted cannot be counted on over the new window",
+                        new.name, limit.name
+                    ));
+                }
+            }
+        }
+        if misfits.is_empty() {
+            Ok(())
+        } else {
+            Err(self.cannot_apply(misfits))
+        }
+    }
+
+    fn parse(&self, text: &str) -> Result<Declaration, Error> {
+        Declaration::from_toml(text).map_err(|error| Error::Damaged {
+            path: self.path().to_owned(),
+            what: format!("a set's definition cannot be read: {error}"),
+        })
+    }
+
+    fn cannot_apply(&self, differences: impl IntoIterator<Item = String>) -> Error {
+        Error::CannotApply {
+            path: self.path().to_owned(),
+            differences: differences.into_iter().collect(),
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Taking without holding, for one key or many, and looking ahead.
+
+use std::time::Duration;
+
+use crate::engine::plan::Kind;
+use crate::engine::{Costs, Decision, KeyIdentity, Outlook, RefusalReason, Target};
+use crate::error::Error;
+use crate::key::Key;
+use crate::limit_set::{LimitName, LimitSet};
+use crate::permit::Permit;
+use crate::refusal::{Refusal, Verdict};
+use crate::request::Request;
+use crate::subject::Subject;
+
+/// The answer to a check or a debit: there is nothing to give back, so it holds nothing.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Checked<'a> {
+    set: &'a LimitSet,
+    decision: Decision,
+    is_admitted: bool,
+}
+
+impl<'a> Checked<'a> {
+    /// Whether everything was taken. Otherwise nothing was.
+    pub fn is_admitted(&self) -> bool {
+        self.is_admitted
+    }
+
+    /// The refusal, where it is one: what bound, why, and for how long.
+    pub fn refusal(&self) -> Option<Refusal<'a>> {
+        (!self.is_admitted).then(|| Refusal::new(self.set, self.decision.clone()))
+    }
+
+    /// The limit that bound: see [`Refusal::binding`]. None where it was admitted.
+    pub fn binding(&self) -> Option<&'a str> {
+        self.refusal()?.binding()
+    }
+
+    /// Why it was refused; none where it was admitted.
+    pub fn reason(&self) -> Option<RefusalReason> {
+        Some(self.refusal()?.reason())
+    }
+
+    /// After how long it would be admitted, zero where it was: see [`Refusal::retry_after`].
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.refusal() {
+            Some(refusal) => refusal.retry_after(),
+            None => Some(Duration::ZERO),
+        }
+    }
+
+    /// What each limit that was asked said, and how it stands.
+    pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'a>> {
+        let verdict = if self.is_admitted {
+            Verdict::admitted
+        } else {
+            Verdict::refused
+        };
+        self.decision
+            .iter()
+            .map(move |(index, decided)| verdict(self.set, index, decided))
+    }
+}
+
+/// When a limit will have how much, if nobody takes anything meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Forecast<'a> {
+    /// The limit's name.
+    pub limit: &'a str,
+    /// Units that could be taken now.
+    pub spendable: u64,
+    /// After how long one unit more could be. None where the limit is full already, or where time alone does not help:
+    /// what is held comes back when its holders give it back.
+    pub next_unit_after: Option<Duration>,
+    /// After how long it is completely replenished; zero where it is. None where time alone does not help.
+    pub full_after: Option<Duration>,
+}
+
+impl LimitSet {
+    /// Takes everything that the request names for good, or nothing: for what is not held. There is no permit to keep,
+    /// and nothing to settle.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().set(SetDeclaration::new("mail")
+    /// #     .limit(Limit::calls("sent", 1, Duration::from_secs(60))));
+    /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+    /// let mail = segment.set("mail")?;
+    /// let request = mail.request();
+    /// assert!(mail.check(&request)?.is_admitted());
+    /// assert_eq!(mail.check(&request)?.binding(), Some("sent"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::MustBeHeld`] where the request takes of a concurrency limit, and as
+    /// [`try_acquire`](Self::try_acquire).
+    #[inline]
+    pub fn check(&self, request: &Request) -> Result<Checked<'_>, Error> {
+        self.subject()?.check(request)
+    }
+
+    /// As [`Key::check`] for each of many keys, decided at one instant: the answers in the order of the keys. Faster for
+    /// each than one check after the other, the more so the larger the table is.
+    ///
+    /// Each key is decided by itself: one that is refused takes nothing and changes nothing for the others. A key that
+    /// is named twice is decided twice.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().set(SetDeclaration::new("mail")
+    /// #     .keyed(Keyed::new(1000)).limit(Limit::calls("sent", 1, Duration::from_secs(60))));
+    /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+    /// let mail = segment.set("mail")?;
+    /// let answers = mail.check_many(&["ann", "bob", "ann"], &mail.request())?;
+    /// let admitted: Vec<bool> = answers.iter().map(|answer| answer.is_admitted()).collect();
+    /// assert_eq!(admitted, [true, true, false]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`key`](Self::key) and [`check`](Self::check). After an error some keys may have been charged.
+    pub fn check_many<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        request: &Request,
+    ) -> Result<Vec<Checked<'_>>, Error> {
+        let costs = request.costs_for(self)?;
+        let keys = keys
+            .iter()
+            .map(|key| self.identify(key.as_ref()))
+            .collect::<Result<Vec<KeyIdentity>, Error>>()?;
+        let mut answers: Vec<(Decision, bool)> =
+            keys.iter().map(|_| (Decision::pending(costs), false)).collect();
+        let engine = &self.shared().engine;
+        engine.check_many(self.engine_set(), &keys, costs, &mut answers)?;
+        Ok(answers
+            .into_iter()
+            .map(|(decision, is_admitted)| Checked {
+                set: self,
+                decision,
+                is_admitted,
+            })
+            .collect())
+    }
+
+    /// Debits a budget what was used, while any of it remains: the debit that crosses the line counts in full, and later
+    /// ones are refused until the window turns. Asks and takes nothing of the other limits.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotABudget`], [`Error::UnknownLimit`], and as [`check`](Self::check).
+    pub fn debit(&self, limit: impl LimitName, used: u64) -> Result<Checked<'_>, Error> {
+        self.subject()?.debit(&limit, used)
+    }
+
+    /// How each limit stands, and when it will have more. Takes and counts nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::KeyRequired`], [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`].
+    pub fn forecast(&self) -> Result<Vec<Forecast<'_>>, Error> {
+        self.subject()?.forecast()
+    }
+
+    /// The position of a limit that must be a budget.
+    fn budget_index(&self, limit: &impl LimitName) -> Result<usize, Error> {
+        let index = match limit.find(self) {
+            Some(index) => index.0,
+            None => self.require_index(&limit.display())?,
+        };
+        let kind = self.engine_set().limits.get(index).map(|limit| limit.kind);
+        if kind == Some(Kind::Budget) {
+            return Ok(index);
+        }
+        Err(Error::NotABudget {
+            set: self.name().to_owned(),
+            limit: self.engine_set().limit_name(index),
+        })
+    }
+}
+
+impl<'a> Key<'a> {
+    /// As [`LimitSet::check`], from the limits of this key.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[inline]
+    pub fn check(&self, request: &Request) -> Result<Checked<'a>, Error> {
+        self.subject.check(request)
+    }
+
+    /// As [`LimitSet::debit`], from a budget of this key.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn debit(&self, limit: impl LimitName, used: u64) -> Result<Checked<'a>, Error> {
+        self.subject.debit(&limit, used)
+    }
+
+    /// As [`LimitSet::forecast`], for the limits of this key.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn forecast(&self) -> Result<Vec<Forecast<'a>>, Error> {
+        self.subject.forecast()
+    }
+}
+
+impl<'a> Subject<'a> {
+    #[inline]
+    fn check(&self, request: &Request) -> Result<Checked<'a>, Error> {
+        self.check_costs(request.costs_for(self.set)?)
+    }
+
+    fn debit(&self, limit: &impl LimitName, used: u64) -> Result<Checked<'a>, Error> {
+        self.check_costs(&Costs::of_one(self.set.budget_index(limit)?, used))
+    }
+
+    #[inline]
+    fn check_costs(&self, costs: &Costs) -> Result<Checked<'a>, Error> {
+        let mut decision = Decision::pending(costs);
+        let engine = &self.set.shared().engine;
+        let is_admitted = engine.check(self.target(), costs, &mut decision)?;
+        Ok(Checked {
+            set: self.set,
+            decision,
+            is_admitted,
+        })
+    }
+
+    fn forecast(&self) -> Result<Vec<Forecast<'a>>, Error> {
+        let set = self.set;
+        let target: Target<'_> = self.target();
+        let outlooks = set.shared().engine.forecast(target)?;
+        Ok(outlooks
+            .iter()
+            .filter_map(|outlook| forecast(set, outlook))
+            .collect())
+    }
+}
+
+impl Permit<'_> {
+    /// Debits a budget that the permit asked, chunk by chunk: for streams whose use shows as they go. Answers whether to
+    /// go on: the debit that crosses the line counts in full, and the first one after it is refused and takes nothing.
+    ///
+    /// What was debited so counts as used when the permit is settled.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().set(SetDeclaration::new("chat")
+    /// #     .limit(Limit::budget("tokens", 100, Duration::from_secs(3600))));
+    /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+    /// let chat = segment.set("chat")?;
+    /// let mut permit = chat.try_acquire(&chat.request())?.permit().expect("nothing was used yet");
+    /// let mut sent = 0;
+    /// for chunk in [40, 40, 40, 40] {
+    ///     if !permit.debit("tokens", chunk)?.is_admitted() {
+    ///         break;
+    ///     }
+    ///     sent += chunk;
+    /// }
+    /// assert_eq!(sent, 120); // the third crossed the line, the fourth was refused
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotABudget`], [`Error::UnknownLimit`], and as [`settle`](Self::settle).
+    pub fn debit(&mut self, limit: impl LimitName, used: u64) -> Result<Checked<'_>, Error> {
+        self.require_unsettled()?;
+        let index = self.limit_set().budget_index(&limit)?;
+        let (is_admitted, decision) = self.debit_index(index, used, &Costs::of_one(index, used))?;
+        Ok(Checked {
+            set: self.limit_set(),
+            decision,
+            is_admitted,
+        })
+    }
+}
+
+fn forecast<'a>(set: &'a LimitSet, outlook: &Outlook) -> Option<Forecast<'a>> {
+    let limit = set.engine_set().limits.get(outlook.limit)?;
+    let standing = limit.rule.standing(outlook.mark);
+    let is_full = standing.remaining >= limit.most_at_once;
+    let full_after = match limit.kind {
+        Kind::Concurrency if !is_full => None,
+        _ => Some(Duration::from_nanos(standing.reset_after)),
+    };
+    Some(Forecast {
+        limit: set.limits().nth(outlook.limit)?,
+        spendable: standing.remaining,
+        next_unit_after: outlook.next_unit.map(Duration::from_nanos),
+        full_after,
+    })
+}

@@ -1,0 +1,90 @@
+//! Bringing another definition of a set into force.
+
+use std::sync::atomic::Ordering;
+
+use super::segment::SegmentEngine;
+use super::set::SetEngine;
+use crate::error::Error;
+use crate::shm::attach::damaged;
+use crate::shm::definition::{Definition, read_definition, write_definition};
+
+/// What became of a new definition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Applied {
+    /// It is in force in every part.
+    InForce,
+    /// Another one came into force meanwhile: what this one was made from is not the present one any more.
+    Superseded,
+    /// There is no room for so long a text.
+    TooLong,
+}
+
+impl SegmentEngine {
+    /// The definition of a set that is in force.
+    pub(crate) fn definition(&self, set: &SetEngine) -> Result<Definition, Box<Error>> {
+        let unreadable = |what: &str| {
+            Box::new(Error::Damaged {
+                path: self.path().to_owned(),
+                what: what.to_owned(),
+            })
+        };
+        let entry = self
+            .directory
+            .get(set.number)
+            .ok_or_else(|| unreadable("a set has no directory entry"))?;
+        loop {
+            let generation = self.generation_of(set);
+            let definition = read_definition(self.region(), &set.geometry, entry, generation)
+                .map_err(|place| damaged(self.path(), place))?;
+            match definition {
+                Ok(definition) => return Ok(definition),
+                Err(invalid) if self.generation_of(set) == generation => {
+                    return Err(unreadable(invalid.what()));
+                }
+                // Two have come into force while it was read.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Brings `text` into force as the definition that follows that of `generation`. Whoever dies on the way has changed
+    /// nothing yet, or others carry it to its end.
+    pub(crate) fn apply(&self, set: &SetEngine, generation: u64, text: &str) -> Result<Applied, Box<Error>> {
+        loop {
+            // Taking a part's lock carries it over to what is in force.
+            for part in set.parts() {
+                drop(self.lock(part)?);
+            }
+            let mut locked = self.lock(set.part(0))?;
+            if self.generation_of(set) != generation {
+                return Ok(Applied::Superseded);
+            }
+            let is_settled = set
+                .parts()
+                .all(|part| part.memory.control().generation.load(Ordering::Relaxed) == generation);
+            if !is_settled {
+                // A cold part of another life of the file; the next round sees to it.
+                continue;
+            }
+            let Some(entry) = self.directory.get(set.number) else {
+                return Ok(Applied::Superseded);
+            };
+            if text.len() as u64 > set.geometry.shape.definition_room {
+                return Ok(Applied::TooLong);
+            }
+            let next = generation.wrapping_add(1);
+            write_definition(self.region(), &set.geometry, entry, next, text)
+                .map_err(|place| damaged(self.path(), place))?;
+            // From here on it is in force: whoever sees the generation sees the text.
+            entry.generation.store(next, Ordering::Release);
+            self.carry_over(&mut locked)?;
+            // It stands, whatever is wrong with a line: the next operation says that.
+            let _ = locked.serve_every_line();
+            drop(locked);
+            for part in set.parts() {
+                drop(self.lock(part)?);
+            }
+            return Ok(Applied::InForce);
+        }
+    }
+}

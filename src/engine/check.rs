@@ -1,0 +1,214 @@
+//! Taking without holding: one request for one key, one for many keys at one instant, and the debits of budgets.
+
+use super::acquire::{Answer, Attempt, Costs, Decision, LimitMask, NEVER, Spot, Stage, Target};
+use super::key::KeyIdentity;
+use super::keys::TableWords;
+use super::locked::LockedPart;
+use super::memory::Row;
+use super::plan::Kind;
+use super::segment::SegmentEngine;
+use super::set::{Part, SetEngine};
+use crate::error::Error;
+use crate::limit::{Assessment, Mark};
+use crate::shm::layout::BUCKET_ROWS;
+use crate::shm::prefetch::prefetch;
+use crate::table;
+
+/// How a limit stands, and when it will have more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outlook {
+    pub(crate) limit: usize,
+    pub(crate) mark: Mark,
+    /// Nanoseconds until one unit more could be taken than now; none where it is full, or time alone does not help.
+    pub(crate) next_unit: Option<u64>,
+}
+
+impl SegmentEngine {
+    /// Takes what `costs` names for good, or nothing; answers which. Nobody who waits in line is overtaken.
+    #[inline]
+    pub(crate) fn check(
+        &self,
+        target: Target<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+    ) -> Result<bool, Box<Error>> {
+        target.set.require_forgettable(costs)?;
+        decision.owner = self.membership.owner()?;
+        let part = target.part();
+        let answer = match self
+            .lock(part)?
+            .check(target.key, costs, decision, Attempt::First)?
+        {
+            Answer::WorthALook => {
+                self.reclaim_if_due(part)?;
+                self.lock(part)?
+                    .check(target.key, costs, decision, Attempt::Last)?
+            }
+            answer => answer,
+        };
+        match answer {
+            Answer::Admitted => Ok(true),
+            Answer::Impossible => Err(part.never_admissible(costs)),
+            Answer::Refused | Answer::WorthALook | Answer::MustWait => Ok(false),
+        }
+    }
+
+    /// As [`check`](Self::check) for each of many keys, all at one instant. `answers` has one for each key.
+    pub(crate) fn check_many(
+        &self,
+        set: &SetEngine,
+        keys: &[KeyIdentity],
+        costs: &Costs,
+        answers: &mut [(Decision, bool)],
+    ) -> Result<(), Box<Error>> {
+        set.require_forgettable(costs)?;
+        let owner = self.membership.owner()?;
+        let mut order: Vec<(u32, u32)> = (0_u32..)
+            .zip(keys)
+            .map(|(position, key)| (set.part_of(Some(key)).index, position))
+            .collect();
+        order.sort_unstable();
+        // What is asked for all at once comes from memory all at once: first the tags, then the rows that they name.
+        for key in keys {
+            set.part_of(Some(key)).prefetch_tags(key);
+        }
+        for key in keys {
+            set.part_of(Some(key)).prefetch_row(key);
+        }
+        let now = self.now(set.part(0));
+        for group in order.chunk_by(|one, other| one.0 == other.0) {
+            let part = set.part(group[0].0);
+            let mut locked = self.lock_as_of(part, now)?;
+            let mut worth_a_look = false;
+            for (_, position) in group {
+                let position = *position as usize;
+                let (Some(key), Some((decision, admitted))) = (keys.get(position), answers.get_mut(position))
+                else {
+                    continue;
+                };
+                decision.owner = owner;
+                *admitted = match locked.check(Some(key), costs, decision, Attempt::First)? {
+                    Answer::Admitted => true,
+                    Answer::Impossible => return Err(part.never_admissible(costs)),
+                    Answer::WorthALook => {
+                        worth_a_look = true;
+                        locked.check(Some(key), costs, decision, Attempt::Last)? == Answer::Admitted
+                    }
+                    Answer::Refused | Answer::MustWait => false,
+                };
+            }
+            drop(locked);
+            if worth_a_look {
+                // For the next call: these keys have been answered, at one instant with the others.
+                self.reclaim_if_due(part)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Debits a budget that a permit asked, while any of it remains; answers whether it did.
+    pub(crate) fn debit(
+        &self,
+        set: &SetEngine,
+        permit: &Decision,
+        costs: &Costs,
+        decision: &mut Decision,
+    ) -> Result<bool, Box<Error>> {
+        let locked = self.lock(set.part(permit.spot.part))?;
+        let row = locked.row_of(permit)?;
+        decision.spot = Spot::new(locked.part, row);
+        let answer = locked.take_all(row, costs, LimitMask::default(), None, decision, Attempt::Last)?;
+        Ok(answer == Answer::Admitted)
+    }
+
+    /// How each limit stands and when it will have more. Takes and counts nothing.
+    pub(crate) fn forecast(&self, target: Target<'_>) -> Result<Vec<Outlook>, Box<Error>> {
+        let mut outlooks = Vec::with_capacity(target.set.limits.len());
+        let locked = self.lock(target.part())?;
+        let (part, now) = (locked.part, locked.now);
+        let row = part.find_row(target.key).unwrap_or(Row::ABSENT);
+        for limit in &part.limits {
+            let mark = limit.mark(row, now);
+            let more = limit.rule.standing(mark).remaining.saturating_add(1);
+            let next_unit = if more > limit.most_at_once {
+                None
+            } else {
+                match limit.assess(row, now, more) {
+                    Assessment::Admissible => None,
+                    Assessment::Refused { retry_after } => retry_after.filter(|wait| *wait != NEVER),
+                }
+            };
+            outlooks.push(Outlook {
+                limit: limit.index,
+                mark,
+                next_unit,
+            });
+        }
+        Ok(outlooks)
+    }
+}
+
+impl SetEngine {
+    /// That nothing is asked for which would have to be given back.
+    #[inline]
+    fn require_forgettable(&self, costs: &Costs) -> Result<(), Box<Error>> {
+        if u32::from(costs.limits.0) & self.held_mask == 0 {
+            return Ok(());
+        }
+        let held = costs.iter().find(|(index, cost)| {
+            let limit = self.limits.get(*index);
+            *cost > 0 && limit.is_some_and(|limit| limit.kind == Kind::Concurrency)
+        });
+        match held {
+            None => Ok(()),
+            Some((index, _)) => Err(Box::new(Error::MustBeHeld {
+                set: self.plan.name.clone(),
+                limit: self.limit_name(index),
+            })),
+        }
+    }
+}
+
+impl LockedPart<'_> {
+    fn check(
+        &mut self,
+        key: Option<&KeyIdentity>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
+        let Some(row) = self.row_for(key)? else {
+            return self.without_a_row(costs, decision, attempt);
+        };
+        decision.spot = Spot::new(self.part, row);
+        decision.stage = Stage::Reserved;
+        if !self.part.nobody_waits(row) {
+            self.serve_head(row.index)?;
+            if !self.part.nobody_waits(row) {
+                decision.stage = Stage::Behind;
+                return self.refuse(row, costs, decision, attempt);
+            }
+        }
+        self.take_all(row, costs, LimitMask::default(), None, decision, attempt)
+    }
+}
+
+impl Part<'_> {
+    /// Asks for the tags that say where the row of a key is.
+    fn prefetch_tags(&self, key: &KeyIdentity) {
+        for bucket in key.fingerprint.buckets(self.memory.row_count() / BUCKET_ROWS) {
+            if let Some(word) = self.memory.tag_word(bucket, 0) {
+                prefetch(word);
+            }
+        }
+    }
+
+    /// Asks for the row that the tags name. Looks without the lock, so it may be the wrong one, which costs nothing but
+    /// time.
+    fn prefetch_row(&self, key: &KeyIdentity) {
+        let row = table::probable(&TableWords(self.memory), key.fingerprint);
+        if let Some(word) = row.and_then(|row| self.row(row).since()) {
+            prefetch(word);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The gradient between a round's latency and the long-term one.
+//!
+//! After `Gradient2Limit` of Netflix's `concurrency-limits`: the gradient is the long-term latency over the present
+//! one, from a half to one; the estimate becomes, smoothed by a fifth, itself times the gradient and some more for a
+//! queue. Where the latency is the usual one that lets the estimate grow; where a queue of that size makes answers as
+//! much slower it stays. The queue is a sixteenth of the estimate here, so that a large server is found in as many
+//! rounds as a small one, and in the end it is about that much above the capacity.
+//!
+//! The long-term latency is an exponential average there. Here it follows lower latencies faster than higher ones, and
+//! is corrected by [probes](super::round): under steady load it would otherwise follow the queue that the estimate
+//! itself allows. If the server becomes slower for good, the estimate falls until the average has followed, some
+//! hundred rounds.
+//!
+//! It needs latencies that are alike from round to round; what is dropped counts as the least gradient.
+
+use super::round::{BASE, Phase, Round};
+use super::{Adaptive, is_far_below};
+use crate::limit::StateMut;
+
+/// Shares of the distance by which the long-term latency follows a round.
+const RISE: u64 = 256;
+const FALL: u64 = 8;
+const FALL_BY_PROBE: u64 = 2;
+
+/// The share of the distance by which the estimate follows.
+const SMOOTHING: u128 = 5;
+
+/// The share of the estimate that may queue.
+const QUEUE: u128 = 16;
+
+/// The estimate after a round, in parts of a unit, where it changes.
+pub(super) fn learn(state: &mut (impl StateMut + ?Sized), estimate: u64, round: Round) -> Option<u128> {
+    let long = round.latency.map(|latency| {
+        let long = follow(state.load(BASE), latency, round.phase);
+        state.store(BASE, long);
+        (long, latency)
+    });
+    let present = u128::from(estimate);
+    if round.dropped {
+        return Some(present - present / 2 / SMOOTHING);
+    }
+    let (long, latency) = long?;
+    if round.phase != Phase::Whole || is_far_below(round.in_flight, estimate) {
+        return None;
+    }
+    // Below 2^56 times a word.
+    let graded = (present * u128::from(long) / u128::from(latency)).clamp(present / 2, present);
+    let queue = (present / QUEUE).max(u128::from(Adaptive::ONE / 4));
+    let target = graded + queue;
+    Some((present * (SMOOTHING - 1) + target) / SMOOTHING)
+}
+
+/// The long-term latency after a round.
+fn follow(long: u64, latency: u64, phase: Phase) -> u64 {
+    match (long.checked_sub(latency), phase) {
+        _ if long == 0 => latency,
+        // Rounded up, so that it gets there.
+        (Some(above), Phase::Probe) => long - above.div_ceil(FALL_BY_PROBE),
+        (Some(above), _) => long - above.div_ceil(FALL),
+        (None, _) => long + (latency - long).div_ceil(RISE),
+    }
+}

@@ -1,0 +1,237 @@
+//! Adaptive concurrency: how many units may be held at once is estimated from how the work fares.
+
+mod aimd;
+mod gradient;
+mod round;
+mod vegas;
+
+use std::mem;
+
+use super::{Assessment, InvalidLimit, Mark, NearThreshold, Now, Standing, State, StateMut};
+use crate::units::saturate;
+
+/// How the estimate follows what is observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(test), allow(dead_code))]
+pub(crate) enum AdaptiveAlgorithm {
+    /// Rises by one a round, falls by a tenth where something fails or takes longer than `timeout` nanoseconds. See
+    /// [`aimd`].
+    Aimd { timeout: u64 },
+    /// Compares the latency of a round with its long-term average. See [`gradient`].
+    Gradient,
+    /// Works out from the latency of a round how many units are queued. See [`vegas`].
+    Vegas,
+}
+
+/// How one piece of work fared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sample {
+    /// Nanoseconds from when the units were taken to when they are given back.
+    pub(crate) latency: u64,
+    /// Units in use just before these were given back, by all holders.
+    pub(crate) in_flight: u64,
+    /// Whether the work failed in a way that speaks of overload. Its latency says nothing then.
+    pub(crate) dropped: bool,
+}
+
+/// Between `floor` and `ceiling` units held at once, as many as the present estimate says; `start` at first.
+///
+/// Every process feeds the one estimate, a sample at a time and in any order.
+///
+/// State: the units in use; the estimate in parts of 2^24 of a unit, zero standing for the start; then what the
+/// algorithm has learnt. AIMD keeps the instant of the latest fall. The other two keep a latency to compare with (zero
+/// while there is none) and the round in progress: the sum of its latencies; how many there are (low half) and the most
+/// units that were in flight (high half); how many samples were dropped (low half) and how many rounds have passed
+/// since the latest probe (high half).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Adaptive {
+    algorithm: AdaptiveAlgorithm,
+    start: u64,
+    floor: u64,
+    ceiling: u64,
+}
+
+impl Adaptive {
+    const IN_USE: usize = 0;
+    const ESTIMATE: usize = 1;
+
+    /// The estimate is a number of these parts of a unit.
+    const ONE: u64 = 1 << 24;
+
+    /// Any more would not leave the arithmetic room to be simple.
+    const MOST_CEILING: u64 = u32::MAX as u64;
+
+    /// Units, `0 < floor <= start <= ceiling`, and the ceiling below 2^32.
+    #[cfg_attr(not(test), allow(dead_code))]
+    pub(crate) fn new(
+        algorithm: AdaptiveAlgorithm,
+        start: u64,
+        floor: u64,
+        ceiling: u64,
+    ) -> Result<Self, InvalidLimit> {
+        if floor == 0 {
+            return Err(InvalidLimit::Zero("floor"));
+        }
+        if algorithm == (AdaptiveAlgorithm::Aimd { timeout: 0 }) {
+            return Err(InvalidLimit::Zero("timeout"));
+        }
+        for (what, given, most) in [
+            ("ceiling", ceiling, Self::MOST_CEILING),
+            ("start", start, ceiling),
+            ("floor", floor, start),
+        ] {
+            if given > most {
+                return Err(InvalidLimit::AboveMost { what, given, most });
+            }
+        }
+        Ok(Self {
+            algorithm,
+            start,
+            floor,
+            ceiling,
+        })
+    }
+
+    pub(crate) fn state_words(&self) -> usize {
+        match self.algorithm {
+            AdaptiveAlgorithm::Aimd { .. } => aimd::STATE_WORDS,
+            AdaptiveAlgorithm::Gradient | AdaptiveAlgorithm::Vegas => round::STATE_WORDS,
+        }
+    }
+
+    pub(crate) fn most_at_once(&self) -> u64 {
+        self.ceiling
+    }
+
+    /// A cost above the present estimate is refused like any other: the estimate may rise.
+    #[inline]
+    pub(crate) fn assess(&self, state: &(impl State + ?Sized), cost: u64) -> Assessment {
+        match state.load(Self::IN_USE).checked_add(cost) {
+            Some(held) if held <= self.capacity(state) => Assessment::Admissible,
+            _ => Assessment::Refused { retry_after: None },
+        }
+    }
+
+    #[inline]
+    pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), cost: u64) {
+        if cost > 0 {
+            state.store(Self::IN_USE, state.load(Self::IN_USE).saturating_add(cost));
+        }
+    }
+
+    #[inline]
+    pub(crate) fn give_back(&self, state: &mut (impl StateMut + ?Sized), amount: u64) {
+        if amount > 0 {
+            state.store(Self::IN_USE, state.load(Self::IN_USE).saturating_sub(amount));
+        }
+    }
+
+    /// Lets the estimate learn from a sample. Six stores at most.
+    pub(super) fn observe(&self, state: &mut (impl StateMut + ?Sized), now: Now, sample: Sample) {
+        let estimate = self.estimate(state);
+        let learnt = match self.algorithm {
+            AdaptiveAlgorithm::Aimd { timeout } => aimd::learn(state, estimate, timeout, now, sample),
+            AdaptiveAlgorithm::Gradient => {
+                round::learn(state, self.capacity(state), sample, |state, round| {
+                    gradient::learn(state, estimate, round)
+                })
+            }
+            AdaptiveAlgorithm::Vegas => round::learn(state, self.capacity(state), sample, |state, round| {
+                vegas::learn(state, estimate, round)
+            }),
+        };
+        if let Some(learnt) = learnt {
+            state.store(Self::ESTIMATE, self.bounded(learnt));
+        }
+    }
+
+    /// The estimate starts again and what was learnt is forgotten; what is held stays held.
+    pub(super) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
+        for word in Self::ESTIMATE..self.state_words() {
+            state.store(word, 0);
+        }
+    }
+
+    /// Whether nothing is in use. What was learnt is not lost by forgetting it: it is learnt again.
+    #[inline]
+    pub(super) fn is_replenished(&self, state: &(impl State + ?Sized)) -> bool {
+        state.load(Self::IN_USE) == 0
+    }
+
+    /// A percentage, because the capacity is in the mark.
+    pub(super) fn near_threshold(percent: u8) -> NearThreshold {
+        NearThreshold::share_of(100, percent)
+    }
+
+    #[inline]
+    pub(super) fn is_near(&self, mark: Mark, threshold: NearThreshold) -> bool {
+        u128::from(mark.first) * 100 >= threshold.0 * u128::from(self.marked_capacity(mark))
+    }
+
+    /// What was learnt by one algorithm means nothing to another.
+    pub(super) fn can_carry_over(&self, old: &Self) -> bool {
+        mem::discriminant(&self.algorithm) == mem::discriminant(&old.algorithm)
+    }
+
+    /// What is in use stays in use, and the estimate stays where it is, between the new floor and ceiling.
+    pub(super) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized)) {
+        let estimate = self.bounded(u128::from(old.estimate(state)));
+        if estimate != self.estimate(state) {
+            state.store(Self::ESTIMATE, estimate);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn mark(&self, state: &(impl State + ?Sized)) -> Mark {
+        Mark {
+            first: state.load(Self::IN_USE),
+            second: self.capacity(state),
+        }
+    }
+
+    pub(crate) fn standing(&self, mark: Mark) -> Standing {
+        Standing {
+            remaining: self.marked_capacity(mark).saturating_sub(mark.first),
+            reset_after: 0,
+        }
+    }
+
+    /// The capacity that a mark was made at. What nobody has used is marked by zeros.
+    fn marked_capacity(&self, mark: Mark) -> u64 {
+        if mark.second == 0 {
+            self.start
+        } else {
+            mark.second.clamp(self.floor, self.ceiling)
+        }
+    }
+
+    /// The units that may be in use now: the estimate, or somewhat less while it is probed.
+    #[inline]
+    fn capacity(&self, state: &(impl State + ?Sized)) -> u64 {
+        let units = self.estimate(state) / Self::ONE;
+        match self.algorithm {
+            AdaptiveAlgorithm::Gradient | AdaptiveAlgorithm::Vegas if round::is_probed(state) => {
+                round::probing_capacity(units).max(self.floor)
+            }
+            _ => units,
+        }
+    }
+
+    #[inline]
+    fn estimate(&self, state: &(impl State + ?Sized)) -> u64 {
+        match state.load(Self::ESTIMATE) {
+            0 => self.start * Self::ONE,
+            estimate => self.bounded(u128::from(estimate)),
+        }
+    }
+
+    #[inline]
+    fn bounded(&self, estimate: u128) -> u64 {
+        saturate(estimate).clamp(self.floor * Self::ONE, self.ceiling * Self::ONE)
+    }
+}
+
+/// Whether so few units were in flight that nothing was learnt about what lies at the estimate: less than half of it.
+fn is_far_below(in_flight: u64, estimate: u64) -> bool {
+    2 * u128::from(in_flight) * u128::from(Adaptive::ONE) < u128::from(estimate)
+}
