@@ -28,10 +28,8 @@ pub(crate) struct ObservedKey {
     /// The first bytes of the key and its length, where they are kept.
     pub(crate) name: Option<(Vec<u8>, u64)>,
     pub(crate) counts: KeyCounts,
-    /// On the segment clock.
-    pub(crate) used_at: u64,
-    /// The instant that it was looked at: never before its latest change.
-    pub(crate) seen_at: u64,
+    /// Nanoseconds from its last decision to the instant of the look.
+    pub(crate) unused_for: u64,
     pub(crate) is_replenished: bool,
     /// Holds, and tickets that were granted and not claimed.
     pub(crate) pins: u64,
@@ -115,6 +113,7 @@ impl<'a> RowLooker<'a> {
         }
         let part = self.part;
         let control = part.memory.control();
+        // Never before the latest change.
         let now = Now {
             monotonic: self.now.monotonic.max(control.last_seen.load(Ordering::Relaxed)),
             ..self.now
@@ -124,8 +123,7 @@ impl<'a> RowLooker<'a> {
         seen.fingerprint = fingerprint;
         seen.name = part.key_name(row.index);
         seen.counts = KeyCounts::from_word(counts.load(Ordering::Relaxed));
-        seen.used_at = used_at.load(Ordering::Relaxed);
-        seen.seen_at = now.monotonic;
+        seen.unused_for = self.now.monotonic.saturating_sub(used_at.load(Ordering::Relaxed));
         seen.is_replenished = part.is_replenished(row, now);
         seen.pins = ties.pins();
         seen.waiting = part.length_of_line(ties.head());

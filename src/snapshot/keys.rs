@@ -190,7 +190,7 @@ impl KeySnapshot {
         self.torn = seen.torn;
         self.admitted = seen.counts.admitted;
         self.refused = seen.counts.refused;
-        self.last_used_ns = seen.seen_at.saturating_sub(seen.used_at);
+        self.last_used_ns = seen.unused_for;
         self.replenished = seen.is_replenished;
         self.held = seen.pins;
         self.waiting = seen.waiting;
@@ -277,8 +277,10 @@ impl<'a> KeySource<'a> {
             });
         }
         let mut snapshot = KeySnapshot::of_nothing(set);
+        // One instant for all of them, so that the ages of two keys can be compared.
+        let now = self.now();
         for part in set.parts() {
-            let mut looker = RowLooker::new(part, self.now());
+            let mut looker = RowLooker::new(part, now);
             for row in 0..part.memory.row_count() {
                 if looker.look_at(row) {
                     snapshot.fill(part, &mut looker.seen);
