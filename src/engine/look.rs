@@ -19,14 +19,17 @@ use crate::table::{Fingerprint, Table};
 /// Looks that are taken before one is believed that may be torn.
 const ATTEMPTS: usize = 100;
 
+/// The first bytes of a key, and how many it has.
+pub(crate) type KeptName = (Vec<u8>, u64);
+
 /// A row that is some key's, as its words say.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ObservedKey {
     /// Whether the row changed during every look: its figures may not belong together.
     pub(crate) torn: bool,
     pub(crate) fingerprint: Fingerprint,
-    /// The first bytes of the key and its length, where they are kept.
-    pub(crate) name: Option<(Vec<u8>, u64)>,
+    /// Where they are kept.
+    pub(crate) name: Option<KeptName>,
     pub(crate) counts: KeyCounts,
     /// Nanoseconds from its last decision to the instant of the look.
     pub(crate) unused_for: u64,
@@ -138,7 +141,7 @@ impl<'a> RowLooker<'a> {
 
 impl Part<'_> {
     /// What is kept of the key of a row: its first bytes, and how many it has.
-    pub(crate) fn key_name(&self, row: u64) -> Option<(Vec<u8>, u64)> {
+    pub(crate) fn key_name(&self, row: u64) -> Option<KeptName> {
         let words: Vec<u64> = self
             .memory
             .name(row)
@@ -150,7 +153,7 @@ impl Part<'_> {
     }
 
     /// Whose row it is; none where it is nobody's.
-    pub(crate) fn key_of(&self, row: u64) -> Option<(Fingerprint, Option<(Vec<u8>, u64)>)> {
+    pub(crate) fn key_of(&self, row: u64) -> Option<(Fingerprint, Option<KeptName>)> {
         let [low, high] = self.memory.row(row)?.fingerprint()?;
         let fingerprint = Fingerprint {
             low: low.load(Ordering::Relaxed),

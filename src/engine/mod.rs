@@ -40,7 +40,7 @@ pub(crate) use hold::HoldReference;
 pub(crate) use key::KeyIdentity;
 pub(crate) use limit_rules::LimitRules;
 pub(crate) use load::Load;
-pub(crate) use look::{ObservedKey, RowLooker};
+pub(crate) use look::{KeptName, ObservedKey, RowLooker};
 pub(crate) use observe::{ObservedHold, ObservedTicket, PartObservation, observe};
 pub use recover::Repairs;
 pub(crate) use reserve::Reserved;

@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::SegmentReader;
 use crate::engine::plan::Kind;
-use crate::engine::{LimitRules, ObservedKey, Part, RowLooker, SetEngine};
+use crate::engine::{KeptName, LimitRules, ObservedKey, Part, RowLooker, SetEngine};
 use crate::error::Error;
 use crate::key::identify;
 use crate::limit::Now;
@@ -97,7 +97,7 @@ impl From<Fingerprint> for KeyFingerprint {
 }
 
 impl KeyLabel {
-    fn new(fingerprint: Fingerprint, name: Option<(Vec<u8>, u64)>) -> Self {
+    fn new(fingerprint: Fingerprint, name: Option<KeptName>) -> Self {
         let (kept, bytes) = name.unzip();
         Self {
             fingerprint: fingerprint.into(),

@@ -175,8 +175,7 @@ impl Keys {
             style::paint(style::TITLE, sanitise::line(&selection.set)),
             occupancy(&selection.table)
         );
-        if selection.seen > 0 {
-            let tenths = selection.in_second_bucket * 1_000 / selection.seen;
+        if let Some(tenths) = (selection.in_second_bucket * 1_000).checked_div(selection.seen) {
             text.push_str(&format!(
                 "  {}.{} % of them are in the second of their two buckets\n",
                 tenths / 10,
