@@ -72,17 +72,6 @@ impl<'a> Part<'a> {
         self.limits.iter().all(|limit| limit.is_replenished(row, now))
     }
 
-    /// Rows in use in the fullest bucket of the part's table.
-    pub(crate) fn fullest_bucket(&self) -> u64 {
-        (0..self.memory.row_count() / BUCKET_ROWS)
-            .map(|bucket| {
-                let rows = bucket * BUCKET_ROWS..(bucket + 1) * BUCKET_ROWS;
-                rows.filter(|index| !self.row(*index).is_unused()).count() as u64
-            })
-            .max()
-            .unwrap_or(0)
-    }
-
     fn when_full(&self) -> table::WhenFull {
         match self.plan.keyed.map(|keyed| keyed.when_full) {
             Some(WhenFull::EvictOldest) => table::WhenFull::EvictOldest,
