@@ -79,6 +79,12 @@ impl Decision {
     }
 
     pub(super) fn failed(error: Error, settings: Settings) -> Self {
+        // Clients say what their key is. Where errors admit, a bad one must not be a way past the limits.
+        if matches!(error, Error::KeyRequired { .. } | Error::InvalidKey { .. }) {
+            let mut response = problem::without_a_key();
+            response.extensions_mut().insert(Arc::new(error));
+            return Self::Answered(response);
+        }
         #[cfg(feature = "tracing")]
         tracing::error!(%error, "the limits of a request could not be asked");
         let error = Arc::new(error);

@@ -46,7 +46,9 @@ pub enum Advertise {
 /// the segment was [retired](crate::Error::Retired), a rate limit was given [no cost](crate::Error::CostRequired).
 ///
 /// The error is in the response's extensions, as an `Arc<`[`Error`](crate::Error)`>`, for a layer around this one to
-/// report; with the feature `tracing` it is an event as well.
+/// report; with the feature `tracing` it is an event as well. That a request to a keyed set has
+/// [no key](crate::Error::KeyRequired), or one that [cannot be](crate::Error::InvalidKey), is the client's affair: it is
+/// answered 400 in either case and is no event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnError {
