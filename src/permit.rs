@@ -199,6 +199,21 @@ impl<'a> Permit<'a> {
     /// leaves nothing to change, or because a lease ran out, after which what is left is given back. [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`], after which it still holds
     /// what it held, and releasing or dropping it tries again.
     pub fn release(&mut self) -> Result<(), Error> {
+        self.release_as(false)
+    }
+
+    /// As [`release`](Self::release), with the word that the work failed, was refused by what it was sent to, or took
+    /// too long: an [adaptive](crate::Limit::adaptive) concurrency limit lowers its capacity by that. A panic that
+    /// unwinds through the permit says the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    pub fn release_dropped(&mut self) -> Result<(), Error> {
+        self.release_as(true)
+    }
+
+    fn release_as(&mut self, dropped: bool) -> Result<(), Error> {
         if !self.is_own() {
             return Ok(());
         }
@@ -208,7 +223,7 @@ impl<'a> Permit<'a> {
                 .set
                 .shared()
                 .engine
-                .release(part, hold, self.decision.owner)?;
+                .release(part, hold, self.decision.owner, dropped)?;
             self.decision.forget_hold();
             if released == Released::WasReclaimed {
                 self.decision.stage = Stage::Released;
@@ -388,7 +403,7 @@ impl Drop for Permit<'_> {
             return;
         }
         // Nobody is left to tell. What could not be given back is reclaimed when this process ends.
-        if let Err(_error) = self.release() {
+        if let Err(_error) = self.release_as(std::thread::panicking()) {
             #[cfg(feature = "tracing")]
             tracing::warn!(set = self.set.name(), error = %_error, "a dropped permit could not be released");
         }

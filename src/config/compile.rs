@@ -5,11 +5,11 @@ use super::keyed::Prefix;
 use super::limit::{Algorithm, Align, Limit};
 use super::place::{Place, check_range};
 use super::window::{Weekday, Window};
-use crate::engine::plan::{AdaptivePlan, Kind, LimitPlan};
+use crate::engine::plan::{Adaptive, AdaptivePlan, Kind, LimitPlan};
 use crate::error::DeclarationError;
 use crate::limit::{
-    self, Budget, Calendar, CalendarUnit, Concurrency, FixedWindow, Gcra, InvalidLimit, LeakyBucket, Rule,
-    SlidingWindow, SlidingWindowCounter, TokenBucket,
+    self, AdaptiveAlgorithm, Budget, Calendar, CalendarUnit, Concurrency, FixedWindow, Gcra, InvalidLimit,
+    LeakyBucket, Rule, SlidingWindow, SlidingWindowCounter, TokenBucket,
 };
 use crate::units::nanos_from_duration;
 
@@ -83,10 +83,10 @@ impl Limit {
                 .fixed_window(capacity, nanos)
                 .and_then(Budget::new)
                 .map(Rule::Budget),
-            (_, None) => {
-                let most = adaptive.map_or(capacity, |adaptive| adaptive.ceiling);
-                Concurrency::new(most).map(Rule::Concurrency)
-            }
+            (_, None) => match adaptive {
+                None => Concurrency::new(capacity).map(Rule::Concurrency),
+                Some(plan) => adapting(plan),
+            },
             (_, Some(Algorithm::Gcra)) => Gcra::new(capacity, nanos, burst).map(Rule::Gcra),
             (_, Some(Algorithm::TokenBucket)) => {
                 TokenBucket::new(capacity, nanos, burst).map(Rule::TokenBucket)
@@ -151,4 +151,16 @@ impl From<Weekday> for limit::Weekday {
             Weekday::Sunday => Self::Sunday,
         }
     }
+}
+
+/// The rule of a concurrency limit whose capacity moves.
+fn adapting(plan: &AdaptivePlan) -> Result<Rule, InvalidLimit> {
+    let algorithm = match plan.algorithm {
+        Adaptive::Aimd => AdaptiveAlgorithm::Aimd {
+            timeout: plan.latency_limit.unwrap_or(u64::MAX),
+        },
+        Adaptive::Gradient => AdaptiveAlgorithm::Gradient,
+        Adaptive::Vegas => AdaptiveAlgorithm::Vegas,
+    };
+    limit::Adaptive::new(algorithm, plan.start, plan.floor, plan.ceiling).map(Rule::Adaptive)
 }

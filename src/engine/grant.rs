@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::acquire::{Costs, Decided, LimitMask};
 use super::bell::BY_DOORBELL;
-use super::hold::{FreeHold, HoldReference};
+use super::hold::{Ending, FreeHold, HoldReference};
 use super::line::{JournalledLine, LineWords};
 use super::locked::LockedPart;
 use super::memory::{Row, TicketPlace};
@@ -298,7 +298,7 @@ impl<'a> LockedPart<'a> {
             transaction.add(&self.part.counters(index).refunded, refunded);
         }
         if let Some(hold) = hold {
-            self.free_hold(transaction, hold.index, false);
+            self.free_hold(transaction, hold.index, Ending::Undone);
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use super::locked::LockedPart;
 use super::memory::{PartMemory, Row};
 use super::plan::Kind;
+use crate::limit::Sample;
 use crate::shm::journal::Transaction;
 
 /// The hold of one permit. The serial number, which is never zero, tells a later hold in the same place from it.
@@ -14,6 +15,18 @@ use crate::shm::journal::Transaction;
 pub(crate) struct HoldReference {
     pub(crate) index: u64,
     pub(crate) serial: NonZeroU64,
+}
+
+/// How a hold comes to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Its owner gave it back, and says whether the work under it failed.
+    Released {
+        dropped: bool,
+    },
+    OwnerDied,
+    /// Nobody made use of it, or for too long to tell anything.
+    Undone,
 }
 
 /// Where a new hold would go.
@@ -113,9 +126,9 @@ impl LockedPart<'_> {
             .is_some_and(|hold| hold.expired().load(Ordering::Relaxed) != 0)
     }
 
-    /// Frees a hold and gives its concurrency back. With `owner_died`, also what is refunded on death; answers
-    /// whether there was anything at the index.
-    pub(crate) fn free_hold(&self, transaction: &mut Transaction<'_>, index: u64, owner_died: bool) -> bool {
+    /// Frees a hold and gives its concurrency back; where its owner died, also what is refunded then. Answers whether
+    /// there was anything at the index.
+    pub(crate) fn free_hold(&self, transaction: &mut Transaction<'_>, index: u64, ending: Ending) -> bool {
         let Some(hold) = self.part.memory.hold(index) else {
             return false;
         };
@@ -123,9 +136,18 @@ impl LockedPart<'_> {
         let row = self.part.row(hold.row().load(Ordering::Relaxed));
         for (word, limit) in hold.amounts().iter().zip(self.part.held_limits()) {
             let amount = word.load(Ordering::Relaxed);
+            let taken_at = hold.taken_at().load(Ordering::Relaxed);
+            if let (Ending::Released { dropped }, 1.., Some(in_use)) = (ending, amount, limit.in_use(row)) {
+                let sample = Sample {
+                    latency: self.now.monotonic.saturating_sub(taken_at),
+                    in_flight: in_use.load(Ordering::Relaxed),
+                    dropped,
+                };
+                limit.observe(row, transaction, self.now, sample);
+                transaction.add(&self.part.counters(limit.index).dropped, u64::from(dropped));
+            }
             limit.give_back(row, transaction, amount);
-            if owner_died {
-                let taken_at = hold.taken_at().load(Ordering::Relaxed);
+            if ending == Ending::OwnerDied {
                 let refunded = self.refund_dead(transaction, limit, row, amount, taken_at);
                 let reclaimed = if limit.kind == Kind::Concurrency {
                     amount

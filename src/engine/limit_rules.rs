@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::memory::{JournalledState, RepeatableState, Row, StateWords};
 use super::plan::{Kind, LimitPlan};
-use crate::limit::{Assessment, Mark, NearThreshold, Now, Rule};
+use crate::limit::{Assessment, Mark, NearThreshold, Now, Rule, Sample};
 use crate::shm::journal::Transaction;
 
 /// A limit and where its state lies in a row.
@@ -21,6 +21,8 @@ pub(crate) struct LimitRules {
     /// Whether it decides and counts, and never refuses.
     pub(crate) shadow: bool,
     near: NearThreshold,
+    /// Whether its capacity moves.
+    pub(super) adapts: bool,
     first_word: usize,
     words: usize,
 }
@@ -36,6 +38,7 @@ impl LimitRules {
             refund_on_death: plan.refund_on_death,
             lease: plan.lease,
             shadow: plan.shadow,
+            adapts: plan.adaptive.is_some(),
             near: plan.rule.near_threshold(plan.near_percent),
             first_word,
             words: plan.rule.state_words(),
@@ -129,6 +132,16 @@ impl LimitRules {
         let words = self.state(row);
         self.rule
             .refund(&mut JournalledState { words, transaction }, now, amount, left)
+    }
+
+    /// Tells a limit whose capacity moves how a piece of work went that is about to be given back.
+    #[inline]
+    pub(crate) fn observe(&self, row: Row<'_>, transaction: &mut Transaction<'_>, now: Now, sample: Sample) {
+        if self.adapts {
+            let words = self.state(row);
+            self.rule
+                .observe(&mut JournalledState { words, transaction }, now, sample);
+        }
     }
 
     #[inline]

@@ -76,10 +76,6 @@ pub(crate) struct PrefixLengths {
 
 /// One limit of a set.
 #[derive(Clone, Debug)]
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the engine does not know every field yet")
-)]
 pub(crate) struct LimitPlan {
     pub(crate) name: String,
     pub(crate) kind: Kind,
@@ -92,7 +88,7 @@ pub(crate) struct LimitPlan {
     pub(crate) shadow: bool,
     /// From which percentage of its capacity on an admission counts as near the limit: 1 to 100.
     pub(crate) near_percent: u8,
-    /// For concurrency whose capacity moves; the rule is then that of the ceiling.
+    /// For concurrency whose capacity moves: what the rule was made of.
     pub(crate) adaptive: Option<AdaptivePlan>,
     /// For limits of a keyed set: all of a set's limits have one, or none.
     pub(crate) prefix: Option<PrefixLengths>,
@@ -100,10 +96,6 @@ pub(crate) struct LimitPlan {
 
 /// One set: its limits in declaration order.
 #[derive(Clone, Debug)]
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the engine does not know every field yet")
-)]
 pub(crate) struct SetPlan {
     pub(crate) name: String,
     pub(crate) limits: Vec<LimitPlan>,

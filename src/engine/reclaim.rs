@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
+use super::hold::Ending;
 use super::locked::LockedPart;
 use super::plan::Kind;
 use super::segment::SegmentEngine;
@@ -166,7 +167,7 @@ impl SegmentEngine {
             |index| part.is_hold_of(index, owner),
             |locked, index| {
                 let mut transaction = part.memory.journal().begin();
-                locked.free_hold(&mut transaction, index, true);
+                locked.free_hold(&mut transaction, index, Ending::OwnerDied);
                 transaction.add(&part.memory.control().reclaimed, 1);
                 part.commit(transaction)
             },
@@ -261,7 +262,7 @@ impl LockedPart<'_> {
         }
         transaction.store(hold.expired(), expired);
         if is_empty {
-            self.free_hold(transaction, index, false);
+            self.free_hold(transaction, index, Ending::Undone);
         }
     }
 }

@@ -26,6 +26,8 @@ pub(crate) struct SetRules {
     pub(crate) first_rate: Option<usize>,
     /// Whether holds can run out.
     pub(crate) has_leases: bool,
+    /// Whether a capacity moves with how the work goes.
+    pub(super) adapts: bool,
     pub(super) reads_utc: bool,
 }
 
@@ -86,6 +88,7 @@ impl SetRules {
                 .filter(|limit| limit.shadow)
                 .fold(0, |mask, limit| mask | 1 << limit.index),
             first_rate: limits.iter().position(|limit| limit.kind == Kind::Rate),
+            adapts: limits.iter().any(|limit| limit.adapts),
             has_leases: limits.iter().any(|limit| limit.lease.is_some()),
             reads_utc: limits.iter().any(|limit| limit.rule.reads_utc()),
             limits,

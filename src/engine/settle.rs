@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use super::acquire::Decision;
-use super::hold::HoldReference;
+use super::hold::{Ending, HoldReference};
 use super::key::KeyIdentity;
 use super::locked::LockedPart;
 use super::memory::Row;
@@ -73,14 +73,20 @@ impl SegmentEngine {
         Ok(settled)
     }
 
-    /// Gives a hold back.
+    /// Gives a hold back; `dropped` says that the work under it failed.
     pub(crate) fn release(
         &self,
         part: Part<'_>,
         hold: HoldReference,
         owner: u64,
+        dropped: bool,
     ) -> Result<Released, Box<Error>> {
-        let mut locked = self.lock_timeless(part)?;
+        // How long the work took matters to a capacity that moves, and to nothing else.
+        let mut locked = if part.adapts {
+            self.lock(part)?
+        } else {
+            self.lock_timeless(part)?
+        };
         let part = locked.part;
         if !locked.owns(hold, owner) {
             return Ok(Released::WasReclaimed);
@@ -91,7 +97,7 @@ impl SegmentEngine {
             .hold(hold.index)
             .map_or(0, |hold| hold.row().load(Ordering::Relaxed));
         let mut transaction = part.memory.journal().begin();
-        locked.free_hold(&mut transaction, hold.index, false);
+        locked.free_hold(&mut transaction, hold.index, Ending::Released { dropped });
         part.commit(transaction)?;
         // The hold is given back, whatever is wrong with the line: the next operation says that.
         let _ = locked.serve_after_release(row);

@@ -18,7 +18,6 @@ mod sliding_window_counter;
 mod tests;
 mod token_bucket;
 
-#[cfg_attr(not(test), allow(unused_imports))]
 pub(crate) use adaptive::{Adaptive, AdaptiveAlgorithm, Sample};
 pub(crate) use budget::Budget;
 pub(crate) use calendar::{Calendar, CalendarUnit, Weekday};

@@ -19,7 +19,6 @@ pub(crate) enum Rule {
     SlidingWindowCounter(SlidingWindowCounter),
     Budget(Budget),
     Concurrency(Concurrency),
-    #[cfg_attr(not(test), allow(dead_code))]
     Adaptive(Adaptive),
     /// Always admits.
     Unlimited,

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::amount::Scale;
+use crate::limit::{self, AdaptiveAlgorithm};
 
 #[test]
 fn the_example_compiles_to_the_plan_of_its_words() {
@@ -183,8 +184,11 @@ fn an_adaptive_capacity_starts_between_its_bounds() {
         latency_limit: Some(2 * NANOS_PER_SECOND),
     };
     assert_eq!(limit.adaptive, Some(expected));
-    let ceiling = Concurrency::new(200).expect("valid");
-    assert_eq!(limit.rule, Rule::Concurrency(ceiling));
+    let algorithm = AdaptiveAlgorithm::Aimd {
+        timeout: 2 * NANOS_PER_SECOND,
+    };
+    let adapting = limit::Adaptive::new(algorithm, 20, 5, 200).expect("valid");
+    assert_eq!(limit.rule, Rule::Adaptive(adapting));
 
     let vegas = "kind = \"concurrency\", capacity = 1, adaptive = \"vegas\", ceiling = \"1.0\"";
     let vegas = plan(&Declaration::from_toml(&limit_toml(vegas)).expect("valid")).adaptive;

@@ -12,7 +12,6 @@ use crate::units::saturate;
 
 /// How the estimate follows what is observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(test), allow(dead_code))]
 pub(crate) enum AdaptiveAlgorithm {
     /// Rises by one a round, falls by a tenth where something fails or takes longer than `timeout` nanoseconds. See
     /// [`aimd`].
@@ -62,7 +61,6 @@ impl Adaptive {
     const MOST_CEILING: u64 = u32::MAX as u64;
 
     /// Units, `0 < floor <= start <= ceiling`, and the ceiling below 2^32.
-    #[cfg_attr(not(test), allow(dead_code))]
     pub(crate) fn new(
         algorithm: AdaptiveAlgorithm,
         start: u64,
