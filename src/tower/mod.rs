@@ -49,6 +49,8 @@
 //!   take it back. A connection that is upgraded has no body: its permit ends with the head of the response.
 //!   A limit with a lease takes its place back when that runs out, also under a response that is still being sent:
 //!   declare leases longer than the longest response.
+//! - An [adaptive](crate::Limit::adaptive) concurrency limit learns how long each response took to its end, and whether
+//!   it [failed](LimitLayer::fails_with).
 //! - With [`wait`](LimitLayer::wait), requests wait their turn for a time before they are refused.
 //! - On a [keyed](crate::SetDeclaration::keyed) set it limits each client by itself: by a header
 //!   ([`Demand::by_header`]) or by whatever else the request's head says ([`Demand::key`]). What clients are told is then
@@ -99,6 +101,7 @@ mod decision;
 mod demand;
 mod fields;
 mod future;
+mod held;
 mod layer;
 mod problem;
 mod service;
