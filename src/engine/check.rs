@@ -118,7 +118,14 @@ impl SegmentEngine {
         let answer = match locked.row_of(permit)? {
             Some(row) => {
                 decision.spot = Spot::new(locked.part, row);
-                locked.take_all(row, costs, LimitMask::default(), None, decision, Attempt::Last)?
+                locked.take_all(
+                    row.into(),
+                    costs,
+                    LimitMask::default(),
+                    None,
+                    decision,
+                    Attempt::Last,
+                )?
             }
             None => locked.without_a_row(costs, decision, Attempt::Last)?,
         };
@@ -190,10 +197,10 @@ impl LockedPart<'_> {
             self.serve_head(row.index)?;
             if !self.part.nobody_waits(row) {
                 decision.stage = Stage::Behind;
-                return self.refuse(row, costs, decision, attempt);
+                return self.refuse(row.into(), costs, decision, attempt);
             }
         }
-        self.take_all(row, costs, LimitMask::default(), None, decision, attempt)
+        self.take_all(row.into(), costs, LimitMask::default(), None, decision, attempt)
     }
 }
 

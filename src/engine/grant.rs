@@ -208,7 +208,7 @@ impl<'a> LockedPart<'a> {
         };
         let mut transaction = part.memory.journal().begin();
         let waived = LimitMask::default();
-        let taken = self.take_each(row, &mut transaction, costs, waived, |index, decided| {
+        let taken = self.take_each(row.into(), &mut transaction, costs, waived, |index, decided| {
             if let Some(limit) = ticket.limit(index) {
                 // Means nothing until the state says that the ticket was granted.
                 limit.set_mark(decided.mark);
@@ -244,7 +244,7 @@ impl<'a> LockedPart<'a> {
         transaction.add(&control.admitted, 1);
         transaction.add(&control.waited, 1);
         transaction.add(&control.wait_times[wait_bucket(waited)], 1);
-        self.count_on_row(&mut transaction, row, true);
+        self.count_on_rows(&mut transaction, row.into(), true);
         self.pin(&mut transaction, row);
         part.commit(transaction)?;
         self.ring(ticket);

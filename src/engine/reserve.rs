@@ -84,7 +84,7 @@ impl SegmentEngine {
             locked.charge_all(row, costs, free, decision, delay)?;
             return Ok(Some(Reserved::After(delay)));
         }
-        Ok(match locked.refuse(row, costs, decision, attempt)? {
+        Ok(match locked.refuse(row.into(), costs, decision, attempt)? {
             Answer::WorthALook => None,
             // Not before the lock was taken: the capacity was lowered meanwhile.
             Answer::Impossible => return Err(part.never_admissible(costs)),
@@ -169,7 +169,7 @@ impl LockedPart<'_> {
             ));
         }
         transaction.add(&self.part.memory.control().admitted, 1);
-        self.count_on_row(&mut transaction, row, true);
+        self.count_on_rows(&mut transaction, row.into(), true);
         self.part.commit(transaction)
     }
 }
