@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::acquire_future::AcquireFuture;
-use crate::engine::KeyIdentity;
+use crate::engine::{KeyIdentity, SetEngine};
 use crate::error::Error;
 use crate::limit_set::LimitSet;
 use crate::permit::Outcome;
@@ -52,7 +52,7 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`Error::NotKeyed`]; [`Error::InvalidKey`] where it is empty or too long.
+    /// [`Error::NotKeyed`]; [`Error::InvalidKey`] where it is empty or too long; [`Error::AddressRequired`].
     #[inline]
     pub fn key(&self, key: impl AsRef<[u8]>) -> Result<Key<'_>, Error> {
         let identity = self.identify(key.as_ref())?;
@@ -66,20 +66,7 @@ impl LimitSet {
 
     #[inline]
     pub(crate) fn identify(&self, key: &[u8]) -> Result<KeyIdentity, Error> {
-        let set = self.engine_set();
-        if !set.is_keyed() {
-            return Err(Error::NotKeyed {
-                set: self.name().to_owned(),
-            });
-        }
-        if key.is_empty() || key.len() > MOST_KEY_BYTES {
-            return Err(Error::InvalidKey {
-                set: self.name().to_owned(),
-                bytes: key.len(),
-                most: MOST_KEY_BYTES,
-            });
-        }
-        Ok(KeyIdentity::of(set.seed, key))
+        identify(self.engine_set(), key)
     }
 
     /// Whether each key has limits of its own.
@@ -97,6 +84,29 @@ impl LimitSet {
         }
         Ok(Subject { set: self, key: None })
     }
+}
+
+/// A key as the table of a set knows it.
+#[inline]
+pub(crate) fn identify(set: &SetEngine, key: &[u8]) -> Result<KeyIdentity, Error> {
+    if !set.is_keyed() {
+        return Err(Error::NotKeyed {
+            set: set.plan.name.clone(),
+        });
+    }
+    if !set.levels.is_empty() {
+        return Err(Error::AddressRequired {
+            set: set.plan.name.clone(),
+        });
+    }
+    if key.is_empty() || key.len() > MOST_KEY_BYTES {
+        return Err(Error::InvalidKey {
+            set: set.plan.name.clone(),
+            bytes: key.len(),
+            most: MOST_KEY_BYTES,
+        });
+    }
+    Ok(KeyIdentity::of(set.seed, key))
 }
 
 impl<'a> Key<'a> {

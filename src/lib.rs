@@ -48,6 +48,7 @@
 //! | settle, release, hold | [`Permit`], [`Settlement`]; [`Permit::heartbeat`] renews a [lease](Limit::lease) |
 //! | learn why not, and how long | [`Refusal`], [`Verdict`], [`RefusalReason`] |
 //! | look without a lock | [`Segment::snapshot`], or [`SegmentReader`] with no more than read permission |
+//! | see who uses what | [`SegmentReader::keys`], [`SegmentReader::key`], also of a [`Segment`] |
 //! | repair and start again | [`Segment::recover`], [`LimitSet::reset`], [`Segment::retire`] |
 //! | try limits out in no time | [`VirtualClock`], [`OpenOptions::virtual_clock`] |
 //! | limit an HTTP service | the feature `tower`: `tower::LimitLayer` |
@@ -65,6 +66,7 @@
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, unsafe_code)]
 
 mod acquire_future;
+mod address;
 mod apply;
 mod attendant;
 mod check;
@@ -93,6 +95,7 @@ pub mod tower;
 mod units;
 
 pub use acquire_future::AcquireFuture;
+pub use address::Address;
 pub use check::{Checked, Forecast};
 pub use config::{
     Algorithm, Align, Amount, Declaration, Difference, Keyed, Limit, OnDeath, SegmentOptions, SetDeclaration,
@@ -112,8 +115,9 @@ pub use reservation::{Reservation, ReserveOutcome};
 pub use segment::{OpenOptions, RecoveryReport, Removal, Segment, SetRecovery};
 pub use shm::virtual_clock::VirtualClock;
 pub use snapshot::{
-    HoldSnapshot, LimitCounts, LimitSnapshot, LockSnapshot, ParticipantSnapshot, SegmentReader,
-    SegmentSnapshot, SetCounts, SetSnapshot, TicketSnapshot,
+    HoldSnapshot, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot, KeysSnapshot, LimitCounts,
+    LimitSnapshot, LockSnapshot, ParticipantSnapshot, SegmentReader, SegmentSnapshot, SetCounts, SetSnapshot,
+    TicketSnapshot,
 };
 
 // The examples of the README are compiled and run with the documentation's.

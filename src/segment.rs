@@ -18,7 +18,7 @@ use crate::shm::create::{Blueprint, create};
 use crate::shm::geometry::Geometry;
 use crate::shm::remove::remove;
 use crate::shm::virtual_clock::VirtualClock;
-use crate::snapshot::{SegmentSnapshot, SnapshotSource};
+use crate::snapshot::{KeySnapshot, KeySource, SegmentSnapshot, SnapshotSource};
 
 /// How long an operation waits for the lock of a set before it says that the holder is stuck.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
@@ -357,6 +357,32 @@ impl Segment {
             same_place: true,
         }
         .take()
+    }
+
+    /// Shows `visit` each key of a set that has a row, in no order, each as [`KeySnapshot`] says. Takes no lock, and no
+    /// more memory for many keys than for one. Keys that come or go meanwhile may be shown or not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownSet`], [`Error::NotKeyed`].
+    pub fn keys(&self, set: &str, visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
+        self.key_source().visit(set, visit)
+    }
+
+    /// One key of a set, taken without a lock; none where it has no row, which is as if it had never been used.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownSet`], [`Error::NotKeyed`], [`Error::InvalidKey`].
+    pub fn key(&self, set: &str, key: impl AsRef<[u8]>) -> Result<Option<KeySnapshot>, Error> {
+        self.key_source().find(set, key.as_ref())
+    }
+
+    fn key_source(&self) -> KeySource<'_> {
+        KeySource {
+            sets: self.shared.engine.sets(),
+            clock_offset: self.shared.engine.clock_offset(),
+        }
     }
 
     /// Sets right what dead processes left behind: locks, half-done operations, holds, participant slots. All of it

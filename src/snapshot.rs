@@ -1,5 +1,7 @@
 //! A copy of everything a segment holds, taken without a lock.
 
+mod keys;
+
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -22,6 +24,9 @@ use crate::shm::host::process_of_thread;
 use crate::shm::layout::{FORMAT, Header, LimitCounters, SET_UNCHECKED, SetControl, WAIT_BUCKETS};
 use crate::shm::participant::{ParticipantId, ParticipantRecord, ParticipantTable};
 use crate::shm::region::Region;
+
+pub(crate) use keys::KeySource;
+pub use keys::{KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot};
 
 /// A segment, copied. Each set's part is consistent in itself unless it says that it is torn.
 #[derive(Clone, Debug, Serialize)]
@@ -238,6 +243,8 @@ pub struct HoldSnapshot {
     pub owner_pid: Option<u64>,
     /// Whether that process is alive; what a dead one holds is given back to whoever needs it.
     pub owner_alive: bool,
+    /// The key whose limits are held, where the set is keyed.
+    pub key: Option<KeyLabel>,
     /// How long it has been held, in nanoseconds.
     pub held_ns: u64,
     /// Units held, by limit.
@@ -258,6 +265,8 @@ pub struct TicketSnapshot {
     pub owner_alive: bool,
     /// It has what it asked for and has not come for it yet.
     pub granted: bool,
+    /// The key in whose line it is, where the set is keyed.
+    pub key: Option<KeyLabel>,
     /// How long it has been waiting, in nanoseconds.
     pub waiting_ns: u64,
     /// Units asked for, by limit.
@@ -460,6 +469,7 @@ impl SnapshotSource<'_> {
             owner_pid: record.map(|record| record.pid),
             owner_alive: owner.is_some_and(|id| (self.is_alive)(id)),
             granted: ticket.is_granted,
+            key: KeyLabel::of_row(part, ticket.row),
             waiting_ns: now.monotonic.saturating_sub(ticket.enqueued_at),
             costs: ticket
                 .costs
@@ -477,6 +487,7 @@ impl SnapshotSource<'_> {
             owner_slot: owner.map(|id| id.slot),
             owner_pid: record.map(|record| record.pid),
             owner_alive: owner.is_some_and(|id| (self.is_alive)(id)),
+            key: KeyLabel::of_row(part, hold.row),
             held_ns: now.monotonic.saturating_sub(hold.taken_at),
             amounts: hold
                 .amounts

@@ -167,14 +167,47 @@ fn copy_consistently(region: &Region, target: &Region, part: Part<'_>) -> Result
     Ok(journal.unchanged_since(sequence))
 }
 
-/// Copies the words of a part: from its control to the last hold that was ever touched, and the tickets that were.
+/// Copies the words of a part: from its control to its row, holds and tickets as far as they were ever touched. Of the
+/// rows of keys, which are too many to be copied at one instant, only whose they are, and only of those that a hold or
+/// a ticket names.
 fn copy_part(region: &Region, target: &Region, part: Part<'_>) -> Result<(), OutOfRegion> {
     let geometry = part.geometry;
-    let touched = part.memory.touched_holds();
-    let size = geometry.holds_offset + touched * geometry.hold_stride - geometry.control_offset;
-    copy_words(region, target, geometry, geometry.control_offset, size)?;
+    let copy = |offset, size| copy_words(region, target, geometry, offset, size);
+    let size = part.memory.touched_holds() * geometry.hold_stride;
+    copy(geometry.holds_offset, size)?;
     let size = part.memory.touched_tickets() * geometry.ticket_stride;
-    copy_words(region, target, geometry, geometry.tickets_offset, size)
+    copy(geometry.tickets_offset, size)?;
+    if !part.memory.is_keyed() {
+        let size = geometry.names_offset - geometry.control_offset;
+        return copy(geometry.control_offset, size);
+    }
+    copy(
+        geometry.control_offset,
+        geometry.rows_offset - geometry.control_offset,
+    )?;
+    for row in named_rows(part).filter(|row| *row < geometry.rows) {
+        copy(
+            geometry.rows_offset + row * geometry.row_stride,
+            geometry.row_head,
+        )?;
+        let name_size = 8 * geometry.shape.name_words;
+        copy(geometry.names_offset + row * name_size, name_size)?;
+    }
+    Ok(())
+}
+
+/// The rows that holds and tickets name.
+fn named_rows(part: Part<'_>) -> impl Iterator<Item = u64> {
+    let memory = part.memory;
+    let holds = (0..memory.touched_holds())
+        .filter_map(|index| memory.hold(index))
+        .filter(|hold| hold.is_taken())
+        .map(|hold| hold.row());
+    let tickets = (0..memory.touched_tickets())
+        .filter_map(|index| memory.ticket(index))
+        .filter(|ticket| TicketState::from_word(ticket.state().load(Ordering::Relaxed)).phase != Phase::Free)
+        .map(|ticket| ticket.row());
+    holds.chain(tickets).map(|row| row.load(Ordering::Relaxed))
 }
 
 fn copy_words(

@@ -55,8 +55,9 @@ impl LockedPart<'_> {
         decided_at: u64,
     ) -> u64 {
         let reset_at = self.part.counters(limit.index).reset_at.load(Ordering::Relaxed);
-        // A reset has replenished what was reserved before it; and a row may be another key's by now.
-        if decided_at <= reset_at || !row.is_the_same_since(decided_at) {
+        // A reset has replenished what was reserved before it (at zero, where a simulation may begin, there was none); and
+        // a row may be another key's by now.
+        if (decided_at <= reset_at && reset_at > 0) || !row.is_the_same_since(decided_at) {
             return 0;
         }
         limit.refund(row, transaction, self.now, amount, left)

@@ -206,6 +206,11 @@ pub(crate) fn insert(table: &mut (impl TableMut + ?Sized), row: u64, fingerprint
     store_tag(table, row, fingerprint.tag());
 }
 
+/// How many rows of a bucket are or were some key's.
+pub(crate) fn rows_in_use(table: &(impl Table + ?Sized), bucket: u64) -> u64 {
+    BUCKET_ROWS - u64::from(Matches::of(table, bucket, 0).count())
+}
+
 fn tag(table: &(impl Table + ?Sized), row: u64) -> u16 {
     let (bucket, slot) = (row / BUCKET_ROWS, row % BUCKET_ROWS);
     (table.tag_word(bucket, slot / WORD_TAGS) >> (slot % WORD_TAGS * TAG_BITS)) as u16

@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand};
 use shmlimit::OpenOptions;
 
 use crate::command::{
-    completions::Completions, create::Create, exec::Exec, inspect::Inspect, list::List, man::Man,
-    recover::Recover, remove::Remove, reset::Reset, simulate::Simulate,
+    completions::Completions, create::Create, exec::Exec, inspect::Inspect, keys::Keys, list::List, man::Man,
+    recover::Recover, remove::Remove, reset::Reset, show::Show, simulate::Simulate,
 };
 use crate::exit::ExitCode;
 
@@ -27,6 +27,8 @@ pub enum Verb {
     Exec(Exec),
     List(List),
     Inspect(Inspect),
+    Keys(Keys),
+    Show(Show),
     Recover(Recover),
     Reset(Reset),
     Remove(Remove),

@@ -13,6 +13,8 @@ pub enum ExitCode {
     Problem,
     /// More verdicts of a simulation flipped than were allowed to.
     Flips,
+    /// What differs from a live segment cannot change in place.
+    CannotApply,
     /// The arguments make no sense, or name what does not exist in the segment or can never be had from it.
     Usage,
     /// The file is damaged, of another format, or not a segment.
@@ -43,6 +45,7 @@ impl ExitCode {
             Self::Done => 0,
             Self::Problem => 1,
             Self::Flips => 3,
+            Self::CannotApply => 4,
             Self::Usage => 64,
             Self::Damaged | Self::BadTrace => 65,
             Self::Unavailable => 69,
@@ -62,7 +65,8 @@ Exit codes:
   0   done
   1   a verb refused, or a problem was found
   3   simulate: more verdicts flipped than --max-flips allows
-  64  wrong arguments, or a set, limit or cost that the segment does not have or allow
+  4   apply, set: what is asked for cannot change in place, and nothing was changed
+  64  wrong arguments, or a set, limit, key or cost that the segment does not have or allow
   65  the file is damaged, of another format, or not a segment; simulate: a line of the trace is wrong
   69  there is no segment, it is retired, or it is locked by a process that does not let go
   73  the segment could not be created
@@ -149,7 +153,11 @@ fn code_of(error: &Error) -> ExitCode {
         | Error::UnknownLimit { .. }
         | Error::CostRequired { .. }
         | Error::NeverAdmissible { .. }
+        | Error::KeyRequired { .. }
+        | Error::NotKeyed { .. }
+        | Error::InvalidKey { .. }
         | Error::InvalidAmount { .. } => ExitCode::Usage,
+        Error::CannotApply { .. } => ExitCode::CannotApply,
         Error::Declaration(DeclarationError::Unreadable { source, .. }) => code_of_system(source),
         Error::Declaration(_) | Error::ConfigMismatch { .. } => ExitCode::Declaration,
         // Refusals such as `InUse`; the errors of permits, after which no verb ends; and what is yet to come.
@@ -226,6 +234,23 @@ mod tests {
                     what: "all of it".into(),
                 },
                 ExitCode::Damaged,
+            ),
+            (
+                Error::CannotApply {
+                    path: path.clone(),
+                    differences: vec![],
+                },
+                ExitCode::CannotApply,
+            ),
+            (Error::KeyRequired { set: set() }, ExitCode::Usage),
+            (Error::NotKeyed { set: set() }, ExitCode::Usage),
+            (
+                Error::InvalidKey {
+                    set: set(),
+                    bytes: 0,
+                    most: 1,
+                },
+                ExitCode::Usage,
             ),
             (Error::Poisoned { set: set() }, ExitCode::Damaged),
             (Error::LockLost { set: set() }, ExitCode::Damaged),

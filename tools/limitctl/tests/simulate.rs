@@ -15,13 +15,13 @@ const YEAR_2200: u64 = 84_006 * 86_400_000;
 
 /// Replays events against a declaration of one set, `s`, with these limits.
 fn replay(limits: &str, events: &[Value]) -> Run {
+    replay_declaration(&format!("[[set]]\nname = \"s\"\nlimit = [{limits}]\n"), events)
+}
+
+fn replay_declaration(toml: &str, events: &[Value]) -> Run {
     let folder = folder();
     let declaration = folder.path().join("limits.toml");
-    fs::write(
-        &declaration,
-        format!("[[set]]\nname = \"s\"\nlimit = [{limits}]\n"),
-    )
-    .expect("written");
+    fs::write(&declaration, toml).expect("written");
     let trace = folder.path().join("trace.ndjson");
     let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
     fs::write(&trace, lines).expect("written");
@@ -558,4 +558,121 @@ fn a_set_takes_all_of_its_limits_or_none() {
             assert_eq!(found, figures, "{limit} in {verdict}");
         }
     }
+}
+
+/// Replays events against a declaration, and answers the verdicts.
+fn verdicts_of(declaration: &str, events: &[Value]) -> Vec<Value> {
+    let run = replay_declaration(declaration, events).ended(0);
+    run.stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect()
+}
+
+const KEYED: &str = r#"
+[[set]]
+name = "s"
+keyed = { max_keys = 100 }
+limit = [{ name = "l", kind = "calls", capacity = 2, window = "1s", algorithm = "fixed_window", align = "utc" }]
+"#;
+
+#[test]
+fn each_key_of_a_keyed_set_has_limits_of_its_own() {
+    let event = |at_ms: u64, key: &str| json!({"at_ms": at_ms, "set": "s", "key": key});
+    let trace = [
+        (event(0, "a"), true, 1, 0, 1_000),
+        (event(0, "b"), true, 1, 0, 1_000),
+        (event(100, "a"), true, 0, 0, 900),
+        (event(200, "a"), false, 0, 800, 800),
+        (event(200, "b"), true, 0, 0, 800),
+        (event(999, "b"), false, 0, 1, 1),
+        (event(1_000, "a"), true, 1, 0, 1_000),
+    ];
+    let events: Vec<Value> = trace.iter().map(|(event, ..)| event.clone()).collect();
+    for ((event, admitted, remaining, retry, reset), verdict) in trace.iter().zip(verdicts_of(KEYED, &events))
+    {
+        let whole = json!({
+            "at_ms": event["at_ms"],
+            "set": "s",
+            "key": event["key"],
+            "admitted": admitted,
+            "binding": if *admitted { Value::Null } else { json!("l") },
+            "limits": {"l": {"remaining": remaining, "retry_after_ms": retry, "reset_after_ms": reset}},
+        });
+        assert_eq!(verdict, whole, "{event}");
+    }
+}
+
+#[test]
+fn what_a_key_holds_is_given_back_to_that_key() {
+    let declaration = r#"
+        [[set]]
+        name = "s"
+        keyed = { max_keys = 10, store_keys = false }
+        limit = [
+            { name = "l", kind = "concurrency", capacity = 1 },
+            { name = "t", kind = "rate", capacity = 100, window = "60s", algorithm = "token_bucket" },
+        ]
+    "#;
+    let take = |at_ms: u64, key: &str, id: u64| json!({"at_ms": at_ms, "set": "s", "key": key, "id": id, "cost": {"t": 60}});
+    let verdicts = verdicts_of(
+        declaration,
+        &[
+            take(0, "a", 1),
+            take(0, "b", 2),
+            take(0, "a", 3),
+            json!({"at_ms": 0, "settle": 1, "usage": {"t": 10}}),
+            json!({"at_ms": 0, "release": 1}),
+            take(0, "a", 4),
+            take(0, "b", 5),
+        ],
+    );
+    let said: Vec<_> = verdicts
+        .iter()
+        .map(|verdict| {
+            (
+                verdict["admitted"].as_bool(),
+                verdict["limits"]["t"]["remaining"].as_u64(),
+            )
+        })
+        .collect();
+    // The first of `a` settles to 10 of 60, which leaves 90 for its second; `b` still holds its first.
+    let expected = [(true, 40), (true, 40), (false, 40), (true, 30), (false, 40)];
+    assert_eq!(
+        said,
+        expected.map(|(admitted, remaining)| (Some(admitted), Some(remaining)))
+    );
+}
+
+#[test]
+fn a_key_without_a_row_is_refused_and_no_limit_binds() {
+    // 10 keys have at most two buckets of 32 rows.
+    let declaration = KEYED.replace("max_keys = 100", "max_keys = 10");
+    let events: Vec<Value> = (0..200)
+        .map(|number| json!({"at_ms": 5, "set": "s", "key": format!("k{number}")}))
+        .collect();
+    let verdicts = verdicts_of(&declaration, &events);
+    let (admitted, refused): (Vec<_>, Vec<_>) = verdicts
+        .iter()
+        .partition(|verdict| verdict["admitted"] == json!(true));
+    assert!((10..=64).contains(&admitted.len()), "{}", admitted.len());
+    assert!(
+        refused.iter().all(|verdict| verdict["binding"].is_null()),
+        "{:?}",
+        refused[0]
+    );
+    let later = [
+        &events[..],
+        &[json!({"at_ms": 1_000, "set": "s", "key": "another"})],
+    ]
+    .concat();
+    let last = verdicts_of(&declaration, &later).pop().expect("a verdict");
+    assert_eq!(last["admitted"], json!(true), "replenished rows make room");
+
+    let evicting = declaration.replace("max_keys = 10", "max_keys = 10, when_full = \"evict_oldest\"");
+    assert!(
+        verdicts_of(&evicting, &events)
+            .iter()
+            .all(|verdict| verdict["admitted"] == json!(true))
+    );
 }

@@ -514,3 +514,63 @@ fn a_verdict_shows_no_hostile_character_and_reads_back_the_same() {
         assert!(!shown.contains(['\u{1b}', '\u{202e}', '\u{e0041}']), "{shown:?}");
     }
 }
+
+/// As [`NOW`], but each key of `api` has the limits for itself.
+fn keyed() -> String {
+    NOW.replace("name = \"api\"\n", "name = \"api\"\nkeyed = { max_keys = 10 }\n")
+}
+
+#[test]
+fn an_event_of_a_keyed_set_names_a_key_that_can_be_one() {
+    let folder = folder();
+    let declaration = write(folder.path(), "keyed.toml", keyed());
+    let replay = |event: Value| {
+        let trace = write(folder.path(), "trace", ndjson(&[event]));
+        run(["simulate", text(&declaration), "--trace", text(&trace)])
+    };
+    let without = replay(json!({"at_ms": 1, "set": "api"})).ended(65);
+    for part in [
+        "line 1: set `api` is keyed",
+        "add for example \"key\": \"tenant-7\"",
+    ] {
+        assert!(without.stderr.contains(part), "{part} in {without:?}");
+    }
+    let empty = replay(json!({"at_ms": 1, "set": "api", "key": ""})).ended(65);
+    assert!(
+        empty.stderr.contains("line 1: a key for set `api` has 0 bytes"),
+        "{empty:?}"
+    );
+    let long = replay(json!({"at_ms": 1, "set": "api", "key": "k".repeat(65_537)})).ended(65);
+    assert!(long.stderr.contains("from 1 to 65536"), "{long:?}");
+    let longest = replay(json!({"at_ms": 1, "set": "api", "key": "k".repeat(65_536)})).ended(0);
+    assert_eq!(lines(&longest)[0]["admitted"], true);
+}
+
+#[test]
+fn a_key_counts_only_in_the_declaration_that_is_keyed() {
+    let folder = folder();
+    let now = write(folder.path(), "now.toml", NOW);
+    let keyed = write(folder.path(), "keyed.toml", keyed());
+    let events: Vec<Value> = (0..40)
+        .map(|number| json!({"at_ms": 1, "set": "api", "key": format!("k{}", number % 4)}))
+        .collect();
+    let trace = write(folder.path(), "trace", ndjson(&events));
+    let run = run([
+        "simulate",
+        text(&keyed),
+        "--against",
+        text(&now),
+        "--trace",
+        text(&trace),
+    ])
+    .ended(0);
+    let lines = lines(&run);
+    let (comparison, flips) = lines.split_last().expect("lines");
+    assert_eq!(
+        comparison["to_admitted"],
+        flips.len(),
+        "only the set as a whole was too small"
+    );
+    assert_eq!(comparison["to_refused"], 0);
+    assert!(!flips.is_empty());
+}

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
@@ -49,6 +50,12 @@ pub struct Exec {
     /// not named are not taken.
     #[arg(long = "cost", value_name = "NAME=AMOUNT", value_parser = cost)]
     costs: Vec<Cost>,
+
+    /// Whose limits to take, where the set is keyed
+    ///
+    /// Exactly the bytes that programs use, from 1 to 65,536 of them.
+    #[arg(long, value_name = "KEY")]
+    key: Option<OsString>,
 
     /// How long to wait for the permit, such as 500ms, 1m or 2.5 (seconds); for ever unless given
     ///
@@ -107,7 +114,11 @@ impl Exec {
         let segment = self.access.options().open(&self.segment)?;
         let set = segment.set(&self.set)?.strict(true);
         let request = self.request(&set)?;
-        let outcome = set.acquire(&request, self.timeout).map_err(cannot_take)?;
+        let outcome = match &self.key {
+            Some(key) => set.key(key.as_bytes())?.acquire(&request, self.timeout),
+            None => set.acquire(&request, self.timeout),
+        };
+        let outcome = outcome.map_err(cannot_take)?;
         let mut permit = outcome.permit().map_err(|refusal| self.refused(&refusal))?;
         let status = if permit.fencing_number().is_some() {
             Some(self.run_under(&permit)?)
@@ -165,6 +176,7 @@ impl Exec {
 fn cannot_take(error: Error) -> Failure {
     let argument = match &error {
         Error::CostRequired { limit, .. } => Some(format!(": add --cost {limit}=AMOUNT")),
+        Error::KeyRequired { .. } => Some(": add --key KEY".to_owned()),
         _ => None,
     };
     let mut failure = Failure::from(error);

@@ -1,6 +1,5 @@
 //! `limitctl inspect`.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -10,12 +9,12 @@ use shmlimit::{
     SetSnapshot,
 };
 
-use super::{as_text, shown};
+use super::{aligned, amounts, as_text, occupancy, shown};
 use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::text::human::{self, count, word};
 use crate::text::table::{Cell, Side, Table};
-use crate::text::{sanitise, style};
+use crate::text::{key, sanitise, style};
 
 /// Show everything a segment holds
 ///
@@ -179,6 +178,9 @@ impl Inspection {
                 ),
             ));
         }
+        if let Some(keys) = &set.keys {
+            facts.push(("keys", occupancy(keys)));
+        }
         facts.push(("counted", counted(&set.counts)));
         text.push_str(&aligned(&facts));
         text.push('\n');
@@ -234,6 +236,7 @@ impl Inspection {
             ("STATE", Side::Left),
             ("HELD FOR", Side::Right),
             ("HOLDS", Side::Left),
+            (key_heading(set), Side::Left),
         ]);
         for hold in &set.holds {
             let state = if hold.owner_alive {
@@ -250,6 +253,7 @@ impl Inspection {
                 state,
                 human::duration(hold.held_ns).into(),
                 amounts(&hold.amounts).into(),
+                hold.key.as_ref().map(key::key).unwrap_or_default().into(),
             ]);
         }
         table.render(2)
@@ -263,6 +267,7 @@ impl Inspection {
             ("STATE", Side::Left),
             ("IN LINE FOR", Side::Right),
             ("ASKS FOR", Side::Left),
+            (key_heading(set), Side::Left),
         ]);
         for ticket in &set.tickets {
             let state = match (ticket.owner_alive, ticket.granted) {
@@ -280,6 +285,7 @@ impl Inspection {
                 state,
                 human::duration(ticket.waiting_ns).into(),
                 amounts(&ticket.costs).into(),
+                ticket.key.as_ref().map(key::key).unwrap_or_default().into(),
             ]);
         }
         table.render(2)
@@ -292,6 +298,10 @@ impl Inspection {
             .find(|it| Some(it.slot) == slot && Some(it.pid) == pid)
             .map_or_else(String::new, |it| sanitise::line(&it.name))
     }
+}
+
+fn key_heading(set: &SetSnapshot) -> &'static str {
+    if set.keys.is_some() { "KEY" } else { "" }
 }
 
 fn irregularity(set: &SetSnapshot) -> Option<String> {
@@ -325,7 +335,7 @@ fn counted(counts: &SetCounts) -> String {
         ("by rate", counts.refused_rate),
         ("by concurrency", counts.refused_concurrency),
         ("by budget", counts.refused_budget),
-        ("for want of holds", counts.refused_table_full),
+        ("for want of rows or holds", counts.refused_table_full),
         ("for want of room in line", counts.refused_queue_full),
     ]);
     if !reasons.is_empty() {
@@ -342,6 +352,7 @@ fn counted(counts: &SetCounts) -> String {
         ("recoveries", counts.recoveries),
         ("recounts", counts.recounts),
         ("unknown names", counts.unknown_names),
+        ("waits for a lock", counts.lock_waits),
     ]);
     if !others.is_empty() {
         text.push_str(&format!(", {others}"));
@@ -376,8 +387,12 @@ fn limits(set: &SetSnapshot, declared: &SetDeclaration) -> String {
             sanitise::line(&limit.name).into(),
             word(&limit.kind).into(),
             sanitise::line(&definition(declared)).into(),
-            remaining(limit, declared),
-            human::duration(limit.reset_after_ns).into(),
+            remaining(set, limit, declared),
+            if set.keys.is_some() {
+                "".into()
+            } else {
+                human::duration(limit.reset_after_ns).into()
+            },
             count(limit.counts.admitted).into(),
             count(limit.counts.taken).into(),
             count(limit.counts.refused).into(),
@@ -387,9 +402,11 @@ fn limits(set: &SetSnapshot, declared: &SetDeclaration) -> String {
     table.render(2)
 }
 
-fn remaining(limit: &LimitSnapshot, declared: &Limit) -> Cell {
+fn remaining(set: &SetSnapshot, limit: &LimitSnapshot, declared: &Limit) -> Cell {
     match (declared.capacity(), limit.remaining) {
         (Amount::Unlimited, _) => "unlimited".into(),
+        // There is not one answer, but one a key.
+        _ if set.keys.is_some() => "by key".into(),
         (_, 0) => Cell::styled("0", style::WARNING),
         (_, remaining) => count(remaining).into(),
     }
@@ -403,6 +420,9 @@ fn also(limit: &LimitSnapshot) -> String {
         ("unsettled", limit.counts.unsettled),
         ("reclaimed", limit.counts.reclaimed),
         ("held at most", limit.counts.high_water),
+        ("near the limit", limit.counts.near),
+        ("would have been refused", limit.counts.would_refuse),
+        ("dropped", limit.counts.dropped),
     ])
 }
 
@@ -434,24 +454,4 @@ fn amount(amount: &Amount) -> String {
         Amount::Whole(whole) => count(*whole),
         other => other.to_string(),
     }
-}
-
-fn amounts(amounts: &BTreeMap<String, u64>) -> String {
-    let amounts: Vec<String> = amounts
-        .iter()
-        .map(|(limit, amount)| sanitise::line(&format!("{limit} {}", count(*amount))))
-        .collect();
-    amounts.join(", ")
-}
-
-/// Names and texts in two columns.
-fn aligned(facts: &[(&str, String)]) -> String {
-    let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    facts
-        .iter()
-        .map(|(name, text)| {
-            let name = style::paint(style::FAINT, format!("{name:width$}"));
-            format!("  {name}  {text}\n")
-        })
-        .collect()
 }

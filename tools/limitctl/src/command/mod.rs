@@ -4,18 +4,24 @@ pub mod completions;
 pub mod create;
 pub mod exec;
 pub mod inspect;
+pub mod keys;
 pub mod list;
 pub mod man;
 pub mod recover;
 pub mod remove;
 pub mod reset;
+pub mod show;
 pub mod simulate;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+use shmlimit::KeysSnapshot;
 
 use crate::arguments::Verb;
 use crate::exit::{ExitCode, Failure};
-use crate::text::sanitise;
+use crate::text::human::{self, count};
+use crate::text::{sanitise, style};
 
 /// Does what was asked for.
 pub fn run(verb: Verb) -> Result<ExitCode, Failure> {
@@ -24,6 +30,8 @@ pub fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Exec(exec) => exec.run(),
         Verb::List(list) => list.run(),
         Verb::Inspect(inspect) => inspect.run(),
+        Verb::Keys(keys) => keys.run(),
+        Verb::Show(show) => show.run(),
         Verb::Recover(recover) => recover.run(),
         Verb::Reset(reset) => reset.run(),
         Verb::Remove(remove) => remove.run(),
@@ -41,4 +49,45 @@ fn shown(path: &Path) -> String {
 /// A path as JSON can say it: text.
 fn as_text(path: &Path) -> PathBuf {
     path.to_string_lossy().into_owned().into()
+}
+
+/// How full a table of keys is.
+fn occupancy(table: &KeysSnapshot) -> String {
+    let percent = table.in_use * 100 / table.rows.max(1);
+    let mut text = format!(
+        "{} of {} in use ({percent} %), at most {} of 32 in a bucket",
+        count(table.in_use),
+        human::quantity(table.rows, "row", "rows"),
+        count(table.fullest_bucket)
+    );
+    for (number, what) in [
+        (table.refused, "requests refused for want of a row"),
+        (table.evicted, "rows given to another key"),
+        (table.forgiven, "of them with something used, which is forgiven"),
+    ] {
+        if number > 0 {
+            text.push_str(&format!(", {} {what}", count(number)));
+        }
+    }
+    text
+}
+
+fn amounts(amounts: &BTreeMap<String, u64>) -> String {
+    let amounts: Vec<String> = amounts
+        .iter()
+        .map(|(limit, amount)| sanitise::line(&format!("{limit} {}", count(*amount))))
+        .collect();
+    amounts.join(", ")
+}
+
+/// Names and texts in two columns.
+fn aligned(facts: &[(&str, String)]) -> String {
+    let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    facts
+        .iter()
+        .map(|(name, text)| {
+            let name = style::paint(style::FAINT, format!("{name:width$}"));
+            format!("  {name}  {text}\n")
+        })
+        .collect()
 }

@@ -1,5 +1,7 @@
 //! `limitctl reset`.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -8,7 +10,7 @@ use shmlimit::LimitSet;
 use crate::arguments::Access;
 use crate::exit::{ExitCode, Failure};
 use crate::output;
-use crate::text::sanitise;
+use crate::text::{key, sanitise};
 
 /// Replenish limits
 ///
@@ -24,6 +26,12 @@ pub struct Reset {
     /// That is what was counted of the set and of all its limits, also of those that are not named.
     #[arg(long)]
     counters: bool,
+
+    /// Only of this key of the set, which is keyed
+    ///
+    /// Exactly the bytes that programs use, also where nothing is kept of keys. Who waits for something of it is served.
+    #[arg(long, value_name = "KEY", requires = "set", conflicts_with = "counters")]
+    key: Option<OsString>,
 
     /// The segment
     ///
@@ -51,12 +59,21 @@ impl Reset {
         };
         let limits: Vec<&str> = self.limits.iter().map(String::as_str).collect();
         for set in sets {
-            set.reset(&limits, self.counters)?;
             let replenished: Vec<&str> = set
                 .limits()
                 .filter(|name| limits.is_empty() || limits.contains(name))
                 .collect();
-            let done = sanitise::line(&format!("{}: replenished {}", set.name(), replenished.join(", ")));
+            let mut whose = set.name().to_owned();
+            if let Some(key) = &self.key {
+                whose.push_str(&format!(", key {}", key::typed(key.as_bytes())));
+                if !set.key(key.as_bytes())?.reset(&limits)? {
+                    output::print(&format!("{}: has used nothing\n", sanitise::line(&whose)))?;
+                    continue;
+                }
+            } else {
+                set.reset(&limits, self.counters)?;
+            }
+            let done = sanitise::line(&format!("{whose}: replenished {}", replenished.join(", ")));
             let counters = if self.counters {
                 "; zeroed the counters"
             } else {

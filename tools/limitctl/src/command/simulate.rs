@@ -22,9 +22,9 @@ use crate::text::style;
 ///
 /// Replays the trace in no time, on a clock that stands at the time of each event, by the very code that decides in production, on a private segment. Nothing is left behind.
 ///
-/// The trace is one JSON object a line, in the order of time. A request has the milliseconds since the Unix epoch, a set, and by limit a whole number of the units that it counts in; what is not named is taken as in production:
+/// The trace is one JSON object a line, in the order of time. A request has the milliseconds since the Unix epoch, a set, a key where the set is keyed, and by limit a whole number of the units that it counts in; what is not named is taken as in production:
 ///
-///     {"at_ms": 1000, "set": "api", "cost": {"tokens": 900}, "id": 7}
+///     {"at_ms": 1000, "set": "api", "key": "tenant-7", "cost": {"tokens": 900}, "id": 7}
 ///
 /// Without an id, what a request holds is given back at once, and what it is charged stays charged. With one, it holds until a release (or the end), and may be settled once before; then the id is free again. To a request that was refused, both mean nothing:
 ///
@@ -33,9 +33,9 @@ use crate::text::style;
 ///
 /// Prints what the limits say to each request, in the same units, rounded down, and in milliseconds, rounded up:
 ///
-///     {"at_ms":1000,"set":"api","key":null,"admitted":true,"binding":null,"limits":{"tokens":{"remaining":100,"retry_after_ms":0,"reset_after_ms":900}}}
+///     {"at_ms":1000,"set":"api","key":"tenant-7","admitted":true,"binding":null,"limits":{"tokens":{"remaining":100,"retry_after_ms":0,"reset_after_ms":900}}}
 ///
-/// A cost that can never be admitted is refused, and a retry_after_ms of null says that time alone does not help. A line that makes no sense ends the replay (exit code 65).
+/// A cost that can never be admitted is refused, and a retry_after_ms of null says that time alone does not help. Where a table of keys has no room for another, nothing binds: the request is refused, and "binding" is null. A line that makes no sense ends the replay (exit code 65).
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct Simulate {
@@ -64,7 +64,7 @@ pub struct Simulate {
 
     /// Compare with what another declaration says, such as the one in force
     ///
-    /// Replays both, and prints the verdicts that flip instead of all: those of the declaration, with the line of the trace, and under "against" those of the other. The last line counts them. A limit that only one of the two has is not taken where it is not.
+    /// Replays both, and prints the verdicts that flip instead of all: those of the declaration, with the line of the trace, and under "against" those of the other. The last line counts them. A limit that only one of the two has is not taken where it is not, and a key counts only where the set is keyed.
     #[arg(long, value_name = "OTHER")]
     against: Option<PathBuf>,
 
@@ -286,6 +286,7 @@ impl Replay {
                 return Err(side.simulation.unknown_set(&take.set));
             }
         }
+        self.check_key(&take.set, take.key.as_deref())?;
         self.check_limits(&take.set, &take.cost)?;
         match &take.id {
             Some(id) if self.side.simulation.set_asked(id).is_some() => Err(Failure::new(
@@ -294,6 +295,23 @@ impl Replay {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// In a comparison, the set may be keyed in one of the two only; the other has no use for the key.
+    fn check_key(&self, set: &str, key: Option<&str>) -> Result<(), Failure> {
+        let is_keyed = self.sides_looked_at().any(|side| side.simulation.is_keyed(set));
+        let mistake = match (is_keyed, key) {
+            (true, None) => {
+                format!(
+                    "set `{set}` is keyed, and the event names no key: add for example \"key\": \"tenant-7\""
+                )
+            }
+            (false, Some(key)) => format!(
+                "set `{set}` is not keyed, and the event names the key `{key}`: remove `key`, or name another set"
+            ),
+            _ => return Ok(()),
+        };
+        Err(Failure::new(ExitCode::BadTrace, mistake))
     }
 
     /// Limits that are new, or are no more, may be named in a comparison.

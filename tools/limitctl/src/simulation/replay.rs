@@ -107,7 +107,7 @@ impl Simulation {
     /// Asks for what an event takes.
     ///
     /// Without an id, what it holds is given back at once, and what it was charged stays charged. A limit that the set
-    /// does not have is skipped.
+    /// does not have is skipped, and so is a key where the set is not keyed.
     pub fn take(&mut self, take: &Take) -> Result<Answer, Failure> {
         let Some(position) = self.position(&take.set) else {
             return Err(self.unknown_set(&take.set));
@@ -173,6 +173,12 @@ impl Simulation {
         Ok(self.segment.snapshot()?)
     }
 
+    /// Whether each key of a set has limits of its own.
+    pub fn is_keyed(&self, set: &str) -> bool {
+        self.position(set)
+            .is_some_and(|position| self.sets[position].is_keyed())
+    }
+
     /// That the declaration has no such set.
     pub fn unknown_set(&self, name: &str) -> Failure {
         let known: Vec<&str> = self.sets.iter().map(LimitSet::name).collect();
@@ -208,17 +214,13 @@ fn decide(
     key: Option<&str>,
     request: &Request,
 ) -> Result<(Answer, Option<Permit<'static>>), Failure> {
-    if let Some(key) = key {
-        return Err(Failure::new(
-            ExitCode::BadTrace,
-            format!(
-                "set `{}` is not keyed, and the event names the key `{key}`: remove `key`, or name another set",
-                set.name()
-            ),
-        ));
+    match key {
+        Some(key) if set.is_keyed() => {
+            let key = set.key(key).map_err(of_event)?;
+            answer(key.try_acquire(request), || key.peek(request))
+        }
+        _ => answer(set.try_acquire(request), || set.peek(request)),
     }
-    let outcome = set.try_acquire(request);
-    answer(outcome, || set.peek(request))
 }
 
 fn answer<'a>(
@@ -253,7 +255,11 @@ fn unknown_id(id: &str) -> Failure {
 fn of_event(error: Error) -> Failure {
     let is_of_event = matches!(
         error,
-        Error::CostRequired { .. } | Error::UnknownLimit { .. } | Error::AlreadySettled { .. }
+        Error::CostRequired { .. }
+            | Error::UnknownLimit { .. }
+            | Error::AlreadySettled { .. }
+            | Error::KeyRequired { .. }
+            | Error::InvalidKey { .. }
     );
     let failure = Failure::from(error);
     if is_of_event {

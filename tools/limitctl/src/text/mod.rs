@@ -1,6 +1,7 @@
 //! How things are shown to people.
 
 pub mod human;
+pub mod key;
 pub mod sanitise;
 pub mod style;
 pub mod table;

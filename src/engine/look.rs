@@ -1,0 +1,190 @@
+//! Looking at keys without a lock and without a copy: row by row, each consistent in itself or said not to be.
+//!
+//! A whole part of a busy set changes while it is copied. A row is read in far less time than lies between two
+//! operations, and what it says is worked out before the journal is asked whether it still counts: until then it may be
+//! anything, which the rules of limits bear.
+
+use std::hint::spin_loop;
+use std::sync::atomic::{Ordering, fence};
+
+use super::key::{KeyIdentity, KeyName};
+use super::keys::{KeyCounts, TableWords};
+use super::memory::Row;
+use super::set::Part;
+use super::ties::Ties;
+use crate::limit::{Mark, Now};
+use crate::shm::layout::BUCKET_ROWS;
+use crate::table::{Fingerprint, Table};
+
+/// Looks that are taken before one is believed that may be torn.
+const ATTEMPTS: usize = 100;
+
+/// The first bytes of a key, and how many it has.
+pub(crate) type KeptName = (Vec<u8>, u64);
+
+/// A row that is some key's, as its words say.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ObservedKey {
+    /// Whether the row changed during every look: its figures may not belong together.
+    pub(crate) torn: bool,
+    pub(crate) fingerprint: Fingerprint,
+    /// Where they are kept.
+    pub(crate) name: Option<KeptName>,
+    pub(crate) counts: KeyCounts,
+    /// Nanoseconds from its last decision to the instant of the look.
+    pub(crate) unused_for: u64,
+    pub(crate) is_replenished: bool,
+    /// Holds, and tickets that were granted and not claimed.
+    pub(crate) pins: u64,
+    pub(crate) waiting: u64,
+    /// Whether it is found in the second of its two buckets only.
+    pub(crate) is_in_second_bucket: bool,
+    /// How each limit stands, in the order of the set's.
+    pub(crate) marks: Vec<Mark>,
+}
+
+/// Looks at the rows of a part, one after the other.
+pub(crate) struct RowLooker<'a> {
+    part: Part<'a>,
+    now: Now,
+    /// One where the last row would not hold still: an operation that its process left half-done never ends by itself.
+    attempts: usize,
+    pub(crate) seen: ObservedKey,
+}
+
+impl<'a> RowLooker<'a> {
+    pub(crate) fn new(part: Part<'a>, now: Now) -> Self {
+        Self {
+            part,
+            now,
+            attempts: ATTEMPTS,
+            seen: ObservedKey::default(),
+        }
+    }
+
+    /// Looks at the row at `index`; answers whether it is some key's.
+    pub(crate) fn look_at(&mut self, index: u64) -> bool {
+        let part = self.part;
+        self.look(|| part.memory.row(index))
+    }
+
+    /// Looks for the row of a key; answers whether there is one.
+    pub(crate) fn look_for(&mut self, key: &KeyIdentity) -> bool {
+        let part = self.part;
+        self.look(|| part.find_row(Some(key)))
+    }
+
+    fn look(&mut self, find: impl Fn() -> Option<Row<'a>>) -> bool {
+        let journal = self.part.memory.journal();
+        for _ in 0..self.attempts {
+            let Some(sequence) = journal.sequence_if_idle() else {
+                spin_loop();
+                continue;
+            };
+            let is_a_keys = self.read(find());
+            if journal.unchanged_since(sequence) {
+                self.attempts = ATTEMPTS;
+                self.seen.torn = false;
+                return is_a_keys;
+            }
+        }
+        self.attempts = 1;
+        self.seen.torn = true;
+        fence(Ordering::Acquire);
+        self.read(find())
+    }
+
+    fn read(&mut self, row: Option<Row<'_>>) -> bool {
+        let words = row.and_then(|row| {
+            Some((
+                row,
+                row.fingerprint()?,
+                row.used_at()?,
+                row.counts()?,
+                row.ties()?,
+            ))
+        });
+        let Some((row, [low, high], used_at, counts, ties)) = words else {
+            return false;
+        };
+        let fingerprint = Fingerprint {
+            low: low.load(Ordering::Relaxed),
+            high: high.load(Ordering::Relaxed),
+        };
+        if fingerprint == Fingerprint::NONE {
+            return false;
+        }
+        let part = self.part;
+        let control = part.memory.control();
+        // Never before the latest change.
+        let now = Now {
+            monotonic: self.now.monotonic.max(control.last_seen.load(Ordering::Relaxed)),
+            ..self.now
+        };
+        let ties = Ties(ties.load(Ordering::Relaxed));
+        let seen = &mut self.seen;
+        seen.fingerprint = fingerprint;
+        seen.name = part.key_name(row.index);
+        seen.counts = KeyCounts::from_word(counts.load(Ordering::Relaxed));
+        seen.unused_for = self.now.monotonic.saturating_sub(used_at.load(Ordering::Relaxed));
+        seen.is_replenished = part.is_replenished(row, now);
+        seen.pins = ties.pins();
+        seen.waiting = part.length_of_line(ties.head());
+        let [first, _] = fingerprint.buckets(TableWords(part.memory).buckets().max(1));
+        seen.is_in_second_bucket = row.index / BUCKET_ROWS != first;
+        seen.marks.clear();
+        seen.marks
+            .extend(part.limits.iter().map(|limit| limit.mark(row, now)));
+        true
+    }
+}
+
+impl Part<'_> {
+    /// What is kept of the key of a row: its first bytes, and how many it has.
+    pub(crate) fn key_name(&self, row: u64) -> Option<KeptName> {
+        let words: Vec<u64> = self
+            .memory
+            .name(row)
+            .iter()
+            .map(|word| word.load(Ordering::Relaxed))
+            .collect();
+        // A row without a name was made by a recovery that could not know it.
+        KeyName::read(&words).filter(|(_, length)| *length > 0)
+    }
+
+    /// Whose row it is; none where it is nobody's.
+    pub(crate) fn key_of(&self, row: u64) -> Option<(Fingerprint, Option<KeptName>)> {
+        let [low, high] = self.memory.row(row)?.fingerprint()?;
+        let fingerprint = Fingerprint {
+            low: low.load(Ordering::Relaxed),
+            high: high.load(Ordering::Relaxed),
+        };
+        (fingerprint != Fingerprint::NONE).then(|| (fingerprint, self.key_name(row)))
+    }
+
+    /// Tickets from `head`, a ticket's number plus one, to the end of its line.
+    fn length_of_line(&self, head: u64) -> u64 {
+        let mut length = 0;
+        let mut next = head;
+        while length < self.memory.ticket_capacity() {
+            let Some(ticket) = next.checked_sub(1).and_then(|index| self.memory.ticket(index)) else {
+                break;
+            };
+            length += 1;
+            next = ticket.next().load(Ordering::Relaxed);
+        }
+        length
+    }
+
+    /// Rows in use in the fullest bucket of the part's table, as its tags say.
+    pub(crate) fn fullest_bucket(&self) -> u64 {
+        let table = TableWords(self.memory);
+        if !self.memory.is_keyed() {
+            return 0;
+        }
+        (0..table.buckets())
+            .map(|bucket| crate::table::rows_in_use(&table, bucket))
+            .max()
+            .unwrap_or(0)
+    }
+}

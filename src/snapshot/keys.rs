@@ -1,0 +1,321 @@
+//! The keys of a set, looked at one after the other.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+
+use serde::{Serialize, Serializer};
+
+use super::SegmentReader;
+use crate::engine::plan::Kind;
+use crate::engine::{KeptName, LimitRules, ObservedKey, Part, RowLooker, SetEngine};
+use crate::error::Error;
+use crate::key::identify;
+use crate::limit::Now;
+use crate::shm::attach::damaged;
+use crate::shm::clock::{boot_nanos, utc_nanos};
+use crate::shm::layout::Header;
+use crate::table::Fingerprint;
+
+/// A key of a keyed set, and how its limits stand. Consistent in itself unless it says that it is torn.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct KeySnapshot {
+    /// Which key.
+    pub key: KeyLabel,
+    /// It kept changing while it was looked at: the figures may not belong together.
+    pub torn: bool,
+    /// Requests admitted since the key has its row, or since the last reset of the counters; at most 2^32 - 1 are
+    /// counted.
+    pub admitted: u32,
+    /// Requests refused, counted as those admitted.
+    pub refused: u32,
+    /// How long ago it was decided on last, in nanoseconds.
+    pub last_used_ns: u64,
+    /// Whether all its limits are as if never used. If nothing is held and nobody waits either, its row goes to the
+    /// next key that needs one.
+    pub replenished: bool,
+    /// Permits that hold something of its limits, or were granted to who has not come for them yet.
+    pub held: u64,
+    /// Requests in its line.
+    pub waiting: u64,
+    /// Whether it is found only in the second of the two buckets that it may be in.
+    pub second_bucket: bool,
+    /// Each limit in the order of the declaration.
+    pub limits: Vec<KeyLimitSnapshot>,
+}
+
+/// How a limit stands for one key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct KeyLimitSnapshot {
+    /// The limit's name.
+    pub name: String,
+    /// How it is taken.
+    pub kind: Kind,
+    /// The most that can be taken at once; none where it is unlimited.
+    pub most_at_once: Option<u64>,
+    /// Units that could be taken now.
+    pub remaining: u64,
+    /// Nanoseconds until it is completely replenished.
+    pub reset_after_ns: u64,
+}
+
+/// Which key: its fingerprint, and what is [kept](crate::Keyed::store_keys) of it for people.
+///
+/// Serialised with `text`, where what is kept is UTF-8, or else `hex`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct KeyLabel {
+    /// The key's hash.
+    pub fingerprint: KeyFingerprint,
+    /// Its first bytes, at most 40: whatever its user chose. None where they are not kept.
+    pub kept: Option<Vec<u8>>,
+    /// How many bytes it has, where that is kept.
+    pub bytes: Option<u64>,
+}
+
+/// The hash that a key is told apart by: 128 bits, seeded for each segment. Shown as 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyFingerprint(u128);
+
+impl fmt::Display for KeyFingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl Serialize for KeyFingerprint {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl From<Fingerprint> for KeyFingerprint {
+    fn from(fingerprint: Fingerprint) -> Self {
+        Self((u128::from(fingerprint.high) << 64) | u128::from(fingerprint.low))
+    }
+}
+
+impl KeyLabel {
+    fn new(fingerprint: Fingerprint, name: Option<KeptName>) -> Self {
+        let (kept, bytes) = name.unzip();
+        Self {
+            fingerprint: fingerprint.into(),
+            kept,
+            bytes,
+        }
+    }
+
+    /// The key of a row; none where the set is not keyed, or the row nobody's.
+    pub(super) fn of_row(part: Part<'_>, row: u64) -> Option<Self> {
+        let (fingerprint, name) = part.key_of(row)?;
+        Some(Self::new(fingerprint, name))
+    }
+
+    /// What is kept of the key, where it is UTF-8; a character that was cut in two at the end is left out.
+    pub fn text(&self) -> Option<&str> {
+        let kept = self.kept.as_deref()?;
+        match std::str::from_utf8(kept) {
+            Ok(text) => Some(text),
+            Err(error) if self.is_cut() && error.error_len().is_none() => {
+                std::str::from_utf8(&kept[..error.valid_up_to()]).ok()
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Whether the key is longer than what is kept of it.
+    pub fn is_cut(&self) -> bool {
+        let kept = self.kept.as_ref().map(|kept| kept.len() as u64);
+        kept < self.bytes
+    }
+}
+
+impl Serialize for KeyLabel {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Label<'a> {
+            text: Option<&'a str>,
+            hex: Option<String>,
+            bytes: Option<u64>,
+            fingerprint: KeyFingerprint,
+        }
+
+        let text = self.text();
+        let hex = || {
+            Some(
+                self.kept
+                    .as_ref()?
+                    .iter()
+                    .map(|byte| format!("{byte:02x}"))
+                    .collect(),
+            )
+        };
+        Label {
+            text,
+            hex: if text.is_none() { hex() } else { None },
+            bytes: self.bytes,
+            fingerprint: self.fingerprint,
+        }
+        .serialize(serializer)
+    }
+}
+
+impl KeySnapshot {
+    /// Of a set of which no key has been looked at yet.
+    fn of_nothing(set: &SetEngine) -> Self {
+        let limit = |limit: &LimitRules| KeyLimitSnapshot {
+            name: set.limit_name(limit.index),
+            kind: limit.kind,
+            most_at_once: Some(limit.most_at_once).filter(|most| *most != u64::MAX),
+            remaining: 0,
+            reset_after_ns: 0,
+        };
+        Self {
+            key: KeyLabel::default(),
+            torn: false,
+            admitted: 0,
+            refused: 0,
+            last_used_ns: 0,
+            replenished: false,
+            held: 0,
+            waiting: 0,
+            second_bucket: false,
+            limits: set.limits.iter().map(limit).collect(),
+        }
+    }
+
+    fn fill(&mut self, part: Part<'_>, seen: &mut ObservedKey) {
+        self.key = KeyLabel::new(seen.fingerprint, seen.name.take());
+        self.torn = seen.torn;
+        self.admitted = seen.counts.admitted;
+        self.refused = seen.counts.refused;
+        self.last_used_ns = seen.unused_for;
+        self.replenished = seen.is_replenished;
+        self.held = seen.pins;
+        self.waiting = seen.waiting;
+        self.second_bucket = seen.is_in_second_bucket;
+        for ((snapshot, limit), mark) in self.limits.iter_mut().zip(&part.limits).zip(&seen.marks) {
+            let standing = limit.rule.standing(*mark);
+            snapshot.remaining = standing.remaining;
+            snapshot.reset_after_ns = standing.reset_after;
+        }
+    }
+}
+
+impl SegmentReader {
+    /// Shows `visit` each key of a set that has a row, in no order, each as [`KeySnapshot`] says. Takes no more memory
+    /// for many keys than for one. Keys that come or go meanwhile may be shown or not.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use shmlimit::{Declaration, Keyed, Limit, Segment, SegmentReader, SetDeclaration};
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("limits");
+    /// let declaration = Declaration::new().set(
+    ///     SetDeclaration::new("api")
+    ///         .keyed(Keyed::new(100_000))
+    ///         .limit(Limit::calls("requests", 100, Duration::from_secs(60))),
+    /// );
+    /// let segment = Segment::create(&path, &declaration)?;
+    /// let api = segment.set("api")?;
+    /// drop(api.key("tenant-7")?.try_acquire(&api.request())?);
+    ///
+    /// let mut busiest = None;
+    /// SegmentReader::open(&path)?.keys("api", |key| {
+    ///     if busiest.as_ref().is_none_or(|(admitted, _)| key.admitted > *admitted) {
+    ///         busiest = Some((key.admitted, key.key.text().map(str::to_owned)));
+    ///     }
+    /// })?;
+    /// assert_eq!(busiest, Some((1, Some("tenant-7".to_owned()))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownSet`], [`Error::NotKeyed`].
+    pub fn keys(&self, set: &str, visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
+        self.key_source()?.visit(set, visit)
+    }
+
+    /// One key of a set; none where it has no row, which is as if it had never been used.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownSet`], [`Error::NotKeyed`], [`Error::InvalidKey`].
+    pub fn key(&self, set: &str, key: impl AsRef<[u8]>) -> Result<Option<KeySnapshot>, Error> {
+        self.key_source()?.find(set, key.as_ref())
+    }
+
+    fn key_source(&self) -> Result<KeySource<'_>, Error> {
+        let header: &Header = self
+            .observed
+            .verified
+            .region
+            .record(0)
+            .map_err(|place| damaged(&self.path, place))?;
+        Ok(KeySource {
+            sets: &self.sets,
+            clock_offset: header.clock_offset.load(Ordering::Relaxed),
+        })
+    }
+}
+
+/// Where keys are looked at.
+pub(crate) struct KeySource<'a> {
+    pub(crate) sets: &'a [SetEngine],
+    pub(crate) clock_offset: u64,
+}
+
+impl<'a> KeySource<'a> {
+    pub(crate) fn visit(&self, set: &str, mut visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
+        let set = self.set(set)?;
+        if !set.is_keyed() {
+            return Err(Error::NotKeyed {
+                set: set.plan.name.clone(),
+            });
+        }
+        let mut snapshot = KeySnapshot::of_nothing(set);
+        // One instant for all of them, so that the ages of two keys can be compared.
+        let now = self.now();
+        for part in set.parts() {
+            let mut looker = RowLooker::new(part, now);
+            for row in 0..part.memory.row_count() {
+                if looker.look_at(row) {
+                    snapshot.fill(part, &mut looker.seen);
+                    visit(&snapshot);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn find(&self, set: &str, key: &[u8]) -> Result<Option<KeySnapshot>, Error> {
+        let set = self.set(set)?;
+        let key = identify(set, key)?;
+        let part = set.part_of(Some(&key));
+        let mut looker = RowLooker::new(part, self.now());
+        Ok(looker.look_for(&key).then(|| {
+            let mut snapshot = KeySnapshot::of_nothing(set);
+            snapshot.fill(part, &mut looker.seen);
+            snapshot
+        }))
+    }
+
+    fn set(&self, name: &str) -> Result<&'a SetEngine, Error> {
+        let found = self.sets.iter().find(|set| set.plan.name == name);
+        found.ok_or_else(|| Error::UnknownSet {
+            name: name.to_owned(),
+            known: self.sets.iter().map(|set| set.plan.name.clone()).collect(),
+        })
+    }
+
+    /// The segment clock, and the wall clock.
+    fn now(&self) -> Now {
+        Now {
+            monotonic: boot_nanos().wrapping_add(self.clock_offset),
+            utc: utc_nanos(),
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Looking at the keys of a set without a lock.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use shmlimit::{
+    Algorithm, Align, Declaration, Error, KeySnapshot, Keyed, Limit, Segment, SegmentReader, SetDeclaration,
+};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn calls(capacity: u64) -> Limit {
+    Limit::calls("requests", capacity, DAY)
+        .algorithm(Algorithm::FixedWindow)
+        .align(Align::FirstUse)
+}
+
+/// A segment with a keyed set `api`, and a reader of it.
+fn open(folder: &tempfile::TempDir, set: SetDeclaration) -> (Segment, SegmentReader) {
+    let path = folder.path().join("limits");
+    let declaration = Declaration::new().set(set);
+    let segment = Segment::create(&path, &declaration).expect("created");
+    let reader = SegmentReader::open(&path).expect("a segment");
+    (segment, reader)
+}
+
+fn by_name(reader: &SegmentReader) -> BTreeMap<String, KeySnapshot> {
+    let mut keys = BTreeMap::new();
+    reader
+        .keys("api", |key| {
+            let name = key.key.text().expect("UTF-8").to_owned();
+            assert!(keys.insert(name, key.clone()).is_none(), "shown twice");
+        })
+        .expect("a keyed set");
+    keys
+}
+
+#[test]
+fn shows_each_key_with_what_it_used_and_what_is_left() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let set = SetDeclaration::new("api")
+        .keyed(Keyed::new(5_000))
+        .holds(1_000)
+        .limit(calls(3))
+        .limit(Limit::concurrency("in_flight", 2));
+    let (segment, reader) = open(&folder, set);
+    assert!(by_name(&reader).is_empty());
+
+    let api = segment.set("api").expect("declared");
+    let mut permits = Vec::new();
+    for number in 0..1_000 {
+        let key = api.key(format!("tenant-{number}")).expect("a key");
+        for _ in 0..=number % 4 {
+            permits.extend(key.try_acquire(&api.request()).expect("works").permit().ok());
+        }
+    }
+    let keys = by_name(&reader);
+    assert_eq!(keys.len(), 1_000);
+    for number in 0..1_000_u32 {
+        let key = &keys[&format!("tenant-{number}")];
+        let asked = number % 4 + 1;
+        let admitted = asked.min(2);
+        assert_eq!((key.admitted, key.refused), (admitted, asked - admitted));
+        assert_eq!(key.held, u64::from(admitted));
+        assert_eq!(key.limits[0].remaining, 3 - u64::from(admitted));
+        assert_eq!(key.limits[1].remaining, 2 - u64::from(admitted));
+        assert!(!key.replenished && !key.torn && key.waiting == 0);
+    }
+    let snapshot = reader.snapshot().expect("a copy");
+    let table = snapshot.sets[0].keys.expect("it is keyed");
+    assert_eq!(table.in_use, 1_000);
+    assert!((1..=32).contains(&table.fullest_bucket), "{table:?}");
+    for hold in &snapshot.sets[0].holds {
+        let text = hold.key.as_ref().and_then(|key| key.text()).expect("kept");
+        assert_eq!(hold.key.as_ref(), Some(&keys[text].key));
+    }
+
+    let one = segment
+        .key("api", "tenant-3")
+        .expect("keyed")
+        .expect("it has a row");
+    assert_eq!(one.key, keys["tenant-3"].key);
+    assert!(segment.key("api", "tenant-1000").expect("keyed").is_none());
+    drop(permits);
+    api.key("tenant-3").expect("a key").reset(&[]).expect("works");
+    let one = reader
+        .key("api", "tenant-3")
+        .expect("keyed")
+        .expect("it has a row");
+    assert!(one.replenished);
+    assert_eq!((one.held, one.limits[0].remaining), (0, 3));
+}
+
+#[test]
+fn a_key_is_shown_as_far_as_it_is_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let set = SetDeclaration::new("api").keyed(Keyed::new(10)).limit(calls(9));
+    let (segment, reader) = open(&folder, set);
+    let api = segment.set("api").expect("declared");
+    // 39 bytes and a character of two, of which the first is the last that is kept.
+    let cut = format!("{}é and so on", "x".repeat(39));
+    for key in [&b"\xff\x00\x01"[..], cut.as_bytes(), "größe".as_bytes()] {
+        drop(
+            api.key(key)
+                .expect("a key")
+                .try_acquire(&api.request())
+                .expect("works"),
+        );
+    }
+    let label = |key: &[u8]| reader.key("api", key).expect("keyed").expect("used").key;
+
+    let binary = label(b"\xff\x00\x01");
+    assert_eq!(
+        (binary.text(), binary.bytes, binary.is_cut()),
+        (None, Some(3), false)
+    );
+    assert_eq!(binary.kept.as_deref(), Some(&b"\xff\x00\x01"[..]));
+    assert_eq!(serde_json::to_value(&binary).expect("JSON")["hex"], "ff0001");
+    let cut_label = label(cut.as_bytes());
+    assert_eq!(cut_label.text(), Some(&cut[..39]));
+    assert_eq!(
+        (cut_label.bytes, cut_label.is_cut()),
+        (Some(cut.len() as u64), true)
+    );
+    let whole = label("größe".as_bytes());
+    assert_eq!((whole.text(), whole.is_cut()), (Some("größe"), false));
+    let json = serde_json::to_value(&whole).expect("JSON");
+    assert_eq!((&json["text"], &json["hex"]), (&"größe".into(), &().into()));
+    assert_eq!(json["fingerprint"].as_str().map(str::len), Some(32));
+}
+
+#[test]
+fn nothing_of_a_key_is_kept_where_it_is_declared_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let keyed = Keyed::new(10).store_keys(false);
+    let (segment, reader) = open(&folder, SetDeclaration::new("api").keyed(keyed).limit(calls(9)));
+    let api = segment.set("api").expect("declared");
+    drop(
+        api.key("secret")
+            .expect("a key")
+            .try_acquire(&api.request())
+            .expect("works"),
+    );
+    let file = std::fs::read(folder.path().join("limits")).expect("read");
+    assert!(!file.windows(6).any(|bytes| bytes == b"secret"));
+    let key = reader.key("api", "secret").expect("keyed").expect("used");
+    assert_eq!(
+        (&key.key.kept, key.key.bytes, key.key.text()),
+        (&None, None, None)
+    );
+    assert_eq!(key.admitted, 1);
+}
+
+#[test]
+fn who_waits_is_counted_in_the_line_of_its_key() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let set = SetDeclaration::new("api")
+        .keyed(Keyed::new(10))
+        .limit(Limit::concurrency("in_flight", 1));
+    let (segment, reader) = open(&folder, set);
+    let api = segment.set("api").expect("declared");
+    let key = |name: &str| reader.key("api", name).expect("keyed");
+    let held: Vec<_> = ["a", "b"]
+        .iter()
+        .map(|name| {
+            api.key(name)
+                .expect("a key")
+                .try_acquire(&api.request())
+                .expect("works")
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let outcome = api.key("a").expect("a key").acquire(&api.request(), None);
+                assert!(outcome.expect("works").is_admitted());
+            });
+        }
+        while key("a").is_none_or(|key| key.waiting < 2) {
+            std::thread::yield_now();
+        }
+        assert_eq!(key("b").map(|key| (key.waiting, key.held)), Some((0, 1)));
+        let tickets = &reader.snapshot().expect("a copy").sets[0].tickets;
+        let names: Vec<_> = tickets
+            .iter()
+            .map(|ticket| ticket.key.as_ref().and_then(|key| key.text()))
+            .collect();
+        assert_eq!(names, [Some("a"), Some("a")]);
+        drop(held);
+    });
+    assert_eq!(
+        key("a").map(|key| (key.waiting, key.held, key.admitted)),
+        Some((0, 0, 3))
+    );
+}
+
+#[test]
+fn a_key_that_is_not_torn_belongs_together_whatever_goes_on_meanwhile() {
+    const CAPACITY: u64 = 1 << 40;
+    let folder = tempfile::tempdir().expect("a folder");
+    let set = SetDeclaration::new("api")
+        .keyed(Keyed::new(64))
+        .limit(calls(CAPACITY));
+    let (segment, reader) = open(&folder, set);
+    let api = segment.set("api").expect("declared");
+    let is_done = AtomicBool::new(false);
+    let check = |key: &KeySnapshot| {
+        let used = CAPACITY - key.limits[0].remaining;
+        assert!(key.torn || used == u64::from(key.admitted), "{key:?}");
+        !key.torn
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let keys = [0, 1, 2].map(|number: u8| api.key([number]).expect("a key"));
+            for key in keys.iter().cycle().take(200_000) {
+                drop(key.try_acquire(&api.request()).expect("works"));
+            }
+            is_done.store(true, Ordering::Relaxed);
+        });
+        while !is_done.load(Ordering::Relaxed) {
+            reader.keys("api", |key| _ = check(key)).expect("a keyed set");
+            reader.key("api", [1]).expect("keyed").as_ref().map(check);
+        }
+    });
+    let mut count = 0;
+    reader
+        .keys("api", |key| {
+            assert!(check(key), "nobody changes it any more");
+            count += 1;
+        })
+        .expect("a keyed set");
+    assert_eq!(count, 3);
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("limits");
+    let declaration = Declaration::new()
+        .set(SetDeclaration::new("plain").limit(calls(1)))
+        .set(SetDeclaration::new("api").keyed(Keyed::new(10)).limit(calls(1)));
+    let segment = Segment::create(&path, &declaration).expect("created");
+    let reader = SegmentReader::open(&path).expect("a segment");
+    let nothing = |_: &KeySnapshot| panic!("nobody used it");
+    for refused in [reader.keys("plain", nothing), segment.keys("plain", nothing)] {
+        assert!(matches!(refused, Err(Error::NotKeyed { set }) if set == "plain"));
+    }
+    assert!(matches!(reader.keys("none", nothing), Err(Error::UnknownSet { known, .. }) if known.len() == 2));
+    assert!(matches!(reader.key("plain", "a"), Err(Error::NotKeyed { .. })));
+    assert!(matches!(
+        reader.key("api", ""),
+        Err(Error::InvalidKey { bytes: 0, .. })
+    ));
+}

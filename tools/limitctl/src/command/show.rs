@@ -1,0 +1,184 @@
+//! `limitctl show`.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use shmlimit::{HoldSnapshot, KeySnapshot, SegmentReader, TicketSnapshot};
+
+use super::{aligned, amounts, as_text};
+use crate::exit::{ExitCode, Failure};
+use crate::output;
+use crate::text::human::{self, count, word};
+use crate::text::table::{Side, Table};
+use crate::text::{key, sanitise, style};
+
+/// Show one key of a keyed set
+///
+/// That is what is left to it of each limit, how often it was admitted and refused, and which processes hold or wait for something of it. Maps the file read-only and takes no lock. Works also where nothing is kept of keys.
+#[derive(Args, Debug)]
+pub struct Show {
+    /// Print JSON
+    ///
+    /// Amounts are in the units that the limits count in, times in nanoseconds. "row" is null where the key has none.
+    #[arg(long)]
+    json: bool,
+
+    /// The segment
+    ///
+    /// A file that `limitctl create` or a program made. Symbolic links are not followed.
+    segment: PathBuf,
+
+    /// The keyed set
+    ///
+    /// One of the names that `limitctl inspect` shows.
+    set: String,
+
+    /// The key, whole
+    ///
+    /// Exactly the bytes that programs use.
+    key: OsString,
+}
+
+/// A key, and who uses it.
+#[derive(Debug, Serialize)]
+struct View {
+    path: PathBuf,
+    set: String,
+    row: Option<KeySnapshot>,
+    holds: Vec<HoldSnapshot>,
+    tickets: Vec<TicketSnapshot>,
+}
+
+impl Show {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let view = self.look()?;
+        if self.json {
+            output::print_json(&view)?;
+        } else {
+            output::print(&self.shown(&view))?;
+        }
+        Ok(ExitCode::Done)
+    }
+
+    fn look(&self) -> Result<View, Failure> {
+        let reader = SegmentReader::open(&self.segment)?;
+        let mut view = View {
+            path: as_text(&self.segment),
+            set: self.set.clone(),
+            row: reader.key(&self.set, self.key.as_bytes())?,
+            holds: Vec::new(),
+            tickets: Vec::new(),
+        };
+        if let Some(row) = view.row.as_ref().filter(|row| row.held > 0 || row.waiting > 0) {
+            let sets = reader.snapshot()?.sets;
+            for set in sets.into_iter().filter(|set| set.name == self.set) {
+                let is_its = |key: &Option<shmlimit::KeyLabel>| {
+                    key.as_ref()
+                        .is_some_and(|key| key.fingerprint == row.key.fingerprint)
+                };
+                view.holds
+                    .extend(set.holds.into_iter().filter(|hold| is_its(&hold.key)));
+                view.tickets
+                    .extend(set.tickets.into_iter().filter(|ticket| is_its(&ticket.key)));
+            }
+        }
+        Ok(view)
+    }
+
+    fn shown(&self, view: &View) -> String {
+        let mut text = format!(
+            "{} of set {}\n",
+            style::paint(style::TITLE, format!("key {}", key::typed(self.key.as_bytes()))),
+            sanitise::line(&view.set)
+        );
+        let Some(row) = &view.row else {
+            text.push_str("  has no row: it has used nothing, or all of it is replenished and the row went to another key\n");
+            return text;
+        };
+        let state = match (row.torn, row.replenished) {
+            (true, _) => style::paint(
+                style::WARNING,
+                "changed while it was looked at: the figures may not belong together",
+            ),
+            (false, true) => "replenished".to_owned(),
+            (false, false) => "in use".to_owned(),
+        };
+        text.push_str(&aligned(&[
+            ("fingerprint", row.key.fingerprint.to_string()),
+            ("state", state),
+            ("last used", format!("{} ago", human::duration(row.last_used_ns))),
+            (
+                "counted",
+                format!(
+                    "{} admitted, {} refused",
+                    count(row.admitted.into()),
+                    count(row.refused.into())
+                ),
+            ),
+            ("held", human::quantity(row.held, "permit", "permits")),
+            ("in line", human::quantity(row.waiting, "request", "requests")),
+        ]));
+        text.push('\n');
+        text.push_str(&limits(row).render(2));
+        if !view.holds.is_empty() || !view.tickets.is_empty() {
+            text.push('\n');
+            text.push_str(&users(view).render(2));
+        }
+        text
+    }
+}
+
+fn limits(row: &KeySnapshot) -> Table {
+    let mut table = Table::new(&[("LIMIT", Side::Left), ("KIND", Side::Left), ("LEFT", Side::Left)]);
+    for limit in &row.limits {
+        table.row(vec![
+            sanitise::line(&limit.name).into(),
+            word(&limit.kind).into(),
+            key::standing(limit),
+        ]);
+    }
+    table
+}
+
+/// Who holds something of the key, and who waits for it.
+fn users(view: &View) -> Table {
+    let mut table = Table::new(&[
+        ("PID", Side::Right),
+        ("STATE", Side::Left),
+        ("FOR", Side::Right),
+        ("WHAT", Side::Left),
+    ]);
+    let mut user =
+        |pid: Option<u64>, is_alive: bool, state: &str, nanos: u64, what: &BTreeMap<String, u64>| {
+            table.row(vec![
+                pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string()).into(),
+                if is_alive { state } else { "dead" }.into(),
+                human::duration(nanos).into(),
+                amounts(what).into(),
+            ]);
+        };
+    for hold in &view.holds {
+        user(
+            hold.owner_pid,
+            hold.owner_alive,
+            "holds",
+            hold.held_ns,
+            &hold.amounts,
+        );
+    }
+    for ticket in &view.tickets {
+        let state = if ticket.granted { "was served" } else { "waits" };
+        user(
+            ticket.owner_pid,
+            ticket.owner_alive,
+            state,
+            ticket.waiting_ns,
+            &ticket.costs,
+        );
+    }
+    table
+}

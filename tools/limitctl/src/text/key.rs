@@ -1,0 +1,58 @@
+//! Keys as people read them.
+
+use shmlimit::{KeyLabel, KeyLimitSnapshot};
+
+use super::human::{self, count};
+use super::table::Cell;
+use super::{sanitise, style};
+
+/// A key on one line: its text, or its bytes in hexadecimal digits; its fingerprint where nothing of it is kept.
+pub fn key(label: &KeyLabel) -> String {
+    let Some(kept) = &label.kept else {
+        return format!("#{}", label.fingerprint);
+    };
+    let mut shown = label
+        .text()
+        .map_or_else(|| format!("0x{}", hex(kept)), sanitise::line);
+    if let (true, Some(bytes)) = (label.is_cut(), label.bytes) {
+        shown.push_str(&format!("... ({})", human::bytes(bytes)));
+    }
+    shown
+}
+
+/// A key that somebody typed.
+pub fn typed(key: &[u8]) -> String {
+    std::str::from_utf8(key).map_or_else(|_| format!("0x{}", hex(key)), sanitise::line)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What is left of a limit, and how long until all of it is.
+pub fn standing(limit: &KeyLimitSnapshot) -> Cell {
+    let Some(most) = limit.most_at_once else {
+        return "unlimited".into();
+    };
+    let mut text = format!("{} of {}", count(limit.remaining), count(most));
+    if limit.reset_after_ns > 0 {
+        text.push_str(&format!(", full in {}", human::duration(limit.reset_after_ns)));
+    }
+    if limit.remaining == 0 {
+        Cell::styled(text, style::WARNING)
+    } else {
+        text.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_typed_is_shown_harmless() {
+        assert_eq!(typed(b"tenant-7"), "tenant-7");
+        assert_eq!(typed(b"\x1b[31m"), r"\u{1b}[31m");
+        assert_eq!(typed(b"\xff\x1b"), "0xff1b");
+    }
+}
