@@ -126,9 +126,9 @@ impl<'a> LockedPart<'a> {
             part.when_full(),
         );
         let control = part.memory.control();
-        let (index, since) = match place {
+        let index = match place {
             Place::None => return Ok(None),
-            Place::Unused(index) | Place::Reused(index) => (index, self.now.monotonic),
+            Place::Unused(index) | Place::Reused(index) => index,
             Place::Evicted(index) => {
                 // Whoever dies after this has forgiven the former key, and given its row to nobody.
                 let scope = ResetScope {
@@ -136,8 +136,7 @@ impl<'a> LockedPart<'a> {
                     counters: false,
                 };
                 self.begin_and_carry_out_reset(scope, index + 1);
-                // What was decided on the former key at this very instant is not this key's either.
-                (index, self.now.monotonic.saturating_add(1))
+                index
             }
         };
         let row = part.row(index);
@@ -160,7 +159,7 @@ impl<'a> LockedPart<'a> {
             key.fingerprint,
         );
         for (word, value) in [
-            (row.since(), since),
+            (row.since(), self.now.monotonic),
             (row.used_at(), self.now.monotonic),
             (row.counts(), 0),
             (row.ties(), 0),
