@@ -305,7 +305,17 @@ impl SegmentReader {
         })
     }
 
-    /// What the segment was created with. Path and mode are not part of it.
+    /// The file, as it was named.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The bytes that there are for the definition of each set.
+    pub(crate) fn definition_rooms(&self) -> impl Iterator<Item = u64> {
+        self.sets.iter().map(|set| set.geometry.shape.definition_room)
+    }
+
+    /// What was in force when this was opened. Path and mode are not part of it.
     pub fn declaration(&self) -> &Declaration {
         &self.declaration
     }

@@ -71,7 +71,11 @@ pub(super) fn limits() -> impl Strategy<Value = Limit> {
             Just(Adaptive::Vegas),
             Just(Adaptive::Aimd)
         ],
-        [1_u64..=u64::from(u32::MAX), 1..=u64::from(u32::MAX), 1..=u64::from(u32::MAX)],
+        [
+            1_u64..=u64::from(u32::MAX),
+            1..=u64::from(u32::MAX),
+            1..=u64::from(u32::MAX),
+        ],
         any::<bool>(),
         proptest::option::of(1_u64..=1 << 40),
     );
