@@ -22,6 +22,14 @@ pub struct Checked<'a> {
 }
 
 impl<'a> Checked<'a> {
+    pub(crate) fn new(set: &'a LimitSet, decision: Decision, is_admitted: bool) -> Self {
+        Self {
+            set,
+            decision,
+            is_admitted,
+        }
+    }
+
     /// Whether everything was taken. Otherwise nothing was.
     pub fn is_admitted(&self) -> bool {
         self.is_admitted

@@ -52,7 +52,7 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`Error::NotKeyed`]; [`Error::InvalidKey`] where it is empty or too long.
+    /// [`Error::NotKeyed`]; [`Error::InvalidKey`] where it is empty or too long; [`Error::AddressRequired`].
     #[inline]
     pub fn key(&self, key: impl AsRef<[u8]>) -> Result<Key<'_>, Error> {
         let identity = self.identify(key.as_ref())?;
@@ -91,6 +91,11 @@ impl LimitSet {
 pub(crate) fn identify(set: &SetEngine, key: &[u8]) -> Result<KeyIdentity, Error> {
     if !set.is_keyed() {
         return Err(Error::NotKeyed {
+            set: set.plan.name.clone(),
+        });
+    }
+    if !set.levels.is_empty() {
+        return Err(Error::AddressRequired {
             set: set.plan.name.clone(),
         });
     }

@@ -66,6 +66,7 @@
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, unsafe_code)]
 
 mod acquire_future;
+mod address;
 mod apply;
 mod attendant;
 mod check;
@@ -94,6 +95,7 @@ pub mod tower;
 mod units;
 
 pub use acquire_future::AcquireFuture;
+pub use address::Address;
 pub use check::{Checked, Forecast};
 pub use config::{
     Algorithm, Align, Amount, Declaration, Difference, Keyed, Limit, OnDeath, SegmentOptions, SetDeclaration,

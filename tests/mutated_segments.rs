@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memmap2::MmapRaw;
-use mutation::image::{Image, SetParts};
+use mutation::image::{Image, SetPart};
 use mutation::specimen::Specimen;
 use mutation::{Change, Damage, Mutation};
 
@@ -190,9 +190,9 @@ impl Systematic {
         Change::Set(0),
         Change::Set(1),
         Change::Set(2),
-        Change::Set(127),
-        Change::Set(128),
-        Change::Set(129),
+        Change::Set(32),
+        Change::Set(160),
+        Change::Set(161),
         Change::Set(254),
         Change::Set(255),
         Change::Set(u32::MAX as u64),
@@ -211,15 +211,9 @@ impl Systematic {
 
     fn of(specimen: &Specimen) -> Self {
         let image = specimen.image();
-        let first_set = image
-            .sets()
-            .iter()
-            .map(|parts| parts.extent.start)
-            .min()
-            .expect("a set");
         Self {
             places: image.places() as u64,
-            tables: u64::from(image.number_of(first_set)),
+            tables: u64::from(image.tables()),
         }
     }
 
@@ -288,7 +282,7 @@ impl Random {
             0 => self.next() as u32,
             1 => image.number_of(self.word_behind_journal(image)),
             2 => image.number_of(self.control_word(image)),
-            _ => self.below(u64::from(image.number_of(image.sets()[0].extent.start))) as u32,
+            _ => self.below(u64::from(image.tables())) as u32,
         };
         Mutation {
             word,
@@ -310,42 +304,42 @@ impl Random {
         }
     }
 
-    fn set<'a>(&mut self, image: &'a Image) -> &'a SetParts {
-        &image.sets()[self.below(image.sets().len() as u64) as usize]
+    fn part<'a>(&mut self, image: &'a Image) -> &'a SetPart {
+        &image.parts()[self.below(image.parts().len() as u64) as usize]
     }
 
     fn control_word(&mut self, image: &Image) -> usize {
-        let set = self.set(image);
-        set.journal + self.below((set.entries.start - set.journal) as u64) as usize
+        let part = self.part(image);
+        part.journal + self.below((part.entries.start - part.journal) as u64) as usize
     }
 
     fn word_behind_journal(&mut self, image: &Image) -> usize {
-        let set = self.set(image);
-        set.entries.end + self.below((set.extent.end - set.entries.end) as u64) as usize
+        let part = self.part(image);
+        part.entries.end + self.below((part.extent.end - part.entries.end) as u64) as usize
     }
 
     /// A journal that says that an operation was begun, with entries that may name any word at all.
     fn journal(&mut self, image: &Image) -> Vec<Mutation> {
-        let set = self.set(image);
+        let part = self.part(image);
         // Every count is met, and small ones, which are cheap to make, more often.
         let count = 1 + (self.below(255) >> self.below(6));
         let mut mutations = vec![Mutation {
-            word: image.number_of(set.journal),
+            word: image.number_of(part.journal),
             change: Change::Set((self.next() << 8) | count),
         }];
-        let length = set.extent.len() as u64;
+        let length = part.extent.len() as u64;
         let nearly_sound = self.one_in(2);
-        for entry in set.entries.clone().step_by(2).take(count as usize) {
+        for entry in part.entries.clone().step_by(2).take(count as usize) {
             let index = match self.below(if nearly_sound { 4 } else { 8 }) {
                 0 => {
-                    (set.journal - set.extent.start) as u64
-                        + self.below((set.entries.start - set.journal) as u64)
+                    (part.journal - part.extent.start) as u64
+                        + self.below((part.entries.start - part.journal) as u64)
                 }
                 1..=3 => {
-                    (set.entries.end - set.extent.start) as u64
-                        + self.below((set.extent.end - set.entries.end) as u64)
+                    (part.entries.end - part.extent.start) as u64
+                        + self.below((part.extent.end - part.entries.end) as u64)
                 }
-                4 => (set.lock.start - set.extent.start) as u64 + self.below(set.lock.len() as u64),
+                4 => (part.lock.start - part.extent.start) as u64 + self.below(part.lock.len() as u64),
                 5 => length.wrapping_add(self.below(3)).wrapping_sub(1),
                 6 => self.below(length),
                 _ => self.next() >> self.below(64),

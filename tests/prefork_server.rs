@@ -60,7 +60,7 @@ impl Server {
 
     /// Starts it with `--serve` and more; answers what it says of itself.
     fn serve(config: &str, more: &[&str]) -> (Self, Value) {
-        let mut server = Self::start(Some(config), &[&["--serve", "--workers", "2"], more].concat());
+        let mut server = Self::start(Some(config), &[&["--serve"], more].concat());
         let mut line = String::new();
         let stdout = server.process.stdout.as_mut().expect("piped");
         BufReader::new(stdout).read_line(&mut line).expect("a line");
@@ -155,6 +155,17 @@ fn the_demonstration_kills_a_worker_and_every_limit_holds() {
             "{check}"
         );
     }
+
+    let keys = report["keys"].as_array().expect("a list");
+    assert_eq!(keys.len(), 6);
+    for key in keys {
+        assert_eq!(key["admitted"], 5, "{key}");
+        assert_eq!(key["requests"], 10, "{key}");
+    }
+    assert!(
+        keys.iter().any(|key| key["workers"].as_u64() > Some(1)),
+        "the same key is limited in several processes: {keys:?}"
+    );
 
     let killed = &report["killed"];
     assert!(killed["held"].as_u64() > Some(0), "{killed}");
@@ -262,13 +273,87 @@ fn a_killed_worker_is_replaced_and_the_count_goes_on() {
     let answer = loop {
         assert!(Instant::now() < deadline, "nobody answers");
         // A connection that a dying worker took with it is cut off.
-        if let Some(answer) = Answer::try_get(address)
+        if let Some(answer) = Answer::try_get(address, None)
             && !old.contains(&answer.fields["server-worker"])
         {
             break answer;
         }
     };
     assert_eq!(answer.status, 429);
+}
+
+const FIVE_AN_HOUR_FOR_EACH_KEY: &str = r#"
+    [[set]]
+    name = "everyone"
+
+      [[set.limit]]
+      name = "requests"
+      kind = "calls"
+      capacity = 1
+      window = "1h"
+
+    [[set]]
+    name = "clients"
+    keyed = { max_keys = 1000 }
+
+      [[set.limit]]
+      name = "per_key"
+      kind = "calls"
+      capacity = 5
+      window = "1h"
+"#;
+
+#[test]
+fn each_key_gets_exactly_its_own_of_four_workers_and_no_more_of_those_that_replace_them() {
+    let (_server, started) = Server::serve(FIVE_AN_HOUR_FOR_EACH_KEY, &["--work-ms", "1"]);
+    let address = started["listening"].as_str().expect("an address");
+    let workers = started["workers"].as_array().expect("a list").clone();
+    assert_eq!(workers.len(), 4);
+    assert_eq!(Answer::get(address).status, 200);
+    assert_eq!(Answer::get(address).status, 429, "whoever names no key shares");
+
+    let keys = ["ann", "bob", "eve", "dan"];
+    thread::scope(|scope| {
+        let clients = keys.map(|key| {
+            let requests = [(); 12].map(|()| scope.spawn(move || Answer::get_as(address, key)));
+            (key, requests)
+        });
+        for (key, requests) in clients {
+            let answers = requests.map(|request| request.join().expect("an answer"));
+            let admitted = answers.iter().filter(|answer| answer.status == 200).count();
+            assert_eq!(admitted, 5, "{key}");
+            for refused in answers.iter().filter(|answer| answer.status != 200) {
+                assert_eq!(refused.status, 429);
+                let retry_after: u64 = refused.fields["retry-after"].parse().expect("a number");
+                assert!((1..=720).contains(&retry_after));
+            }
+        }
+    });
+
+    for worker in &workers {
+        let pid = Pid::from_raw(
+            worker
+                .as_i64()
+                .and_then(|pid| pid.try_into().ok())
+                .expect("a pid"),
+        );
+        kill(pid, Signal::SIGKILL).expect("it is running");
+    }
+    let is_new = |answer: &Answer| {
+        workers
+            .iter()
+            .all(|old| old.to_string() != answer.fields["server-worker"])
+    };
+    wait_until("the replacements answer", || {
+        // A connection that a dying worker took with it is cut off.
+        Answer::try_get(address, Some("ann")).is_some_and(|answer| {
+            assert_eq!(answer.status, 429);
+            is_new(&answer)
+        })
+    });
+    for expected in [200, 200, 200, 200, 200, 429] {
+        assert_eq!(Answer::get_as(address, "new").status, expected);
+    }
 }
 
 #[test]
@@ -322,13 +407,18 @@ struct Answer {
 
 impl Answer {
     fn get(address: &str) -> Self {
-        Self::try_get(address).expect("an answer")
+        Self::try_get(address, None).expect("an answer")
     }
 
-    fn try_get(address: &str) -> Option<Self> {
+    fn get_as(address: &str, key: &str) -> Self {
+        Self::try_get(address, Some(key)).expect("an answer")
+    }
+
+    fn try_get(address: &str, key: Option<&str>) -> Option<Self> {
         let mut connection = TcpStream::connect(address).ok()?;
         connection.set_read_timeout(Some(DEADLINE)).ok()?;
-        let request = format!("GET / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        let key = key.map(|key| format!("X-Api-Key: {key}\r\n")).unwrap_or_default();
+        let request = format!("GET / HTTP/1.1\r\nHost: {address}\r\n{key}Connection: close\r\n\r\n");
         connection.write_all(request.as_bytes()).ok()?;
         let mut answer = String::new();
         connection.read_to_string(&mut answer).ok()?;

@@ -21,7 +21,7 @@ use tokio::task::{JoinSet, LocalSet};
 
 use crate::Failure;
 use crate::rules::Rules;
-use crate::worker::{SERVER_WORKER, WORK_CLOCK};
+use crate::worker::{CLIENT_KEY, SERVER_WORKER, WORK_CLOCK};
 
 /// A new connection after this many requests, so that every worker gets some.
 const REQUESTS_PER_CONNECTION: usize = 16;
@@ -107,22 +107,14 @@ async fn ask_until(server: SocketAddr, until: Instant, notes: Rc<RefCell<Notes>>
     while Instant::now() < until {
         let stream = TcpStream::connect(server).await?;
         // A connection that a worker took with it when it was killed: the next one is another's.
-        let Ok((mut sender, connection)) = http1::handshake(TokioIo::new(stream)).await else {
+        let Ok(mut connection) = Connection::over(stream, server).await else {
             continue;
         };
-        tokio::task::spawn_local(connection);
         for _ in 0..REQUESTS_PER_CONNECTION {
-            if Instant::now() >= until || sender.ready().await.is_err() {
+            if Instant::now() >= until || connection.sender.ready().await.is_err() {
                 break;
             }
-            let request = Request::get("/")
-                .header(HOST, server.to_string())
-                .body(Empty::<Bytes>::new())?;
-            let answer = match sender.send_request(request).await {
-                Ok(answer) => Answer::read(answer).await,
-                Err(error) => Err(error.into()),
-            };
-            let Ok(answer) = answer else {
+            let Ok(answer) = connection.ask(None).await else {
                 notes.borrow_mut().tally.cut_off += 1;
                 break;
             };
@@ -136,9 +128,36 @@ async fn ask_until(server: SocketAddr, until: Instant, notes: Rc<RefCell<Notes>>
     Ok(())
 }
 
+/// A connection to some worker.
+pub struct Connection {
+    server: SocketAddr,
+    sender: http1::SendRequest<Empty<Bytes>>,
+}
+
+impl Connection {
+    pub async fn open(server: SocketAddr) -> Result<Self, Failure> {
+        Self::over(TcpStream::connect(server).await?, server).await
+    }
+
+    async fn over(stream: TcpStream, server: SocketAddr) -> Result<Self, Failure> {
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        tokio::task::spawn_local(connection);
+        Ok(Self { server, sender })
+    }
+
+    pub async fn ask(&mut self, key: Option<&str>) -> Result<Answer, Failure> {
+        let mut request = Request::get("/").header(HOST, self.server.to_string());
+        if let Some(key) = key {
+            request = request.header(CLIENT_KEY, key);
+        }
+        let request = request.body(Empty::new())?;
+        Answer::read(self.sender.send_request(request).await?).await
+    }
+}
+
 /// An answer that came whole.
-struct Answer {
-    status: StatusCode,
+pub struct Answer {
+    pub status: StatusCode,
     headers: HeaderMap,
     body: Bytes,
 }
@@ -153,7 +172,7 @@ impl Answer {
         })
     }
 
-    fn header(&self, name: &str) -> Result<&str, Failure> {
+    pub fn header(&self, name: &str) -> Result<&str, Failure> {
         let value = self
             .headers
             .get(name)

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{PipeReader, Read, Write, pipe};
+use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,13 +10,16 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use shmlimit::{Kind, Segment, SetSnapshot};
 
 use crate::Failure;
 use crate::client::{self, Tally};
 use crate::crew::{Crew, Replaced, Worker, fork_child, wait_for_signal};
+use crate::keys::{self, KeyTally};
 use crate::options::Options;
-use crate::rules::Rules;
+use crate::rules::{AllRules, Rules};
 
 /// Between two looks at the segment, while nothing special happens.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -35,6 +39,8 @@ pub struct Findings {
     pub tally: Tally,
     pub looks: Looks,
     pub killed: Option<Killed>,
+    /// What came of requests that named a key, where the server has limits for them.
+    pub keys: Option<KeyTally>,
     /// Every worker there was, in the order of their births.
     pub workers: Vec<Worker>,
     /// The set after the last answer.
@@ -75,17 +81,19 @@ struct Watch<'a, 'b> {
 /// Runs the client against the workers, and kills one of them on the way. None where it was interrupted.
 pub fn run(
     segment: &Segment,
-    rules: &Rules,
+    rules: &AllRules,
     crew: &mut Crew<'_>,
     server: SocketAddr,
     options: &Options,
     signals: &SigSet,
 ) -> Result<Option<Findings>, Failure> {
     let mut workers = crew.workers().to_vec();
-    let mut client = ClientProcess::start(server, rules, options)?;
+    let everyone = &rules.everyone;
+    let mut client =
+        ClientProcess::start(|| client::drive(server, options.connections, options.duration(), everyone))?;
     let mut watch = Watch {
         segment,
-        rules,
+        rules: everyone,
         crew,
         looks: Looks::default(),
     };
@@ -109,12 +117,27 @@ pub fn run(
     };
     // Permits of the dead are taken back by whoever needs them. Where nobody did, this does.
     segment.recover()?;
+    let keys = match &rules.each_key {
+        Some(rules) if options.keys > 0 => {
+            let mut client = ClientProcess::start(|| keys::drive(server, options.keys, rules))?;
+            loop {
+                if let Some(Signal::SIGINT | Signal::SIGTERM) = wait_for_signal(signals, LOOK_EVERY)? {
+                    return Ok(None);
+                }
+                if let Some(tally) = client.finished()? {
+                    break Some(tally);
+                }
+            }
+        }
+        _ => None,
+    };
     let end = watch.look()?;
     let looks = watch.looks;
     Ok(Some(Findings {
         tally,
         looks,
         killed,
+        keys,
         workers,
         end,
     }))
@@ -209,30 +232,31 @@ fn held_by(set: &SetSnapshot, pid: Pid) -> BTreeSet<u64> {
 }
 
 /// The client, in a process of its own: the parent must stay without threads and runtimes to be able to fork.
-struct ClientProcess {
+struct ClientProcess<T> {
     pid: Pid,
     is_running: bool,
     tally: PipeReader,
+    what: PhantomData<T>,
 }
 
-impl ClientProcess {
-    fn start(server: SocketAddr, rules: &Rules, options: &Options) -> Result<Self, Failure> {
+impl<T: Serialize + DeserializeOwned> ClientProcess<T> {
+    fn start(drive: impl FnOnce() -> Result<T, Failure>) -> Result<Self, Failure> {
         let (reader, mut writer) = pipe()?;
         let pid = fork_child(|| {
-            let tally = client::drive(server, options.connections, options.duration(), rules)?;
-            // A few bytes for each worker: far less than a pipe holds, so this cannot wait for the parent.
-            writer.write_all(&serde_json::to_vec(&tally)?)?;
+            // A few bytes for each worker or key: far less than a pipe holds, so this cannot wait for the parent.
+            writer.write_all(&serde_json::to_vec(&drive()?)?)?;
             Ok(())
         })?;
         Ok(Self {
             pid,
             is_running: true,
             tally: reader,
+            what: PhantomData,
         })
     }
 
     /// What it found, once it has come to an end.
-    fn finished(&mut self) -> Result<Option<Tally>, Failure> {
+    fn finished(&mut self) -> Result<Option<T>, Failure> {
         match waitpid(self.pid, Some(WaitPidFlag::WNOHANG))? {
             WaitStatus::StillAlive => Ok(None),
             WaitStatus::Exited(_, 0) => {
@@ -249,7 +273,7 @@ impl ClientProcess {
     }
 }
 
-impl Drop for ClientProcess {
+impl<T> Drop for ClientProcess<T> {
     fn drop(&mut self) {
         if self.is_running {
             // It has not been waited for, so its id belongs to nobody else.

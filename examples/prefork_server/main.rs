@@ -10,11 +10,12 @@
 //! segment before the worker works on a request, answers 429 where they refuse, and tells clients how they stand. With
 //! `--wait 500ms` requests wait their turn that long before they are refused. The [`demonstration`] sends real
 //! requests, kills one worker while it holds permits, and holds what was admitted against what the limits allow
-//! ([`report`]).
+//! ([`report`]). Requests that name a client in the header `x-api-key` have limits of that client's own ([`keys`]).
 
 mod client;
 mod crew;
 mod demonstration;
+mod keys;
 mod options;
 mod report;
 mod rules;
@@ -35,7 +36,7 @@ use shmlimit::Segment;
 use crew::{Crew, Replaced};
 use options::Options;
 use report::Report;
-use rules::Rules;
+use rules::AllRules;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -55,17 +56,26 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<ExitCode, Failure> {
     let signals = crew::block_signals()?;
     let declaration = options.declaration()?;
-    let rules = Rules::of(&declaration)?;
+    let rules = AllRules::of(&declaration)?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port))?;
     listener.set_nonblocking(true)?;
     let server = listener.local_addr()?;
 
     // Opened before the fork: each child becomes a participant of its own at its first use.
     let segment = SegmentFile(Segment::create(options.segment_path(), &declaration)?);
-    let set = segment.0.set(&rules.set)?;
+    let everyone = segment.0.set(&rules.everyone.set)?;
+    let each_key = rules.each_key.as_ref().map(|rules| segment.0.set(&rules.set));
+    let each_key = each_key.transpose()?;
     let workers = usize::try_from(options.workers)?;
     let mut crew = Crew::start(workers, || {
-        worker::serve(listener.try_clone()?, &set, options.wait, options.work())
+        let listener = listener.try_clone()?;
+        worker::serve(
+            listener,
+            &everyone,
+            each_key.as_ref(),
+            options.wait,
+            options.work(),
+        )
     })?;
 
     if options.serve {
@@ -93,13 +103,13 @@ fn run(options: &Options) -> Result<ExitCode, Failure> {
     })
 }
 
-fn announce_demonstration(segment: &Segment, rules: &Rules, options: &Options) {
+fn announce_demonstration(segment: &Segment, rules: &AllRules, options: &Options) {
     println!(
         "{} share one listening socket and the limits in {}:",
         table::counted(options.workers.into(), "worker process", "worker processes"),
         segment.path().display()
     );
-    println!("  {}", table::in_words(rules));
+    announce_limits(rules);
     println!(
         "A client with {} ignores Retry-After for {}; a request is worked on for about {} ms.",
         table::counted(options.connections.into(), "connection", "connections"),
@@ -115,10 +125,18 @@ fn announce_demonstration(segment: &Segment, rules: &Rules, options: &Options) {
     println!();
 }
 
+fn announce_limits(rules: &AllRules) {
+    println!("  {}", table::in_words(&rules.everyone));
+    if let Some(each_key) = &rules.each_key {
+        let header = worker::CLIENT_KEY;
+        println!("  for each {header} by itself: {}", table::in_words(each_key));
+    }
+}
+
 /// Stays up until it is interrupted, and replaces workers that end.
 fn serve(
     segment: &Segment,
-    rules: &Rules,
+    rules: &AllRules,
     crew: &mut Crew<'_>,
     server: SocketAddr,
     options: &Options,
@@ -130,9 +148,12 @@ fn serve(
         println!("{started}");
     } else {
         println!("Serving on http://{server}/ with workers {pids:?}; Ctrl-C ends.");
-        println!("  {}", table::in_words(rules));
+        announce_limits(rules);
         println!("  segment {}", segment.path().display());
         println!("Try: curl -i http://{server}/   or kill -9 a worker");
+        if rules.each_key.is_some() {
+            println!("     curl -i -H '{}: ann' http://{server}/", worker::CLIENT_KEY);
+        }
     }
     loop {
         if let Some(Signal::SIGINT | Signal::SIGTERM) =

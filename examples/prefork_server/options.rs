@@ -6,9 +6,14 @@ use std::process;
 use std::time::Duration;
 
 use clap::Parser;
-use shmlimit::{Declaration, Limit, SetDeclaration};
+use shmlimit::{Declaration, Keyed, Limit, SetDeclaration};
 
 use crate::Failure;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// As many keys as the table has room for, whatever clients send.
+const MOST_KEYS: u64 = 10_000;
 
 /// Four worker processes answer HTTP requests under limits that they share.
 ///
@@ -33,8 +38,10 @@ pub struct Options {
     #[arg(long, value_name = "PATH")]
     pub segment: Option<PathBuf>,
 
-    /// Limits from a TOML declaration instead of the three flags below; its first set is used
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["calls", "burst", "concurrency"])]
+    /// Limits from a TOML declaration instead of the four flags below
+    ///
+    /// Its first set without keys is for all, and its first set with keys for requests that have the header x-api-key.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["calls", "burst", "concurrency", "per_key"])]
     pub config: Option<PathBuf>,
 
     /// Requests admitted per second
@@ -48,6 +55,10 @@ pub struct Options {
     /// Requests worked on at the same time
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub concurrency: u64,
+
+    /// Requests admitted per hour for each key, in the header x-api-key, instead of the limits for all
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub per_key: u64,
 
     /// How long a request is worked on, on average
     #[arg(long, value_name = "MS", default_value_t = 35, value_parser = clap::value_parser!(u64).range(..=60_000))]
@@ -64,6 +75,10 @@ pub struct Options {
     /// Connections of the client
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=512))]
     pub connections: u32,
+
+    /// Keys that the client sends requests with afterwards, all at once
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(..=100))]
+    pub keys: u32,
 
     /// Print JSON
     #[arg(long)]
@@ -95,10 +110,12 @@ impl Options {
         if let Some(path) = &self.config {
             return Ok(Declaration::from_toml_file(path)?);
         }
-        Ok(Declaration::new().set(
-            SetDeclaration::new("api")
-                .limit(Limit::calls("requests", self.calls, Duration::from_secs(1)).burst(self.burst))
-                .limit(Limit::concurrency("in_flight", self.concurrency)),
-        ))
+        let everyone = SetDeclaration::new("api")
+            .limit(Limit::calls("requests", self.calls, Duration::from_secs(1)).burst(self.burst))
+            .limit(Limit::concurrency("in_flight", self.concurrency));
+        let each_key = SetDeclaration::new("clients")
+            .keyed(Keyed::new(MOST_KEYS))
+            .limit(Limit::calls("per_key", self.per_key, HOUR));
+        Ok(Declaration::new().set(everyone).set(each_key))
     }
 }

@@ -9,7 +9,8 @@ use shmlimit::{Kind, Segment};
 use crate::Failure;
 use crate::client::Answers;
 use crate::demonstration::{Findings, Killed};
-use crate::rules::Rules;
+use crate::keys::KeyTally;
+use crate::rules::{AllRules, Rules};
 use crate::table::thousands;
 
 /// Everything that is printed.
@@ -23,6 +24,7 @@ pub struct Report {
     pub limits: Vec<String>,
     pub workers: Vec<WorkerRow>,
     pub total: Total,
+    pub keys: Vec<KeyRow>,
     pub checks: Vec<Check>,
     pub killed: Option<KillReport>,
     pub alone: Option<Alone>,
@@ -42,6 +44,16 @@ pub struct Total {
     pub requests: u64,
     pub answers: Answers,
     pub cut_off: u64,
+}
+
+/// What one key got.
+#[derive(Clone, Debug, Serialize)]
+pub struct KeyRow {
+    pub key: String,
+    pub requests: u64,
+    pub admitted: u64,
+    pub refused: u64,
+    pub workers: usize,
 }
 
 /// A bound, and what was counted.
@@ -74,11 +86,15 @@ pub struct Alone {
 }
 
 impl Report {
-    pub fn new(segment: &Segment, rules: &Rules, findings: &Findings) -> Result<Self, Failure> {
+    pub fn new(segment: &Segment, all: &AllRules, findings: &Findings) -> Result<Self, Failure> {
+        let rules = &all.everyone;
         let workers = worker_rows(findings);
         let total = total(findings);
         let killed = findings.killed.as_ref().map(KillReport::new).transpose()?;
-        let checks = checks(rules, findings, &total, killed.as_ref());
+        let mut checks = checks(rules, findings, &total, killed.as_ref());
+        if let (Some(rules), Some(keys)) = (&all.each_key, &findings.keys) {
+            checks.extend(keys.checks(rules));
+        }
         Ok(Self {
             held: checks.iter().all(|check| check.held),
             segment: segment.path().to_owned(),
@@ -87,6 +103,7 @@ impl Report {
             limits: rules.limits.iter().map(|limit| limit.name.clone()).collect(),
             workers,
             total,
+            keys: findings.keys.as_ref().map(key_rows).unwrap_or_default(),
             checks,
             killed,
         })
@@ -151,6 +168,17 @@ fn total(findings: &Findings) -> Total {
         answers,
         cut_off: findings.tally.cut_off,
     }
+}
+
+fn key_rows(tally: &KeyTally) -> Vec<KeyRow> {
+    let rows = tally.by_key.iter().map(|(key, answers)| KeyRow {
+        key: key.clone(),
+        requests: answers.requests,
+        admitted: answers.admitted,
+        refused: answers.refused,
+        workers: answers.workers.len(),
+    });
+    rows.collect()
 }
 
 /// Holds the counts against what the limits allow.

@@ -22,29 +22,58 @@ pub struct Rule {
     pub algorithm: Option<Algorithm>,
 }
 
-/// The set that the server uses: the first one declared.
+/// A set that the server uses.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Rules {
     #[serde(rename = "name")]
     pub set: String,
+    keyed: Option<IgnoredAny>,
     #[serde(rename = "limit")]
     pub limits: Vec<Rule>,
 }
 
-impl Rules {
+/// What the server uses: the first set without keys that is declared, and for requests that name a key the first one
+/// with keys.
+#[derive(Clone, Debug)]
+pub struct AllRules {
+    pub everyone: Rules,
+    pub each_key: Option<Rules>,
+}
+
+impl AllRules {
     pub fn of(declaration: &Declaration) -> Result<Self, Failure> {
+        let (keyed, shared): (Vec<_>, Vec<_>) = Rules::of(declaration)?
+            .into_iter()
+            .partition(|rules| rules.keyed.is_some());
+        let rules = Self {
+            everyone: shared
+                .into_iter()
+                .next()
+                .ok_or("the declaration has no set without keys")?,
+            each_key: keyed.into_iter().next(),
+        };
+        rules.everyone.require_no_cost()?;
+        if let Some(each_key) = &rules.each_key {
+            each_key.require_no_cost()?;
+        }
+        Ok(rules)
+    }
+}
+
+impl Rules {
+    fn of(declaration: &Declaration) -> Result<Vec<Self>, Failure> {
         #[derive(Deserialize)]
         struct Canonical {
             set: Vec<Rules>,
         }
         // The canonical form, in which every default is written out.
         let canonical: Canonical = toml::from_str(&declaration.to_toml()?)?;
-        let rules = canonical
-            .set
-            .into_iter()
-            .next()
-            .ok_or("the declaration has no set")?;
-        for limit in &rules.limits {
+        Ok(canonical.set)
+    }
+
+    /// What the demonstration can count.
+    fn require_no_cost(&self) -> Result<(), Failure> {
+        for limit in &self.limits {
             if !matches!(limit.kind, Kind::Calls | Kind::Concurrency) {
                 return Err(format!(
                     "limit `{}`: requests have no cost here, so only calls and concurrency limits can be used",
@@ -64,7 +93,7 @@ impl Rules {
                 .into());
             }
         }
-        Ok(rules)
+        Ok(())
     }
 
     pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Rule> {

@@ -11,6 +11,7 @@ use crate::rules::{Rule, Rules};
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.write_workers(f)?;
+        self.write_keys(f)?;
         self.write_checks(f)?;
         self.write_kill(f)?;
         if let Some(alone) = self.alone.as_ref().filter(|alone| alone.alone > alone.shared) {
@@ -63,6 +64,29 @@ impl Report {
             cut_off => format!("and {cut_off} cut off by the kill"),
         };
         row("total", &self.total.answers, &note)
+    }
+
+    fn write_keys(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.keys.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            f,
+            "\n{:>10}{:>11}{:>11}   refused   answered by",
+            "key", "requests", "admitted"
+        )?;
+        for row in &self.keys {
+            writeln!(
+                f,
+                "{:>10}{:>11}{:>11}{:>10}   {}",
+                row.key,
+                thousands(row.requests),
+                thousands(row.admitted),
+                thousands(row.refused),
+                counted(row.workers as u64, "worker", "workers")
+            )?;
+        }
+        Ok(())
     }
 
     fn write_kill(&self, f: &mut Formatter<'_>) -> fmt::Result {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderName};
+use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper::{Request, Response};
@@ -26,6 +27,9 @@ use tokio::{runtime, select, time};
 use tower::{ServiceBuilder, service_fn};
 
 use crate::Failure;
+
+/// Who asks: each key has limits of its own, and requests without one share theirs.
+pub const CLIENT_KEY: &str = "x-api-key";
 
 /// The process that answered.
 pub const SERVER_WORKER: &str = "server-worker";
@@ -46,11 +50,19 @@ struct Worker {
 /// Serves until SIGTERM. Runs in a forked child, and the runtime is made here, after the fork.
 pub fn serve(
     listener: TcpListener,
-    set: &LimitSet,
+    everyone: &LimitSet,
+    each_key: Option<&LimitSet>,
     wait: Option<Duration>,
     work: Duration,
 ) -> Result<(), Failure> {
-    let mut limits = LimitLayer::new(Demand::new(set.request()));
+    let everyone = Demand::new(everyone.request());
+    let each_key = each_key.map(|set| Demand::new(set.request()));
+    let mut limits = LimitLayer::new(move |head: &Parts| {
+        Ok(Some(match (&each_key, head.headers.get(CLIENT_KEY)) {
+            (Some(each_key), Some(key)) => each_key.clone().key(key)?,
+            _ => everyone.clone(),
+        }))
+    });
     if let Some(longest) = wait {
         limits = limits.wait(longest);
     }

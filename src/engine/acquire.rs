@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::hold::{FreeHold, HoldReference};
 use super::key::KeyIdentity;
 use super::locked::LockedPart;
-use super::memory::Row;
+use super::memory::{Row, Rows};
 use super::plan::Kind;
 use super::recover::POISONED_BY_COUNTS;
 use super::segment::SegmentEngine;
@@ -363,7 +363,7 @@ impl SegmentEngine {
         // What has no row is as if it had never been used.
         let row = locked.part.find_row(target.key).unwrap_or(Row::ABSENT);
         decision.spot = Spot::new(locked.part, row);
-        locked.assess_all(row, costs, &mut decision);
+        locked.assess_all(row.into(), costs, &mut decision);
         Ok(decision)
     }
 
@@ -386,7 +386,7 @@ impl SegmentEngine {
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        let Some(row) = locked.row_for(key)? else {
+        let Some(row) = locked.row_for_request(key, costs)? else {
             return locked.without_a_row(costs, decision, attempt);
         };
         decision.spot = Spot::new(locked.part, row);
@@ -422,7 +422,7 @@ impl SegmentEngine {
             return self.take_or_refuse(&locked, row, costs, decision, attempt);
         }
         decision.stage = Stage::Behind;
-        locked.refuse(row, costs, decision, attempt)
+        locked.refuse(row.into(), costs, decision, attempt)
     }
 
     /// Decides where nobody waits.
@@ -438,18 +438,25 @@ impl SegmentEngine {
         let part = locked.part;
         decision.stage = Stage::Reserved;
         if u32::from(costs.limits.0) & part.held_mask == 0 || !part.takes_a_hold(costs) {
-            return locked.take_all(row, costs, LimitMask::default(), None, decision, attempt);
+            return locked.take_all(row.into(), costs, LimitMask::default(), None, decision, attempt);
         }
         match self.find_free_hold(part)? {
             FreeHold::None if part.holds_in_shadow_only(costs) => {
                 let waived = LimitMask(part.held_mask as u16);
-                locked.take_all(row, costs, waived, None, decision, attempt)
+                locked.take_all(row.into(), costs, waived, None, decision, attempt)
             }
             FreeHold::None => {
                 decision.stage = Stage::TableFull;
-                locked.refuse(row, costs, decision, attempt)
+                locked.refuse(row.into(), costs, decision, attempt)
             }
-            free => locked.take_all(row, costs, LimitMask::default(), Some(free), decision, attempt),
+            free => locked.take_all(
+                row.into(),
+                costs,
+                LimitMask::default(),
+                Some(free),
+                decision,
+                attempt,
+            ),
         }
     }
 
@@ -554,12 +561,13 @@ impl Part<'_> {
 }
 
 impl LockedPart<'_> {
-    fn assess_all(&self, row: Row<'_>, costs: &Costs, decision: &mut Decision) {
+    pub(super) fn assess_all(&self, rows: Rows<'_>, costs: &Costs, decision: &mut Decision) {
         decision.decided.clear();
         for (index, cost) in costs.iter() {
             let Some(limit) = self.part.limits.get(index) else {
                 continue;
             };
+            let row = rows.of(limit.level);
             let figure = match limit.verdict(row, self.now, cost) {
                 Assessment::Admissible => 0,
                 Assessment::Refused { retry_after } => retry_after.unwrap_or(NEVER),
@@ -576,7 +584,7 @@ impl LockedPart<'_> {
     #[inline(always)]
     pub(super) fn take_all(
         &self,
-        row: Row<'_>,
+        rows: Rows<'_>,
         costs: &Costs,
         waived: LimitMask,
         free: Option<FreeHold>,
@@ -587,16 +595,23 @@ impl LockedPart<'_> {
         decision.decided_at = self.now.monotonic;
         decision.decided.clear();
         let note = |_, decided| decision.note(decided);
-        let Some(waived) = self.take_each(row, &mut transaction, costs, waived, note) else {
+        let Some(waived) = self.take_each(rows, &mut transaction, costs, waived, note) else {
             drop(transaction);
-            return self.refuse(row, costs, decision, attempt);
+            return self.refuse(rows, costs, decision, attempt);
         };
         if let Some(free) = free {
-            let hold = self.take_hold(&mut transaction, row, free, decision.owner, costs, waived);
+            let hold = self.take_hold(
+                &mut transaction,
+                rows.first(),
+                free,
+                decision.owner,
+                costs,
+                waived,
+            );
             decision.set_hold(hold);
         }
         transaction.add(&self.part.memory.control().admitted, 1);
-        self.count_on_row(&mut transaction, row, true);
+        self.count_on_rows(&mut transaction, rows, true);
         self.part.commit(transaction)?;
         Ok(Answer::Admitted)
     }
@@ -607,7 +622,7 @@ impl LockedPart<'_> {
     #[inline(always)]
     pub(super) fn take_each(
         &self,
-        row: Row<'_>,
+        rows: Rows<'_>,
         transaction: &mut Transaction<'_>,
         costs: &Costs,
         mut waived: LimitMask,
@@ -615,6 +630,7 @@ impl LockedPart<'_> {
     ) -> Option<LimitMask> {
         for (index, cost) in costs.iter() {
             let limit = self.part.limits.get(index)?;
+            let row = rows.of(limit.level);
             let counters = self.part.counters(index);
             let taken = if waived.contains(index) {
                 None
@@ -646,7 +662,7 @@ impl LockedPart<'_> {
     #[inline(never)]
     pub(super) fn refuse(
         &self,
-        row: Row<'_>,
+        rows: Rows<'_>,
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
@@ -655,7 +671,7 @@ impl LockedPart<'_> {
         if self.part.impossible_cost(costs).is_some() {
             return Ok(Answer::Impossible);
         }
-        self.assess_all(row, costs, decision);
+        self.assess_all(rows, costs, decision);
         let may_look = matches!(attempt, Attempt::First | Attempt::BeforeWaiting);
         if may_look && self.part.is_refused_by_holders(decision) && self.part.reclaim_is_due() {
             return Ok(Answer::WorthALook);
@@ -664,7 +680,7 @@ impl LockedPart<'_> {
             return Ok(Answer::MustWait);
         }
         if matches!(decision.stage, Stage::Behind | Stage::QueueFull) {
-            decision.set_ahead(self.binding_of_head(row)?);
+            decision.set_ahead(self.binding_of_head(rows.first())?);
         }
         let reason = self.part.refusal_reason(decision);
         let mut transaction = self.part.memory.journal().begin();
@@ -674,7 +690,7 @@ impl LockedPart<'_> {
                 transaction.add(&self.part.counters(index).refused, 1);
             }
         }
-        self.count_on_row(&mut transaction, row, false);
+        self.count_on_rows(&mut transaction, rows, false);
         self.part.commit(transaction)?;
         Ok(Answer::Refused)
     }
@@ -691,14 +707,14 @@ impl LockedPart<'_> {
         decision.spot = Spot::new(self.part, Row::ABSENT);
         if self.part.is_in_shadow(costs) {
             decision.stage = Stage::Reserved;
-            return self.take_all(Row::ABSENT, costs, costs.limits, None, decision, attempt);
+            return self.take_all(Row::ABSENT.into(), costs, costs.limits, None, decision, attempt);
         }
         decision.stage = Stage::TableFull;
         let attempt = match attempt {
             Attempt::First | Attempt::BeforeWaiting => Attempt::First,
             Attempt::Last | Attempt::Waiting => Attempt::Last,
         };
-        let answer = self.refuse(Row::ABSENT, costs, decision, attempt)?;
+        let answer = self.refuse(Row::ABSENT.into(), costs, decision, attempt)?;
         if answer == Answer::Refused {
             let mut transaction = self.part.memory.journal().begin();
             transaction.add(&self.part.memory.control().refused_keys, 1);

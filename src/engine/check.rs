@@ -48,7 +48,7 @@ impl SegmentEngine {
         };
         match answer {
             Answer::Admitted => Ok(true),
-            Answer::Impossible => Err(part.never_admissible(costs)),
+            Answer::Impossible => Err(target.part().never_admissible(costs)),
             Answer::Refused | Answer::WorthALook | Answer::MustWait => Ok(false),
         }
     }
@@ -89,7 +89,7 @@ impl SegmentEngine {
                 decision.owner = owner;
                 *admitted = match locked.check(Some(key), costs, decision, Attempt::First)? {
                     Answer::Admitted => true,
-                    Answer::Impossible => return Err(part.never_admissible(costs)),
+                    Answer::Impossible => return Err(locked.part.never_admissible(costs)),
                     Answer::WorthALook => {
                         worth_a_look = true;
                         locked.check(Some(key), costs, decision, Attempt::Last)? == Answer::Admitted
@@ -115,9 +115,20 @@ impl SegmentEngine {
         decision: &mut Decision,
     ) -> Result<bool, Box<Error>> {
         let locked = self.lock(set.part(permit.spot.part))?;
-        let row = locked.row_of(permit)?;
-        decision.spot = Spot::new(locked.part, row);
-        let answer = locked.take_all(row, costs, LimitMask::default(), None, decision, Attempt::Last)?;
+        let answer = match locked.row_of(permit)? {
+            Some(row) => {
+                decision.spot = Spot::new(locked.part, row);
+                locked.take_all(
+                    row.into(),
+                    costs,
+                    LimitMask::default(),
+                    None,
+                    decision,
+                    Attempt::Last,
+                )?
+            }
+            None => locked.without_a_row(costs, decision, Attempt::Last)?,
+        };
         Ok(answer == Answer::Admitted)
     }
 
@@ -177,7 +188,7 @@ impl LockedPart<'_> {
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        let Some(row) = self.row_for(key)? else {
+        let Some(row) = self.row_for_request(key, costs)? else {
             return self.without_a_row(costs, decision, attempt);
         };
         decision.spot = Spot::new(self.part, row);
@@ -186,10 +197,10 @@ impl LockedPart<'_> {
             self.serve_head(row.index)?;
             if !self.part.nobody_waits(row) {
                 decision.stage = Stage::Behind;
-                return self.refuse(row, costs, decision, attempt);
+                return self.refuse(row.into(), costs, decision, attempt);
             }
         }
-        self.take_all(row, costs, LimitMask::default(), None, decision, attempt)
+        self.take_all(row.into(), costs, LimitMask::default(), None, decision, attempt)
     }
 }
 

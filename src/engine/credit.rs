@@ -103,10 +103,10 @@ impl SegmentEngine {
         locked.serve_head(row.index)?;
         if !part.nobody_waits(row) {
             decision.stage = Stage::Behind;
-            return locked.refuse(row, costs, decision, attempt).map(Err);
+            return locked.refuse(row.into(), costs, decision, attempt).map(Err);
         }
         let Some(limit) = part.limits.get(wish.limit) else {
-            return locked.refuse(row, costs, decision, attempt).map(Err);
+            return locked.refuse(row.into(), costs, decision, attempt).map(Err);
         };
         let now = locked.now;
         let remaining = limit.rule.standing(limit.mark(row, now)).remaining;
@@ -118,7 +118,7 @@ impl SegmentEngine {
         let mut transaction = part.memory.journal().begin();
         let Ok(mark) = limit.take(row, &mut transaction, now, units) else {
             drop(transaction);
-            return locked.refuse(row, costs, decision, attempt).map(Err);
+            return locked.refuse(row.into(), costs, decision, attempt).map(Err);
         };
         transaction.add(&part.counters(wish.limit).admitted, 1);
         transaction.add(&part.counters(wish.limit).taken, units);

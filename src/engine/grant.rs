@@ -135,25 +135,48 @@ impl<'a> LockedPart<'a> {
         if self.part.nobody_waits_anywhere() && self.part.nobody_waits(self.part.only_row()) {
             return Ok(());
         }
-        let line = LineWords(self.part.memory);
         // Bounded by the number of tickets, whatever the lines say.
         for index in 0..self.part.memory.touched_tickets() {
-            let waits = queue::state(&line, index).phase == Phase::Waiting;
-            if waits && queue::predecessor(&line, index).is_none() {
-                self.serve_next_of_those_who_wait(queue::Line::line_of(&line, index))?;
+            if let Some(line) = self.line_headed_by(index) {
+                self.serve_next_of_those_who_wait(line)?;
             }
         }
         Ok(())
     }
 
     /// Serves the first in a row's line, after something was given back that it may wait for. Who is first has not
-    /// changed, and neither has what time does for it.
+    /// changed, and neither has what time does for it. Where what was given back was the last hold of all, whoever is
+    /// first in any line may wait for it.
     #[inline]
-    pub(crate) fn serve_after_release(&mut self, row: u64) -> Result<(), Box<Error>> {
-        if !self.part.nobody_waits_anywhere() {
-            self.serve_head(row)?;
+    pub(crate) fn serve_after_release(&mut self, row: u64, was_last_hold: bool) -> Result<(), Box<Error>> {
+        if self.part.nobody_waits_anywhere() {
+            return Ok(());
+        }
+        self.serve_head(row)?;
+        if was_last_hold && self.part.memory.is_keyed() {
+            self.serve_who_may_wait_for_a_hold()?;
         }
         Ok(())
+    }
+
+    #[cold]
+    fn serve_who_may_wait_for_a_hold(&mut self) -> Result<(), Box<Error>> {
+        for index in 0..self.part.memory.touched_tickets() {
+            if self.part.memory.find_free_hold() == FreeHold::None {
+                return Ok(());
+            }
+            if let Some(line) = self.line_headed_by(index) {
+                self.serve_head(line)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The line of which the ticket is the first.
+    fn line_headed_by(&self, index: u64) -> Option<u64> {
+        let line = LineWords(self.part.memory);
+        let waits = queue::state(&line, index).phase == Phase::Waiting;
+        (waits && queue::predecessor(&line, index).is_none()).then(|| queue::Line::line_of(&line, index))
     }
 
     #[cold]
@@ -185,7 +208,7 @@ impl<'a> LockedPart<'a> {
         };
         let mut transaction = part.memory.journal().begin();
         let waived = LimitMask::default();
-        let taken = self.take_each(row, &mut transaction, costs, waived, |index, decided| {
+        let taken = self.take_each(row.into(), &mut transaction, costs, waived, |index, decided| {
             if let Some(limit) = ticket.limit(index) {
                 // Means nothing until the state says that the ticket was granted.
                 limit.set_mark(decided.mark);
@@ -221,7 +244,7 @@ impl<'a> LockedPart<'a> {
         transaction.add(&control.admitted, 1);
         transaction.add(&control.waited, 1);
         transaction.add(&control.wait_times[wait_bucket(waited)], 1);
-        self.count_on_row(&mut transaction, row, true);
+        self.count_on_rows(&mut transaction, row.into(), true);
         self.pin(&mut transaction, row);
         part.commit(transaction)?;
         self.ring(ticket);

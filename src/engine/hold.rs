@@ -99,6 +99,9 @@ impl LockedPart<'_> {
         self.pin(transaction, row);
         if self.part.has_leases {
             transaction.store(hold.renewed_at(), self.now.monotonic);
+        }
+        // Of the last hold here, whose limits may have had leases that these have not.
+        if hold.expired().load(Ordering::Relaxed) != 0 {
             transaction.store(hold.expired(), 0);
         }
         for (word, limit) in hold.amounts().iter().zip(&self.part.held_indexes) {

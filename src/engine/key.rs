@@ -29,6 +29,14 @@ impl KeyIdentity {
         }
     }
 
+    /// A key that people know by another name than the bytes that were hashed.
+    pub(crate) fn named(fingerprint: Fingerprint, name: &[u8]) -> Self {
+        Self {
+            fingerprint,
+            name: KeyName::of(name),
+        }
+    }
+
     /// A key of which only the fingerprint is known.
     pub(crate) fn nameless(fingerprint: Fingerprint) -> Self {
         Self {

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
+use super::acquire::Costs;
 use super::key::KeyIdentity;
 use super::locked::LockedPart;
-use super::memory::{PartMemory, Row};
+use super::memory::{PartMemory, Row, Rows};
 use super::plan::WhenFull;
 use super::reset::ResetScope;
 use super::set::Part;
@@ -12,8 +13,11 @@ use super::ties::Ties;
 use crate::error::Error;
 use crate::limit::Now;
 use crate::shm::journal::Transaction;
-use crate::shm::layout::BUCKET_ROWS;
+use crate::shm::layout::{BUCKET_ROWS, BUCKET_TAG_WORDS};
 use crate::table::{self, Fingerprint, Place, Table, TableMut};
+
+// The index and the ground do not know each other, and mean the same table.
+const _: () = assert!(table::BUCKET_ROWS == BUCKET_ROWS && table::TAG_WORDS == BUCKET_TAG_WORDS);
 
 /// The table of a part's keys, for reading.
 #[derive(Clone, Copy)]
@@ -46,11 +50,15 @@ impl<'a> Part<'a> {
     pub(crate) fn find_row(&self, key: Option<&KeyIdentity>) -> Option<Row<'a>> {
         match key {
             None => Some(self.only_row()),
-            Some(key) => {
-                let index = table::find(&TableWords(self.memory), key.fingerprint)?;
-                self.memory.row(index)
-            }
+            Some(key) => self.find_row_of(key.fingerprint),
         }
+    }
+
+    /// The row of the key of a fingerprint, if it has one.
+    #[inline]
+    pub(super) fn find_row_of(&self, fingerprint: Fingerprint) -> Option<Row<'a>> {
+        self.memory
+            .row(table::find(&TableWords(self.memory), fingerprint)?)
     }
 
     /// Whether a row carries no information, and nobody holds or waits for anything by it.
@@ -78,21 +86,41 @@ impl<'a> LockedPart<'a> {
     pub(super) fn row_for(&self, key: Option<&KeyIdentity>) -> Result<Option<Row<'a>>, Box<Error>> {
         match (self.part.find_row(key), key) {
             (Some(row), _) => Ok(Some(row)),
-            (None, Some(key)) => self.add_row(key),
+            (None, Some(key)) => self.add_row(key, &[]),
             (None, None) => Ok(None),
         }
     }
 
+    /// As [`row_for`](Self::row_for), but what can never be met takes no row from anybody.
+    #[inline]
+    pub(super) fn row_for_request(
+        &self,
+        key: Option<&KeyIdentity>,
+        costs: &Costs,
+    ) -> Result<Option<Row<'a>>, Box<Error>> {
+        match (self.part.find_row(key), key) {
+            (Some(row), _) => Ok(Some(row)),
+            (None, Some(key)) if self.part.impossible_cost(costs).is_none() => self.add_row(key, &[]),
+            (None, _) => Ok(None),
+        }
+    }
+
+    /// A row for a key that has none, but none of those `taken`.
     #[inline(never)]
-    fn add_row(&self, key: &KeyIdentity) -> Result<Option<Row<'a>>, Box<Error>> {
+    pub(super) fn add_row(
+        &self,
+        key: &KeyIdentity,
+        taken: &[Row<'a>],
+    ) -> Result<Option<Row<'a>>, Box<Error>> {
         let part = self.part;
+        let is_taken = |index| taken.iter().any(|row| row.index == index);
         let place = table::find_place(
             &TableWords(part.memory),
             key.fingerprint,
-            |index| part.is_free(part.row(index), self.now),
+            |index| !is_taken(index) && part.is_free(part.row(index), self.now),
             |index| {
                 let row = part.row(index);
-                let is_untied = row.ties()?.load(Ordering::Relaxed) == 0;
+                let is_untied = row.ties()?.load(Ordering::Relaxed) == 0 && !is_taken(index);
                 is_untied.then_some(row.used_at()?.load(Ordering::Relaxed))
             },
             part.when_full(),
@@ -167,11 +195,13 @@ impl<'a> LockedPart<'a> {
 
     /// Counts a decision on a key.
     #[inline]
-    pub(super) fn count_on_row(&self, transaction: &mut Transaction<'_>, row: Row<'_>, is_admitted: bool) {
-        if let (Some(used_at), Some(counts)) = (row.used_at(), row.counts()) {
-            transaction.store(used_at, self.now.monotonic);
-            let before = KeyCounts::from_word(counts.load(Ordering::Relaxed));
-            transaction.store(counts, before.counting(is_admitted).to_word());
+    pub(super) fn count_on_rows(&self, transaction: &mut Transaction<'_>, rows: Rows<'_>, is_admitted: bool) {
+        for row in rows.iter() {
+            if let (Some(used_at), Some(counts)) = (row.used_at(), row.counts()) {
+                transaction.store(used_at, self.now.monotonic);
+                let before = KeyCounts::from_word(counts.load(Ordering::Relaxed));
+                transaction.store(counts, before.counting(is_admitted).to_word());
+            }
         }
     }
 }

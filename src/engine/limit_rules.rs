@@ -23,13 +23,15 @@ pub(crate) struct LimitRules {
     near: NearThreshold,
     /// Whether its capacity moves.
     pub(super) adapts: bool,
+    /// Which of the set's prefix lengths it counts networks of.
+    pub(super) level: usize,
     first_word: usize,
     words: usize,
 }
 
 impl LimitRules {
-    /// The limit at `index`, whose state begins at `first_word` of a row's.
-    pub(crate) fn new(index: usize, plan: &LimitPlan, first_word: usize) -> Self {
+    /// The limit at `index`, whose state begins at `first_word` of a row's, and which counts networks of that level.
+    pub(crate) fn new(index: usize, plan: &LimitPlan, first_word: usize, level: usize) -> Self {
         Self {
             index,
             rule: plan.rule,
@@ -38,6 +40,7 @@ impl LimitRules {
             refund_on_death: plan.refund_on_death,
             lease: plan.lease,
             shadow: plan.shadow,
+            level,
             adapts: plan.adaptive.is_some(),
             near: plan.rule.near_threshold(plan.near_percent),
             first_word,

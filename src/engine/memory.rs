@@ -51,6 +51,53 @@ pub(crate) struct Row<'a> {
     state: &'a [AtomicU64],
 }
 
+/// The rows of one request: one, or where limits count networks of several lengths, one for each length.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows<'a> {
+    first: Row<'a>,
+    others: &'a [Row<'a>],
+}
+
+impl<'a> From<Row<'a>> for Rows<'a> {
+    #[inline(always)]
+    fn from(row: Row<'a>) -> Self {
+        Self {
+            first: row,
+            others: &[],
+        }
+    }
+}
+
+impl<'a> Rows<'a> {
+    /// By length, the shortest first.
+    pub(crate) fn of_levels(rows: &'a [Row<'a>]) -> Self {
+        let (first, others) = rows
+            .split_first()
+            .map_or((Row::ABSENT, rows), |(first, others)| (*first, others));
+        Self { first, others }
+    }
+
+    /// The row for limits of that level.
+    #[inline(always)]
+    pub(crate) fn of(self, level: usize) -> Row<'a> {
+        match level.checked_sub(1) {
+            None => self.first,
+            Some(other) => self.others.get(other).copied().unwrap_or(Row::ABSENT),
+        }
+    }
+
+    /// The row whose line its requests wait in.
+    #[inline(always)]
+    pub(crate) fn first(self) -> Row<'a> {
+        self.first
+    }
+
+    #[inline]
+    pub(crate) fn iter(self) -> impl Iterator<Item = Row<'a>> {
+        std::iter::once(self.first).chain(self.others.iter().copied())
+    }
+}
+
 /// One place of the table of holds.
 #[derive(Clone, Copy)]
 pub(crate) struct HoldPlace<'a> {

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::hold::Ending;
 use super::locked::LockedPart;
+use super::memory::HoldPlace;
 use super::plan::Kind;
 use super::segment::SegmentEngine;
 use super::set::Part;
@@ -82,13 +83,20 @@ impl Part<'_> {
     /// When the first lease of the hold at `index` runs out, on the segment clock.
     fn expiry_of(&self, index: u64) -> Option<u64> {
         let hold = self.memory.hold(index).filter(|hold| hold.is_taken())?;
-        let renewed_at = hold.renewed_at().load(Ordering::Relaxed);
+        let counts_from = self.leases_count_from(hold);
         self.held_limits()
             .zip(hold.amounts())
             .filter(|(_, amount)| amount.load(Ordering::Relaxed) > 0)
             .filter_map(|(limit, _)| limit.lease)
-            .map(|lease| renewed_at.saturating_add(lease))
+            .map(|lease| counts_from.saturating_add(lease))
             .min()
+    }
+
+    /// From when on the leases of a hold count, on the segment clock. A hold from before a change of the limits is
+    /// given the time of the new leases from then on: it may have had none before.
+    fn leases_count_from(&self, hold: HoldPlace<'_>) -> u64 {
+        let applied_at = self.memory.control().applied_at.load(Ordering::Relaxed);
+        hold.renewed_at().load(Ordering::Relaxed).max(applied_at)
     }
 }
 
@@ -237,7 +245,7 @@ impl LockedPart<'_> {
         };
         let control = self.part.memory.control();
         let row = self.part.row(hold.row().load(Ordering::Relaxed));
-        let renewed_at = hold.renewed_at().load(Ordering::Relaxed);
+        let counts_from = self.part.leases_count_from(hold);
         let mut expired = hold.expired().load(Ordering::Relaxed);
         let mut is_empty = true;
         for ((word, limit), number) in hold
@@ -249,7 +257,7 @@ impl LockedPart<'_> {
             let amount = word.load(Ordering::Relaxed);
             let has_run_out = limit
                 .lease
-                .is_some_and(|lease| renewed_at.saturating_add(lease) <= self.now.monotonic);
+                .is_some_and(|lease| counts_from.saturating_add(lease) <= self.now.monotonic);
             if amount > 0 && has_run_out && limit.kind == Kind::Concurrency {
                 limit.give_back(row, transaction, amount);
                 transaction.store(word, 0);

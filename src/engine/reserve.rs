@@ -59,9 +59,10 @@ impl SegmentEngine {
         decision.owner = self.membership.owner()?;
         let mut locked = self.lock(target.part())?;
         let part = locked.part;
-        let Some(row) = locked.row_for(target.key)? else {
+        let Some(row) = locked.row_for_request(target.key, costs)? else {
             return Ok(match locked.without_a_row(costs, decision, attempt)? {
                 Answer::WorthALook => None,
+                Answer::Impossible => return Err(part.never_admissible(costs)),
                 Answer::Admitted => Some(Reserved::After(0)),
                 _ => Some(Reserved::Refused),
             });
@@ -83,8 +84,10 @@ impl SegmentEngine {
             locked.charge_all(row, costs, free, decision, delay)?;
             return Ok(Some(Reserved::After(delay)));
         }
-        Ok(match locked.refuse(row, costs, decision, attempt)? {
+        Ok(match locked.refuse(row.into(), costs, decision, attempt)? {
             Answer::WorthALook => None,
+            // Not before the lock was taken: the capacity was lowered meanwhile.
+            Answer::Impossible => return Err(part.never_admissible(costs)),
             _ => Some(Reserved::Refused),
         })
     }
@@ -166,7 +169,7 @@ impl LockedPart<'_> {
             ));
         }
         transaction.add(&self.part.memory.control().admitted, 1);
-        self.count_on_row(&mut transaction, row, true);
+        self.count_on_rows(&mut transaction, row.into(), true);
         self.part.commit(transaction)
     }
 }

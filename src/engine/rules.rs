@@ -1,7 +1,7 @@
 //! What a set decides by, ready to be put to its rows.
 
 use super::limit_rules::LimitRules;
-use super::plan::{Kind, SetPlan};
+use super::plan::{Kind, PrefixLengths, SetPlan};
 use crate::shm::geometry::SetShape;
 use crate::shm::layout::MOST_LIMITS;
 use crate::table;
@@ -29,6 +29,8 @@ pub(crate) struct SetRules {
     /// Whether a capacity moves with how the work goes.
     pub(super) adapts: bool,
     pub(super) reads_utc: bool,
+    /// The prefix lengths whose networks the limits count, the shortest first; none where keys are any bytes.
+    pub(crate) levels: Vec<PrefixLengths>,
 }
 
 impl SetPlan {
@@ -72,10 +74,14 @@ impl SetPlan {
 
 impl SetRules {
     pub(crate) fn new(generation: u64, plan: SetPlan) -> Self {
+        let mut levels: Vec<PrefixLengths> = plan.limits.iter().filter_map(|limit| limit.prefix).collect();
+        levels.sort_unstable_by_key(|lengths| (lengths.ipv4, lengths.ipv6));
+        levels.dedup();
         let mut first_word = 0;
         let mut limits = Vec::with_capacity(plan.limits.len());
         for (index, limit) in plan.limits.iter().enumerate() {
-            limits.push(LimitRules::new(index, limit, first_word));
+            let level = levels.iter().position(|lengths| Some(*lengths) == limit.prefix);
+            limits.push(LimitRules::new(index, limit, first_word, level.unwrap_or(0)));
             first_word += limit.rule.state_words();
         }
         let held_indexes = plan.held_limits();
@@ -91,6 +97,7 @@ impl SetRules {
             adapts: limits.iter().any(|limit| limit.adapts),
             has_leases: limits.iter().any(|limit| limit.lease.is_some()),
             reads_utc: limits.iter().any(|limit| limit.rule.reads_utc()),
+            levels,
             limits,
             plan,
         }

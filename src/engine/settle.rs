@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
-use super::acquire::Decision;
-use super::hold::{Ending, HoldReference};
+use super::acquire::{Decision, Spot};
+use super::hold::{Ending, FreeHold, HoldReference};
 use super::key::KeyIdentity;
 use super::locked::LockedPart;
 use super::memory::Row;
@@ -14,7 +14,6 @@ use super::segment::SegmentEngine;
 use super::set::{Part, SetEngine};
 use crate::error::Error;
 use crate::shm::journal::Transaction;
-use crate::table::Fingerprint;
 
 /// One limit of a settled permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +57,8 @@ impl SegmentEngine {
         let mut settled = SettledLimits::with_capacity(actual.len());
         let mut locked = self.lock(set.part(permit.spot.part))?;
         let part = locked.part;
-        let row = locked.row_of(permit)?;
+        // Where no row is left for the key, there is nobody to charge.
+        let row = locked.row_of(permit)?.unwrap_or(Row::ABSENT);
         let mut transaction = part.memory.journal().begin();
         for (index, used) in actual {
             if let Some(limit) = locked.settle_limit(&mut transaction, row, permit, *index, *used) {
@@ -96,11 +96,12 @@ impl SegmentEngine {
             .memory
             .hold(hold.index)
             .map_or(0, |hold| hold.row().load(Ordering::Relaxed));
+        let is_last_hold = part.memory.find_free_hold() == FreeHold::None;
         let mut transaction = part.memory.journal().begin();
         locked.free_hold(&mut transaction, hold.index, Ending::Released { dropped });
         part.commit(transaction)?;
         // The hold is given back, whatever is wrong with the line: the next operation says that.
-        let _ = locked.serve_after_release(row);
+        let _ = locked.serve_after_release(row, is_last_hold);
         if has_lost_a_lease {
             return Ok(Released::WasReclaimed);
         }
@@ -166,15 +167,14 @@ impl Part<'_> {
 
 impl<'a> LockedPart<'a> {
     /// The row that a permit was taken from. Where that is another key's by now, because the key was replenished or
-    /// forgiven since, another row of the same key: what it used is charged to it all the same.
-    pub(super) fn row_of(&self, permit: &Decision) -> Result<Row<'a>, Box<Error>> {
+    /// forgiven since, another row of the same key: what it used is charged to it all the same. None where none is left.
+    pub(super) fn row_of(&self, permit: &Decision) -> Result<Option<Row<'a>>, Box<Error>> {
         let row = self.part.row(permit.spot.row());
-        if row.is_the_same_since(permit.decided_at) || permit.spot.fingerprint == Fingerprint::NONE {
-            return Ok(row);
+        // Not by the time of the decision: what took nothing leaves its row to others at that very instant.
+        if Spot::new(self.part, row).fingerprint == permit.spot.fingerprint {
+            return Ok(Some(row));
         }
-        let key = KeyIdentity::nameless(permit.spot.fingerprint);
-        // Where no row is left for it, there is nobody to charge.
-        Ok(self.row_for(Some(&key))?.unwrap_or(Row::ABSENT))
+        self.row_for(Some(&KeyIdentity::nameless(permit.spot.fingerprint)))
     }
 
     /// Refunds what was not used of one limit, or charges what was used above.

@@ -222,7 +222,7 @@ impl SegmentEngine {
         decision.owner = self.membership.owner()?;
         let mut locked = self.lock(target.part())?;
         let part = locked.part;
-        let Some(row) = locked.row_for(target.key)? else {
+        let Some(row) = locked.row_for_request(target.key, costs)? else {
             return match locked.without_a_row(costs, decision, attempt)? {
                 Answer::WorthALook => Ok(None),
                 Answer::Impossible => Err(part.never_admissible(costs)),
@@ -241,7 +241,7 @@ impl SegmentEngine {
         }
         let Some(ticket) = locked.enqueue(row, costs, decision.owner, wait_by)? else {
             decision.stage = Stage::QueueFull;
-            return match locked.refuse(row, costs, decision, attempt)? {
+            return match locked.refuse(row.into(), costs, decision, attempt)? {
                 Answer::WorthALook => Ok(None),
                 _ => Ok(Some(Begun::Decided(false))),
             };
@@ -585,7 +585,7 @@ impl LockedPart<'_> {
         let part = self.part;
         decision.stage = if is_first { Stage::Reserved } else { Stage::Behind };
         decision.spot = Spot::new(part, part.row(row));
-        self.refuse(part.row(row), costs, decision, Attempt::Last)?;
+        self.refuse(part.row(row).into(), costs, decision, Attempt::Last)?;
         let timed_out = &part.memory.control().timed_out;
         self.change_line(Some(timed_out), |line| queue::leave(line, index))?;
         self.serve_next(row)

@@ -283,6 +283,18 @@ pub enum Error {
         /// The limit.
         limit: String,
     },
+    /// The limits of the set count networks, which are found by an address.
+    #[error("the limits of set `{set}` count networks: say whose limits are meant with `address`")]
+    AddressRequired {
+        /// The set.
+        set: String,
+    },
+    /// The limits of the set do not count networks.
+    #[error("no limit of set `{set}` counts networks: declare `prefix` on each of them, or use a key")]
+    NoPrefixes {
+        /// The set.
+        set: String,
+    },
     /// Keys have from one byte to 64 KiB.
     #[error("a key for set `{set}` has {bytes} bytes: it must have from 1 to {most}")]
     InvalidKey {

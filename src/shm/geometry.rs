@@ -13,7 +13,7 @@ pub(super) const MOST_BYTES: u64 = 1 << 40;
 pub(crate) const MOST_PARTS: u64 = 1024;
 
 /// The rows that one part may have: their numbers must fit where a permit keeps them.
-const MOST_ROWS: u64 = 1 << 31;
+pub(super) const MOST_ROWS: u64 = 1 << 31;
 
 /// What one set needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -431,6 +431,8 @@ pub(crate) const fn fingerprint() -> u64 {
     hash = checksum_step(hash, ALIGNMENT);
     hash = checksum_step(hash, HEADER_SPACE);
     hash = checksum_step(hash, JOURNAL_ENTRIES as u64);
+    hash = checksum_step(hash, BUCKET_ROWS);
+    hash = checksum_step(hash, BUCKET_TAG_WORDS);
     hash = checksum_step(hash, size_of::<libc::pthread_mutex_t>() as u64);
     checksum_step(hash, align_of::<libc::pthread_mutex_t>() as u64)
 }

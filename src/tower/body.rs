@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::permit::Permit;
+use super::held::Held;
 
 pin_project! {
     /// The body of a response to a limited request: that of the service, or the one that says why it was refused.
@@ -18,7 +18,7 @@ pin_project! {
         // Before the permit, so that the service's body is gone when its place is given to another request.
         #[pin]
         content: Content<B>,
-        permit: Option<Permit<'static>>,
+        held: Option<Held>,
     }
 }
 
@@ -34,10 +34,10 @@ pin_project! {
 
 impl<B> LimitBody<B> {
     /// The service's body, under the permit.
-    pub(super) fn new(body: B, permit: Option<Permit<'static>>) -> Self {
+    pub(super) fn new(body: B, held: Option<Held>) -> Self {
         Self {
             content: Content::Service { body },
-            permit,
+            held,
         }
     }
 
@@ -45,7 +45,7 @@ impl<B> LimitBody<B> {
     pub(super) fn problem(text: String) -> Self {
         Self {
             content: Content::Problem { text: Some(text) },
-            permit: None,
+            held: None,
         }
     }
 }
@@ -69,9 +69,12 @@ where
             }
             ContentProjection::Service { mut body } => {
                 let frame = ready!(body.as_mut().poll_frame(context));
+                if let (Some(Err(_)), Some(held)) = (&frame, &mut *this.held) {
+                    held.note_failure();
+                }
                 // A body that says that it has ended is not always polled again.
                 if !matches!(frame, Some(Ok(_))) || body.is_end_stream() {
-                    *this.permit = None;
+                    *this.held = None;
                 }
                 Poll::Ready(frame)
             }

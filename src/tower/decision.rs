@@ -6,10 +6,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
 use super::body::LimitBody;
 use super::demand::Demand;
+use super::held::Held;
 use super::layer::{Advertise, OnError, Settings};
 use super::problem;
 use crate::error::Error;
-use crate::permit::{Outcome, Permit};
+use crate::permit::Outcome;
 
 /// Whether the service is called.
 pub(super) enum Decision {
@@ -21,7 +22,7 @@ pub(super) enum Decision {
 /// What a response of the service is given.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
-    permit: Option<Permit<'static>>,
+    held: Option<Held>,
     fields: Fields,
     /// Why the limits could not be asked, where the request was admitted nevertheless.
     error: Option<Arc<Error>>,
@@ -45,7 +46,7 @@ impl Decision {
                     fields.standing = policies.standing(demand.set(), permit.verdicts(), true);
                 }
                 Self::Admitted(Admission {
-                    permit: Some(permit.into_owned()),
+                    held: Some(Held::new(permit.into_owned(), settings)),
                     fields,
                     error: None,
                 })
@@ -79,6 +80,12 @@ impl Decision {
     }
 
     pub(super) fn failed(error: Error, settings: Settings) -> Self {
+        // Clients say what their key is. Where errors admit, a bad one must not be a way past the limits.
+        if matches!(error, Error::KeyRequired { .. } | Error::InvalidKey { .. }) {
+            let mut response = problem::without_a_key();
+            response.extensions_mut().insert(Arc::new(error));
+            return Self::Answered(response);
+        }
         #[cfg(feature = "tracing")]
         tracing::error!(%error, "the limits of a request could not be asked");
         let error = Arc::new(error);
@@ -103,13 +110,23 @@ impl Decision {
 
 impl Admission {
     /// The service's response, under the permit and with what clients are told.
-    pub(super) fn complete<B>(self, response: Response<B>) -> Response<LimitBody<B>> {
-        let mut response = response.map(|body| LimitBody::new(body, self.permit));
+    pub(super) fn complete<B>(mut self, response: Response<B>) -> Response<LimitBody<B>> {
+        if let Some(held) = &mut self.held {
+            held.note_status(response.status());
+        }
+        let mut response = response.map(|body| LimitBody::new(body, self.held));
         self.fields.append_to(response.headers_mut());
         if let Some(error) = self.error {
             response.extensions_mut().insert(error);
         }
         response
+    }
+
+    /// The service has failed: there is no response to hold anything for.
+    pub(super) fn fail(mut self) {
+        if let Some(held) = &mut self.held {
+            held.note_failure();
+        }
     }
 }
 

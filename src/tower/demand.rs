@@ -5,9 +5,11 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use super::fields::Policies;
+use crate::engine::KeyIdentity;
 use crate::error::Error;
 use crate::limit_set::{LimitName, LimitSet};
 use crate::request::Request;
+use crate::subject::Subject;
 
 /// Says of each HTTP request which limits it has to pass and what it takes of them.
 ///
@@ -48,7 +50,8 @@ pub trait Extractor {
     /// # Errors
     ///
     /// What goes wrong on the way. The layer deals with it as with an error of the limits: see
-    /// [`OnError`](super::OnError).
+    /// [`OnError`](super::OnError). That the request names no key, or one that cannot be, is answered 400 whatever that
+    /// says: pass the error of [`Demand::key`] on.
     fn extract(&self, head: &Parts) -> Result<Option<Demand>, Error>;
 }
 
@@ -67,7 +70,7 @@ impl Extractor for Demand {
     }
 }
 
-/// A set of limits, what to take of it, and how clients are told of it.
+/// A set of limits, what to take of it and as whom, and how clients are told of it.
 ///
 /// Making one describes the set's limits once for all responses; clones share that, so make it at the start and
 /// clone it for each request.
@@ -75,16 +78,59 @@ impl Extractor for Demand {
 #[must_use]
 pub struct Demand {
     request: Request,
+    key: Option<KeyIdentity>,
     policies: Arc<Policies>,
 }
 
 impl Demand {
-    /// Demands what `request` takes, of the set that it was prepared for.
+    /// Demands what `request` takes, of the set that it was prepared for. Where that is
+    /// [keyed](crate::SetDeclaration::keyed), it takes a [`key`](Self::key) as well.
     pub fn new(request: Request) -> Self {
         Self {
             policies: Arc::new(Policies::of(request.limit_set())),
+            key: None,
             request,
         }
+    }
+
+    /// Says whose limits are meant: any bytes, from 1 to 65,536 of them, such as an API key, a tenant or an address.
+    /// [`by_header`](Self::by_header) takes it from a header of each request.
+    ///
+    /// A demand without a key on a set that is keyed is refused: 400, whatever
+    /// [`OnError`](super::OnError) says, because the request is what lacks something.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use http::request::Parts;
+    /// use shmlimit::tower::{Demand, LimitLayer};
+    /// # use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().set(SetDeclaration::new("tenants")
+    /// #     .keyed(Keyed::new(1_000)).limit(Limit::calls("requests", 10, Duration::from_secs(1))));
+    /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+    ///
+    /// // Put there by the layer that authenticates.
+    /// #[derive(Clone)]
+    /// struct Tenant(u64);
+    ///
+    /// let each_tenant = Demand::new(segment.set("tenants")?.request());
+    /// let layer = LimitLayer::new(move |head: &Parts| {
+    ///     let demand = each_tenant.clone();
+    ///     Ok(Some(match head.extensions.get() {
+    ///         Some(Tenant(number)) => demand.key(number.to_le_bytes())?,
+    ///         None => demand.key("nobody")?,
+    ///     }))
+    /// });
+    /// # let _ = layer;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`LimitSet::key`](crate::LimitSet::key).
+    pub fn key(mut self, key: impl AsRef<[u8]>) -> Result<Self, Error> {
+        self.key = Some(self.set().identify(key.as_ref())?);
+        Ok(self)
     }
 
     /// Names a limit and what to take of it, in units: see [`Request::with`].
@@ -125,6 +171,17 @@ impl Demand {
 
     pub(super) fn set(&self) -> &LimitSet {
         self.request.limit_set()
+    }
+
+    /// Whose limits are asked.
+    pub(super) fn subject(&self) -> Result<Subject<'_>, Error> {
+        match self.key {
+            Some(key) => Ok(Subject {
+                set: self.set(),
+                key: Some(key),
+            }),
+            None => self.set().subject(),
+        }
     }
 
     pub(super) fn policies(&self) -> &Policies {

@@ -99,7 +99,13 @@ where
                     let response = ready!(response.poll(context));
                     // Taken out, so that after an error nothing is held any more, however long this future is kept.
                     let admission = mem::take(admission);
-                    return Poll::Ready(response.map(|response| admission.complete(response)));
+                    return Poll::Ready(match response {
+                        Ok(response) => Ok(admission.complete(response)),
+                        Err(error) => {
+                            admission.fail();
+                            Err(error)
+                        }
+                    });
                 }
                 StateProjection::Answered { response } => {
                     let response = mem::take(response).map(LimitBody::problem);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::StatusCode;
 use tower_layer::Layer;
 
 use super::demand::Extractor;
@@ -24,6 +25,7 @@ pub(super) struct Settings {
     pub(super) advertise: Advertise,
     pub(super) on_error: OnError,
     pub(super) wait: Option<Duration>,
+    pub(super) is_failure: Option<fn(StatusCode) -> bool>,
 }
 
 /// Which responses tell how the limits stand, in the fields `RateLimit` and `RateLimit-Policy`.
@@ -46,7 +48,9 @@ pub enum Advertise {
 /// the segment was [retired](crate::Error::Retired), a rate limit was given [no cost](crate::Error::CostRequired).
 ///
 /// The error is in the response's extensions, as an `Arc<`[`Error`](crate::Error)`>`, for a layer around this one to
-/// report; with the feature `tracing` it is an event as well.
+/// report; with the feature `tracing` it is an event as well. That a request to a keyed set has
+/// [no key](crate::Error::KeyRequired), or one that [cannot be](crate::Error::InvalidKey), is the client's affair: it is
+/// answered 400 in either case and is no event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnError {
@@ -81,6 +85,23 @@ impl<E> LimitLayer<E> {
     /// many connections the server lets in.
     pub fn wait(mut self, longest: Duration) -> Self {
         self.settings.wait = Some(longest);
+        self
+    }
+
+    /// Which answers of the service say that it could not do the work: an [adaptive](crate::Limit::adaptive) concurrency
+    /// limit lowers its capacity by them. Those from 500 on unless told; an error in the place of an answer, or in the
+    /// middle of its body, does in any case. What a service says in trailers, as in gRPC, is not looked at.
+    ///
+    /// ```
+    /// # use http::StatusCode;
+    /// # use shmlimit::tower::{Demand, LimitLayer};
+    /// # fn adapt(demand: Demand) -> LimitLayer<Demand> {
+    /// // A 500 is a mistake of the service here, and no sign of too much work.
+    /// LimitLayer::new(demand).fails_with(|status| status == StatusCode::SERVICE_UNAVAILABLE)
+    /// # }
+    /// ```
+    pub fn fails_with(mut self, is_failure: fn(StatusCode) -> bool) -> Self {
+        self.settings.is_failure = Some(is_failure);
         self
     }
 

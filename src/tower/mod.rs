@@ -49,7 +49,12 @@
 //!   take it back. A connection that is upgraded has no body: its permit ends with the head of the response.
 //!   A limit with a lease takes its place back when that runs out, also under a response that is still being sent:
 //!   declare leases longer than the longest response.
+//! - An [adaptive](crate::Limit::adaptive) concurrency limit learns how long each response took to its end, and whether
+//!   it [failed](LimitLayer::fails_with).
 //! - With [`wait`](LimitLayer::wait), requests wait their turn for a time before they are refused.
+//! - On a [keyed](crate::SetDeclaration::keyed) set it limits each client by itself: by a header
+//!   ([`Demand::by_header`]) or by whatever else the request's head says ([`Demand::key`]). What clients are told is then
+//!   how the limits of their key stand, and they wait in a line of their key's own.
 //!
 //! Asking blocks a thread of the runtime for about a microsecond. Only where a process is stopped while it holds the
 //! lock of the set is it longer: up to the segment's [`lock_timeout`](crate::OpenOptions::lock_timeout).
@@ -59,8 +64,11 @@
 //! | status | when | body |
 //! |---|---|---|
 //! | 429 | a limit refused, of whatever kind, or can never admit so much | problem details of type [quota-exceeded], with `violated-policies` |
-//! | 503 | no limit refused, but there is no room to hold or queue the request | problem details |
+//! | 400 | the set is keyed, and the request names no key, several, or one that cannot be | problem details |
+//! | 503 | no limit refused, but there is no room to hold or queue the request, or for another key | problem details |
 //! | 500 | the limits could not be asked, and [`OnError`] says to refuse | problem details, which do not say why |
+//!
+//! A new key for which the table has no room is answered 503: it has not used anything, so 429 would be a lie.
 //!
 //! Concurrency is answered 429 as well: the draft counts concurrent requests as a quota, and leaves 503 to a server
 //! whose capacity is less than usual.
@@ -80,6 +88,7 @@
 //!   refusal, when the request would be admitted.
 //! - Windows that are no whole number of seconds, and months, are left out, and so are unlimited limits.
 //! - Rate limits and budgets are told only in a unit that clients know: see [`Demand::quota_unit`].
+//! - Which key it is about is not told (the draft's `pk`): a key may be a secret, and fields end up in logs.
 //! - Names may hold what a header field may not. Bytes other than printable ASCII, and the percent sign, are
 //!   percent-encoded, in `violated-policies` as well, so that they are equal wherever they are read.
 //!
@@ -87,15 +96,18 @@
 //! [draft]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
 
 mod body;
+mod by_header;
 mod decision;
 mod demand;
 mod fields;
 mod future;
+mod held;
 mod layer;
 mod problem;
 mod service;
 
 pub use body::LimitBody;
+pub use by_header::ByHeader;
 pub use demand::{Demand, Extractor};
 pub use future::LimitFuture;
 pub use layer::{Advertise, LimitLayer, OnError};

@@ -49,7 +49,17 @@ fn no_room() -> Response<String> {
     problem(
         StatusCode::SERVICE_UNAVAILABLE,
         "{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\
-         \"detail\":\"Too many requests are in progress or waiting\"}\n"
+         \"detail\":\"Too many requests are in progress or waiting, or too many clients are being limited\"}\n"
+            .to_owned(),
+    )
+}
+
+/// 400, to a request that does not say whose limits it is to be held against.
+pub(super) fn without_a_key() -> Response<String> {
+    problem(
+        StatusCode::BAD_REQUEST,
+        "{\"type\":\"about:blank\",\"title\":\"Bad Request\",\"status\":400,\
+         \"detail\":\"The request must name one key by which it is limited\"}\n"
             .to_owned(),
     )
 }

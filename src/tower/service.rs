@@ -63,12 +63,17 @@ where
         let decision = match (extracted, settings.wait) {
             (Ok(None), _) => Decision::unlimited(),
             (Ok(Some(demand)), None) => {
-                let outcome = demand.set().try_acquire(demand.request());
+                let outcome = demand
+                    .subject()
+                    .and_then(|subject| subject.try_acquire(demand.request()));
                 Decision::new(&demand, outcome, settings)
             }
             (Ok(Some(demand)), Some(longest)) => {
                 let decision = Box::pin(async move {
-                    let outcome = demand.set().acquire_async(demand.request(), longest).await;
+                    let outcome = match demand.subject() {
+                        Ok(subject) => subject.acquire_async(demand.request(), Some(longest)).await,
+                        Err(error) => Err(error),
+                    };
                     Decision::new(&demand, outcome, settings)
                 });
                 // The one that was asked whether it is ready is the one to be called.

@@ -3,6 +3,7 @@
 //! The offsets are those of `shm-layout.md`. They are checked against what the library says in
 //! [`Layout::assert_agrees_with`], so that a change of the format cannot make the proof look at the wrong words.
 
+use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -95,9 +96,17 @@ pub struct Layout {
     /// Counters that are moved without the lock, each by itself.
     unlocked: Vec<usize>,
     limits: usize,
+    tags: usize,
+    rows: Table,
+    is_keyed: bool,
     holds: Table,
     tickets: Table,
 }
+
+/// Rows of a bucket of a table of keys, tags to a word, and words of tags to a bucket.
+const BUCKET_ROWS: usize = 32;
+const WORD_TAGS: usize = 4;
+const BUCKET_TAG_WORDS: usize = 8;
 
 /// A table of records of the same size, in words.
 #[derive(Clone, Copy, Debug)]
@@ -129,14 +138,25 @@ mod control {
     pub const RESET_SCOPE: usize = 29;
     pub const WAITED: usize = 31;
     pub const UNTOUCHED_TICKET: usize = 34;
-    pub const WAIT_TIMES: usize = 48;
-    pub const SIZE: usize = 80;
+    pub const RESET_ROW: usize = 45;
+    pub const KEYS: usize = 46;
+    pub const LOCK_WAITS: usize = 50;
+    pub const WAIT_TIMES: usize = 56;
+    pub const SIZE: usize = 88;
 }
 
 /// Words of a hold.
 mod hold {
     pub const OWNER: usize = 0;
     pub const RENEWED_AT: usize = 4;
+    pub const ROW: usize = 6;
+    pub const HEAD_SIZE: usize = 7;
+}
+
+/// Words of a row of a keyed table.
+mod row {
+    pub const FINGERPRINT: usize = 0;
+    pub const TIES: usize = 5;
     pub const HEAD_SIZE: usize = 6;
 }
 
@@ -149,7 +169,8 @@ mod ticket {
     pub const HOLD: usize = 7;
     pub const HOLD_SERIAL: usize = 8;
     pub const REQUEST: usize = 9;
-    pub const HEAD_SIZE: usize = 10;
+    pub const ROW: usize = 10;
+    pub const HEAD_SIZE: usize = 11;
     pub const COST: usize = 0;
     pub const LIMIT_SIZE: usize = 3;
 
@@ -162,7 +183,7 @@ mod ticket {
         let phase = state & 3;
         match word {
             BELL => false,
-            ENQUEUED_AT | REQUEST => phase == WAITING || phase == GRANTED,
+            ENQUEUED_AT | REQUEST | ROW => phase == WAITING || phase == GRANTED,
             GRANTED_AT | HOLD | HOLD_SERIAL => phase == GRANTED,
             ..HEAD_SIZE => true,
             _ => {
@@ -174,6 +195,8 @@ mod ticket {
     }
 }
 
+/// Words of the journal's entries.
+const JOURNAL_SIZE: usize = 2 * 160;
 const COUNTERS_SIZE: usize = 16;
 const COUNTERS_TAKEN: usize = 1;
 const COUNTERS_UNSETTLED: usize = 6;
@@ -188,21 +211,19 @@ impl Layout {
         let participants = byte_offset(17);
         assert_eq!(image[18], 1, "the proof works on segments of one set");
         let directory = byte_offset(19);
-        let entry: Vec<usize> = image[directory..directory + 9]
-            .iter()
-            .map(|word| usize::try_from(*word).expect("small"))
-            .collect();
-        let [extent, extent_size, definition_size, _, limits, ..] = entry[..] else {
-            unreachable!()
-        };
-        let control = (extent + definition_size.next_multiple_of(64)) / 8;
-        let journal_entries = control + control::SIZE;
-        let extent_end = (extent + extent_size) / 8;
-        let parts = Parts::of(extent_end, &entry);
-        let counters = parts.counters;
+        let entry = std::array::from_fn(|word| usize::try_from(image[directory + word]).expect("small"));
+        let [extent, extent_size, definition_room, limits, ..] = entry;
+        let control = (extent + 2 * definition_room.next_multiple_of(64)) / 8;
+        let counters = control + control::SIZE + JOURNAL_SIZE;
+        let pieces = Pieces::of(counters, &entry);
+        assert_eq!(
+            pieces.end,
+            (extent + extent_size) / 8,
+            "the proof works on sets of one part"
+        );
         let unlocked: Vec<usize> = (0..limits)
             .map(|limit| counters + limit * COUNTERS_SIZE + COUNTERS_UNSETTLED)
-            .chain([control + control::UNKNOWN_NAMES])
+            .chain([control::UNKNOWN_NAMES, control::LOCK_WAITS].map(|word| control + word))
             .collect();
         let excluded = [
             control::JOURNAL,
@@ -211,13 +232,13 @@ impl Layout {
             control::RECOVERIES,
             control::LAST_RECOVERER,
             control::RESET_INSTANT,
+            control::RESET_ROW,
         ]
         .map(|word| control + word);
         let canonical = (control + control::JOURNAL..control + control::WAIT_TIMES)
-            .chain(counters..parts.tickets.start)
+            .chain(counters..pieces.tickets.start)
             .filter(|word| !excluded.contains(word) && !unlocked.contains(word))
             .collect();
-        assert!(journal_entries < counters);
         Self {
             participants,
             participant_count: usize::try_from(image[16]).expect("small"),
@@ -226,8 +247,11 @@ impl Layout {
             canonical,
             unlocked,
             limits,
-            holds: parts.holds,
-            tickets: parts.tickets,
+            tags: pieces.tags,
+            rows: pieces.rows,
+            is_keyed: pieces.is_keyed,
+            holds: pieces.holds,
+            tickets: pieces.tickets,
         }
     }
 
@@ -263,6 +287,11 @@ impl Layout {
         granted.sort_unstable();
         let known = set.tickets.iter().filter(|ticket| ticket.granted);
         assert_eq!(granted, known.map(|ticket| ticket.number).collect::<Vec<u64>>());
+        if let Some(keys) = &set.keys {
+            assert!(self.is_keyed);
+            assert_eq!(image[self.control + control::KEYS], keys.in_use);
+        }
+        self.check_table(&image).expect("a sound table");
         for (index, limit) in set.limits.iter().enumerate() {
             let counters = self.counters + index * COUNTERS_SIZE;
             assert_eq!(image[counters], limit.counts.admitted);
@@ -290,6 +319,48 @@ impl Layout {
     /// Whether anybody has ever waited.
     pub fn has_used_tickets(&self, image: &[u64]) -> bool {
         image[self.control + control::UNTOUCHED_TICKET] > 0
+    }
+
+    /// Whether each row with a key has that key's tag and the others none, no key has two rows, and the pins of each
+    /// row are the holds and granted tickets that name it. Said here a second time, without the library.
+    pub fn check_table(&self, image: &[u64]) -> Result<(), String> {
+        if !self.is_keyed {
+            return Ok(());
+        }
+        let mut keys = HashSet::new();
+        for (number, row) in self.rows.records().enumerate() {
+            let fingerprint = [0, 1].map(|half| image[row + row::FINGERPRINT + half]);
+            let (bucket, slot) = (number / BUCKET_ROWS, number % BUCKET_ROWS);
+            let tags = image[self.tags + bucket * BUCKET_TAG_WORDS + slot / WORD_TAGS];
+            let tag = tags >> (16 * (slot % WORD_TAGS)) & 0xffff;
+            let expected = match fingerprint {
+                [0, 0] => 0,
+                [_, high] => (high >> 8 & 0xffff).max(1),
+            };
+            if tag != expected {
+                return Err(format!("row {number} has tag {tag:#x} instead of {expected:#x}"));
+            }
+            if fingerprint != [0, 0] && !keys.insert(fingerprint) {
+                return Err(format!("row {number} is of a key that has another"));
+            }
+            let names_row = |place: &usize, word: usize| image[place + word] == number as u64;
+            let is_taken = |hold: &usize| image[hold + hold::OWNER] != 0;
+            let is_granted = |ticket: &usize| image[ticket + ticket::STATE] & 3 == ticket::GRANTED;
+            let holds = self.holds.records().filter(is_taken);
+            let tickets = self.tickets.records().filter(is_granted);
+            let pins = holds.filter(|hold| names_row(hold, hold::ROW)).count()
+                + tickets.filter(|ticket| names_row(ticket, ticket::ROW)).count();
+            if image[row + row::TIES] >> 40 != pins as u64 {
+                return Err(format!(
+                    "row {number} is tied by {:#x}, and {pins} name it",
+                    image[row + row::TIES]
+                ));
+            }
+        }
+        if image[self.control + control::KEYS] != keys.len() as u64 {
+            return Err(format!("{} keys have rows, which is not counted", keys.len()));
+        }
+        Ok(())
     }
 
     fn ticket_size(&self) -> usize {
@@ -374,31 +445,55 @@ impl Layout {
     }
 }
 
-/// The parts of a set's extent behind the journal. They end where the extent does, so they are found from there.
-struct Parts {
-    counters: usize,
+/// What follows the journal.
+struct Pieces {
+    tags: usize,
+    rows: Table,
+    is_keyed: bool,
     holds: Table,
     tickets: Table,
+    end: usize,
 }
 
-impl Parts {
-    fn of(extent_end: usize, entry: &[usize]) -> Self {
-        let [_, _, _, _, limits, state_words, holds, held_amounts, tickets] = entry[..] else {
-            unreachable!()
+impl Pieces {
+    fn of(counters: usize, entry: &[usize; 11]) -> Self {
+        let [
+            ..,
+            limits,
+            state_words,
+            holds,
+            held_amounts,
+            tickets,
+            parts,
+            buckets,
+            name_words,
+        ] = *entry;
+        assert_eq!(parts, 1, "the proof works on sets of one part");
+        let is_keyed = buckets > 0;
+        let mut end = counters + limits * COUNTERS_SIZE;
+        let mut table = |count: usize, stride: usize| {
+            let start = end;
+            end += (count * stride).next_multiple_of(8);
+            Table { start, stride, count }
         };
         let aligned = |words: usize| words.next_multiple_of(8);
-        let table_before = |end: usize, count: usize, size: usize| Table {
-            start: end - count * aligned(size),
-            stride: aligned(size),
-            count,
+        let tags = table(buckets, BUCKET_TAG_WORDS);
+        let (row_count, row_head) = if is_keyed {
+            (buckets * BUCKET_ROWS, row::HEAD_SIZE)
+        } else {
+            (1, 0)
         };
-        let ticket_size = ticket::HEAD_SIZE + limits * ticket::LIMIT_SIZE;
-        let tickets = table_before(extent_end, tickets, ticket_size);
-        let holds = table_before(tickets.start, holds, hold::HEAD_SIZE + held_amounts);
+        let rows = table(row_count, aligned(row_head + state_words));
+        table(if is_keyed { row_count } else { 0 }, name_words);
+        let holds = table(holds, aligned(hold::HEAD_SIZE + held_amounts));
+        let tickets = table(tickets, aligned(ticket::HEAD_SIZE + limits * ticket::LIMIT_SIZE));
         Self {
-            counters: holds.start - aligned(state_words) - limits * COUNTERS_SIZE,
+            tags: tags.start,
+            rows,
+            is_keyed,
             holds,
             tickets,
+            end,
         }
     }
 }

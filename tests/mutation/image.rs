@@ -21,10 +21,19 @@ const CHECKED: Range<usize> = 1..CHECKSUM;
 const CHANGING: Range<usize> = 21..30;
 
 const PARTICIPANT_WORDS: usize = 16;
-const ENTRY_WORDS: usize = 16;
+/// A directory entry, and some of its words.
+const ENTRY_WORDS: usize = 24;
+const EXTENT_OFFSET: usize = 0;
+const EXTENT_SIZE: usize = 1;
+const DEFINITION_ROOM: usize = 2;
+const PARTS: usize = 8;
+/// Of the first definition, which is in force.
+const DEFINITION_SIZE: usize = 12;
+const DEFINITION_CHECKSUM: usize = 14;
+
 const LOCK_WORDS: usize = 8;
-const CONTROL_WORDS: usize = 80;
-const JOURNAL_ENTRIES: usize = 128;
+const CONTROL_WORDS: usize = 88;
+const JOURNAL_ENTRIES: usize = 160;
 /// Words of a cache line, to which records are aligned.
 const LINE: usize = 8;
 
@@ -41,25 +50,33 @@ pub struct Image {
     ranges: Vec<Range<usize>>,
     /// Every word that nobody may change.
     constants: Vec<Range<usize>>,
-    parts: Vec<SetParts>,
+    definitions: Vec<DefinitionText>,
+    parts: Vec<SetPart>,
     participants: Range<usize>,
     directory: usize,
 }
 
-/// Where the parts of a set lie, in words from the start of the file.
+/// Where the text that defines a set lies, in words from the start of the file.
 #[derive(Clone, Debug)]
-pub struct SetParts {
+struct DefinitionText {
+    /// The room for it, and for another that is never put in force here.
+    room: Range<usize>,
+    /// The text, rounded up to whole words.
+    text: Range<usize>,
+    bytes: usize,
+}
+
+/// Where what one lock guards lies, in words from the start of the file.
+#[derive(Clone, Debug)]
+pub struct SetPart {
     /// The whole of it.
     pub extent: Range<usize>,
-    /// The text that defines it, rounded up to whole words.
-    pub definition: Range<usize>,
     /// The mutex.
     pub lock: Range<usize>,
     /// The journal's sequence number and count.
     pub journal: usize,
-    /// Two words for each entry: the index of a word within the extent, and what it was.
+    /// Two words for each entry: the index of a word within the part, and what it was.
     pub entries: Range<usize>,
-    definition_bytes: usize,
 }
 
 impl Image {
@@ -79,6 +96,7 @@ impl Image {
             places: Vec::new(),
             ranges: Vec::new(),
             constants: Vec::new(),
+            definitions: Vec::new(),
             parts: Vec::new(),
             participants: 0..0,
             directory: 0,
@@ -103,39 +121,42 @@ impl Image {
         let start = word(PARTICIPANTS_OFFSET) / 8;
         self.participants = start..start + word(PARTICIPANTS) * PARTICIPANT_WORDS;
         self.directory = word(DIRECTORY_OFFSET) / 8;
-        self.parts = (0..word(SETS))
-            .map(|set| {
-                let entry = self.directory + set * ENTRY_WORDS;
-                let start = word(entry) / 8;
-                let definition_bytes = word(entry + 2);
-                let control = start + definition_bytes.div_ceil(8).next_multiple_of(LINE);
+        let mut start = self.participants.start;
+        self.ranges.push(0..HEADER_WORDS);
+        for set in 0..word(SETS) {
+            let entry = self.directory + set * ENTRY_WORDS;
+            let extent = word(entry + EXTENT_OFFSET) / 8;
+            let end = extent + word(entry + EXTENT_SIZE) / 8;
+            let bytes = word(entry + DEFINITION_SIZE);
+            let text = extent..extent + bytes.div_ceil(8);
+            let room = extent..extent + 2 * word(entry + DEFINITION_ROOM).div_ceil(8).next_multiple_of(LINE);
+            // Behind the text there is nothing that anybody reads.
+            self.ranges.push(start..text.end);
+            start = room.end;
+            let part_words = (end - room.end) / word(entry + PARTS);
+            for control in (room.end..end).step_by(part_words) {
                 let entries = control + CONTROL_WORDS;
-                SetParts {
-                    extent: start..start + word(entry + 1) / 8,
-                    definition: start..start + definition_bytes.div_ceil(8),
+                self.ranges.push(start..control);
+                start = control + LOCK_WORDS;
+                self.parts.push(SetPart {
+                    extent: control..control + part_words,
                     lock: control..control + LOCK_WORDS,
                     journal: control + LOCK_WORDS,
                     entries: entries..entries + 2 * JOURNAL_ENTRIES,
-                    definition_bytes,
-                }
-            })
-            .collect();
-        let mut start = self.participants.start;
-        self.ranges.push(0..HEADER_WORDS);
-        for parts in &self.parts {
-            self.ranges.push(start..parts.lock.start);
-            start = parts.lock.end;
+                });
+            }
+            self.definitions.push(DefinitionText { room, text, bytes });
         }
         self.ranges.push(start..self.pristine.len());
         self.places = self.ranges.iter().cloned().flatten().collect();
         self.constants = vec![
             0..CHANGING.start,
             CHANGING.end..self.participants.start,
-            self.directory..self.directory + self.parts.len() * ENTRY_WORDS,
+            self.directory..self.directory + self.definitions.len() * ENTRY_WORDS,
             self.pristine.len()..self.mapped_words,
         ];
         self.constants
-            .extend(self.parts.iter().map(|parts| parts.definition.clone()));
+            .extend(self.definitions.iter().map(|definition| definition.room.clone()));
     }
 
     /// How many words may be damaged.
@@ -153,9 +174,19 @@ impl Image {
         self.places.binary_search(&word).expect("no word of a mutex") as u32
     }
 
-    /// Each set.
-    pub fn sets(&self) -> &[SetParts] {
+    /// Each part of each set.
+    pub fn parts(&self) -> &[SetPart] {
         &self.parts
+    }
+
+    /// How many of the words that may be damaged lie before the sets.
+    pub fn tables(&self) -> u32 {
+        let first = self
+            .definitions
+            .iter()
+            .map(|definition| definition.room.start)
+            .min();
+        self.number_of(first.expect("a set"))
     }
 
     /// What a word says.
@@ -192,15 +223,15 @@ impl Image {
 
     /// Makes the checksums agree with what they cover.
     pub fn reseal(&self) {
-        for (set, parts) in self.parts.iter().enumerate() {
-            let text = parts
-                .definition
+        for (set, definition) in self.definitions.iter().enumerate() {
+            let text = definition
+                .text
                 .clone()
                 .flat_map(|word| self.load(word).to_ne_bytes())
-                .take(parts.definition_bytes);
-            let length = step(SEED, parts.definition_bytes as u64);
+                .take(definition.bytes);
+            let length = step(SEED, definition.bytes as u64);
             let checksum = text.fold(length, |hash, byte| step(hash, u64::from(byte)));
-            self.store(self.directory + set * ENTRY_WORDS + 3, checksum);
+            self.store(self.directory + set * ENTRY_WORDS + DEFINITION_CHECKSUM, checksum);
         }
         self.store(CHECKSUM, self.header_checksum());
     }

@@ -35,16 +35,22 @@ pub const BOOT_ID: u64 = 21;
 /// Words of a directory entry, by their position in it.
 pub const EXTENT_OFFSET: u64 = 0;
 pub const EXTENT_SIZE: u64 = 1;
-pub const DEFINITION_SIZE: u64 = 2;
-pub const DEFINITION_CHECKSUM: u64 = 3;
-pub const LIMITS: u64 = 4;
-pub const STATE_WORDS: u64 = 5;
-pub const HOLDS: u64 = 6;
-pub const HELD_AMOUNTS: u64 = 7;
-pub const TICKETS: u64 = 8;
+pub const DEFINITION_ROOM: u64 = 2;
+pub const LIMITS: u64 = 3;
+pub const STATE_WORDS: u64 = 4;
+pub const HOLDS: u64 = 5;
+pub const HELD_AMOUNTS: u64 = 6;
+pub const TICKETS: u64 = 7;
+pub const PARTS: u64 = 8;
+pub const BUCKETS: u64 = 9;
+pub const NAME_WORDS: u64 = 10;
+pub const GENERATION: u64 = 11;
+/// Of the first definition, which is in force as long as none has been applied.
+pub const DEFINITION_SIZE: u64 = 12;
+pub const DEFINITION_CHECKSUM: u64 = 14;
 
-const ENTRY_BYTES: u64 = 128;
-const TICKET_BYTES: u64 = 80;
+const ENTRY_BYTES: u64 = 192;
+const TICKET_BYTES: u64 = 88;
 const TICKET_LIMIT_BYTES: u64 = 24;
 
 /// The bytes of a segment file.
@@ -112,10 +118,10 @@ impl RawSegment {
         self.set_word(self.entry_word(DEFINITION_CHECKSUM), sum);
     }
 
-    /// Where the lock of a set lies: at the start of its control, which follows the definition.
+    /// Where the lock of a set lies: at the start of its control, which follows the room for two definitions.
     pub fn lock_offset(&self, set: u64) -> u64 {
         let entry = (self.word(DIRECTORY_OFFSET) + set * ENTRY_BYTES) / 8;
-        self.word(entry + EXTENT_OFFSET) + self.word(entry + DEFINITION_SIZE).next_multiple_of(64)
+        self.word(entry + EXTENT_OFFSET) + 2 * self.word(entry + DEFINITION_ROOM).next_multiple_of(64)
     }
 
     /// How often the bells of the first set's tickets have been rung, all of them together.

@@ -12,7 +12,7 @@ use hyper::header::{HeaderValue, UPGRADE};
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use shmlimit::Limit;
+use shmlimit::{Adaptive, Limit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -100,6 +100,61 @@ async fn a_service_that_fails_gives_its_place_back_and_its_error_is_passed_on() 
     let Broken = call.as_mut().await.expect_err("it fails");
     // The future is still there; what it took is not.
     assert_eq!(limits.held(), 0);
+}
+
+/// What becomes of the response of a service.
+#[derive(Clone, Copy)]
+enum End {
+    Answered(StatusCode),
+    BrokenOff,
+    NoAnswer,
+}
+
+#[tokio::test]
+async fn work_that_fails_is_told_to_an_adaptive_limit() {
+    for (end, is_told, is_told_of_503_only) in [
+        (End::Answered(StatusCode::OK), 0, 0),
+        (End::Answered(StatusCode::NOT_FOUND), 0, 0),
+        (End::Answered(StatusCode::INTERNAL_SERVER_ERROR), 1, 0),
+        (End::Answered(StatusCode::SERVICE_UNAVAILABLE), 1, 1),
+        (End::BrokenOff, 1, 1),
+        (End::NoAnswer, 1, 1),
+    ] {
+        let limit = Limit::concurrency("in_flight", 4)
+            .adaptive(Adaptive::Aimd)
+            .ceiling(8);
+        let limits = Limits::new([limit]);
+        let only_503 = limits
+            .layer()
+            .fails_with(|status| status == StatusCode::SERVICE_UNAVAILABLE);
+        let mut told = 0;
+        for (layer, expected) in [(limits.layer(), is_told), (only_503, is_told_of_503_only)] {
+            let service = layer.layer(service_fn(async |_: Request<()>| {
+                let (sender, body) = WrittenBody::new();
+                match end {
+                    End::Answered(status) => {
+                        sender.send(Ok(Frame::data("done".into()))).expect("open");
+                        let mut response = Response::new(body);
+                        *response.status_mut() = status;
+                        Ok(response)
+                    }
+                    End::BrokenOff => {
+                        sender.send(Err(Broken)).expect("open");
+                        Ok(Response::new(body))
+                    }
+                    End::NoAnswer => Err(Broken),
+                }
+            }));
+            if let Ok(response) = service.oneshot(Request::new(())).await {
+                assert_eq!(limits.held(), 1);
+                let _ = response.into_body().collect().await;
+            }
+            assert_eq!(limits.held(), 0);
+            told += expected;
+            let snapshot = limits.segment.snapshot().expect("readable");
+            assert_eq!(snapshot.sets[0].limits[0].counts.dropped, told);
+        }
+    }
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 mod bodies;
 mod decisions;
+mod keys;
 #[path = "../process/mod.rs"]
 mod process;
 mod server;

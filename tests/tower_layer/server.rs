@@ -187,8 +187,15 @@ pub struct Client {
 
 impl Client {
     pub async fn get(&mut self, path: &str) -> Response<Incoming> {
-        let request = Request::get(path).header("host", "test").body(Empty::new());
-        let request = request.expect("a request");
+        self.get_with(path, &[]).await
+    }
+
+    pub async fn get_with(&mut self, path: &str, headers: &[(&str, &str)]) -> Response<Incoming> {
+        let request = headers.iter().fold(
+            Request::get(path).header("host", "test"),
+            |request, (name, value)| request.header(*name, *value),
+        );
+        let request = request.body(Empty::new()).expect("a request");
         self.sender.send_request(request).await.expect("an answer")
     }
 }
@@ -212,10 +219,17 @@ where
 
 /// What the layer answers to one request, where the service answers `done`.
 pub async fn answer<E: Extractor>(layer: &LimitLayer<E>, path: &str) -> Response<LimitBody<Full<Bytes>>> {
+    let request = Request::get(path).body(()).expect("a request");
+    answer_to(layer, request).await
+}
+
+pub async fn answer_to<E: Extractor>(
+    layer: &LimitLayer<E>,
+    request: Request<()>,
+) -> Response<LimitBody<Full<Bytes>>> {
     let service = layer.layer(service_fn(async |_: Request<()>| {
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("done")))
     }));
-    let request = Request::get(path).body(()).expect("a request");
     let Ok(response) = service.oneshot(request).await;
     response
 }

@@ -16,13 +16,15 @@ use governor::clock::{Clock, MonotonicClock, QuantaClock};
 use governor::middleware::NoOpMiddleware;
 use governor::state::keyed::DashMapStateStore;
 use governor::{Quota, RateLimiter};
+use shmlimit::{Declaration, Limit, LimitSet, Request, Segment, SetDeclaration};
 
 use crate::common::operations::Operation;
 use crate::stopwatch::Measurements;
 
-const CONTENDERS: [Contender; 2] = [
+const CONTENDERS: [Contender; 3] = [
     Contender::of::<Governor<QuantaClock>>(),
     Contender::of::<Governor<MonotonicClock>>(),
+    Contender::of::<Ours>(),
 ];
 const NUMBERS_OF_KEYS: [usize; 3] = [1, 100_000, 1_000_000];
 /// The order in which keys are asked for has as many entries, and then begins anew.
@@ -90,6 +92,47 @@ impl Keyed for Governor<MonotonicClock> {
     #[inline]
     fn check(&self, key: &Key) {
         assert!(black_box(black_box(&self.0).check_key(key)).is_ok());
+    }
+}
+
+/// A keyed set of one calls limit, whose keys are not kept for people to read.
+struct Ours {
+    set: LimitSet,
+    request: Request,
+}
+
+impl Keyed for Ours {
+    const GROUP: &'static str = "shmlimit";
+    const CHECK: &'static str = "1 key, check";
+    const CHECK_MANY: Option<&'static str> = Some("check_many of 64");
+
+    fn create(folder: &Path, keys: usize) -> Self {
+        let declaration = Declaration::new().set(
+            SetDeclaration::new("keyed")
+                .keyed(shmlimit::Keyed::new(keys as u64).store_keys(false))
+                .limit(Limit::calls("calls", u64::from(u32::MAX), Duration::from_secs(1))),
+        );
+        let segment = Segment::create(folder.join("limits"), &declaration).expect("a segment");
+        let set = segment.set("keyed").expect("declared");
+        let request = set.request();
+        Self { set, request }
+    }
+
+    #[inline]
+    fn check(&self, key: &Key) {
+        let key = black_box(&self.set).key(&key.0).expect("a keyed set");
+        assert!(key.check(&self.request).expect("no error").is_admitted());
+    }
+
+    fn check_many(&self, keys: &[Key]) {
+        let answers = self.set.check_many(keys, &self.request).expect("no error");
+        assert!(answers.iter().all(|answer| answer.is_admitted()));
+    }
+}
+
+impl AsRef<[u8]> for Key {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
     }
 }
 

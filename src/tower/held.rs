@@ -1,0 +1,44 @@
+//! The permit of a request, and how the work under it went.
+
+use http::StatusCode;
+
+use super::layer::Settings;
+use crate::permit::Permit;
+
+/// What an admitted request holds until it is dropped.
+#[derive(Debug)]
+pub(super) struct Held {
+    permit: Permit<'static>,
+    /// Which answers say that the work failed.
+    is_failure: fn(StatusCode) -> bool,
+    has_failed: bool,
+}
+
+impl Held {
+    pub(super) fn new(permit: Permit<'static>, settings: Settings) -> Self {
+        Self {
+            permit,
+            is_failure: settings.is_failure.unwrap_or(|status| status.is_server_error()),
+            has_failed: false,
+        }
+    }
+
+    /// Notes what the service has answered; what was noted before stays.
+    pub(super) fn note_status(&mut self, status: StatusCode) {
+        self.has_failed |= (self.is_failure)(status);
+    }
+
+    /// Notes that the service gave no answer, or broke off in the middle of one.
+    pub(super) fn note_failure(&mut self) {
+        self.has_failed = true;
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.has_failed {
+            // What could not be given back is tried again, and reported, when the permit itself is dropped.
+            let _ = self.permit.release_dropped();
+        }
+    }
+}

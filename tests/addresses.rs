@@ -1,0 +1,143 @@
+//! Limits of networks: an address counts against all that contain it, or none.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use shmlimit::{
+    Checked, Declaration, Error, Keyed, Limit, LimitSet, OpenOptions, RefusalReason, Segment, SetDeclaration,
+    VirtualClock,
+};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn declaration() -> Declaration {
+    Declaration::new().set(
+        SetDeclaration::new("logins")
+            .keyed(Keyed::new(1))
+            .limit(Limit::calls("address", 2, HOUR).prefix(32, 64))
+            .limit(Limit::calls("network", 3, HOUR).prefix(24, 48)),
+    )
+}
+
+struct Scene {
+    _folder: tempfile::TempDir,
+    clock: VirtualClock,
+    set: LimitSet,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let clock = VirtualClock::new(Duration::from_secs(1_000_000));
+        let options = OpenOptions::new().virtual_clock(&clock);
+        let segment = options
+            .create(folder.path().join("limits"), &declaration())
+            .expect("a segment");
+        Self {
+            _folder: folder,
+            clock,
+            set: segment.set("logins").expect("declared"),
+        }
+    }
+
+    fn check(&self, address: &str) -> Checked<'_> {
+        let address = self.set.address(ip(address)).expect("counts networks");
+        address.check(&self.set.request()).expect("no error")
+    }
+
+    /// What is left for an address, and for its network.
+    fn left(&self, address: &str) -> Vec<u64> {
+        let address = self.set.address(ip(address)).expect("counts networks");
+        let verdicts = address.peek(&self.set.request()).expect("no error");
+        verdicts.iter().map(|verdict| verdict.remaining).collect()
+    }
+}
+
+fn ip(address: &str) -> IpAddr {
+    address.parse().expect("an address")
+}
+
+#[test]
+fn what_one_network_refuses_takes_nothing_of_the_others() {
+    let scene = Scene::new();
+    for address in ["203.0.113.1", "203.0.113.1", "203.0.113.2"] {
+        assert!(scene.check(address).is_admitted());
+    }
+    assert_eq!(scene.left("203.0.113.2"), [1, 0]);
+    let refused = scene.check("203.0.113.2");
+    assert_eq!(refused.binding(), Some("network"));
+    assert_eq!(scene.left("203.0.113.2"), [1, 0]);
+    assert!(!scene.check("203.0.113.1").is_admitted(), "both refuse");
+    assert_eq!(scene.left("203.0.114.1"), [2, 3]);
+}
+
+#[test]
+fn both_families_are_counted_by_prefixes_of_their_own() {
+    let scene = Scene::new();
+    for address in ["2001:db8:1::1", "2001:db8:1::2"] {
+        assert!(scene.check(address).is_admitted(), "of one /64");
+    }
+    assert_eq!(scene.check("2001:db8:1::3").binding(), Some("address"));
+    assert!(scene.check("2001:db8:1:1::1").is_admitted(), "of another /64");
+    assert_eq!(scene.check("2001:db8:1:2::1").binding(), Some("network"));
+    assert!(scene.check("::ffff:198.51.100.1").is_admitted());
+    assert_eq!(scene.left("198.51.100.1"), [1, 2], "the same address");
+}
+
+#[test]
+fn an_address_never_gets_one_row_for_two_networks() {
+    let scene = Scene::new();
+    // 32 rows: fifteen networks with an address each take thirty, and one address more takes another.
+    for network in 0..15 {
+        assert!(scene.check(&format!("10.0.{network}.1")).is_admitted());
+    }
+    assert!(scene.check("10.0.0.2").is_admitted());
+    let full = scene.check("10.0.99.1");
+    assert_eq!(
+        (full.reason(), full.binding()),
+        (Some(RefusalReason::TableFull), None)
+    );
+    scene.clock.advance_to(Duration::from_secs(1_000_000) + 2 * HOUR);
+    assert!(
+        scene.check("10.0.99.1").is_admitted(),
+        "all the others are replenished"
+    );
+    assert_eq!(scene.left("10.0.99.1"), [1, 2]);
+}
+
+#[test]
+fn a_reset_replenishes_all_networks_of_an_address() {
+    let scene = Scene::new();
+    for _ in 0..2 {
+        assert!(scene.check("203.0.113.1").is_admitted());
+    }
+    let address = scene.set.address(ip("203.0.113.1")).expect("counts networks");
+    assert!(address.reset(&["address"]).expect("no error"));
+    assert_eq!(scene.left("203.0.113.1"), [2, 1]);
+    assert!(address.reset(&[]).expect("no error"));
+    assert_eq!(scene.left("203.0.113.1"), [2, 3]);
+    let unknown = scene.set.address(ip("203.0.115.1")).expect("counts networks");
+    assert!(!unknown.reset(&[]).expect("no error"));
+}
+
+#[test]
+fn addresses_and_keys_are_not_mixed_up() {
+    let scene = Scene::new();
+    assert!(matches!(
+        scene.set.key("203.0.113.1"),
+        Err(Error::AddressRequired { .. })
+    ));
+    assert!(matches!(
+        scene.set.check(&scene.set.request()),
+        Err(Error::KeyRequired { .. })
+    ));
+    let folder = tempfile::tempdir().expect("a folder");
+    let plain = Declaration::new().set(
+        SetDeclaration::new("plain")
+            .keyed(Keyed::new(10))
+            .limit(Limit::calls("calls", 2, HOUR)),
+    );
+    let segment = Segment::create(folder.path().join("limits"), &plain).expect("a segment");
+    let plain = segment.set("plain").expect("declared");
+    assert!(matches!(plain.address(ip("::1")), Err(Error::NoPrefixes { .. })));
+}
