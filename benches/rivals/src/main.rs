@@ -10,6 +10,7 @@ mod commands;
 mod common;
 mod governor_checks;
 mod keyed;
+mod keyed_at_scale;
 mod machine;
 mod stopwatch;
 
@@ -26,7 +27,7 @@ const TURN: Duration = Duration::from_millis(3);
 
 fn main() {
     work_if_told_to();
-    if keyed::fill_if_told_to() {
+    if keyed::fill_if_told_to() || keyed_at_scale::work_if_told_to() {
         return;
     }
     let brief = std::env::args().any(|argument| argument == "--brief");
@@ -43,6 +44,8 @@ fn main() {
     if std::env::args().any(|argument| argument == "--keyed") {
         println!("{}\n", machine::describe());
         keyed::compare(keyed_rounds);
+        println!();
+        keyed_at_scale::compare(keyed_rounds, folder_named());
         return;
     }
     let folder = common::folder();
@@ -67,6 +70,8 @@ fn main() {
     commands::compare(command_rounds);
     println!("\n## Limits by key\n");
     keyed::compare(keyed_rounds);
+    println!();
+    keyed_at_scale::compare(keyed_rounds, folder_named());
     println!("\n## Aims\n");
     println!("| aim | measured |");
     println!("|---|---|");
@@ -82,6 +87,12 @@ fn main() {
         "| two processes at 20 M op/s or more in total | {:.1} M op/s |",
         two / 1e6
     );
+}
+
+/// Where large tables are to lie: what follows `--folder`, such as a file system with huge pages.
+fn folder_named() -> Option<std::path::PathBuf> {
+    let mut arguments = std::env::args().skip_while(|argument| argument != "--folder");
+    arguments.nth(1).map(Into::into)
 }
 
 /// Prints what one, two and four processes do in all, and answers what two do with one limit.
