@@ -37,6 +37,7 @@ pub(crate) use acquire::{Costs, Decided, Decision, LimitMask, NEVER, Stage, Targ
 pub(crate) use apply::Applied;
 pub(crate) use check::Outlook;
 pub(crate) use credit::{BatchAnswer, BatchWish, TakenBatch};
+pub(crate) use definition::Definitions;
 pub(crate) use hold::HoldReference;
 pub(crate) use key::KeyIdentity;
 pub(crate) use limit_rules::LimitRules;

@@ -406,7 +406,7 @@ impl SegmentEngine {
         if owners.is_empty() {
             return;
         }
-        let bell = PartMemory::keep_bell(self.region(), &part.geometry, waiting.ticket.index);
+        let bell = PartMemory::keep_bell(self.region(), part.geometry, waiting.ticket.index);
         let Ok(bell) = bell else { return };
         // What is not watched is looked after now and then.
         let pids: Vec<u64> = owners

@@ -15,6 +15,7 @@ use shmlimit::Segment;
 
 use crate::image::RawFile;
 use crate::operations::{PLACES, SET, admitted, everything};
+use crate::subject::Subject;
 use crate::tracee::state_of;
 
 /// How long a waiter waits for its turn, and everybody for a waiter. Nothing is to be said about speed by it.
@@ -122,7 +123,9 @@ impl<'a> Line<'a> {
         self.waiters.push(Bystander::start(|| {
             let segment = Segment::open(path).expect("the segment");
             let set = segment.set(SET).expect("declared");
-            let outcome = set.acquire(&everything(&set, 1), PATIENCE).expect("works");
+            let outcome = Subject::of(&set)
+                .acquire(&everything(&set, 1), PATIENCE)
+                .expect("works");
             let permit = outcome.permit().expect("served in time");
             admitted_at.store(monotonic_nanos(), Ordering::Release);
             drop(permit);

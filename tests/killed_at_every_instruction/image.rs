@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::fs::OpenOptions;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -17,6 +18,10 @@ pub type Image = Vec<u64>;
 
 /// The header's page: the same for as long as the file lives, and different in every file.
 const HEADER_WORDS: usize = 4096 / 8;
+
+/// Of the header, the seed of the hash of keys, and what its checksum covers, behind which that lies.
+const HASH_KEY: Range<usize> = 14..16;
+const CHECKED_HEADER_WORDS: Range<usize> = 1..20;
 
 /// Where the lock word lies within `pthread_mutex_t`, in units of four bytes.
 const LOCK_WORD_INDEX: usize = if cfg!(target_env = "musl") { 1 } else { 0 };
@@ -58,6 +63,21 @@ impl RawFile {
         for (word, value) in self.words().iter().zip(image).skip(HEADER_WORDS) {
             word.store(*value, Ordering::Relaxed);
         }
+    }
+
+    /// Makes the seed of the hash of keys one that is known, and the header's checksum agree. Nobody is attached yet.
+    pub fn set_hash_key(&self) {
+        let words = self.words();
+        for (word, half) in words[HASH_KEY].iter().zip(1..) {
+            word.store(half, Ordering::Relaxed);
+        }
+        let bytes = words[CHECKED_HEADER_WORDS]
+            .iter()
+            .flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
+        let checksum = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
+            (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        words[CHECKED_HEADER_WORDS.end].store(checksum, Ordering::Relaxed);
     }
 
     /// The words that differ from `last`, which is brought up to date.
@@ -211,7 +231,8 @@ impl Layout {
         let participants = byte_offset(17);
         assert_eq!(image[18], 1, "the proof works on segments of one set");
         let directory = byte_offset(19);
-        let entry = std::array::from_fn(|word| usize::try_from(image[directory + word]).expect("small"));
+        let entry: [usize; 11] =
+            std::array::from_fn(|word| usize::try_from(image[directory + word]).expect("small"));
         let [extent, extent_size, definition_room, limits, ..] = entry;
         let control = (extent + 2 * definition_room.next_multiple_of(64)) / 8;
         let counters = control + control::SIZE + JOURNAL_SIZE;

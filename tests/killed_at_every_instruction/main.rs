@@ -46,10 +46,12 @@ mod bystanders;
 mod copies;
 mod files;
 mod image;
+mod keys;
 mod kills;
 mod operations;
 mod report;
 mod stage;
+mod subject;
 mod survivor;
 mod trace;
 mod tracee;
@@ -60,6 +62,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use files::{FILE_OPERATIONS, FileOperation};
+use keys::KEY_OPERATIONS;
 use operations::{OPERATIONS, Operation, RECOVERERS, Recoverer};
 use report::{Row, Table, Tally, Way};
 use waiting::WAITING_OPERATIONS;
@@ -70,6 +73,10 @@ const LEAST_STATES: u64 = 100_000;
 
 /// Beside others it takes longer to set the scene and to look at what is left, so less is tried there.
 const BESIDE_OTHERS: usize = 12;
+
+/// The journal is the same that all operations have, and recovery looks at every row of a table of keys: less is tried
+/// twice there.
+const BY_KEY: usize = 6;
 
 /// A run that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(40 * 60);
@@ -113,7 +120,13 @@ impl Job {
                 let every = if effort.is_thorough {
                     1
                 } else {
-                    let of_operation = if operation.has_company() { BESIDE_OTHERS } else { 1 };
+                    let of_operation = if operation.has_company() {
+                        BESIDE_OTHERS
+                    } else if operation.is_keyed {
+                        BY_KEY
+                    } else {
+                        1
+                    };
                     effort.every * recoverer.every * of_operation
                 };
                 copies::kill_twice(operation, recoverer, every)
@@ -158,7 +171,11 @@ impl Effort {
 }
 
 fn operations() -> impl Iterator<Item = Operation> {
-    OPERATIONS.iter().chain(WAITING_OPERATIONS).copied()
+    OPERATIONS
+        .iter()
+        .chain(WAITING_OPERATIONS)
+        .chain(KEY_OPERATIONS)
+        .copied()
 }
 
 fn jobs(effort: Effort) -> Vec<Job> {
@@ -166,7 +183,10 @@ fn jobs(effort: Effort) -> Vec<Job> {
     if WITHOUT_JOURNAL {
         // One depth is enough to see that what is torn is found. Those who wait recover what they find, and must not be
         // let loose on what cannot be recovered.
-        let alone = OPERATIONS.iter().filter(|it| !it.has_company());
+        let alone = OPERATIONS
+            .iter()
+            .chain(KEY_OPERATIONS)
+            .filter(|it| !it.has_company());
         return alone
             .flat_map(|it| [Job::Killed(*it), Job::Copies(*it)])
             .collect();

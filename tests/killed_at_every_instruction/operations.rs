@@ -7,6 +7,7 @@ use shmlimit::{
     SetDeclaration,
 };
 
+use crate::subject::Subject;
 use crate::tracee::mark;
 
 /// Long enough that no window turns and nothing is replenished while the proof runs.
@@ -47,6 +48,8 @@ pub struct Operation {
     /// Whether it is killed for real at each of its instructions, and not only where the segment changes and at
     /// intervals.
     pub killed_everywhere: bool,
+    /// Whether the limits are those of a key: it takes longer to recover then, and less is tried.
+    pub is_keyed: bool,
     /// Prepares, and performs between [`Victim::begins`] and [`Victim::ends`].
     pub run: fn(&Victim),
 }
@@ -92,6 +95,12 @@ impl Victim {
         mark();
     }
 
+    /// How many keys have a row.
+    pub fn keys(&self) -> u64 {
+        let snapshot = self.segment.snapshot().expect("memory for a copy");
+        snapshot.sets[0].keys.expect("a keyed set").in_use
+    }
+
     /// What is left of the dead is given back.
     pub fn recover(&self) -> Result<shmlimit::RecoveryReport, shmlimit::Error> {
         self.segment.recover()
@@ -124,7 +133,8 @@ pub fn everything(set: &LimitSet, cost: u64) -> Request {
 }
 
 pub fn admitted<'a>(set: &'a LimitSet, request: &Request) -> Permit<'a> {
-    set.try_acquire(request)
+    Subject::of(set)
+        .try_acquire(request)
         .expect("works")
         .permit()
         .expect("admitted")
@@ -208,36 +218,39 @@ fn sliding_windows() -> SetDeclaration {
     )
 }
 
-fn acquire(victim: &Victim) {
+pub fn acquire(victim: &Victim) {
     let set = victim.set();
     let request = everything(&set, 1);
     // Neither the first hold of the table nor the first entry of a log: the second, after one that was given back.
     drop(admitted(&set, &request));
     std::mem::forget(admitted(&set, &request));
+    let subject = Subject::of(&set);
     victim.begins();
-    let outcome = set.try_acquire(&request);
+    let outcome = subject.try_acquire(&request);
     victim.ends();
     std::mem::forget(outcome.expect("works").permit().expect("admitted"));
 }
 
-fn first_acquire(victim: &Victim) {
+pub fn first_acquire(victim: &Victim) {
     let set = victim.set();
     let request = everything(&set, 1);
+    let subject = Subject::of(&set);
     victim.begins();
-    let outcome = set.try_acquire(&request);
+    let outcome = subject.try_acquire(&request);
     victim.ends();
     std::mem::forget(outcome.expect("works").permit().expect("admitted"));
 }
 
-fn acquire_beyond_a_rate(victim: &Victim) {
+pub fn acquire_beyond_a_rate(victim: &Victim) {
     let set = victim.set();
     let request = everything(&set, 1);
     std::mem::forget(admitted(
         &set,
         &request.clone().with("requests", 100).expect("declared"),
     ));
+    let subject = Subject::of(&set);
     victim.begins();
-    let outcome = set.try_acquire(&request);
+    let outcome = subject.try_acquire(&request);
     victim.ends();
     assert!(matches!(outcome, Ok(Outcome::Refused(_))));
 }
@@ -248,19 +261,21 @@ fn acquire_beyond_concurrency(victim: &Victim) {
     let last = set.limits().last().expect("several");
     let all_of_it = request.clone().with(last, CONCURRENCY).expect("declared");
     std::mem::forget(admitted(&set, &all_of_it));
+    let subject = Subject::of(&set);
     victim.begins();
-    let outcome = set.try_acquire(&request);
+    let outcome = subject.try_acquire(&request);
     victim.ends();
     assert!(matches!(outcome, Ok(Outcome::Refused(_))));
 }
 
-fn acquire_what_a_dead_process_holds(victim: &Victim) {
+pub fn acquire_what_a_dead_process_holds(victim: &Victim) {
     let set = victim.set();
     let request = everything(&set, 1)
         .with("in_flight", CONCURRENCY)
         .expect("declared");
+    let subject = Subject::of(&set);
     victim.begins();
-    let outcome = set.try_acquire(&request);
+    let outcome = subject.try_acquire(&request);
     victim.ends();
     std::mem::forget(
         outcome
@@ -270,7 +285,7 @@ fn acquire_what_a_dead_process_holds(victim: &Victim) {
     );
 }
 
-fn recover(victim: &Victim) {
+pub fn recover(victim: &Victim) {
     victim.begins();
     let report = victim.segment.recover();
     victim.ends();
@@ -292,15 +307,15 @@ fn settle(victim: &Victim, reserved: u64, used: u64) {
     std::mem::forget(permit);
 }
 
-fn settle_with_refund(victim: &Victim) {
+pub fn settle_with_refund(victim: &Victim) {
     settle(victim, 20, 5);
 }
 
-fn settle_with_overdraft(victim: &Victim) {
+pub fn settle_with_overdraft(victim: &Victim) {
     settle(victim, 20, 30_000);
 }
 
-fn release(victim: &Victim) {
+pub fn release(victim: &Victim) {
     let set = victim.set();
     let mut permit = admitted(&set, &everything(&set, 2));
     let _ = permit.settle([("tokens", 1)]).expect("works");
@@ -310,7 +325,7 @@ fn release(victim: &Victim) {
     released.expect("works");
 }
 
-fn drop_unsettled(victim: &Victim) {
+pub fn drop_unsettled(victim: &Victim) {
     let set = victim.set();
     let permit = admitted(&set, &everything(&set, 2));
     victim.begins();
@@ -371,8 +386,9 @@ fn give_credit_back(victim: &Victim) {
 fn peek(victim: &Victim) {
     let set = victim.set();
     let request = everything(&set, 1);
+    let subject = Subject::of(&set);
     victim.begins();
-    let verdicts = set.peek(&request).map(|verdicts| verdicts.len());
+    let verdicts = subject.peek(&request).map(|verdicts| verdicts.len());
     victim.ends();
     verdicts.expect("works");
 }
@@ -402,6 +418,7 @@ pub const fn operation(
         is_served: false,
         is_killed_alone: false,
         has_leases_run_out: false,
+        is_keyed: false,
         run,
     }
 }
@@ -510,9 +527,10 @@ pub struct Recoverer {
 fn peek_for_ever(victim: &Victim) {
     let set = victim.set();
     let request = everything(&set, 0);
+    let subject = Subject::of(&set);
     loop {
         victim.begins();
-        let verdicts = set.peek(&request);
+        let verdicts = subject.peek(&request);
         victim.ends();
         verdicts.expect("works");
     }
@@ -521,9 +539,10 @@ fn peek_for_ever(victim: &Victim) {
 fn acquire_for_ever(victim: &Victim) {
     let set = victim.set();
     let request = everything(&set, 1);
+    let subject = Subject::of(&set);
     loop {
         victim.begins();
-        let outcome = set.try_acquire(&request);
+        let outcome = subject.try_acquire(&request);
         victim.ends();
         // What it took is gone from the segment by now, so it must not be given back.
         std::mem::forget(outcome.expect("works"));

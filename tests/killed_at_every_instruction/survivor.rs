@@ -11,6 +11,7 @@ use shmlimit::{Error, Kind, LimitSet, OpenOptions, RefusalReason, Request, Segme
 
 use crate::image::{Image, Layout, RawFile};
 use crate::operations::{SET, everything};
+use crate::subject::Subject;
 
 /// Nobody else is running who could hold the lock, so a lock that is not to be had at once never will be.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -100,6 +101,10 @@ impl Survivor {
         }
     }
 
+    fn subject(&self) -> Subject<'_> {
+        Subject::of(&self.set)
+    }
+
     pub fn snapshot(&self) -> SegmentSnapshot {
         self.segment.snapshot().expect("memory for a copy")
     }
@@ -128,12 +133,13 @@ impl Survivor {
         is_legal: impl FnOnce(&Image) -> Result<(), String>,
     ) -> Result<Vec<u64>, Judgement> {
         // A peek takes the lock and changes nothing that a user can see, so what it leaves is what recovery left.
-        self.set
+        self.subject()
             .peek(&self.look)
             .map_err(|error| failure("peek", &error))?;
         let image = self.file.copy();
         let torn = |what: &str| Judgement::Torn(what.to_owned());
         is_legal(&image).map_err(Judgement::Torn)?;
+        self.layout.check_table(&image).map_err(Judgement::Torn)?;
         if self.layout.journal_count(&image) != 0 {
             return Err(torn("the journal is not empty"));
         }
@@ -153,7 +159,7 @@ impl Survivor {
         }
         self.check_that_nothing_is_left(&self.snapshot())?;
         let outcome = self
-            .set
+            .subject()
             .try_acquire(&self.take)
             .map_err(|error| failure("try_acquire", &error))?;
         drop(outcome);
@@ -193,8 +199,12 @@ impl Survivor {
         if let Some(ticket) = set.tickets.iter().find(|ticket| !ticket.owner_alive) {
             return Err(Judgement::Stuck(format!("a dead process waits by {ticket:?}")));
         }
+        let verdicts = self
+            .subject()
+            .peek(&self.look)
+            .map_err(|error| failure("peek", &error))?;
         let remaining = |name: &String| {
-            let limit = set.limits.iter().find(|limit| limit.name == *name);
+            let limit = verdicts.iter().find(|verdict| verdict.limit == *name);
             limit.map_or(0, |limit| limit.remaining)
         };
         // Whoever comes for what it was granted serves the next.
@@ -224,27 +234,34 @@ impl Survivor {
                 set.holds.len()
             )));
         }
-        let half_empty = set
-            .limits
-            .iter()
-            .find(|limit| limit.kind == Kind::Concurrency && Some(limit.remaining) != limit.most_at_once);
+        let verdicts = self
+            .subject()
+            .peek(&self.look)
+            .map_err(|error| failure("peek", &error))?;
+        let half_empty = set.limits.iter().find(|limit| {
+            let verdict = verdicts.iter().find(|verdict| verdict.limit == limit.name);
+            limit.kind == Kind::Concurrency && verdict.map(|verdict| verdict.remaining) != limit.most_at_once
+        });
         if let Some(limit) = half_empty {
             return Err(Judgement::Lost(format!(
                 "`{}` was not given back in full",
                 limit.name
             )));
         }
-        Ok(())
+        // The pins of all rows are the holds that name them, so there are none either.
+        self.layout
+            .check_table(&self.file.copy())
+            .map_err(Judgement::Torn)
     }
 
     /// Takes all places and waits for one more, which must come to an end when time is up.
     fn wait_in_vain(&self, all: &Request, one: &Request) -> Result<(), Judgement> {
         let held = self
-            .set
+            .subject()
             .try_acquire(all)
             .map_err(|error| failure("try_acquire", &error))?;
         let outcome = self
-            .set
+            .subject()
             .acquire(one, NO_PATIENCE)
             .map_err(|error| failure("acquire", &error))?;
         let held = held.permit().map_err(|refusal| refusal.reason());

@@ -12,6 +12,7 @@ use shmlimit::{
 
 use crate::bystanders::{MOST_WAITERS, PATIENCE};
 use crate::operations::{Operation, PLACES, SET, Victim, YEAR, admitted, everything, operation};
+use crate::subject::Subject;
 
 /// Long enough for a ticket, and no longer.
 const AT_ONCE: Duration = Duration::from_nanos(1);
@@ -65,8 +66,9 @@ fn try_acquire_behind(victim: &Victim) {
     let request = everything(&set, 1);
     std::mem::forget(all_places(&set));
     victim.lets_others_come();
+    let subject = Subject::of(&set);
     victim.begins();
-    let outcome = set.try_acquire(&request);
+    let outcome = subject.try_acquire(&request);
     victim.ends();
     assert!(refused(outcome));
 }
@@ -78,13 +80,14 @@ fn wait_in_vain(victim: &Victim, others: bool, timeout: Duration) {
     if others {
         victim.lets_others_come();
     }
+    let subject = Subject::of(&set);
     victim.begins();
-    let outcome = set.acquire(&request, timeout);
+    let outcome = subject.acquire(&request, timeout);
     victim.ends();
     assert!(refused(outcome));
 }
 
-fn enqueue_and_leave(victim: &Victim) {
+pub fn enqueue_and_leave(victim: &Victim) {
     wait_in_vain(victim, true, AT_ONCE);
 }
 
@@ -96,17 +99,18 @@ fn look_and_leave(victim: &Victim) {
     wait_in_vain(victim, true, LONGER_THAN_A_SLICE);
 }
 
-fn wait_until_served(victim: &Victim) {
+pub fn wait_until_served(victim: &Victim) {
     let set = used_set(victim);
     let request = everything(&set, 1);
     victim.lets_others_come();
+    let subject = Subject::of(&set);
     victim.begins();
-    let outcome = set.acquire(&request, PATIENCE);
+    let outcome = subject.acquire(&request, PATIENCE);
     victim.ends();
     std::mem::forget(outcome.expect("works").permit().expect("served"));
 }
 
-fn release_to_the_first(victim: &Victim) {
+pub fn release_to_the_first(victim: &Victim) {
     let set = used_set(victim);
     let mut permit = all_places(&set);
     victim.lets_others_come();
@@ -174,7 +178,7 @@ fn recover(victim: &Victim) {
 
 /// A future's first look, which takes a ticket.
 fn begin_to_wait<'a>(set: &'a LimitSet, request: &Request) -> Pin<Box<AcquireFuture<'a>>> {
-    let mut future = Box::pin(set.acquire_async(request, PATIENCE));
+    let mut future = Box::pin(Subject::of(set).acquire_async(request, PATIENCE));
     assert!(look(&mut future).is_none());
     future
 }
@@ -208,7 +212,7 @@ fn cancel_a_wait(victim: &Victim) {
     victim.ends();
 }
 
-fn cancel_a_grant(victim: &Victim) {
+pub fn cancel_a_grant(victim: &Victim) {
     let set = used_set(victim);
     let request = everything(&set, 1);
     let mut permit = all_places(&set);
@@ -221,7 +225,7 @@ fn cancel_a_grant(victim: &Victim) {
 }
 
 /// Two places are given back: one to the victim, the other by the victim to the next.
-fn claim_a_grant(victim: &Victim) {
+pub fn claim_a_grant(victim: &Victim) {
     let set = used_set(victim);
     let request = everything(&set, 1);
     std::mem::forget(admitted(&set, &places(&set, PLACES - 2)));

@@ -1,0 +1,72 @@
+//! What becomes of a permit where its key has pushed out another.
+
+use std::time::Duration;
+
+use shmlimit::{Algorithm, Declaration, Keyed, Limit, Segment, SetDeclaration, WhenFull};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// More than there are rows in the table.
+const MANY: usize = 33;
+
+fn segment(folder: &tempfile::TempDir) -> Segment {
+    let declaration = Declaration::new().set(
+        SetDeclaration::new("api")
+            .keyed(Keyed::new(20).when_full(WhenFull::EvictOldest))
+            .limit(Limit::rate("tokens", 1_000_000, HOUR).algorithm(Algorithm::TokenBucket)),
+    );
+    Segment::create(folder.path().join("limits"), &declaration).expect("a segment")
+}
+
+#[test]
+fn what_was_reserved_by_pushing_out_another_key_is_refunded() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let segment = segment(&folder);
+    let set = segment.set("api").expect("declared");
+    let request = set.request().with("tokens", 500_000).expect("declared");
+    for number in 0..MANY {
+        let key = set.key(format!("tenant {number}")).expect("keyed");
+        let mut permit = key
+            .try_acquire(&request)
+            .expect("works")
+            .permit()
+            .expect("admitted");
+        let settlement = permit.settle([("tokens", 100_000)]).expect("works");
+        assert_eq!(settlement.refunded("tokens"), 400_000, "tenant {number}");
+    }
+    let keys = segment.snapshot().expect("memory").sets[0].keys.expect("keyed");
+    assert!(keys.forgiven > 0, "nobody was pushed out");
+}
+
+#[test]
+fn a_key_that_was_pushed_out_refunds_nothing_to_whoever_has_its_row() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let segment = segment(&folder);
+    let set = segment.set("api").expect("declared");
+    let request = set.request().with("tokens", 500_000).expect("declared");
+    let first = set.key("first").expect("keyed");
+    let mut permit = first
+        .try_acquire(&request)
+        .expect("works")
+        .permit()
+        .expect("admitted");
+    for number in 1..MANY {
+        let key = set.key(format!("tenant {number}")).expect("keyed");
+        drop(
+            key.try_acquire(&request)
+                .expect("works")
+                .permit()
+                .expect("admitted"),
+        );
+    }
+    let settlement = permit.settle([("tokens", 0)]).expect("works");
+    assert_eq!(settlement.refunded("tokens"), 0);
+    for number in 2..MANY {
+        let verdicts = set
+            .key(format!("tenant {number}"))
+            .expect("keyed")
+            .peek(&request)
+            .expect("works");
+        assert!(verdicts[0].remaining < 510_000, "tenant {number}: {verdicts:?}");
+    }
+}
