@@ -227,7 +227,11 @@ fn who_waits_is_served_by_a_raised_capacity() {
     for is_keyed in [false, true] {
         let of = |capacity| {
             let limit = Limit::concurrency("units", capacity);
-            if is_keyed { keyed(limit) } else { plain(limit) }
+            if is_keyed {
+                keyed(limit)
+            } else {
+                plain(limit).holds(8)
+            }
         };
         let live = Live::new(of(1));
         let request = live.set.request();
@@ -289,6 +293,31 @@ fn what_cannot_change_in_place_is_named_and_nothing_is_changed() {
                 .is_empty()
         );
     }
+}
+
+/// Raised beyond what there are holds for, nothing would come of it.
+#[test]
+fn a_concurrency_that_there_are_too_few_holds_for_is_refused() {
+    let of = |capacity| plain(Limit::concurrency("units", capacity));
+    let live = Live::new(of(4));
+    let refused = live
+        .segment
+        .apply(&declare(of(5)))
+        .expect_err("there are four holds");
+    assert!(
+        matches!(&refused, Error::CannotApply { .. }) && refused.to_string().contains("holds"),
+        "{refused}"
+    );
+    live.apply(of(2));
+    live.apply(of(4));
+    let live = Live::new(of(4).holds(5));
+    live.apply(of(5));
+    let held: Vec<_> = (0..5).map(|_| take(&live.other, 1)).collect();
+    assert!(!ask(&live.set, 1).is_admitted());
+    drop(held);
+    // Declared to be fewer than could be held, they may stay so.
+    let live = Live::new(of(8).holds(2));
+    live.apply(of(9));
 }
 
 #[test]
