@@ -32,7 +32,8 @@ impl Segment {
     ///
     /// What can change in place: capacities, windows and bursts, leases, metadata, shadow, `near_limit`, what becomes of
     /// new keys of a full table, and the bounds of an adaptive limit. Whatever else differs is refused, all of it named,
-    /// and then nothing is changed.
+    /// and then nothing is changed. A concurrency can be raised as far as there are
+    /// [holds](crate::SetDeclaration::holds) for it, so declare more of them where it may have to be.
     ///
     /// Nothing is lost and nothing is given away. What a bucket held stays, at most its new burst, and refills at the new
     /// rate from now on: a raised limit does not grant the past. What a window counted stays counted, against the new
@@ -149,6 +150,15 @@ fn require_states_to_fit(path: &Path, stored: &Declaration, changed: &Declaratio
     let (stored, changed) = (stored.compile()?, changed.compile()?);
     let mut misfits = Vec::new();
     for (old, new) in stored.iter().zip(&changed) {
+        // As many as are held at once need as many holds, and of those there are as many as when the file was made.
+        let holds = u64::from(new.hold_capacity);
+        if (old.most_held()..new.most_held()).contains(&holds) {
+            misfits.push(format!(
+                "set `{}` / holds: {holds} are too few for a concurrency of {}, and only a new segment can have more",
+                new.name,
+                new.most_held()
+            ));
+        }
         for (old_limit, limit) in old.limits.iter().zip(&new.limits) {
             if !limit.rule.can_carry_over(&old_limit.rule) {
                 misfits.push(format!(

@@ -2,9 +2,10 @@
 
 mod process;
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use process::{PATIENCE, eventually};
+use process::{Child, Dice, PATIENCE, SharedWords, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Declaration, Error, Keyed, Limit, LimitSet, OpenOptions, Outcome, Permit, Segment,
     SetDeclaration, VirtualClock,
@@ -135,4 +136,265 @@ fn who_asks_for_more_than_a_lowered_capacity_is_told_so_whatever_it_knew_before(
         live.apply(of(5));
         too_much(ask(&live.other, &request));
     }
+}
+
+#[test]
+fn a_raised_limit_grants_nothing_for_the_past() {
+    for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket] {
+        let of = |capacity| plain(Limit::rate("units", capacity, MINUTE).algorithm(algorithm));
+        let live = Live::new(of(10));
+        drop(take(&live.set, 10));
+        live.pass(MINUTE / 2);
+        assert_eq!(remaining(&live.set, None), 5);
+        let changes = live.apply(of(60));
+        assert!(
+            changes.iter().any(|change| change.contains("capacity")),
+            "{changes:?}"
+        );
+        for set in [&live.other, &live.set] {
+            assert_eq!(remaining(set, None), 5, "{algorithm:?}");
+        }
+        live.pass(MINUTE / 60 - NANOSECOND);
+        assert_eq!(remaining(&live.other, None), 5);
+        live.pass(NANOSECOND);
+        assert_eq!(remaining(&live.other, None), 6);
+        live.pass(MINUTE);
+        assert_eq!(remaining(&live.other, None), 60);
+        live.apply(of(20));
+        assert_eq!(remaining(&live.other, None), 20);
+        assert!(live.apply(of(20)).is_empty());
+    }
+}
+
+#[test]
+fn what_a_window_has_counted_stays_counted_against_the_new_capacity() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
+        let of = |capacity| {
+            let limit = Limit::rate("units", capacity, MINUTE).algorithm(algorithm);
+            plain(if algorithm == Algorithm::SlidingWindow {
+                limit.entries(16)
+            } else {
+                limit
+            })
+        };
+        let live = Live::new(of(10));
+        drop(take(&live.set, 7));
+        for (capacity, left) in [(20, 13), (5, 0), (8, 1), (10, 3)] {
+            live.apply(of(capacity));
+            assert_eq!(remaining(&live.other, None), left, "{algorithm:?} of {capacity}");
+            assert_eq!(remaining(&live.set, None), left);
+        }
+    }
+}
+
+#[test]
+fn every_key_keeps_what_it_has_used_and_new_ones_begin_by_the_new_definition() {
+    let of = |capacity| keyed(Limit::rate("units", capacity, 60 * MINUTE).algorithm(Algorithm::FixedWindow));
+    let live = Live::new(of(10));
+    let name = |number: u64| format!("key-{number}");
+    for number in 0..200 {
+        let request = live.set.request().with("units", number % 11).expect("declared");
+        let key = live.set.key(name(number)).expect("a key");
+        assert!(key.check(&request).expect("works").is_admitted());
+    }
+    live.apply(of(15));
+    for number in 0..200 {
+        for set in [&live.set, &live.other] {
+            assert_eq!(remaining(set, Some(&name(number))), 15 - number % 11);
+        }
+    }
+    assert_eq!(remaining(&live.other, Some("new")), 15);
+}
+
+#[test]
+fn what_is_held_stays_held_above_a_lowered_capacity() {
+    let of = |capacity| plain(Limit::concurrency("units", capacity));
+    let live = Live::new(of(4));
+    let mut held: Vec<_> = (0..4).map(|_| take(&live.set, 1)).collect();
+    live.apply(of(2));
+    for _ in 0..3 {
+        assert!(!ask(&live.other, 1).is_admitted(), "{} are held of 2", held.len());
+        held.pop();
+    }
+    let other = take(&live.other, 1);
+    assert!(!ask(&live.set, 1).is_admitted());
+    drop((held, other));
+    assert_eq!(remaining(&live.other, None), 2);
+}
+
+#[test]
+fn who_waits_is_served_by_a_raised_capacity() {
+    for is_keyed in [false, true] {
+        let of = |capacity| {
+            let limit = Limit::concurrency("units", capacity);
+            if is_keyed {
+                keyed(limit)
+            } else {
+                plain(limit).holds(8)
+            }
+        };
+        let live = Live::new(of(1));
+        let request = live.set.request();
+        let acquire = |set: &LimitSet| match is_keyed {
+            true => set
+                .key("a")
+                .expect("a key")
+                .acquire(&request, PATIENCE)
+                .map(|it| it.is_admitted()),
+            false => set.acquire(&request, PATIENCE).map(|it| it.is_admitted()),
+        };
+        let _held = match is_keyed {
+            true => live
+                .set
+                .key("a")
+                .expect("a key")
+                .try_acquire(&request)
+                .expect("works")
+                .permit(),
+            false => live.set.try_acquire(&request).expect("works").permit(),
+        };
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| acquire(&live.set).expect("works"));
+            eventually("it waits", || {
+                let tickets = &live.segment.snapshot().expect("a snapshot").sets[0].tickets;
+                !tickets.is_empty()
+            });
+            live.apply(of(2));
+            assert!(waiter.join().expect("no panic"));
+        });
+    }
+}
+
+#[test]
+fn what_cannot_change_in_place_is_named_and_nothing_is_changed() {
+    let limit = || Limit::rate("units", 10, MINUTE);
+    let live = Live::new(keyed(limit()));
+    let refused = |set: SetDeclaration| match live.segment.apply(&declare(set)) {
+        Err(Error::CannotApply { differences, .. }) => differences.join("; "),
+        other => panic!("{other:?}"),
+    };
+    let more = limit().algorithm(Algorithm::SlidingWindow);
+    for (set, named) in [
+        (plain(limit()), "keyed"),
+        (plain(limit()).keyed(Keyed::new(2000)), "max_keys"),
+        (keyed(more), "algorithm"),
+        (keyed(limit()).limit(Limit::calls("calls", 1, MINUTE)), "calls"),
+        (keyed(Limit::rate("other", 10, MINUTE)), "other"),
+        (keyed(limit()).waiters(7), "waiters"),
+    ] {
+        // Together with what could change.
+        let words = refused(set.metadata("region", "here"));
+        assert!(words.contains(named), "{named} is not named in: {words}");
+        assert!(
+            live.segment
+                .declaration_in_force()
+                .expect("works")
+                .differences(&declare(keyed(limit())))
+                .is_empty()
+        );
+    }
+}
+
+/// Raised beyond what there are holds for, nothing would come of it.
+#[test]
+fn a_concurrency_that_there_are_too_few_holds_for_is_refused() {
+    let of = |capacity| plain(Limit::concurrency("units", capacity));
+    let live = Live::new(of(4));
+    let refused = live
+        .segment
+        .apply(&declare(of(5)))
+        .expect_err("there are four holds");
+    assert!(
+        matches!(&refused, Error::CannotApply { .. }) && refused.to_string().contains("holds"),
+        "{refused}"
+    );
+    live.apply(of(2));
+    live.apply(of(4));
+    let live = Live::new(of(4).holds(5));
+    live.apply(of(5));
+    let held: Vec<_> = (0..5).map(|_| take(&live.other, 1)).collect();
+    assert!(!ask(&live.set, 1).is_admitted());
+    drop(held);
+    // Declared to be fewer than could be held, they may stay so.
+    let live = Live::new(of(8).holds(2));
+    live.apply(of(9));
+}
+
+#[test]
+fn a_process_that_was_attached_before_decides_by_the_new_definition_at_once() {
+    in_own_process(
+        "a_process_that_was_attached_before_decides_by_the_new_definition_at_once",
+        PATIENCE,
+        |folder| {
+            let of = |capacity| {
+                declare(plain(
+                    Limit::calls("units", capacity, 60 * MINUTE).algorithm(Algorithm::FixedWindow),
+                ))
+            };
+            let segment = Segment::create(folder.join("limits"), &of(5)).expect("a segment");
+            let words = SharedWords::new(2);
+            let child = Child::fork(|| {
+                let opened = Segment::open(segment.path()).expect("opens");
+                let set = opened.set("api").expect("declared");
+                drop(take(&set, 5));
+                assert!(!ask(&set, 1).is_admitted());
+                words[0].store(1, Ordering::SeqCst);
+                eventually("it was applied", || words[1].load(Ordering::SeqCst) == 1);
+                drop(take(&set, 2));
+                assert!(!ask(&set, 1).is_admitted());
+            });
+            eventually("the child has used it up", || {
+                words[0].load(Ordering::SeqCst) == 1
+            });
+            segment.apply(&of(7)).expect("applies");
+            words[1].store(1, Ordering::SeqCst);
+            child.succeed();
+        },
+    );
+}
+
+#[test]
+fn a_change_that_its_process_dies_in_is_made_whole_or_not_at_all() {
+    const KEYS: u64 = 300;
+    in_own_process(
+        "a_change_that_its_process_dies_in_is_made_whole_or_not_at_all",
+        2 * PATIENCE,
+        |folder| {
+            let of = |capacity| declare(keyed(Limit::rate("units", capacity, 60 * MINUTE)));
+            let segment = Segment::create(folder.join("limits"), &of(1000)).expect("a segment");
+            let set = segment.set("api").expect("declared");
+            let name = |number: u64| format!("key-{number}");
+            for number in 0..KEYS {
+                let request = set.request().with("units", 1000 - number % 7).expect("declared");
+                let key = set.key(name(number)).expect("a key");
+                assert!(key.check(&request).expect("works").is_admitted());
+            }
+            let mut dice = Dice(20_260_101);
+            for _ in 0..40 {
+                let child = Child::fork(|| {
+                    let opened = Segment::open(segment.path()).expect("opens");
+                    for round in 0_u64.. {
+                        opened.apply(&of(1000 + 1000 * (round % 2))).expect("applies");
+                    }
+                });
+                std::thread::sleep(Duration::from_micros(2_000 + dice.below(8_000)));
+                child.kill();
+                let in_force = segment.declaration_in_force().expect("works");
+                assert!(
+                    [1000, 2000]
+                        .iter()
+                        .any(|capacity| of(*capacity).differences(&in_force).is_empty())
+                );
+                for number in 0..KEYS {
+                    let left = remaining(&set, Some(&name(number)));
+                    // At most what an hour's thousands bring back in the minute that this may take.
+                    let least = number % 7;
+                    assert!(
+                        (least..=least + 100).contains(&left),
+                        "{left} of key {number}, of which {least} were left"
+                    );
+                }
+            }
+        },
+    );
 }

@@ -44,6 +44,17 @@ impl SetPlan {
             .collect()
     }
 
+    /// The most permits of one unit each that the concurrency limits of the set allow at once: of one key, where it is
+    /// keyed. What is unlimited does not count.
+    pub(crate) fn most_held(&self) -> u64 {
+        self.limits
+            .iter()
+            .filter(|limit| limit.kind == Kind::Concurrency)
+            .map(|limit| limit.rule.most_at_once())
+            .filter(|most| *most < u64::MAX)
+            .fold(0, u64::saturating_add)
+    }
+
     /// What the set needs in a segment, given the room for each of its definition texts.
     pub(crate) fn shape(&self, definition_room: u64) -> SetShape {
         let (parts, buckets, name_words) = match self.keyed {

@@ -191,9 +191,12 @@ fn sizes_that_a_file_does_not_name_stay_as_they_are() {
     let path = create(folder.path());
     let changed = DECLARATION.replace("participants = 8\n", "path = \"/elsewhere\"\nmode = \"0660\"\n");
     assert_eq!(apply(&path, &changed, &[]).ended(0).stdout, "nothing to change\n");
-    let changed = changed.replace("capacity = 4\n", "capacity = 400\n");
-    apply(&path, &changed, &[]).ended(0);
-    assert_eq!(declared(&path, 0, 2)["capacity"], 400);
+    let lowered = changed.replace("capacity = 4\n", "capacity = 3\n");
+    apply(&path, &lowered, &[]).ended(0);
+    assert_eq!(declared(&path, 0, 2)["capacity"], 3);
+    let raised = changed.replace("capacity = 4\n", "capacity = 400\n");
+    let run = apply(&path, &raised, &[]).ended(4);
+    assert!(run.stderr.contains("holds: 4 are too few"), "{run:?}");
     let json = run(["inspect", "--json", text(&path)]).ended(0).json();
     assert_eq!(json["sets"][0]["hold_capacity"], 4);
     let other = DECLARATION.replace("participants = 8", "participants = 9");
