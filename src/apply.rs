@@ -1,9 +1,12 @@
 //! Live changes of what a segment was declared with.
 
+use std::path::Path;
+
 use crate::config::{Declaration, Difference};
 use crate::engine::Applied;
 use crate::error::Error;
 use crate::segment::Segment;
+use crate::snapshot::SegmentReader;
 
 impl Segment {
     /// What is in force now: what the segment was created with, and the changes since.
@@ -72,16 +75,13 @@ impl Segment {
                     stored = stored.set(set.clone());
                 }
             }
-            let applied = declaration
-                .applied_to(&stored)
-                .map_err(|differences| self.cannot_apply(differences.iter().map(ToString::to_string)))?;
-            if applied.changes.is_empty() {
-                return Ok(applied.changes);
+            let (changed, changes) = changes_to(self.path(), &stored, declaration)?;
+            if changes.is_empty() {
+                return Ok(changes);
             }
-            self.require_states_to_fit(&stored, &applied.declaration)?;
             let present = stored.sets().iter().zip(&definitions);
             for ((set, changed), (present, definition)) in
-                engine.sets().iter().zip(applied.declaration.sets()).zip(present)
+                engine.sets().iter().zip(changed.sets()).zip(present)
             {
                 let changed = Declaration::new().set(changed.clone());
                 if changed
@@ -95,33 +95,11 @@ impl Segment {
                     Applied::InForce => {}
                     Applied::Superseded => continue 'again,
                     Applied::TooLong => {
-                        let what = format!("the definition of set `{}` has grown too long", set.plan.name);
-                        return Err(self.cannot_apply([what]));
+                        return Err(cannot_apply(self.path(), [grown_too_long(&set.plan.name)]));
                     }
                 }
             }
-            return Ok(applied.changes);
-        }
-    }
-
-    /// That every limit can go on with the state that it has.
-    fn require_states_to_fit(&self, stored: &Declaration, changed: &Declaration) -> Result<(), Error> {
-        let (stored, changed) = (stored.compile()?, changed.compile()?);
-        let mut misfits = Vec::new();
-        for (old, new) in stored.iter().zip(&changed) {
-            for (old_limit, limit) in old.limits.iter().zip(&new.limits) {
-                if !limit.rule.can_carry_over(&old_limit.rule) {
-                    misfits.push(format!(
-                        "set `{}` / limit `{}`: what it has counted cannot be counted on over the new window",
-                        new.name, limit.name
-                    ));
-                }
-            }
-        }
-        if misfits.is_empty() {
-            Ok(())
-        } else {
-            Err(self.cannot_apply(misfits))
+            return Ok(changes);
         }
     }
 
@@ -131,11 +109,69 @@ impl Segment {
             what: format!("a set's definition cannot be read: {error}"),
         })
     }
+}
 
-    fn cannot_apply(&self, differences: impl IntoIterator<Item = String>) -> Error {
-        Error::CannotApply {
-            path: self.path().to_owned(),
-            differences: differences.into_iter().collect(),
+impl SegmentReader {
+    /// What [`Segment::apply`] would change, had it been asked when this was opened. Needs no permission to write, and
+    /// locks nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CannotApply`], [`Error::Declaration`].
+    pub fn preview(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {
+        declaration.validate()?;
+        let (changed, changes) = changes_to(self.path(), self.declaration(), declaration)?;
+        for (set, room) in changed.sets().iter().zip(self.definition_rooms()) {
+            let text = Declaration::new().set(set.clone()).to_toml()?;
+            if text.len() as u64 > room {
+                return Err(cannot_apply(self.path(), [grown_too_long(set.name())]));
+            }
         }
+        Ok(changes)
+    }
+}
+
+/// `stored` with what `asked` changes in it, and what that is.
+fn changes_to(
+    path: &Path,
+    stored: &Declaration,
+    asked: &Declaration,
+) -> Result<(Declaration, Vec<Difference>), Error> {
+    let applied = asked
+        .applied_to(stored)
+        .map_err(|differences| cannot_apply(path, differences.iter().map(ToString::to_string)))?;
+    require_states_to_fit(path, stored, &applied.declaration)?;
+    Ok((applied.declaration, applied.changes))
+}
+
+/// That every limit can go on with the state that it has.
+fn require_states_to_fit(path: &Path, stored: &Declaration, changed: &Declaration) -> Result<(), Error> {
+    let (stored, changed) = (stored.compile()?, changed.compile()?);
+    let mut misfits = Vec::new();
+    for (old, new) in stored.iter().zip(&changed) {
+        for (old_limit, limit) in old.limits.iter().zip(&new.limits) {
+            if !limit.rule.can_carry_over(&old_limit.rule) {
+                misfits.push(format!(
+                    "set `{}` / limit `{}`: what it has counted cannot be counted on over the new window",
+                    new.name, limit.name
+                ));
+            }
+        }
+    }
+    if misfits.is_empty() {
+        Ok(())
+    } else {
+        Err(cannot_apply(path, misfits))
+    }
+}
+
+fn grown_too_long(set: &str) -> String {
+    format!("the definition of set `{set}` has grown too long")
+}
+
+fn cannot_apply(path: &Path, differences: impl IntoIterator<Item = String>) -> Error {
+    Error::CannotApply {
+        path: path.to_owned(),
+        differences: differences.into_iter().collect(),
     }
 }

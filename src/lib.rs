@@ -41,7 +41,14 @@
 //! |---|---|
 //! | declare limits in code or TOML | [`Declaration`], [`SetDeclaration`], [`Limit`], [`Algorithm`], [`Window`] |
 //! | open or create a segment | [`Segment`], [`OpenOptions`] |
-//! | take limits | [`LimitSet::try_acquire`], [`Request`]; [`LimitSet::peek`] asks only |
+//! | take limits | [`LimitSet::try_acquire`], [`Request`]; [`LimitSet::check`] where nothing is held |
+//! | limit each client by itself | [`SetDeclaration::keyed`], [`Keyed`], [`LimitSet::key`], [`LimitSet::check_many`] |
+//! | limit addresses by their networks | [`Limit::prefix`], [`LimitSet::address`] |
+//! | ask and take nothing | [`LimitSet::peek`], [`LimitSet::forecast`] |
+//! | count what is known afterwards only | [`Limit::budget`], [`LimitSet::debit`], [`Permit::debit`] |
+//! | find the right concurrency | [`Limit::adaptive`], [`Permit::release_dropped`] |
+//! | try limits before they bite | [`SetDeclaration::shadow`], [`Limit::shadow`]; `limitctl simulate` on a trace |
+//! | change limits of a live segment | [`Segment::apply`]; `limitctl apply`, `limitctl set` |
 //! | wait in line for them | [`LimitSet::acquire`], [`LimitSet::acquire_async`]; [`LimitSet::reserve`] charges now for later |
 //! | choose among several sets | [`LimitPool`], [`PoolStrategy`], [`PoolRequest`] |
 //! | spend millions of units a second | [`LocalCredit`], [`Batch`] |
@@ -51,15 +58,15 @@
 //! | see who uses what | [`SegmentReader::keys`], [`SegmentReader::key`], also of a [`Segment`] |
 //! | repair and start again | [`Segment::recover`], [`LimitSet::reset`], [`Segment::retire`] |
 //! | try limits out in no time | [`VirtualClock`], [`OpenOptions::virtual_clock`] |
-//! | limit an HTTP service | the feature `tower`: `tower::LimitLayer` |
+//! | limit an HTTP service | the feature `tower`: `tower::LimitLayer`, `tower::Demand::by_header` |
 //! | report to a subscriber | the feature `tracing`: unknown names, permits that could not be released |
 //!
 //! A refusal is a value, not an error. An [`Error`] says what went wrong, where, and what to do.
 //!
 //! # What to read before relying on it
 //!
-//! [Caveats](documentation::caveats): who must trust whom, containers, file systems, fork, stopped processes. The
-//! [layout specification](documentation::layout_specification) is the whole protocol; the
+//! [Caveats](documentation::caveats): who must trust whom, containers, file systems, fork, stopped processes, what a full
+//! table of keys does. The [layout specification](documentation::layout_specification) is the whole protocol; the
 //! [changelog](documentation::changelog) says what changed.
 //!
 //! Linux 4.14 or later with glibc (2.30 or later) or musl.

@@ -350,6 +350,7 @@ impl Segment {
             path: engine.path(),
             region: engine.region(),
             sets: engine.sets(),
+            definitions: engine.definitions(),
             declaration: &self.shared.declaration,
             table: engine.membership.table(),
             is_alive: &|id| engine.membership.is_alive(id),
@@ -381,6 +382,7 @@ impl Segment {
     fn key_source(&self) -> KeySource<'_> {
         KeySource {
             sets: self.shared.engine.sets(),
+            definitions: self.shared.engine.definitions(),
             clock_offset: self.shared.engine.clock_offset(),
         }
     }
@@ -521,7 +523,7 @@ fn definition_room(text: &str) -> u64 {
 }
 
 /// A set by its definition text; none where it does not define one set.
-fn compile_one(text: &str) -> Option<SetPlan> {
+pub(crate) fn compile_one(text: &str) -> Option<SetPlan> {
     let [plan] = Declaration::from_toml(text)
         .ok()?
         .compile()

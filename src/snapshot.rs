@@ -12,13 +12,13 @@ use serde::Serialize;
 use crate::config::Declaration;
 use crate::engine::plan::Kind;
 use crate::engine::{
-    LimitRules, ObservedHold, ObservedTicket, Part, PartObservation, SetEngine, observe as observe_part,
-    place_sets,
+    Definitions, LimitRules, ObservedHold, ObservedTicket, Part, PartObservation, SetEngine,
+    observe as observe_part, place_sets,
 };
 use crate::error::Error;
 use crate::limit::{Mark, Now};
-use crate::segment::compile_definitions;
-use crate::shm::attach::{Observed, damaged, observe};
+use crate::segment::{compile_definitions, compile_one};
+use crate::shm::attach::{Observed, Verified, damaged, observe};
 use crate::shm::clock::{boot_nanos, utc_nanos};
 use crate::shm::host::process_of_thread;
 use crate::shm::layout::{FORMAT, Header, LimitCounters, SET_UNCHECKED, SetControl, WAIT_BUCKETS};
@@ -297,15 +297,46 @@ impl SegmentReader {
         let verified = &observed.verified;
         let sets = place_sets(&verified.region, verified.geometry.sets.clone(), plans)
             .map_err(|place| damaged(path, place))?;
-        Ok(Self {
+        let mut reader = Self {
             path: path.to_owned(),
             observed,
             declaration,
-            sets,
+            sets: Vec::new(),
+        };
+        let definitions = reader.definitions_of(sets.len())?;
+        reader.sets = sets
+            .into_iter()
+            .map(|set| definitions.with_previous(set))
+            .collect();
+        Ok(reader)
+    }
+
+    fn definitions(&self) -> Result<Definitions<'_>, Error> {
+        self.definitions_of(self.sets.len())
+    }
+
+    fn definitions_of(&self, sets: usize) -> Result<Definitions<'_>, Error> {
+        let Verified { region, geometry, .. } = &self.observed.verified;
+        let directory = region.records(geometry.directory_offset, sets as u64);
+        Ok(Definitions {
+            path: &self.path,
+            region,
+            directory: directory.map_err(|place| damaged(&self.path, place))?,
+            compile: compile_one,
         })
     }
 
-    /// What the segment was created with. Path and mode are not part of it.
+    /// The file, as it was named.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The bytes that there are for the definition of each set.
+    pub(crate) fn definition_rooms(&self) -> impl Iterator<Item = u64> {
+        self.sets.iter().map(|set| set.geometry.shape.definition_room)
+    }
+
+    /// What was in force when this was opened. Path and mode are not part of it.
     pub fn declaration(&self) -> &Declaration {
         &self.declaration
     }
@@ -327,6 +358,7 @@ impl SegmentReader {
             path: &self.path,
             region: &self.observed.verified.region,
             sets: &self.sets,
+            definitions: self.definitions()?,
             declaration: &self.declaration,
             table: &table,
             is_alive: &|id| table.is_alive_at(self.observed.same_place, id, self.observed.file.as_fd()),
@@ -342,6 +374,7 @@ pub(crate) struct SnapshotSource<'a> {
     pub(crate) path: &'a Path,
     pub(crate) region: &'a Region,
     pub(crate) sets: &'a [SetEngine],
+    pub(crate) definitions: Definitions<'a>,
     pub(crate) declaration: &'a Declaration,
     pub(crate) table: &'a ParticipantTable,
     pub(crate) is_alive: &'a dyn Fn(ParticipantId) -> bool,
@@ -394,6 +427,7 @@ impl SnapshotSource<'_> {
             path: self.path.to_owned(),
             source,
         };
+        self.definitions.keep_up(set);
         let mut snapshot = SetSnapshot::of_nothing(set);
         for part in set.parts() {
             let observation = observe_part(self.region, part).map_err(failed)?;

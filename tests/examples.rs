@@ -20,4 +20,11 @@ fn the_gateway_declaration_makes_a_segment_that_admits() {
         .permit()
         .expect("a full budget");
     permit.settle([("dollars", 12)]).expect("twelve cents");
+
+    let tenants = segment.set("tenants").expect("declared");
+    let request = tenants.request().with("requests", 60).expect("declared");
+    for (tenant, expected) in [("acme", true), ("acme", false), ("globex", true)] {
+        let key = tenants.key(tenant).expect("keyed");
+        assert_eq!(key.check(&request).expect("works").is_admitted(), expected);
+    }
 }

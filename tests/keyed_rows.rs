@@ -370,3 +370,35 @@ fn a_request_that_can_never_be_met_costs_no_key_its_row() {
         assert_eq!(table.remaining(&format!("key-{number}")), 0);
     }
 }
+
+#[test]
+fn the_first_request_of_a_key_that_took_anothers_row_is_refunded_like_any_other() {
+    let table = Table::new(
+        WhenFull::EvictOldest,
+        [rate(60).algorithm(Algorithm::TokenBucket)],
+    );
+    table.fill("key", ROWS, 60);
+    table.pass(NANOSECOND);
+    let mut first = table.take("new", 50);
+    assert_eq!(table.counts(), [ROWS, 0, 1, 1]);
+    assert_eq!(
+        first.settle([("units", 20)]).expect("works").refunded("units"),
+        30
+    );
+    assert_eq!(table.remaining("new"), 40);
+}
+
+#[test]
+fn a_settle_that_charges_nothing_costs_no_key_its_row() {
+    let table = Table::new(WhenFull::EvictOldest, [rate(60)]);
+    let mut forgiven = table.take("forgiven", 50);
+    table.pass(NANOSECOND);
+    table.fill("key", ROWS, 60);
+    assert_eq!(table.counts(), [ROWS, 0, 1, 1]);
+    table.pass(NANOSECOND);
+    assert_eq!(
+        forgiven.settle([("units", 20)]).expect("works").refunded("units"),
+        0
+    );
+    assert_eq!(table.counts(), [ROWS, 0, 1, 1]);
+}

@@ -253,3 +253,73 @@ fn what_cannot_be_looked_at_is_said() {
         Err(Error::InvalidKey { bytes: 0, .. })
     ));
 }
+
+#[test]
+fn who_only_looks_goes_by_changes_made_since_it_began_to() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let of = |capacity, name: &str| {
+        SetDeclaration::new("api")
+            .keyed(Keyed::new(1_000))
+            .metadata("name", name)
+            .limit(calls(capacity))
+    };
+    let (segment, reader) = open(&folder, of(10, "first"));
+    let idle = Segment::open(segment.path()).expect("a segment");
+    let api = segment.set("api").expect("declared");
+    for _ in 0..4 {
+        drop(
+            api.key("a")
+                .expect("a key")
+                .try_acquire(&api.request())
+                .expect("works"),
+        );
+    }
+    for capacity in [20, 5, 30] {
+        let asked = Declaration::new().set(of(capacity, "later"));
+        segment.apply(&asked).expect("applied");
+        let mut seen = vec![
+            reader.key("api", "a").expect("keyed").expect("used"),
+            idle.key("api", "a").expect("keyed").expect("used"),
+        ];
+        reader.keys("api", |key| seen.push(key.clone())).expect("keyed");
+        assert_eq!(seen.len(), 3);
+        for key in seen {
+            let limit = &key.limits[0];
+            assert_eq!(
+                (limit.most_at_once, limit.remaining),
+                (Some(capacity), capacity - 4)
+            );
+        }
+        for snapshot in [reader.snapshot(), idle.snapshot()] {
+            let set = &snapshot.expect("a copy").sets[0];
+            assert_eq!(set.limits[0].most_at_once, Some(capacity));
+            assert_eq!(set.metadata["name"], "later");
+        }
+    }
+}
+
+#[test]
+fn what_would_be_changed_is_told_by_who_may_only_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let of = |capacity| Declaration::new().set(SetDeclaration::new("api").limit(calls(capacity)));
+    let path = folder.path().join("limits");
+    let segment = Segment::create(&path, &of(10)).expect("created");
+    let reader = SegmentReader::open(&path).expect("a segment");
+    let changes = reader.preview(&of(20)).expect("possible");
+    assert_eq!(
+        changes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["set \"api\" / limit \"requests\" / capacity: declared 20, in the segment 10"]
+    );
+    assert_eq!(segment.apply(&of(20)).expect("applied"), changes);
+
+    let reader = SegmentReader::open(&path).expect("a segment");
+    assert!(reader.preview(&of(20)).expect("possible").is_empty());
+    // There is room for a definition half as long again, or 512 bytes longer.
+    let endless = (0..32).fold(SetDeclaration::new("api").limit(calls(20)), |set, number| {
+        set.metadata(format!("entry-{number}"), "x".repeat(200))
+    });
+    let endless = Declaration::new().set(endless);
+    let told = reader.preview(&endless).expect_err("too long").to_string();
+    assert!(told.contains("has grown too long"), "{told}");
+    assert_eq!(segment.apply(&endless).expect_err("too long").to_string(), told);
+}

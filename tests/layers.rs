@@ -25,9 +25,13 @@ const LAYERS: &[Layer] = &[
     Layer {
         modules: &[
             "acquire_future",
+            "address",
+            "apply",
             "attendant",
+            "check",
             "config",
             "credit",
+            "key",
             "limit_set",
             "permit",
             "pool",
@@ -36,6 +40,7 @@ const LAYERS: &[Layer] = &[
             "reservation",
             "segment",
             "snapshot",
+            "subject",
             "tower",
         ],
         may_use_peers: true,

@@ -48,10 +48,13 @@ impl Declaration {
         }
     }
 
-    /// The canonical form, but with the sizes that `stored` has where this declares none and they would follow from
-    /// capacities: a capacity that changes must not ask for another size of what it was the measure of.
+    /// The canonical form, but with the sizes that `stored` has where this declares none: a capacity that changes must
+    /// not ask for another size of what it was the measure of.
     fn with_sizes_of(&self, stored: &Self) -> Self {
         let mut asked = self.canonical();
+        if self.segment.participants.is_none() {
+            asked.segment.participants = stored.segment.participants;
+        }
         for (asked, declared) in asked.sets.iter_mut().zip(&self.sets) {
             let Some(stored) = stored.sets.iter().find(|set| set.name == declared.name) else {
                 continue;

@@ -76,6 +76,60 @@
 //! 2 ms another, `shmlimit-deaths`, which learns of the death of those it waits for. Both block all signals, end when
 //! there has been nothing for them to do for 10 seconds, and do not exist in a forked child until it needs them.
 //!
+//! # Keys
+//!
+//! The table of a [keyed set](crate::SetDeclaration::keyed) has a fixed size. Any
+//! [`max_keys`](crate::Keyed::new) keys find room in it (but for one table in a million), and as rows fall unevenly it
+//! has somewhat more of them; how many keys fit beyond that is up to their hashes. A row takes 64 bytes where
+//! the limits have two words of state together (GCRA has one), 128 for up to ten and so on, and two for its tag, and 48
+//! more where the keys are [kept for people](crate::Keyed::store_keys); divided by the share of rows that are filled when
+//! the table is full: 84 to 88 % for 100,000 keys and more, and less for small tables. All of it is allocated when the
+//! segment is created.
+//!
+//! A row whose limits are all replenished and of which nothing is held or waited for says nothing: another key may have
+//! it from that instant on. Where there is none in either of the two places of a new key, that key is refused
+//! ([`TableFull`](crate::RefusalReason::TableFull)), and no limited key regains anything. With
+//! [`WhenFull::EvictOldest`](crate::WhenFull::EvictOldest) it takes the row that was used the longest ago, and what the
+//! key of that row had used is forgiven: whoever can make up keys can then have others, and itself, forgiven. Both are
+//! counted. Keys that anybody can make up are best checked before they are limited.
+//!
+//! Keys are told apart by 128 bits of a hash with a random seed of the segment's own. Two keys that share them would share
+//! their limits: among a thousand million keys that is less likely than one in 10^20. Of a key no more than its first 40
+//! bytes are kept, and nothing with `store_keys(false)`; whoever may read the file may read them.
+//!
+//! The table is divided into shards, each with its lock, its [holds](crate::SetDeclaration::holds) and its
+//! [tickets](crate::SetDeclaration::waiters), which are declared for one shard: keys that fall into one shard share them,
+//! and a shard may run out of them while others have plenty. A [`check_many`](crate::LimitSet::check_many) takes the locks
+//! of its shards one after the other: its keys are decided at one instant of the clock, but not in one transaction, and a
+//! process that is killed in the middle has charged some of them.
+//!
+//! # Shadow
+//!
+//! A limit in [shadow](crate::Limit::shadow) charges what it admits and lets through what it would have refused, without
+//! charging that: so it goes on deciding as though it bit, and
+//! [`would_refuse`](crate::LimitCounts::would_refuse) is what it would have refused of the traffic as it came. Clients that
+//! are really refused come back later, or not at all; no shadow knows which. It uses up rows, not refusals.
+//!
+//! # Live changes
+//!
+//! [`Segment::apply`](crate::Segment::apply) is in force for the next operation of every process, whichever that is. The
+//! memory of a segment cannot change: kinds, algorithms, units, the number and the order of limits and sets, keys, holds
+//! and waiters need a new one. Each set changes as a whole and by itself, part by part as its shards are next used, so of
+//! two sets that change, one may be asked by its new limits and the other by its old ones.
+//!
+//! A bucket keeps what it has left, at most its new burst, and fills at the new rate from then on; a window keeps what it
+//! has counted. Who lowers a limit below what is used or held takes nothing back: there is no more until there is room. A
+//! permit from before a change settles by what is in force when it settles: usage above what was reserved is charged to the
+//! new limit, and of what was not used no more comes back than can still be missing by the new rate, which may be less than
+//! all of it. Holds from before a change have the whole time of the new lease from the change on.
+//!
+//! # Adaptive capacities
+//!
+//! The estimate of an [adaptive](crate::Limit::adaptive) limit is of the set, or the key, and of all processes: one that is
+//! slower than the others, or that never says that work was
+//! [dropped](crate::Permit::release_dropped), moves it for all. It learns when permits are given back, from how long they
+//! were held; what a dead process held tells nothing.
+//!
 //! # Leases
 //!
 //! A lease that has run out is ended by whoever needs what it covers, so a late holder may go on undisturbed where nobody

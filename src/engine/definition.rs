@@ -4,16 +4,19 @@
 //! carried over under its own lock by whoever takes that next, limit by limit, each in a transaction of its own that
 //! also notes how far it got: whoever dies on the way is followed by the next.
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use super::locked::LockedPart;
 use super::rules::SetRules;
-use super::segment::SegmentEngine;
+use super::segment::{Compile, SegmentEngine};
 use super::set::{Part, SetEngine};
 use super::versions::Versions;
 use crate::error::Error;
 use crate::shm::attach::damaged;
 use crate::shm::definition::read_definition;
+use crate::shm::layout::DirectoryEntry;
+use crate::shm::region::Region;
 
 impl LockedPart<'_> {
     /// Whether the part decides by another definition than this process thinks, or is to be carried over to one.
@@ -21,6 +24,82 @@ impl LockedPart<'_> {
     pub(super) fn is_of_another_definition(&self) -> bool {
         let generation = self.part.memory.control().generation.load(Ordering::Relaxed);
         generation != self.part.rules.generation || generation != self.engine.generation_of(self.part.set)
+    }
+}
+
+/// Where the definitions of a segment's sets are, and how they are compiled.
+#[derive(Clone, Copy)]
+pub(crate) struct Definitions<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) region: &'a Region,
+    pub(crate) directory: &'a [DirectoryEntry],
+    pub(crate) compile: Compile,
+}
+
+impl Definitions<'_> {
+    /// Lets a set know the definition that is in force by now, for who only looks. What cannot be read, because another
+    /// is being written in its place, is left out.
+    pub(crate) fn keep_up(&self, set: &SetEngine) {
+        let entry = self.directory.get(set.number);
+        let generation = entry.map(|entry| entry.generation.load(Ordering::Acquire));
+        if let Some(generation) = generation.filter(|generation| *generation != set.rules.latest().generation)
+        {
+            let _ = self.learn(set, generation);
+        }
+    }
+
+    /// Lets a set know a definition; before that, the one before it where a part is still of that: an earlier one
+    /// cannot be added to a later one.
+    fn learn(&self, set: &SetEngine, generation: u64) -> Result<(), Box<Error>> {
+        let add = |rules: SetRules| set.rules.add(rules, |new, old| new.generation > old.generation);
+        if let Some(earlier) = self.read_previous(set, generation) {
+            add(earlier);
+        }
+        add(self.read_rules(set, generation)?);
+        Ok(())
+    }
+
+    /// The set, which also knows the definition before the one in force where a part is still of that.
+    pub(crate) fn with_previous(&self, mut set: SetEngine) -> SetEngine {
+        let present = set.rules.latest();
+        let (generation, plan) = (present.generation, present.plan.clone());
+        if let Some(earlier) = self.read_previous(&set, generation) {
+            set.rules = Versions::new(earlier);
+            set.rules.add(SetRules::new(generation, plan), |new, old| {
+                new.generation > old.generation
+            });
+        }
+        set
+    }
+
+    /// The rules by the definition before that of `generation`, where a part is still of that. Where it cannot be read,
+    /// nobody needs it any more: another definition is being written in its place.
+    fn read_previous(&self, set: &SetEngine, generation: u64) -> Option<SetRules> {
+        let before = generation.checked_sub(1)?;
+        let is_behind = |part: Part<'_>| part.memory.control().generation.load(Ordering::Relaxed) == before;
+        let is_needed = set.parts().any(is_behind);
+        is_needed.then(|| self.read_rules(set, before).ok()).flatten()
+    }
+
+    fn read_rules(&self, set: &SetEngine, generation: u64) -> Result<SetRules, Box<Error>> {
+        let damaged_definition = || {
+            Box::new(Error::Damaged {
+                path: self.path.to_owned(),
+                what: format!(
+                    "the definition of set `{}` that is in force cannot be read",
+                    set.plan.name
+                ),
+            })
+        };
+        let entry = self.directory.get(set.number).ok_or_else(damaged_definition)?;
+        let definition = read_definition(self.region, &set.geometry, entry, generation)
+            .map_err(|place| damaged(self.path, place))?
+            .map_err(|_| damaged_definition())?;
+        let plan = (self.compile)(&definition.text).ok_or_else(damaged_definition)?;
+        if plan.shape(set.geometry.shape.definition_room) != set.geometry.shape {
+            return Err(damaged_definition());
+        }
+        Ok(SetRules::new(generation, plan))
     }
 }
 
@@ -49,23 +128,14 @@ impl SegmentEngine {
         Ok(())
     }
 
-    /// The set, which also knows the definition before the one in force where a part is still of that.
-    pub(super) fn with_previous_definition(&self, mut set: SetEngine) -> Result<SetEngine, Error> {
-        let present = set.rules.latest();
-        let Some(before) = present.generation.checked_sub(1) else {
-            return Ok(set);
-        };
-        let is_behind = |part: Part<'_>| part.memory.control().generation.load(Ordering::Relaxed) == before;
-        if !set.parts().any(is_behind) {
-            return Ok(set);
+    /// Where the definitions of this segment's sets are.
+    pub(crate) fn definitions(&self) -> Definitions<'_> {
+        Definitions {
+            path: self.path(),
+            region: self.region(),
+            directory: &self.directory,
+            compile: self.compile,
         }
-        let present = SetRules::new(present.generation, present.plan.clone());
-        // Where it cannot be read, nobody needs it any more: another definition is being written in its place.
-        if let Ok(earlier) = self.read_rules(&set, before) {
-            set.rules = Versions::new(earlier);
-            set.rules.add(present, |new, old| new.generation > old.generation);
-        }
-        Ok(set)
     }
 
     /// The rules of a set by the definition of that generation.
@@ -74,9 +144,7 @@ impl SegmentEngine {
         if let Some(rules) = known() {
             return Ok(rules);
         }
-        set.rules.add(self.read_rules(set, generation)?, |new, old| {
-            new.generation > old.generation
-        });
+        self.definitions().learn(set, generation)?;
         known().ok_or_else(|| {
             Box::new(Error::Damaged {
                 path: self.path().to_owned(),
@@ -86,27 +154,6 @@ impl SegmentEngine {
                 ),
             })
         })
-    }
-
-    fn read_rules(&self, set: &SetEngine, generation: u64) -> Result<SetRules, Box<Error>> {
-        let damaged_definition = || {
-            Box::new(Error::Damaged {
-                path: self.path().to_owned(),
-                what: format!(
-                    "the definition of set `{}` that is in force cannot be read",
-                    set.plan.name
-                ),
-            })
-        };
-        let entry = self.directory.get(set.number).ok_or_else(damaged_definition)?;
-        let definition = read_definition(self.region(), &set.geometry, entry, generation)
-            .map_err(|place| damaged(self.path(), place))?
-            .map_err(|_| damaged_definition())?;
-        let plan = (self.compile)(&definition.text).ok_or_else(damaged_definition)?;
-        if plan.shape(set.geometry.shape.definition_room) != set.geometry.shape {
-            return Err(damaged_definition());
-        }
-        Ok(SetRules::new(generation, plan))
     }
 
     /// Carries a locked part over to the definition that is in force, where it is not of that yet.

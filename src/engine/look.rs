@@ -140,6 +140,17 @@ impl<'a> RowLooker<'a> {
 }
 
 impl Part<'_> {
+    /// The part, read by the definition that it is of, where that is known: for a while after a change, or where who
+    /// made the change has died, that is not the one in force.
+    pub(crate) fn by_its_definition(self) -> Self {
+        let generation = self.memory.control().generation.load(Ordering::Relaxed);
+        let known = self.set.rules.find(|rules| rules.generation == generation);
+        Self {
+            rules: known.unwrap_or(self.rules),
+            ..self
+        }
+    }
+
     /// What is kept of the key of a row: its first bytes, and how many it has.
     pub(crate) fn key_name(&self, row: u64) -> Option<KeptName> {
         let words: Vec<u64> = self

@@ -37,12 +37,13 @@ pub(crate) use acquire::{Costs, Decided, Decision, LimitMask, NEVER, Stage, Targ
 pub(crate) use apply::Applied;
 pub(crate) use check::Outlook;
 pub(crate) use credit::{BatchAnswer, BatchWish, TakenBatch};
+pub(crate) use definition::Definitions;
 pub(crate) use hold::HoldReference;
 pub(crate) use key::KeyIdentity;
 pub(crate) use limit_rules::LimitRules;
 pub(crate) use load::Load;
-pub(crate) use network::Networks;
 pub(crate) use look::{KeptName, ObservedKey, RowLooker};
+pub(crate) use network::Networks;
 pub(crate) use observe::{ObservedHold, ObservedTicket, PartObservation, observe};
 pub use recover::Repairs;
 pub(crate) use reserve::Reserved;

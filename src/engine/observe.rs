@@ -42,8 +42,8 @@ pub(crate) fn observe<'a>(region: &Region, part: Part<'a>) -> io::Result<PartObs
     let memory = PartMemory::locate(&target, &part.geometry.moved_to_the_start()).map_err(outside)?;
     Ok(PartObservation {
         set: part.set,
+        rules: part.by_its_definition().rules,
         memory,
-        rules: part.rules,
         index: part.index,
         next_probe: AtomicU64::new(0),
         torn,

@@ -95,8 +95,8 @@ impl SegmentEngine {
         };
         engine.sets = sets
             .into_iter()
-            .map(|set| engine.with_previous_definition(set))
-            .collect::<Result<_, _>>()?;
+            .map(|set| engine.definitions().with_previous(set))
+            .collect();
         Ok(engine)
     }
 

@@ -58,7 +58,12 @@ impl SegmentEngine {
         let mut locked = self.lock(set.part(permit.spot.part))?;
         let part = locked.part;
         // Where no row is left for the key, there is nobody to charge.
-        let row = locked.row_of(permit)?.unwrap_or(Row::ABSENT);
+        let row = if locked.charges_something(permit, actual) {
+            locked.row_of(permit)?
+        } else {
+            locked.find_row_of(permit)
+        };
+        let row = row.unwrap_or(Row::ABSENT);
         let mut transaction = part.memory.journal().begin();
         for (index, used) in actual {
             if let Some(limit) = locked.settle_limit(&mut transaction, row, permit, *index, *used) {
@@ -169,12 +174,34 @@ impl<'a> LockedPart<'a> {
     /// The row that a permit was taken from. Where that is another key's by now, because the key was replenished or
     /// forgiven since, another row of the same key: what it used is charged to it all the same. None where none is left.
     pub(super) fn row_of(&self, permit: &Decision) -> Result<Option<Row<'a>>, Box<Error>> {
+        match self.find_row_of(permit) {
+            Some(row) => Ok(Some(row)),
+            None => self.row_for(Some(&KeyIdentity::nameless(permit.spot.fingerprint))),
+        }
+    }
+
+    /// As [`row_of`](Self::row_of), but makes no row, which might be at the cost of another key.
+    fn find_row_of(&self, permit: &Decision) -> Option<Row<'a>> {
         let row = self.part.row(permit.spot.row());
         // Not by the time of the decision: what took nothing leaves its row to others at that very instant.
         if Spot::new(self.part, row).fingerprint == permit.spot.fingerprint {
-            return Ok(Some(row));
+            return Some(row);
         }
-        self.row_for(Some(&KeyIdentity::nameless(permit.spot.fingerprint)))
+        let key = KeyIdentity::nameless(permit.spot.fingerprint);
+        self.part.find_row(Some(&key))
+    }
+
+    /// Whether a settle charges anything above what was reserved.
+    fn charges_something(&self, permit: &Decision, actual: &[(usize, u64)]) -> bool {
+        actual.iter().any(|(index, used)| {
+            let reserved = permit.get(*index).map_or(0, |decided| decided.figure);
+            let may_be_refunded = self
+                .part
+                .limits
+                .get(*index)
+                .is_some_and(|limit| limit.refund_on_death);
+            *used > reserved || (*used > 0 && may_be_refunded)
+        })
     }
 
     /// Refunds what was not used of one limit, or charges what was used above.

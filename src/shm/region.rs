@@ -8,9 +8,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use super::layout::{ALIGNMENT, SharedRecord};
+
+/// From this size on a region is worth huge pages, in bytes: what lies at random places of it is then found by fewer
+/// entries of the processor's table of pages.
+const HUGE_PAGES_FROM: usize = 16 << 20;
 
 /// A mapped file. Only references to atomics leave it, and only after bounds and alignment were checked.
 #[derive(Debug)]
@@ -28,6 +32,11 @@ pub(crate) struct OutOfRegion {
 impl Region {
     /// Maps `size` bytes for reading and writing and touches every page, so that no operation faults later.
     pub(crate) fn writable(file: &File, size: usize) -> io::Result<Self> {
+        if size >= HUGE_PAGES_FROM
+            && let Some(map) = map_in_huge_pages(file, size)
+        {
+            return Ok(Self { map });
+        }
         Ok(Self {
             map: MmapOptions::new().len(size).populate().map_raw(file)?,
         })
@@ -117,6 +126,16 @@ impl Region {
         }
         Ok(offset as usize)
     }
+}
+
+/// Maps a file in huge pages where the system allows that for its file system, and touches all of it; none where the
+/// system cannot do both, and the ordinary way is to be taken.
+fn map_in_huge_pages(file: &File, size: usize) -> Option<MmapRaw> {
+    let map = MmapOptions::new().len(size).map_raw(file).ok()?;
+    // To be said before the pages are there. Who may not have huge pages is no worse off.
+    let _ = map.advise(Advice::HugePage);
+    map.advise(Advice::PopulateWrite).ok()?;
+    Some(map)
 }
 
 /// A row of records, or of words, together with the mapping that they lie in.

@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::SegmentReader;
 use crate::engine::plan::Kind;
-use crate::engine::{KeptName, LimitRules, ObservedKey, Part, RowLooker, SetEngine};
+use crate::engine::{Definitions, KeptName, LimitRules, ObservedKey, Part, RowLooker, SetEngine};
 use crate::error::Error;
 use crate::key::identify;
 use crate::limit::Now;
@@ -257,6 +257,7 @@ impl SegmentReader {
             .map_err(|place| damaged(&self.path, place))?;
         Ok(KeySource {
             sets: &self.sets,
+            definitions: self.definitions()?,
             clock_offset: header.clock_offset.load(Ordering::Relaxed),
         })
     }
@@ -265,6 +266,7 @@ impl SegmentReader {
 /// Where keys are looked at.
 pub(crate) struct KeySource<'a> {
     pub(crate) sets: &'a [SetEngine],
+    pub(crate) definitions: Definitions<'a>,
     pub(crate) clock_offset: u64,
 }
 
@@ -276,10 +278,11 @@ impl<'a> KeySource<'a> {
                 set: set.plan.name.clone(),
             });
         }
+        self.definitions.keep_up(set);
         let mut snapshot = KeySnapshot::of_nothing(set);
         // One instant for all of them, so that the ages of two keys can be compared.
         let now = self.now();
-        for part in set.parts() {
+        for part in set.parts().map(Part::by_its_definition) {
             let mut looker = RowLooker::new(part, now);
             for row in 0..part.memory.row_count() {
                 if looker.look_at(row) {
@@ -294,7 +297,8 @@ impl<'a> KeySource<'a> {
     pub(crate) fn find(&self, set: &str, key: &[u8]) -> Result<Option<KeySnapshot>, Error> {
         let set = self.set(set)?;
         let key = identify(set, key)?;
-        let part = set.part_of(Some(&key));
+        self.definitions.keep_up(set);
+        let part = set.part_of(Some(&key)).by_its_definition();
         let mut looker = RowLooker::new(part, self.now());
         Ok(looker.look_for(&key).then(|| {
             let mut snapshot = KeySnapshot::of_nothing(set);

@@ -6,8 +6,9 @@ use clap::{Args, Parser, Subcommand};
 use shmlimit::OpenOptions;
 
 use crate::command::{
-    completions::Completions, create::Create, exec::Exec, inspect::Inspect, keys::Keys, list::List, man::Man,
-    recover::Recover, remove::Remove, reset::Reset, show::Show, simulate::Simulate,
+    apply::Apply, completions::Completions, create::Create, exec::Exec, inspect::Inspect, keys::Keys,
+    list::List, man::Man, recover::Recover, remove::Remove, reset::Reset, set::Set, show::Show,
+    simulate::Simulate,
 };
 use crate::exit::ExitCode;
 
@@ -31,6 +32,8 @@ pub enum Verb {
     Show(Show),
     Recover(Recover),
     Reset(Reset),
+    Apply(Apply),
+    Set(Set),
     Remove(Remove),
     Simulate(Simulate),
     Completions(Completions),

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod birth;
+mod change;
 mod command;
 mod exit;
 mod job;

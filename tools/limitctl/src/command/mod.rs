@@ -1,5 +1,6 @@
 //! The verbs, one a file.
 
+pub mod apply;
 pub mod completions;
 pub mod create;
 pub mod exec;
@@ -10,6 +11,7 @@ pub mod man;
 pub mod recover;
 pub mod remove;
 pub mod reset;
+pub mod set;
 pub mod show;
 pub mod simulate;
 
@@ -34,6 +36,8 @@ pub fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Show(show) => show.run(),
         Verb::Recover(recover) => recover.run(),
         Verb::Reset(reset) => reset.run(),
+        Verb::Apply(apply) => apply.run(),
+        Verb::Set(set) => set.run(),
         Verb::Remove(remove) => remove.run(),
         Verb::Simulate(simulate) => simulate.run(),
         Verb::Completions(completions) => completions.run(),
@@ -47,7 +51,7 @@ fn shown(path: &Path) -> String {
 }
 
 /// A path as JSON can say it: text.
-fn as_text(path: &Path) -> PathBuf {
+pub fn as_text(path: &Path) -> PathBuf {
     path.to_string_lossy().into_owned().into()
 }
 

@@ -1,0 +1,108 @@
+//! Changing a live segment, and saying what changed: what `apply` and `set` have in common.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Serialize;
+use shmlimit::{Declaration, Difference, SegmentReader};
+
+use crate::arguments::Access;
+use crate::command::as_text;
+use crate::exit::Failure;
+use crate::output;
+use crate::text::{human, sanitise, style};
+
+/// How a change is carried out.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Change {
+    #[command(flatten)]
+    access: Access,
+
+    /// Only say what would be changed, or why it cannot be
+    ///
+    /// Maps the file read-only and takes no lock.
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Print JSON
+    ///
+    /// Each change has the place, and the values before and after as TOML writes them; null where there is none.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was changed, or would be.
+#[derive(Debug, Serialize)]
+struct Report {
+    path: PathBuf,
+    dry_run: bool,
+    changes: Vec<Step>,
+}
+
+/// One value, before and after.
+#[derive(Debug, Serialize)]
+struct Step {
+    place: String,
+    before: Option<String>,
+    after: Option<String>,
+}
+
+impl Change {
+    /// Changes the segment to what is asked for, made from what is in force.
+    pub fn carry_out(
+        self,
+        path: &Path,
+        asked: impl FnOnce(&Declaration) -> Result<Declaration, Failure>,
+    ) -> Result<(), Failure> {
+        let changes = if self.dry_run {
+            let reader = SegmentReader::open(path)?;
+            reader.preview(&asked(reader.declaration())?)?
+        } else {
+            let segment = self.access.options().open(path)?;
+            segment.apply(&asked(&segment.declaration_in_force()?)?)?
+        };
+        let report = Report {
+            path: as_text(path),
+            dry_run: self.dry_run,
+            changes: changes.iter().map(Step::of).collect(),
+        };
+        if self.json {
+            output::print_json(&report)
+        } else {
+            output::print(&report.text())
+        }
+    }
+}
+
+impl Report {
+    fn text(&self) -> String {
+        if self.changes.is_empty() {
+            return "nothing to change\n".to_owned();
+        }
+        let mut text = format!(
+            "{} {}\n",
+            if self.dry_run { "would change" } else { "changed" },
+            human::quantity(self.changes.len() as u64, "value", "values")
+        );
+        for step in &self.changes {
+            let side = |value: &Option<String>| sanitise::line(value.as_deref().unwrap_or("nothing"));
+            text.push_str(&format!(
+                "  {}: {} to {}\n",
+                sanitise::line(&step.place),
+                side(&step.before),
+                style::paint(style::GOOD, side(&step.after))
+            ));
+        }
+        text
+    }
+}
+
+impl Step {
+    fn of(change: &Difference) -> Self {
+        Self {
+            place: change.path().to_owned(),
+            before: change.in_segment().map(str::to_owned),
+            after: change.declared().map(str::to_owned),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! `limitctl apply`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use shmlimit::Declaration;
+
+use crate::change::Change;
+use crate::exit::{ExitCode, Failure};
+
+/// Change a live segment to what a declaration says
+///
+/// For all processes that use it, at once, without taking anything from anybody and without giving anything away: what was counted stays counted, what is held stays held, and a raised limit does not grant the past.
+///
+/// Capacities, windows, bursts, leases, the bounds of adaptive limits, near_limit, shadow, metadata and when_full can change. The rest needs another segment: where anything of that differs, all of it is named, nothing is changed, and the exit code is 4. Sizes that the declaration does not name stay as they are.
+#[derive(Args, Debug)]
+pub struct Apply {
+    #[command(flatten)]
+    change: Change,
+
+    /// The segment
+    ///
+    /// A file that `limitctl create` or a program made. Symbolic links are not followed.
+    segment: PathBuf,
+
+    /// The declaration, in TOML
+    ///
+    /// As for `limitctl create`, with all sets of the segment. Its path and mode, if it has them, play no part.
+    declaration: PathBuf,
+}
+
+impl Apply {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let asked = Declaration::from_toml_file(&self.declaration).map_err(shmlimit::Error::from)?;
+        self.change.carry_out(&self.segment, |_| Ok(asked))?;
+        Ok(ExitCode::Done)
+    }
+}

@@ -1,0 +1,182 @@
+//! `limitctl set`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error as ValueError, StrDeserializer};
+use shmlimit::{Declaration, Error, Window};
+use toml::{Table, Value};
+
+use crate::change::Change;
+use crate::exit::{ExitCode, Failure};
+
+/// Change single values of a limit of a live segment
+///
+/// As `limitctl apply`, for what is in force with these values in it:
+///
+///     limitctl set /dev/shm/gateway.limits chat requests capacity=200 window=30s
+///
+/// A burst that is the whole capacity stays that, unless it is named.
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub struct Set {
+    #[command(flatten)]
+    change: Change,
+
+    /// The segment
+    ///
+    /// A file that `limitctl create` or a program made. Symbolic links are not followed.
+    segment: PathBuf,
+
+    /// The set
+    ///
+    /// One of the names that `limitctl inspect` shows.
+    set: String,
+
+    /// The limit
+    ///
+    /// One of the names that `limitctl inspect` shows of the set.
+    limit: String,
+
+    /// What to change, such as capacity=200
+    ///
+    /// The fields of declarations that can change in place: capacity, burst, floor and ceiling (amounts), window, lease and latency_limit (times), near_limit (a percentage), shadow (true or false). None as a value, such as lease=none, is what holds where nothing is declared.
+    #[arg(value_name = "FIELD=VALUE", required = true, value_parser = assignment)]
+    values: Vec<Assignment>,
+}
+
+/// `FIELD=VALUE`
+#[derive(Clone, Debug)]
+struct Assignment {
+    field: String,
+    /// None where nothing is to be declared.
+    value: Option<Value>,
+}
+
+/// What a field holds.
+#[derive(Clone, Copy)]
+enum Form {
+    Amount,
+    Time,
+    Percentage,
+    Truth,
+}
+
+const FIELDS: [(&str, Form); 9] = [
+    ("capacity", Form::Amount),
+    ("burst", Form::Amount),
+    ("floor", Form::Amount),
+    ("ceiling", Form::Amount),
+    ("window", Form::Time),
+    ("lease", Form::Time),
+    ("latency_limit", Form::Time),
+    ("near_limit", Form::Percentage),
+    ("shadow", Form::Truth),
+];
+
+impl Set {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        self.change
+            .carry_out(&self.segment, |in_force| self.edit(in_force))?;
+        Ok(ExitCode::Done)
+    }
+
+    /// The declaration with the values in it.
+    fn edit(&self, in_force: &Declaration) -> Result<Declaration, Failure> {
+        let sets = in_force.sets();
+        let Some(set_position) = sets.iter().position(|set| set.name() == self.set) else {
+            return Err(Failure::from(Error::UnknownSet {
+                name: self.set.clone(),
+                known: sets.iter().map(|set| set.name().to_owned()).collect(),
+            }));
+        };
+        let limits = sets[set_position].limits();
+        let Some(limit_position) = limits.iter().position(|limit| limit.name() == self.limit) else {
+            return Err(Failure::from(Error::UnknownLimit {
+                set: self.set.clone(),
+                limit: self.limit.clone(),
+                known: limits.iter().map(|limit| limit.name().to_owned()).collect(),
+            }));
+        };
+        let text = in_force.to_toml().map_err(Error::from)?;
+        let mut declaration: Table = toml::from_str(&text).map_err(not_understood)?;
+        let limit = declaration
+            .get_mut("set")
+            .and_then(|sets| {
+                sets.get_mut(set_position)?
+                    .get_mut("limit")?
+                    .get_mut(limit_position)?
+                    .as_table_mut()
+            })
+            .ok_or_else(|| not_understood("it has no table for the limit"))?;
+        let follows_capacity = limit.get("burst") == limit.get("capacity");
+        if follows_capacity && self.values.iter().all(|value| value.field != "burst") {
+            limit.remove("burst");
+        }
+        for Assignment { field, value } in &self.values {
+            match value {
+                Some(value) => limit.insert(field.clone(), value.clone()),
+                None => limit.remove(field),
+            };
+        }
+        let text = toml::to_string(&declaration).map_err(not_understood)?;
+        Ok(Declaration::from_toml(&text).map_err(Error::from)?)
+    }
+}
+
+/// What the library wrote could not be read as what it is.
+fn not_understood(why: impl std::fmt::Display) -> Failure {
+    Failure::new(
+        ExitCode::Problem,
+        format!("the declaration in force cannot be edited: {why}"),
+    )
+}
+
+fn assignment(text: &str) -> Result<Assignment, String> {
+    let (field, value) = text
+        .split_once('=')
+        .ok_or("the value is missing: write FIELD=VALUE, such as capacity=200")?;
+    let Some((_, form)) = FIELDS.iter().find(|(name, _)| *name == field) else {
+        let names: Vec<&str> = FIELDS.iter().map(|(name, _)| *name).collect();
+        return Err(format!(
+            "`{field}` is no field that can change in place: there are {}",
+            names.join(", ")
+        ));
+    };
+    Ok(Assignment {
+        field: field.to_owned(),
+        value: if value == "none" {
+            None
+        } else {
+            Some(form.read(value)?)
+        },
+    })
+}
+
+impl Form {
+    fn read(self, text: &str) -> Result<Value, String> {
+        match self {
+            Self::Amount => {
+                let whole = text.replace('_', "").parse::<u64>();
+                let whole = whole.ok().and_then(|whole| i64::try_from(whole).ok());
+                // Anything else is a decimal, or a mistake that the declaration explains.
+                Ok(whole.map_or_else(|| Value::from(text), Value::from))
+            }
+            Self::Time => {
+                let window: StrDeserializer<'_, ValueError> = text.into_deserializer();
+                Window::deserialize(window).map_err(|error| error.to_string())?;
+                Ok(Value::from(text))
+            }
+            Self::Percentage => match text.trim_end_matches('%').parse::<u32>() {
+                Ok(percent) => Ok(Value::from(i64::from(percent))),
+                Err(_) => Err("write a whole percentage, such as 80".to_owned()),
+            },
+            Self::Truth => match text.parse::<bool>() {
+                Ok(truth) => Ok(Value::from(truth)),
+                Err(_) => Err("write true or false".to_owned()),
+            },
+        }
+    }
+}
