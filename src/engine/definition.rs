@@ -108,7 +108,16 @@ impl SegmentEngine {
 
     /// Makes a locked part decide by the definition that it is of.
     pub(super) fn learn_definition(&self, locked: &mut LockedPart<'_>) -> Result<(), Box<Error>> {
-        let generation = locked.part.memory.control().generation.load(Ordering::Relaxed);
+        let control = locked.part.memory.control();
+        let mut generation = control.generation.load(Ordering::Relaxed);
+        // Read after the part's, which no other definition can overtake by two.
+        let in_force = self.generation_of(locked.part.set);
+        if generation != in_force && in_force.checked_sub(1) != Some(generation) {
+            // Damage: which of the two it was is lost, and from the one in force nothing has to be carried over.
+            control.carried_over.store(0, Ordering::Relaxed);
+            control.generation.store(in_force, Ordering::Relaxed);
+            generation = in_force;
+        }
         locked.part.rules = self.rules_of(locked.part.set, generation)?;
         Ok(())
     }

@@ -114,20 +114,26 @@ impl SegmentEngine {
     ) -> Result<(LockedPart<'a>, Option<Repairs>), Box<Error>> {
         let mut locked = self.lock_as_it_is(part, Some(self.now(part)))?;
         self.learn_definition(&mut locked)?;
-        let repairs = locked
-            .was_left_unfinished()
-            .then(|| self.recover(locked.part, locked.guard.owner_died()));
+        let repairs = self.recover_if_unfinished(&mut locked)?;
         self.carry_over(&mut locked)?;
         Ok((locked, repairs))
+    }
+
+    fn recover_if_unfinished(&self, locked: &mut LockedPart<'_>) -> Result<Option<Repairs>, Box<Error>> {
+        if !locked.was_left_unfinished() {
+            return Ok(None);
+        }
+        let repairs = self.recover(locked.part, locked.guard.owner_died());
+        // What was undone may have been the step to the next definition itself.
+        self.learn_definition(locked)?;
+        Ok(Some(repairs))
     }
 
     #[cold]
     fn attend(&self, locked: &mut LockedPart<'_>) -> Result<(), Box<Error>> {
         // What was left unfinished was begun under the definition that the part is of.
         self.learn_definition(locked)?;
-        if locked.was_left_unfinished() {
-            self.recover(locked.part, locked.guard.owner_died());
-        }
+        self.recover_if_unfinished(locked)?;
         if locked.part.memory.control().poisoned.load(Ordering::Relaxed) != 0 {
             return Err(locked.part.poisoned());
         }

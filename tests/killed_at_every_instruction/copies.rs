@@ -38,12 +38,22 @@ pub fn kill_once(operation: Operation) -> Tally {
         stuck: trace.stranded,
         ..Tally::default()
     };
+    let standings = operation
+        .applies
+        .then(|| [&trace.first, &trace.last()].map(|image| stage.copyist.standing_of(image)));
     for state in trace.crash_states(layout) {
         let mut image = state.image;
         layout.bury(&mut image, stage.victim_slot);
-        let judgement = stage.copyist.judge_copy(&image, |recovered| {
+        let mut judgement = stage.copyist.judge_copy(&image, |recovered| {
             trace.is_legal(state.commits, recovered, layout)
         });
+        if let (Judgement::Sound(_), Some(standings)) = (&judgement, &standings) {
+            let standing = stage.copyist.standing_of(&image);
+            if !standings.contains(&standing) {
+                let what = "the limits stand neither as they did nor as they do after";
+                judgement = Judgement::Torn(format!("{what}: {standing:?} of {standings:?}"));
+            }
+        }
         let nth = tally.states;
         note(
             &mut tally,
@@ -64,6 +74,16 @@ fn record(tracee: &mut Tracee, stage: &Stage, slot: usize) -> Trace {
             match stage.copyist.judge_copy(&image, |_| Ok(())) {
                 Judgement::Sound(recovered) => Some(recovered),
                 // It is found again, and reported, when the state is judged for itself.
+                _ => None,
+            }
+        });
+    }
+    if stage.operation().applies {
+        trace.note_what_is_applied(&stage.layout, |image| {
+            let mut image = image.clone();
+            stage.layout.bury(&mut image, slot);
+            match stage.copyist.judge_copy(&image, |_| Ok(())) {
+                Judgement::Sound(recovered) => Some(recovered),
                 _ => None,
             }
         });

@@ -116,12 +116,17 @@ pub struct Layout {
     /// Counters that are moved without the lock, each by itself.
     unlocked: Vec<usize>,
     limits: usize,
+    /// Of the definition that is in force.
+    generation: usize,
     tags: usize,
     rows: Table,
     is_keyed: bool,
     holds: Table,
     tickets: Table,
 }
+
+/// The word of a directory entry that says which definition is in force.
+const ENTRY_GENERATION: usize = 11;
 
 /// Rows of a bucket of a table of keys, tags to a word, and words of tags to a bucket.
 const BUCKET_ROWS: usize = 32;
@@ -160,6 +165,8 @@ mod control {
     pub const UNTOUCHED_TICKET: usize = 34;
     pub const RESET_ROW: usize = 45;
     pub const KEYS: usize = 46;
+    pub const GENERATION: usize = 42;
+    pub const CARRIED_OVER: usize = 43;
     pub const LOCK_WAITS: usize = 50;
     pub const WAIT_TIMES: usize = 56;
     pub const SIZE: usize = 88;
@@ -268,6 +275,7 @@ impl Layout {
             canonical,
             unlocked,
             limits,
+            generation: directory + ENTRY_GENERATION,
             tags: pieces.tags,
             rows: pieces.rows,
             is_keyed: pieces.is_keyed,
@@ -340,6 +348,23 @@ impl Layout {
     /// Whether anybody has ever waited.
     pub fn has_used_tickets(&self, image: &[u64]) -> bool {
         image[self.control + control::UNTOUCHED_TICKET] > 0
+    }
+
+    /// Which definition is in force.
+    pub fn generation(&self, image: &[u64]) -> u64 {
+        image[self.generation]
+    }
+
+    /// Whether the limits are all by the definition that is in force.
+    pub fn check_generation(&self, image: &[u64]) -> Result<(), String> {
+        let (in_force, own) = (image[self.generation], image[self.control + control::GENERATION]);
+        let carried_over = image[self.control + control::CARRIED_OVER];
+        if in_force != own || carried_over != 0 {
+            return Err(format!(
+                "definition {in_force} is in force, the limits are by {own}, and {carried_over} have been carried over"
+            ));
+        }
+        Ok(())
     }
 
     /// Whether each row with a key has that key's tag and the others none, no key has two rows, and the pins of each

@@ -43,6 +43,7 @@
 //! optimisation leaves out most: what it steps is not what is shipped. `SHMLIMIT_PROGRESS=1` says what is done.
 
 mod bystanders;
+mod changes;
 mod copies;
 mod files;
 mod image;
@@ -61,6 +62,7 @@ mod workers;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use changes::CHANGING_OPERATIONS;
 use files::{FILE_OPERATIONS, FileOperation};
 use keys::KEY_OPERATIONS;
 use operations::{OPERATIONS, Operation, RECOVERERS, Recoverer};
@@ -77,6 +79,9 @@ const BESIDE_OTHERS: usize = 12;
 /// The journal is the same that all operations have, and recovery looks at every row of a table of keys: less is tried
 /// twice there.
 const BY_KEY: usize = 6;
+
+/// Most of what applying a declaration is, is reading it, over and over before each kill.
+const READING_A_TEXT: usize = 50;
 
 /// A run that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(40 * 60);
@@ -115,6 +120,9 @@ impl Job {
             Self::Killed(operation) if operation.has_company() && !effort.is_thorough => {
                 kills::kill_for_real(operation, effort.kills.div_ceil(BESIDE_OTHERS))
             }
+            Self::Killed(operation) if operation.applies && !effort.is_thorough => {
+                kills::kill_for_real(operation, effort.kills.div_ceil(READING_A_TEXT))
+            }
             Self::Killed(operation) => kills::kill_for_real(operation, effort.kills),
             Self::Twice(operation, recoverer) => {
                 let every = if effort.is_thorough {
@@ -122,7 +130,7 @@ impl Job {
                 } else {
                     let of_operation = if operation.has_company() {
                         BESIDE_OTHERS
-                    } else if operation.is_keyed {
+                    } else if operation.is_keyed || operation.applies {
                         BY_KEY
                     } else {
                         1
@@ -175,6 +183,7 @@ fn operations() -> impl Iterator<Item = Operation> {
         .iter()
         .chain(WAITING_OPERATIONS)
         .chain(KEY_OPERATIONS)
+        .chain(CHANGING_OPERATIONS)
         .copied()
 }
 
@@ -186,6 +195,7 @@ fn jobs(effort: Effort) -> Vec<Job> {
         let alone = OPERATIONS
             .iter()
             .chain(KEY_OPERATIONS)
+            .chain(CHANGING_OPERATIONS)
             .filter(|it| !it.has_company());
         return alone
             .flat_map(|it| [Job::Killed(*it), Job::Copies(*it)])

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use shmlimit::{
-    Algorithm, Align, Amount, Batch, Limit, LimitSet, OnDeath, Outcome, Permit, Request, Segment,
-    SetDeclaration,
+    Algorithm, Align, Amount, Batch, Declaration, Limit, LimitSet, OnDeath, Outcome, Permit, Request,
+    Segment, SetDeclaration,
 };
 
+use crate::stage::PARTICIPANTS;
 use crate::subject::Subject;
 use crate::tracee::mark;
 
@@ -50,6 +51,8 @@ pub struct Operation {
     pub killed_everywhere: bool,
     /// Whether the limits are those of a key: it takes longer to recover then, and less is tried.
     pub is_keyed: bool,
+    /// Whether it brings another definition into force, so that whoever finds that takes the limits over to it.
+    pub applies: bool,
     /// Prepares, and performs between [`Victim::begins`] and [`Victim::ends`].
     pub run: fn(&Victim),
 }
@@ -99,6 +102,18 @@ impl Victim {
     pub fn keys(&self) -> u64 {
         let snapshot = self.segment.snapshot().expect("memory for a copy");
         snapshot.sets[0].keys.expect("a keyed set").in_use
+    }
+
+    /// Brings another definition of the set into force.
+    pub fn apply(&self, set: SetDeclaration) {
+        let declaration = Declaration::new().participants(PARTICIPANTS).set(set);
+        self.begins();
+        let applied = self
+            .segment
+            .apply(&declaration)
+            .is_ok_and(|changes| !changes.is_empty());
+        self.ends();
+        assert!(applied);
     }
 
     /// What is left of the dead is given back.
@@ -419,6 +434,7 @@ pub const fn operation(
         is_killed_alone: false,
         has_leases_run_out: false,
         is_keyed: false,
+        applies: false,
         run,
     }
 }

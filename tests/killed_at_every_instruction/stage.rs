@@ -14,7 +14,7 @@ use crate::tracee::{Tracee, live_and_die, mark};
 
 /// The witness, a recoverer, a victim and a process that died before it, one that serves the line, one to spare, and
 /// those who wait.
-const PARTICIPANTS: u32 = 6 + MOST_WAITERS as u32;
+pub const PARTICIPANTS: u32 = 6 + MOST_WAITERS as u32;
 
 pub struct Stage {
     operation: Operation,

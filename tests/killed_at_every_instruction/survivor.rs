@@ -9,6 +9,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use shmlimit::{Error, Kind, LimitSet, OpenOptions, RefusalReason, Request, Segment, SegmentSnapshot};
 
+use crate::changes::{ADAPTING, KEYS};
 use crate::image::{Image, Layout, RawFile};
 use crate::operations::{SET, everything};
 use crate::subject::Subject;
@@ -109,6 +110,24 @@ impl Survivor {
         self.segment.snapshot().expect("memory for a copy")
     }
 
+    /// What is left of every limit, of every key that has used any, in a copy of `image`.
+    pub fn standing_of(&self, image: &[u64]) -> Result<Vec<u64>, Judgement> {
+        self.file.become_copy_of(image);
+        let subjects: Vec<Subject<'_>> = if self.set.is_keyed() {
+            KEYS.map(|key| Subject::key(&self.set, key)).to_vec()
+        } else {
+            vec![self.subject()]
+        };
+        let mut standing = Vec::new();
+        for subject in subjects {
+            let verdicts = subject
+                .peek(&self.look)
+                .map_err(|error| failure("peek", &error))?;
+            standing.extend(verdicts.iter().map(|verdict| verdict.remaining));
+        }
+        Ok(standing)
+    }
+
     /// Recovers a copy of `image`, in which those are dead who have been buried or have died.
     pub fn judge_copy(
         &self,
@@ -140,6 +159,7 @@ impl Survivor {
         let torn = |what: &str| Judgement::Torn(what.to_owned());
         is_legal(&image).map_err(Judgement::Torn)?;
         self.layout.check_table(&image).map_err(Judgement::Torn)?;
+        self.layout.check_generation(&image).map_err(Judgement::Torn)?;
         if self.layout.journal_count(&image) != 0 {
             return Err(torn("the journal is not empty"));
         }
@@ -240,7 +260,8 @@ impl Survivor {
             .map_err(|error| failure("peek", &error))?;
         let half_empty = set.limits.iter().find(|limit| {
             let verdict = verdicts.iter().find(|verdict| verdict.limit == limit.name);
-            limit.kind == Kind::Concurrency && verdict.map(|verdict| verdict.remaining) != limit.most_at_once
+            let has_one_capacity = limit.kind == Kind::Concurrency && limit.name != ADAPTING;
+            has_one_capacity && verdict.map(|verdict| verdict.remaining) != limit.most_at_once
         });
         if let Some(limit) = half_empty {
             return Err(Judgement::Lost(format!(

@@ -24,6 +24,8 @@ pub struct Trace {
     pub visible: Vec<Vec<u64>>,
     /// What a survivor made of each of these states by serving the line, twice.
     served: Vec<Option<(Vec<u64>, Vec<u64>)>>,
+    /// What a survivor made of a definition that had just come into force, twice.
+    applied: Option<(Vec<u64>, Vec<u64>)>,
     thread: u32,
 }
 
@@ -63,6 +65,7 @@ impl Trace {
             stranded: 0,
             visible: vec![layout.canonical(&first)],
             served: Vec::new(),
+            applied: None,
             first,
             changes: Vec::new(),
             thread,
@@ -186,12 +189,34 @@ impl Trace {
         self.served = served;
     }
 
+    /// Lets `recover` say what a survivor makes of the segment where another definition is in force and no limit has been
+    /// taken over to it yet: it takes over all of them.
+    pub fn note_what_is_applied(
+        &mut self,
+        layout: &Layout,
+        mut recover: impl FnMut(&Image) -> Option<Vec<u64>>,
+    ) {
+        let in_force = layout.generation(&self.last());
+        let applied = self
+            .crash_states(layout)
+            .find(|state| layout.generation(&state.image) == in_force)
+            .and_then(|state| recover(&state.image).zip(recover(&state.image)));
+        self.applied = applied;
+    }
+
+    /// Whether every limit is as it is by the definition that came into force, whoever took it over and when.
+    fn is_applied(&self, seen: &[u64]) -> bool {
+        self.applied.as_ref().is_some_and(|(one, other)| {
+            (0..seen.len()).all(|word| one[word] != other[word] || seen[word] == one[word])
+        })
+    }
+
     /// Whether what a user sees after a recovery is what was there before the transaction in progress, or what is
     /// there after it, and after either perhaps what is served then.
     pub fn is_legal(&self, commits: usize, recovered: &Image, layout: &Layout) -> Result<(), String> {
         let seen = layout.canonical(recovered);
         let new = (commits + 1).min(self.visible.len() - 1);
-        if !self.is_state(commits, &seen) && !self.is_state(new, &seen) {
+        if !self.is_state(commits, &seen) && !self.is_state(new, &seen) && !self.is_applied(&seen) {
             let count = |commits: usize| {
                 let words = seen.iter().zip(&self.visible[commits]);
                 words.filter(|(one, other)| one != other).count()

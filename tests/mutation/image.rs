@@ -236,6 +236,18 @@ impl Image {
         self.store(CHECKSUM, self.header_checksum());
     }
 
+    /// Whether the directory and the definitions are as they were.
+    pub fn describes_its_sets(&self) -> bool {
+        let directory = self.directory..self.directory + self.definitions.len() * ENTRY_WORDS;
+        let texts = self
+            .definitions
+            .iter()
+            .flat_map(|definition| definition.text.clone());
+        directory
+            .chain(texts)
+            .all(|word| self.load(word) == self.pristine[word])
+    }
+
     /// What nobody who is attached may ever write: most of the header, the directory, the definitions, and what lies
     /// behind the end of the file on its last page.
     pub fn constants(&self) -> Vec<u64> {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use shmlimit::{Error, LimitSet, Outcome, Permit, Segment, SegmentSnapshot};
 
-use super::specimen::{try_set, wait_for_set};
+use super::specimen::{key_of, take_by_key, try_set, wait_for_set};
 
 /// A permit, or nothing.
 pub fn acquire(set: &LimitSet) -> Result<Permit<'_>, Option<Error>> {
@@ -37,8 +37,9 @@ pub fn inspect(snapshot: Result<SegmentSnapshot, Error>) {
     }
 }
 
-/// Operates on every set, with permits that were taken before.
-pub fn use_everything(segment: &Segment, permits: Vec<Permit<'_>>) {
+/// Operates on every set, with permits that were taken before. `is_described` says that what tells about the sets was
+/// not damaged, so that a reset heals whatever was.
+pub fn use_everything(segment: &Segment, permits: Vec<Permit<'_>>, is_described: bool) {
     for mut permit in permits {
         check(
             permit
@@ -51,6 +52,7 @@ pub fn use_everything(segment: &Segment, permits: Vec<Permit<'_>>) {
     for set in segment.sets() {
         ask(&set);
         take_and_give_back(&set);
+        use_keys(&set);
     }
     check(segment.recover().err());
     for set in segment.sets() {
@@ -60,6 +62,8 @@ pub fn use_everything(segment: &Segment, permits: Vec<Permit<'_>>) {
         take_and_give_back(&set);
         match set.reset(&[], true) {
             Ok(()) => assert_healed(acquire(&set)),
+            // Where it is lost what the limits are, there is nothing to begin anew with.
+            Err(Error::Damaged { .. }) if !is_described => {}
             Err(error) => assert!(matches!(error, Error::Retired { .. }), "{error}"),
         }
     }
@@ -75,12 +79,29 @@ fn assert_healed(outcome: Result<Permit<'_>, Option<Error>>) {
 }
 
 fn ask(set: &LimitSet) {
-    match set.request().with("tokens", 1) {
-        Ok(request) => match set.peek(&request) {
-            Ok(verdicts) => verdicts.iter().for_each(read),
-            Err(error) => check(Some(error)),
-        },
+    let request = match set.request().with("tokens", 1) {
+        Ok(request) => request,
+        Err(error) => return check(Some(error)),
+    };
+    let verdicts = match key_of(set) {
+        Ok(Some(key)) => key.peek(&request),
+        Ok(None) => set.peek(&request),
+        Err(error) => Err(error),
+    };
+    match verdicts {
+        Ok(verdicts) => verdicts.iter().for_each(read),
         Err(error) => check(Some(error)),
+    }
+}
+
+/// Keys that have a row, keys that get one as long as there is one to be had, and one that begins anew.
+fn use_keys(set: &LimitSet) {
+    if let Ok(Some(key)) = key_of(set) {
+        check(take_by_key(set, "other 7").err());
+        for number in 0..5 {
+            check(take_by_key(set, &format!("new {number}")).err());
+        }
+        check(key.reset(&[]).err());
     }
 }
 

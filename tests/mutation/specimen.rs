@@ -9,8 +9,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, getpid};
 use shmlimit::{
-    Algorithm, Align, Declaration, Error, Limit, LimitSet, OnDeath, OpenOptions, Outcome, Request, Segment,
-    SegmentReader, SetDeclaration, Window,
+    Algorithm, Align, Checked, Declaration, Error, Key, Keyed, Limit, LimitSet, OnDeath, OpenOptions,
+    Outcome, Request, Segment, SegmentReader, SetDeclaration, WhenFull, Window,
 };
 
 use super::Damage;
@@ -81,26 +81,28 @@ impl Specimen {
             .collect::<Vec<_>>();
         damage.apply(&self.image);
         let constants = self.image.constants();
+        let is_described = self.image.describes_its_sets();
         inspect(segment.snapshot());
         if attach {
             inspect(SegmentReader::open(&self.path).and_then(|reader| reader.snapshot()));
             match options().open(&self.path) {
-                Ok(late) => use_everything(&late, Vec::new()),
+                Ok(late) => use_everything(&late, Vec::new(), is_described),
                 Err(error) => check(Some(error)),
             }
         }
-        use_everything(segment, permits);
+        use_everything(segment, permits, is_described);
         assert!(constants == self.image.constants(), "wrote what nobody may write");
     }
 
     fn endure_abandoned(&self, damage: &Damage) {
         damage.apply(&self.image);
         let constants = self.image.constants();
+        let is_described = self.image.describes_its_sets();
         inspect(SegmentReader::open(&self.path).and_then(|reader| reader.snapshot()));
         match options().open(&self.path) {
             Ok(segment) => {
                 inspect(segment.snapshot());
-                use_everything(&segment, Vec::new());
+                use_everything(&segment, Vec::new(), is_described);
             }
             Err(error) => check(Some(error)),
         }
@@ -150,12 +152,33 @@ fn declaration() -> Declaration {
                 .limit(Limit::concurrency("a", 5))
                 .limit(Limit::concurrency("b", u64::MAX)),
         )
+        .set(
+            // Two buckets, and keys enough to fill both.
+            SetDeclaration::new("keyed")
+                .keyed(Keyed::new(40).when_full(WhenFull::EvictOldest))
+                .holds(4)
+                .waiters(4)
+                .limit(calls("calls", Algorithm::Gcra))
+                .limit(Limit::concurrency("a", 5)),
+        )
 }
+
+/// Who is limited in a keyed set.
+const KEY: &str = "tenant";
+
+/// The rows of the keyed set, all of which have a key but for some.
+const ROWS: usize = 64;
+const UNUSED_ROWS: usize = 3;
 
 /// Uses the segment, so that few of its words are zero: some holds in use, some returned, some never touched; and a
 /// place in line of a process that is dead.
 fn leave_traces(segment: &Segment) {
     for set in segment.sets() {
+        if set.is_keyed() {
+            for number in 1..ROWS - UNUSED_ROWS {
+                check(take_by_key(&set, &format!("other {number}")).err());
+            }
+        }
         for round in 0..3 {
             let Ok(permit) = acquire(&set) else { continue };
             if round > 0 {
@@ -173,7 +196,11 @@ fn leave_traces(segment: &Segment) {
             for set in segment.sets() {
                 let Ok(mut request) = request(&set) else { continue };
                 let _ = request.set("held", 5).and_then(|()| request.set("a", 5));
-                let mut waiting = Box::pin(set.acquire_async(&request, None));
+                let subject = set.key(KEY).ok();
+                let mut waiting = Box::pin(match &subject {
+                    Some(key) => key.acquire_async(&request, None),
+                    None => set.acquire_async(&request, None),
+                });
                 let _ = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                 std::mem::forget(waiting);
             }
@@ -182,14 +209,34 @@ fn leave_traces(segment: &Segment) {
     }
 }
 
-/// Takes something of every limit of a set.
+/// Takes something of every limit of a set, or of one of its keys.
 pub fn try_set(set: &LimitSet) -> Result<Outcome<'_>, Error> {
-    set.try_acquire(&request(set)?)
+    let request = request(set)?;
+    match key_of(set)? {
+        Some(key) => key.try_acquire(&request),
+        None => set.try_acquire(&request),
+    }
 }
 
 /// As [`try_set`], waiting in line for no time at all.
 pub fn wait_for_set(set: &LimitSet) -> Result<Outcome<'_>, Error> {
-    set.acquire(&request(set)?, Duration::from_nanos(1))
+    let request = request(set)?;
+    match key_of(set)? {
+        Some(key) => key.acquire(&request, Duration::from_nanos(1)),
+        None => set.acquire(&request, Duration::from_nanos(1)),
+    }
+}
+
+/// As [`try_set`], but for another key than the others, for good.
+pub fn take_by_key(set: &LimitSet, key: &str) -> Result<Vec<bool>, Error> {
+    let request = set.request().with("calls", 1)?.with("a", 0)?;
+    let outcomes = set.check_many(&[key, KEY], &request)?;
+    Ok(outcomes.iter().map(Checked::is_admitted).collect())
+}
+
+/// The key that is limited, of a keyed set.
+pub fn key_of(set: &LimitSet) -> Result<Option<Key<'_>>, Error> {
+    set.is_keyed().then(|| set.key(KEY)).transpose()
 }
 
 fn request(set: &LimitSet) -> Result<Request, Error> {
