@@ -1,5 +1,8 @@
 //! Keys as people read them.
 
+use std::ffi::OsStr;
+use std::net::IpAddr;
+
 use shmlimit::{KeyLabel, KeyLimitSnapshot};
 
 use super::human::{self, count};
@@ -23,6 +26,11 @@ pub fn key(label: &KeyLabel) -> String {
 /// A key that somebody typed.
 pub fn typed(key: &[u8]) -> String {
     std::str::from_utf8(key).map_or_else(|_| format!("0x{}", hex(key)), sanitise::line)
+}
+
+/// The address that a key is.
+pub fn address(key: &OsStr) -> Option<IpAddr> {
+    key.to_str()?.parse().ok()
 }
 
 fn hex(bytes: &[u8]) -> String {
