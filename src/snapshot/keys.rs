@@ -56,6 +56,8 @@ pub struct KeyLimitSnapshot {
     pub kind: Kind,
     /// The most that can be taken at once; none where it is unlimited.
     pub most_at_once: Option<u64>,
+    /// Of an [adaptive](crate::Limit::adaptive) limit, the capacity that it has found for now.
+    pub found_capacity: Option<u64>,
     /// Units that could be taken now.
     pub remaining: u64,
     /// Nanoseconds until it is completely replenished.
@@ -170,6 +172,7 @@ impl KeySnapshot {
             name: set.limit_name(limit.index),
             kind: limit.kind,
             most_at_once: Some(limit.most_at_once).filter(|most| *most != u64::MAX),
+            found_capacity: None,
             remaining: 0,
             reset_after_ns: 0,
         };
@@ -218,6 +221,7 @@ impl KeySnapshot {
         let standings = standings.filter(|(limit, _)| is_its(limit.index));
         for (snapshot, (limit, mark)) in self.limits.iter_mut().zip(standings) {
             let standing = limit.rule.standing(*mark);
+            snapshot.found_capacity = limit.rule.found_capacity(*mark);
             snapshot.remaining = standing.remaining;
             snapshot.reset_after_ns = standing.reset_after;
         }

@@ -527,3 +527,42 @@ fn an_address_is_shown_and_reset_by_the_networks_that_contain_it() {
         );
     }
 }
+
+#[test]
+fn an_adaptive_limit_shows_the_capacity_that_it_has_found() {
+    let folder = folder();
+    let path = folder.path().join("limits");
+    let config = folder.path().join("limits.toml");
+    let limit = r#"{ name = "work", kind = "concurrency", capacity = 8, adaptive = "aimd", ceiling = 64 }"#;
+    let declaration = format!(
+        "[[set]]\nname = \"api\"\nlimit = [{limit}]\n\n[[set]]\nname = \"keyed\"\nkeyed = {{ max_keys = 10 }}\nlimit = [{limit}]\n"
+    );
+    fs::write(&config, declaration).expect("written");
+    run(["create", "--config", text(&config), text(&path)]).ended(0);
+    let segment = Segment::open(&path).expect("attached");
+    let (api, keyed) = (
+        segment.set("api").expect("declared"),
+        segment.set("keyed").expect("declared"),
+    );
+    let _held = api.try_acquire(&api.request()).expect("works");
+    let _held_by_key = keyed.key("a").expect("a key").try_acquire(&keyed.request());
+    let shown = run(["inspect", text(&path)]).ended(0).stdout;
+    let row = |number| {
+        let mut lines = shown
+            .lines()
+            .filter(|line| line.trim_start().starts_with("work "));
+        let line: &str = lines.nth(number).expect("a row");
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert!(
+        row(0).starts_with("work concurrency 8, adaptive up to 64 7 "),
+        "{shown}"
+    );
+    assert!(row(0).contains("8 at once for now"), "{shown}");
+    assert!(
+        row(1).contains("by key") && !row(1).contains("for now"),
+        "{shown}"
+    );
+    let shown = run(["show", text(&path), "keyed", "a"]).ended(0).stdout;
+    assert!(shown.contains("7 of 8 for now"), "{shown}");
+}

@@ -39,10 +39,13 @@ fn hex(bytes: &[u8]) -> String {
 
 /// What is left of a limit, and how long until all of it is.
 pub fn standing(limit: &KeyLimitSnapshot) -> Cell {
-    let Some(most) = limit.most_at_once else {
+    let Some(most) = limit.found_capacity.or(limit.most_at_once) else {
         return "unlimited".into();
     };
     let mut text = format!("{} of {}", count(limit.remaining), count(most));
+    if limit.found_capacity.is_some() {
+        text.push_str(" for now");
+    }
     if limit.reset_after_ns > 0 {
         text.push_str(&format!(", full in {}", human::duration(limit.reset_after_ns)));
     }
