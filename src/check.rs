@@ -58,6 +58,14 @@ impl<'a> Checked<'a> {
         }
     }
 
+    /// The units taken of each limit, by name; of none where it was refused.
+    pub fn taken(&self) -> impl Iterator<Item = (&'a str, u64)> {
+        let set = self.set;
+        let decision = self.is_admitted.then_some(&self.decision);
+        let decided = decision.into_iter().flat_map(Decision::iter);
+        decided.filter_map(|(index, decided)| Some((set.limits().nth(index)?, decided.figure)))
+    }
+
     /// What each limit that was asked said, and how it stands.
     pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'a>> {
         let verdict = if self.is_admitted {

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -374,9 +375,18 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownSet`], [`Error::NotKeyed`], [`Error::InvalidKey`].
+    /// [`Error::UnknownSet`], [`Error::NotKeyed`], [`Error::InvalidKey`], [`Error::AddressRequired`].
     pub fn key(&self, set: &str, key: impl AsRef<[u8]>) -> Result<Option<KeySnapshot>, Error> {
         self.key_source().find(set, key.as_ref())
+    }
+
+    /// The networks that contain an address, as [`SegmentReader::address`](crate::SegmentReader::address).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownSet`], [`Error::NoPrefixes`].
+    pub fn address(&self, set: &str, address: IpAddr) -> Result<Vec<KeySnapshot>, Error> {
+        self.key_source().find_networks(set, address)
     }
 
     fn key_source(&self) -> KeySource<'_> {

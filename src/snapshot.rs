@@ -190,6 +190,8 @@ pub struct LimitSnapshot {
     pub kind: Kind,
     /// The most that can be taken at once; none where it is unlimited.
     pub most_at_once: Option<u64>,
+    /// Of an [adaptive](crate::Limit::adaptive) limit, the capacity that it has found for now.
+    pub found_capacity: Option<u64>,
     /// Units that could be taken now.
     pub remaining: u64,
     /// Nanoseconds until it is completely replenished.
@@ -453,7 +455,9 @@ impl SnapshotSource<'_> {
         for (limit, snapshot) in part.limits.iter().zip(&mut snapshot.limits) {
             snapshot.counts.add(part.counters(limit.index));
             if !part.memory.is_keyed() {
-                let standing = limit.rule.standing(limit.mark(part.only_row(), now));
+                let mark = limit.mark(part.only_row(), now);
+                let standing = limit.rule.standing(mark);
+                snapshot.found_capacity = limit.rule.found_capacity(mark);
                 snapshot.remaining = standing.remaining;
                 snapshot.reset_after_ns = standing.reset_after;
             }
@@ -531,6 +535,7 @@ impl SetSnapshot {
             name: set.limit_name(limit.index),
             kind: limit.kind,
             most_at_once: Some(limit.most_at_once).filter(|most| *most != u64::MAX),
+            found_capacity: limit.rule.found_capacity(Mark::default()),
             remaining: limit.rule.standing(Mark::default()).remaining,
             reset_after_ns: 0,
             counts: LimitCounts::default(),

@@ -323,3 +323,59 @@ fn what_would_be_changed_is_told_by_who_may_only_read() {
     assert!(told.contains("has grown too long"), "{told}");
     assert_eq!(segment.apply(&endless).expect_err("too long").to_string(), told);
 }
+
+#[test]
+fn whatever_a_damaged_file_says_looking_comes_to_an_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let set = SetDeclaration::new("api")
+        .keyed(Keyed::new(64))
+        .limit(calls(3))
+        .limit(Limit::concurrency("in_flight", 2));
+    let (segment, reader) = open(&folder, set);
+    let api = segment.set("api").expect("declared");
+    let permits: Vec<_> = (0..20_u8)
+        .map(|number| {
+            api.key([number])
+                .expect("a key")
+                .try_acquire(&api.request())
+                .expect("works")
+        })
+        .collect();
+    let whole = std::fs::read(reader.path()).expect("read");
+    drop(permits);
+    // What lies before is covered by checksums: the header, the tables, and the definition.
+    let definition = whole.windows(9).position(|bytes| bytes == b"[segment]");
+    let words = definition.expect("it is there") / 8 + 200..whole.len() / 8;
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let path = folder.path().join("damaged");
+    let mut opened = 0;
+    for _ in 0..300 {
+        let mut bytes = whole.clone();
+        for _ in 0..40 {
+            let word = words.start + random() as usize % words.len();
+            let value = [0, u64::MAX, random(), random() % 64][random() as usize % 4];
+            bytes[word * 8..][..8].copy_from_slice(&value.to_ne_bytes());
+        }
+        std::fs::write(&path, &bytes).expect("written");
+        let Ok(reader) = SegmentReader::open(&path) else {
+            continue;
+        };
+        opened += 1;
+        let mut count = 0;
+        reader.keys("api", |_| count += 1).expect("a keyed set");
+        let table = reader.snapshot().expect("a copy").sets[0]
+            .keys
+            .expect("it is keyed");
+        assert!(count <= table.rows && table.fullest_bucket <= 32, "{table:?}");
+        for number in 0..20_u8 {
+            let _ = reader.key("api", [number]).expect("a keyed set");
+        }
+    }
+    assert!(opened > 200, "{opened}");
+}

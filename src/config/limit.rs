@@ -353,6 +353,11 @@ impl Limit {
         self.burst.as_ref()
     }
 
+    /// The most that an adaptive capacity rises to, where one is declared.
+    pub fn ceiling_amount(&self) -> Option<&Amount> {
+        self.ceiling.as_ref()
+    }
+
     /// The size of a unit, where one is declared.
     pub fn unit_size(&self) -> Option<&str> {
         self.unit.as_deref()

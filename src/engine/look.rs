@@ -10,6 +10,8 @@ use std::sync::atomic::{Ordering, fence};
 use super::key::{KeyIdentity, KeyName};
 use super::keys::{KeyCounts, TableWords};
 use super::memory::Row;
+use super::network::Network;
+use super::plan::PrefixLengths;
 use super::set::Part;
 use super::ties::Ties;
 use crate::limit::{Mark, Now};
@@ -39,6 +41,8 @@ pub(crate) struct ObservedKey {
     pub(crate) waiting: u64,
     /// Whether it is found in the second of its two buckets only.
     pub(crate) is_in_second_bucket: bool,
+    /// The limits that the row has, as a bit mask: all of them but where they count networks.
+    pub(crate) limits: u32,
     /// How each limit stands, in the order of the set's.
     pub(crate) marks: Vec<Mark>,
 }
@@ -72,6 +76,14 @@ impl<'a> RowLooker<'a> {
     pub(crate) fn look_for(&mut self, key: &KeyIdentity) -> bool {
         let part = self.part;
         self.look(|| part.find_row(Some(key)))
+    }
+
+    /// Looks for the row of a network; answers whether there is one.
+    pub(crate) fn look_for_network(&mut self, network: &Network) -> bool {
+        let part = self.part;
+        let is_there = self.look(|| part.find_row_of(network.fingerprint()));
+        self.seen.limits = part.limits_of_networks(|lengths| network.is_counted_by(lengths));
+        is_there
     }
 
     fn look(&mut self, find: impl Fn() -> Option<Row<'a>>) -> bool {
@@ -125,6 +137,7 @@ impl<'a> RowLooker<'a> {
         let seen = &mut self.seen;
         seen.fingerprint = fingerprint;
         seen.name = part.key_name(row.index);
+        seen.limits = part.limits_of_key(seen.name.as_ref());
         seen.counts = KeyCounts::from_word(counts.load(Ordering::Relaxed));
         seen.unused_for = self.now.monotonic.saturating_sub(used_at.load(Ordering::Relaxed));
         seen.is_replenished = part.is_replenished(row, now);
@@ -149,6 +162,34 @@ impl Part<'_> {
             rules: known.unwrap_or(self.rules),
             ..self
         }
+    }
+
+    /// The limits that the row of a key has, as a bit mask. Where they count networks, that is told by the name; of one
+    /// that is not kept, or not whole, it may be any of them.
+    fn limits_of_key(&self, name: Option<&KeptName>) -> u32 {
+        let network = name
+            .filter(|(kept, length)| !self.levels.is_empty() && kept.len() as u64 == *length)
+            .and_then(|(kept, _)| std::str::from_utf8(kept).ok()?.rsplit_once('/'));
+        let Some((address, length)) = network else {
+            return self.all_limits();
+        };
+        let is_ipv4 = !address.contains(':');
+        self.limits_of_networks(|lengths| {
+            let counted = if is_ipv4 { lengths.ipv4 } else { lengths.ipv6 };
+            length.parse() == Ok(counted)
+        })
+    }
+
+    /// The limits that count networks of such lengths, as a bit mask.
+    fn limits_of_networks(&self, is_such: impl Fn(PrefixLengths) -> bool) -> u32 {
+        self.limits
+            .iter()
+            .filter(|limit| {
+                self.levels
+                    .get(limit.level)
+                    .is_some_and(|lengths| is_such(*lengths))
+            })
+            .fold(0, |mask, limit| mask | 1 << limit.index)
     }
 
     /// What is kept of the key of a row: its first bytes, and how many it has.

@@ -14,7 +14,7 @@ use super::locked::LockedPart;
 use super::memory::{Row, Rows};
 use super::plan::PrefixLengths;
 use super::segment::SegmentEngine;
-use super::set::SetEngine;
+use super::set::{Part, SetEngine};
 use crate::error::Error;
 use crate::table::Fingerprint;
 
@@ -64,6 +64,19 @@ impl Network {
         }
     }
 
+    pub(super) fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    /// Whether it is the network that limits of these prefix lengths count.
+    pub(super) fn is_counted_by(&self, lengths: PrefixLengths) -> bool {
+        let length = match self.address {
+            IpAddr::V4(_) => lengths.ipv4,
+            IpAddr::V6(_) => lengths.ipv6,
+        };
+        self.length == length
+    }
+
     /// With the name that people know it by.
     fn identity(&self) -> KeyIdentity {
         let mut name = String::new();
@@ -86,6 +99,14 @@ impl SetEngine {
         levels
             .map(|lengths| Network::containing(address, *lengths, self.seed))
             .collect()
+    }
+}
+
+impl SetEngine {
+    /// The part that the networks of one address lie in.
+    pub(crate) fn part_of_networks(&self, networks: &Networks) -> Part<'_> {
+        let largest = networks.first();
+        self.part_of_fingerprint(largest.map_or(Fingerprint::NONE, Network::fingerprint))
     }
 }
 

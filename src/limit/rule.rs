@@ -231,6 +231,14 @@ impl Rule {
         }
     }
 
+    /// The capacity that an adaptive limit had found when the mark was made; none for others.
+    pub(crate) fn found_capacity(&self, mark: Mark) -> Option<u64> {
+        match self {
+            Self::Adaptive(rule) => Some(rule.marked_capacity(mark)),
+            _ => None,
+        }
+    }
+
     /// What a mark of this rule says.
     pub(crate) fn standing(&self, mark: Mark) -> Standing {
         match self {

@@ -1,6 +1,7 @@
 //! The keys of a set, looked at one after the other.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
 use serde::{Serialize, Serializer};
@@ -40,7 +41,8 @@ pub struct KeySnapshot {
     pub waiting: u64,
     /// Whether it is found only in the second of the two buckets that it may be in.
     pub second_bucket: bool,
-    /// Each limit in the order of the declaration.
+    /// Each limit in the order of the declaration. Where limits count [networks](crate::Limit::prefix), those that count
+    /// this one; all of them, where it is not known of the key which that are.
     pub limits: Vec<KeyLimitSnapshot>,
 }
 
@@ -54,6 +56,8 @@ pub struct KeyLimitSnapshot {
     pub kind: Kind,
     /// The most that can be taken at once; none where it is unlimited.
     pub most_at_once: Option<u64>,
+    /// Of an [adaptive](crate::Limit::adaptive) limit, the capacity that it has found for now.
+    pub found_capacity: Option<u64>,
     /// Units that could be taken now.
     pub remaining: u64,
     /// Nanoseconds until it is completely replenished.
@@ -168,6 +172,7 @@ impl KeySnapshot {
             name: set.limit_name(limit.index),
             kind: limit.kind,
             most_at_once: Some(limit.most_at_once).filter(|most| *most != u64::MAX),
+            found_capacity: None,
             remaining: 0,
             reset_after_ns: 0,
         };
@@ -185,7 +190,24 @@ impl KeySnapshot {
         }
     }
 
-    fn fill(&mut self, part: Part<'_>, seen: &mut ObservedKey) {
+    fn new(set: &SetEngine, part: Part<'_>, seen: &mut ObservedKey) -> Self {
+        let mut snapshot = Self::of_nothing(set);
+        let limits = snapshot.limits.clone();
+        snapshot.fill(part, seen, &limits);
+        snapshot
+    }
+
+    /// Becomes what was seen of a key; `limits` are all of the set.
+    fn fill(&mut self, part: Part<'_>, seen: &mut ObservedKey, limits: &[KeyLimitSnapshot]) {
+        let is_its = |index: usize| seen.limits & (1 << index) != 0;
+        if self.limits.len() != limits.len() || seen.limits != part.all_limits() {
+            self.limits = limits
+                .iter()
+                .enumerate()
+                .filter(|(index, _)| is_its(*index))
+                .map(|(_, limit)| limit.clone())
+                .collect();
+        }
         self.key = KeyLabel::new(seen.fingerprint, seen.name.take());
         self.torn = seen.torn;
         self.admitted = seen.counts.admitted;
@@ -195,8 +217,11 @@ impl KeySnapshot {
         self.held = seen.pins;
         self.waiting = seen.waiting;
         self.second_bucket = seen.is_in_second_bucket;
-        for ((snapshot, limit), mark) in self.limits.iter_mut().zip(&part.limits).zip(&seen.marks) {
+        let standings = part.limits.iter().zip(&seen.marks);
+        let standings = standings.filter(|(limit, _)| is_its(limit.index));
+        for (snapshot, (limit, mark)) in self.limits.iter_mut().zip(standings) {
             let standing = limit.rule.standing(*mark);
+            snapshot.found_capacity = limit.rule.found_capacity(*mark);
             snapshot.remaining = standing.remaining;
             snapshot.reset_after_ns = standing.reset_after;
         }
@@ -243,9 +268,19 @@ impl SegmentReader {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownSet`], [`Error::NotKeyed`], [`Error::InvalidKey`].
+    /// [`Error::UnknownSet`], [`Error::NotKeyed`], [`Error::InvalidKey`], [`Error::AddressRequired`].
     pub fn key(&self, set: &str, key: impl AsRef<[u8]>) -> Result<Option<KeySnapshot>, Error> {
         self.key_source()?.find(set, key.as_ref())
+    }
+
+    /// The networks that contain an address, the largest first, each with the limits that count it: see
+    /// [`LimitSet::address`](crate::LimitSet::address). Those that have no row are left out.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownSet`], [`Error::NoPrefixes`].
+    pub fn address(&self, set: &str, address: IpAddr) -> Result<Vec<KeySnapshot>, Error> {
+        self.key_source()?.find_networks(set, address)
     }
 
     fn key_source(&self) -> Result<KeySource<'_>, Error> {
@@ -280,13 +315,14 @@ impl<'a> KeySource<'a> {
         }
         self.definitions.keep_up(set);
         let mut snapshot = KeySnapshot::of_nothing(set);
+        let limits = snapshot.limits.clone();
         // One instant for all of them, so that the ages of two keys can be compared.
         let now = self.now();
         for part in set.parts().map(Part::by_its_definition) {
             let mut looker = RowLooker::new(part, now);
             for row in 0..part.memory.row_count() {
                 if looker.look_at(row) {
-                    snapshot.fill(part, &mut looker.seen);
+                    snapshot.fill(part, &mut looker.seen, &limits);
                     visit(&snapshot);
                 }
             }
@@ -300,11 +336,31 @@ impl<'a> KeySource<'a> {
         self.definitions.keep_up(set);
         let part = set.part_of(Some(&key)).by_its_definition();
         let mut looker = RowLooker::new(part, self.now());
-        Ok(looker.look_for(&key).then(|| {
-            let mut snapshot = KeySnapshot::of_nothing(set);
-            snapshot.fill(part, &mut looker.seen);
-            snapshot
-        }))
+        Ok(looker
+            .look_for(&key)
+            .then(|| KeySnapshot::new(set, part, &mut looker.seen)))
+    }
+
+    pub(crate) fn find_networks(&self, set: &str, address: IpAddr) -> Result<Vec<KeySnapshot>, Error> {
+        let set = self.set(set)?;
+        self.definitions.keep_up(set);
+        let mut networks = set.networks_of(address);
+        if networks.is_empty() {
+            return Err(Error::NoPrefixes {
+                set: set.plan.name.clone(),
+            });
+        }
+        // Limits of two lengths may count one and the same.
+        networks.dedup();
+        let part = set.part_of_networks(&networks).by_its_definition();
+        let mut looker = RowLooker::new(part, self.now());
+        let mut found = Vec::new();
+        for network in &networks {
+            if looker.look_for_network(network) {
+                found.push(KeySnapshot::new(set, part, &mut looker.seen));
+            }
+        }
+        Ok(found)
     }
 
     fn set(&self, name: &str) -> Result<&'a SetEngine, Error> {

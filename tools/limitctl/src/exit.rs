@@ -156,6 +156,7 @@ fn code_of(error: &Error) -> ExitCode {
         | Error::KeyRequired { .. }
         | Error::NotKeyed { .. }
         | Error::InvalidKey { .. }
+        | Error::AddressRequired { .. }
         | Error::InvalidAmount { .. } => ExitCode::Usage,
         Error::CannotApply { .. } => ExitCode::CannotApply,
         Error::Declaration(DeclarationError::Unreadable { source, .. }) => code_of_system(source),

@@ -355,6 +355,6 @@ fn keys_go_by_the_change_as_well() {
     assert_eq!(json["matching"], 100, "four of three are used");
     set(&path, &["api", "requests", "capacity=6"]).ended(0);
     let json = run(["show", "--json", text(&path), "api", "k7"]).ended(0).json();
-    assert_eq!(json["row"]["limits"][0]["remaining"], 2);
-    assert_eq!(json["row"]["limits"][0]["most_at_once"], 6);
+    assert_eq!(json["rows"][0]["limits"][0]["remaining"], 2);
+    assert_eq!(json["rows"][0]["limits"][0]["most_at_once"], 6);
 }

@@ -244,8 +244,8 @@ fn keys_that_are_not_kept_go_by_their_fingerprint() {
     let shown = run(["show", "--json", text(&path), "secret", "alice"])
         .ended(0)
         .json();
-    assert_eq!(shown["row"]["key"]["fingerprint"], fingerprint);
-    assert_eq!(shown["row"]["refused"], 1);
+    assert_eq!(shown["rows"][0]["key"]["fingerprint"], fingerprint);
+    assert_eq!(shown["rows"][0]["refused"], 1);
 }
 
 #[test]
@@ -261,9 +261,9 @@ fn one_key_is_shown_with_who_holds_it() {
     let json = run(["show", "--json", text(&path), "api", "tenant-a"])
         .ended(0)
         .json();
-    assert_eq!(json["row"]["admitted"], 3);
-    assert_eq!(json["row"]["limits"][0]["remaining"], 0);
-    assert_eq!(json["row"]["replenished"], false);
+    assert_eq!(json["rows"][0]["admitted"], 3);
+    assert_eq!(json["rows"][0]["limits"][0]["remaining"], 0);
+    assert_eq!(json["rows"][0]["replenished"], false);
     assert_eq!(json["holds"].as_array().map(Vec::len), Some(2));
     assert_eq!(json["holds"][0]["owner_pid"], std::process::id());
     let shown = run(["show", text(&path), "api", "tenant-a"]).ended(0).stdout;
@@ -291,7 +291,7 @@ fn one_key_is_shown_with_who_holds_it() {
     let json = run(["show", "--json", text(&path), "api", "nobody"])
         .ended(0)
         .json();
-    assert_eq!(json["row"], Value::Null);
+    assert_eq!(json["rows"], json!([]));
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn a_reset_of_a_key_leaves_the_others_as_they_are() {
     let (path, _segment) = create_and_use(folder.path());
     let left = |key: &str| {
         let json = run(["show", "--json", text(&path), "api", key]).ended(0).json();
-        json["row"]["limits"][0]["remaining"].as_u64()
+        json["rows"][0]["limits"][0]["remaining"].as_u64()
     };
     let reset = run(["reset", "--key", "user-c", text(&path), "api"]).ended(0);
     assert_eq!(reset.stdout, "api, key user-c: replenished requests, in_flight\n");
@@ -425,4 +425,144 @@ fn looking_at_keys_needs_no_permission_to_write_and_locks_nothing() {
     run(["keys", text(&path), "api"]).ended(0);
     run(["show", text(&path), "api", "user-c"]).ended(0);
     assert!(fs::read(&path).expect("read") == before, "not a byte was changed");
+}
+
+#[test]
+fn an_address_is_shown_and_reset_by_the_networks_that_contain_it() {
+    let folder = folder();
+    let path = folder.path().join("limits");
+    let config = folder.path().join("limits.toml");
+    let declaration = r#"
+        [[set]]
+        name = "logins"
+        keyed = { max_keys = 100 }
+        limit = [
+            { name = "address", kind = "calls", capacity = 2, window = "1d", prefix = { ipv4 = 32, ipv6 = 64 } },
+            { name = "network", kind = "calls", capacity = 9, window = "1d", prefix = { ipv4 = 24, ipv6 = 48 } },
+        ]
+    "#;
+    fs::write(&config, declaration).expect("written");
+    run(["create", "--config", text(&config), text(&path)]).ended(0);
+    let segment = Segment::open(&path).expect("attached");
+    let logins = segment.set("logins").expect("declared");
+    for address in ["203.0.113.7", "203.0.113.7", "203.0.113.8", "2001:db8::1"] {
+        let address = logins
+            .address(address.parse().expect("an address"))
+            .expect("networks");
+        assert!(address.check(&logins.request()).expect("works").is_admitted());
+    }
+    let show = |address: &str| {
+        let json = run(["show", "--json", text(&path), "logins", address])
+            .ended(0)
+            .json();
+        let rows = json["rows"].as_array().expect("rows").iter().map(|row| {
+            let limits = row["limits"].as_array().expect("limits");
+            assert_eq!(limits.len(), 1, "a network has the limits that count it: {row}");
+            (
+                row["key"]["text"].as_str().expect("kept").to_owned(),
+                limits[0]["name"].as_str().expect("a name").to_owned(),
+                limits[0]["remaining"].as_u64().expect("a number"),
+            )
+        });
+        rows.collect::<Vec<_>>()
+    };
+    let row = |key: &str, limit: &str, remaining| (key.to_owned(), limit.to_owned(), remaining);
+    assert_eq!(
+        show("203.0.113.7"),
+        [
+            row("203.0.113.0/24", "network", 6),
+            row("203.0.113.7/32", "address", 0)
+        ]
+    );
+    assert_eq!(show("203.0.113.99"), [row("203.0.113.0/24", "network", 6)]);
+    assert_eq!(
+        show("2001:db8::ffff"),
+        [
+            row("2001:db8::/48", "network", 8),
+            row("2001:db8::/64", "address", 1)
+        ]
+    );
+    let shown = run(["show", text(&path), "logins", "203.0.113.7"])
+        .ended(0)
+        .stdout;
+    assert!(
+        shown.contains("203.0.113.0/24") && shown.contains("203.0.113.7/32"),
+        "{shown}"
+    );
+
+    let keys = run(["keys", text(&path), "logins"]).ended(0).stdout;
+    let line = |name: &str| {
+        keys.lines()
+            .find(|line| line.contains(name))
+            .expect("a row")
+            .to_owned()
+    };
+    assert!(
+        line("203.0.113.0/24").contains("6 of 9") && !line("203.0.113.0/24").contains("of 2"),
+        "{keys}"
+    );
+    assert!(
+        line("203.0.113.7/32").contains("0 of 2") && !line("203.0.113.7/32").contains("of 9"),
+        "{keys}"
+    );
+
+    let reset = run(["reset", "--key", "203.0.113.7", text(&path), "logins", "address"]).ended(0);
+    assert_eq!(reset.stdout, "logins, key 203.0.113.7: replenished address\n");
+    assert_eq!(
+        show("203.0.113.7"),
+        [
+            row("203.0.113.0/24", "network", 6),
+            row("203.0.113.7/32", "address", 2)
+        ]
+    );
+    for arguments in [
+        &["show", text(&path), "logins", "tenant-7"][..],
+        &["reset", "--key", "tenant-7", text(&path), "logins"],
+    ] {
+        let run = run_command(limitctl().args(arguments)).ended(64);
+        assert!(
+            run.stderr
+                .contains("count networks: say whose limits are meant with `address`"),
+            "{run:?}"
+        );
+    }
+}
+
+#[test]
+fn an_adaptive_limit_shows_the_capacity_that_it_has_found() {
+    let folder = folder();
+    let path = folder.path().join("limits");
+    let config = folder.path().join("limits.toml");
+    let limit = r#"{ name = "work", kind = "concurrency", capacity = 8, adaptive = "aimd", ceiling = 64 }"#;
+    let declaration = format!(
+        "[[set]]\nname = \"api\"\nlimit = [{limit}]\n\n[[set]]\nname = \"keyed\"\nkeyed = {{ max_keys = 10 }}\nlimit = [{limit}]\n"
+    );
+    fs::write(&config, declaration).expect("written");
+    run(["create", "--config", text(&config), text(&path)]).ended(0);
+    let segment = Segment::open(&path).expect("attached");
+    let (api, keyed) = (
+        segment.set("api").expect("declared"),
+        segment.set("keyed").expect("declared"),
+    );
+    let _held = api.try_acquire(&api.request()).expect("works");
+    let _held_by_key = keyed.key("a").expect("a key").try_acquire(&keyed.request());
+    let shown = run(["inspect", text(&path)]).ended(0).stdout;
+    let row = |number| {
+        let mut lines = shown
+            .lines()
+            .filter(|line| line.trim_start().starts_with("work "));
+        let line: &str = lines.nth(number).expect("a row");
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert!(
+        row(0).starts_with("work concurrency 8, adaptive up to 64 7 "),
+        "{shown}"
+    );
+    assert!(row(0).contains("8 at once for now"), "{shown}");
+    assert!(
+        row(1).contains("by key") && !row(1).contains("for now"),
+        "{shown}"
+    );
+    let shown = run(["show", text(&path), "keyed", "a"]).ended(0).stdout;
+    assert!(shown.contains("7 of 8 for now"), "{shown}");
 }

@@ -676,3 +676,35 @@ fn a_key_without_a_row_is_refused_and_no_limit_binds() {
             .all(|verdict| verdict["admitted"] == json!(true))
     );
 }
+
+#[test]
+fn an_address_counts_against_every_network_that_contains_it() {
+    let declaration = r#"
+        [[set]]
+        name = "s"
+        keyed = { max_keys = 100 }
+        limit = [
+            { name = "l", kind = "calls", capacity = 2, window = "1s", prefix = { ipv4 = 32, ipv6 = 64 } },
+            { name = "n", kind = "calls", capacity = 3, window = "1s", prefix = { ipv4 = 24, ipv6 = 48 } },
+        ]
+    "#;
+    let event = |key: &str| json!({"at_ms": 0, "set": "s", "key": key});
+    let trace = [
+        ("203.0.113.7", Value::Null),
+        ("203.0.113.7", Value::Null),
+        ("203.0.113.7", json!("l")),
+        ("203.0.113.8", Value::Null),
+        ("203.0.113.9", json!("n")),
+        ("203.0.114.9", Value::Null),
+        ("2001:db8::1", Value::Null),
+    ];
+    let events: Vec<Value> = trace.iter().map(|(key, _)| event(key)).collect();
+    for ((key, binding), verdict) in trace.iter().zip(verdicts_of(declaration, &events)) {
+        assert_eq!(&verdict["binding"], binding, "{key}");
+        assert_eq!(verdict["admitted"], json!(binding.is_null()), "{key}");
+    }
+    let wrong = replay_declaration(declaration, &[event("tenant-7")]).ended(65);
+    for part in ["line 1: ", "`tenant-7` is none", "203.0.113.7"] {
+        assert!(wrong.stderr.contains(part), "{part} in {wrong:?}");
+    }
+}

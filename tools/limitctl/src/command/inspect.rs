@@ -396,7 +396,7 @@ fn limits(set: &SetSnapshot, declared: &SetDeclaration) -> String {
             count(limit.counts.admitted).into(),
             count(limit.counts.taken).into(),
             count(limit.counts.refused).into(),
-            also(limit).into(),
+            also(limit, set.keys.is_some()).into(),
         ]);
     }
     table.render(2)
@@ -412,8 +412,10 @@ fn remaining(set: &SetSnapshot, limit: &LimitSnapshot, declared: &Limit) -> Cell
     }
 }
 
-fn also(limit: &LimitSnapshot) -> String {
+fn also(limit: &LimitSnapshot, is_keyed: bool) -> String {
+    let found = limit.found_capacity.filter(|_| !is_keyed).unwrap_or(0);
     some_of(&[
+        ("at once for now", found),
         ("settled", limit.counts.settled),
         ("refunded", limit.counts.refunded),
         ("overdraft", limit.counts.overdraft),
@@ -442,6 +444,9 @@ fn definition(limit: &Limit) -> String {
         .filter(|burst| *burst != capacity)
     {
         text.push_str(&format!(", burst {burst}"));
+    }
+    if let Some(ceiling) = limit.ceiling_amount() {
+        text.push_str(&format!(", adaptive up to {}", amount(ceiling)));
     }
     if let Some(unit) = limit.unit_size().filter(|unit| *unit != "1") {
         text.push_str(&format!(", counted in units of {unit}"));

@@ -86,6 +86,9 @@ struct Selection {
     matching: u64,
     /// The first of these.
     keys: Vec<KeySnapshot>,
+    /// All limits of the set.
+    #[serde(skip)]
+    limits: Vec<String>,
 }
 
 /// A key and its place: who has the higher rank comes first.
@@ -114,6 +117,7 @@ impl Keys {
             in_second_bucket: 0,
             matching: 0,
             keys: Vec::new(),
+            limits: Vec::new(),
         };
         let most = if self.top == 0 { usize::MAX } else { self.top };
         // The one that comes last is on top, and goes when a better one comes.
@@ -146,12 +150,9 @@ impl Keys {
             .map(|Reverse(ranked)| ranked.key)
             .collect();
         let sets = reader.snapshot()?.sets;
-        if let Some(table) = sets
-            .iter()
-            .find(|set| set.name == self.set)
-            .and_then(|set| set.keys)
-        {
-            selection.table = table;
+        if let Some(set) = sets.into_iter().find(|set| set.name == self.set) {
+            selection.table = set.keys.unwrap_or_default();
+            selection.limits = set.limits.into_iter().map(|limit| limit.name).collect();
         }
         Ok(selection)
     }
@@ -198,17 +199,16 @@ impl Keys {
         } else {
             text.push_str(&format!("\n{keys}{which}, {} first\n", self.by.words()));
         }
-        text.push_str(&table(&selection.keys).render(2));
+        text.push_str(&table(selection).render(2));
         text
     }
 }
 
-fn table(keys: &[KeySnapshot]) -> Table {
-    let limits: Vec<String> = keys
-        .first()
-        .into_iter()
-        .flat_map(|key| &key.limits)
-        .map(|limit| sanitise::line(&limit.name))
+fn table(selection: &Selection) -> Table {
+    let limits: Vec<String> = selection
+        .limits
+        .iter()
+        .map(|limit| sanitise::line(limit))
         .collect();
     let mut columns = vec![
         ("KEY", Side::Left),
@@ -221,7 +221,7 @@ fn table(keys: &[KeySnapshot]) -> Table {
     columns.extend(limits.iter().map(|limit| (limit.as_str(), Side::Left)));
     columns.push(("", Side::Left));
     let mut table = Table::new(&columns);
-    for key in keys {
+    for key in &selection.keys {
         let mut row = vec![
             key::key(&key.key).into(),
             count(key.admitted.into()).into(),
@@ -230,7 +230,11 @@ fn table(keys: &[KeySnapshot]) -> Table {
             count(key.held).into(),
             count(key.waiting).into(),
         ];
-        row.extend(key.limits.iter().map(key::standing));
+        // Where limits count networks, not every key has every limit.
+        row.extend(selection.limits.iter().map(|name| {
+            let limit = key.limits.iter().find(|limit| limit.name == *name);
+            limit.map_or_else(|| "".into(), key::standing)
+        }));
         row.push(if key.torn { "changing".into() } else { "".into() });
         table.row(row);
     }

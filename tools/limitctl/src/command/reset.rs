@@ -1,11 +1,11 @@
 //! `limitctl reset`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::Args;
-use shmlimit::LimitSet;
+use shmlimit::{Error, LimitSet};
 
 use crate::arguments::Access;
 use crate::exit::{ExitCode, Failure};
@@ -29,7 +29,7 @@ pub struct Reset {
 
     /// Only of this key of the set, which is keyed
     ///
-    /// Exactly the bytes that programs use, also where nothing is kept of keys. Who waits for something of it is served.
+    /// Exactly the bytes that programs use, also where nothing is kept of keys; or an address, where the limits of the set count networks: then it is all networks that contain it. Who waits for something of it is served.
     #[arg(long, value_name = "KEY", requires = "set", conflicts_with = "counters")]
     key: Option<OsString>,
 
@@ -66,7 +66,7 @@ impl Reset {
             let mut whose = set.name().to_owned();
             if let Some(key) = &self.key {
                 whose.push_str(&format!(", key {}", key::typed(key.as_bytes())));
-                if !set.key(key.as_bytes())?.reset(&limits)? {
+                if !reset_key(&set, key, &limits)? {
                     output::print(&format!("{}: has used nothing\n", sanitise::line(&whose)))?;
                     continue;
                 }
@@ -83,5 +83,16 @@ impl Reset {
             output::print(&format!("{done}{counters}\n"))?;
         }
         Ok(ExitCode::Done)
+    }
+}
+
+/// Replenishes limits of a key, or of all networks that contain an address; answers whether any had a row.
+fn reset_key(set: &LimitSet, key: &OsStr, limits: &[&str]) -> Result<bool, Error> {
+    match set.key(key.as_bytes()) {
+        Err(error @ Error::AddressRequired { .. }) => {
+            let address = key::address(key).ok_or(error)?;
+            set.address(address)?.reset(limits)
+        }
+        key => key?.reset(limits),
     }
 }

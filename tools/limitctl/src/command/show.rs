@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use shmlimit::{HoldSnapshot, KeySnapshot, SegmentReader, TicketSnapshot};
+use shmlimit::{Error, HoldSnapshot, KeyLabel, KeySnapshot, SegmentReader, TicketSnapshot};
 
 use super::{aligned, amounts, as_text};
 use crate::exit::{ExitCode, Failure};
@@ -23,7 +23,7 @@ use crate::text::{key, sanitise, style};
 pub struct Show {
     /// Print JSON
     ///
-    /// Amounts are in the units that the limits count in, times in nanoseconds. "row" is null where the key has none.
+    /// Amounts are in the units that the limits count in, times in nanoseconds. "rows" is empty where the key has none.
     #[arg(long)]
     json: bool,
 
@@ -39,7 +39,7 @@ pub struct Show {
 
     /// The key, whole
     ///
-    /// Exactly the bytes that programs use.
+    /// Exactly the bytes that programs use; or an address, where the limits of the set count networks: then each network that contains it is shown.
     key: OsString,
 }
 
@@ -48,7 +48,8 @@ pub struct Show {
 struct View {
     path: PathBuf,
     set: String,
-    row: Option<KeySnapshot>,
+    /// Of the key, where it has one; or of each network that contains the address, the largest first, where it has one.
+    rows: Vec<KeySnapshot>,
     holds: Vec<HoldSnapshot>,
     tickets: Vec<TicketSnapshot>,
 }
@@ -69,17 +70,15 @@ impl Show {
         let mut view = View {
             path: as_text(&self.segment),
             set: self.set.clone(),
-            row: reader.key(&self.set, self.key.as_bytes())?,
+            rows: self.rows(&reader)?,
             holds: Vec::new(),
             tickets: Vec::new(),
         };
-        if let Some(row) = view.row.as_ref().filter(|row| row.held > 0 || row.waiting > 0) {
+        if view.rows.iter().any(|row| row.held > 0 || row.waiting > 0) {
             let sets = reader.snapshot()?.sets;
             for set in sets.into_iter().filter(|set| set.name == self.set) {
-                let is_its = |key: &Option<shmlimit::KeyLabel>| {
-                    key.as_ref()
-                        .is_some_and(|key| key.fingerprint == row.key.fingerprint)
-                };
+                let is_its =
+                    |key: &Option<KeyLabel>| view.rows.iter().any(|row| Some(&row.key) == key.as_ref());
                 view.holds
                     .extend(set.holds.into_iter().filter(|hold| is_its(&hold.key)));
                 view.tickets
@@ -89,47 +88,66 @@ impl Show {
         Ok(view)
     }
 
+    /// One row of a key, or one of each network that contains an address, where they have one.
+    fn rows(&self, reader: &SegmentReader) -> Result<Vec<KeySnapshot>, Failure> {
+        match reader.key(&self.set, self.key.as_bytes()) {
+            Err(error @ Error::AddressRequired { .. }) => match key::address(&self.key) {
+                Some(address) => Ok(reader.address(&self.set, address)?),
+                None => Err(error.into()),
+            },
+            row => Ok(row?.into_iter().collect()),
+        }
+    }
+
     fn shown(&self, view: &View) -> String {
         let mut text = format!(
             "{} of set {}\n",
             style::paint(style::TITLE, format!("key {}", key::typed(self.key.as_bytes()))),
             sanitise::line(&view.set)
         );
-        let Some(row) = &view.row else {
+        if view.rows.is_empty() {
             text.push_str("  has no row: it has used nothing, or all of it is replenished and the row went to another key\n");
-            return text;
-        };
-        let state = match (row.torn, row.replenished) {
-            (true, _) => style::paint(
-                style::WARNING,
-                "changed while it was looked at: the figures may not belong together",
-            ),
-            (false, true) => "replenished".to_owned(),
-            (false, false) => "in use".to_owned(),
-        };
-        text.push_str(&aligned(&[
-            ("fingerprint", row.key.fingerprint.to_string()),
-            ("state", state),
-            ("last used", format!("{} ago", human::duration(row.last_used_ns))),
-            (
-                "counted",
-                format!(
-                    "{} admitted, {} refused",
-                    count(row.admitted.into()),
-                    count(row.refused.into())
-                ),
-            ),
-            ("held", human::quantity(row.held, "permit", "permits")),
-            ("in line", human::quantity(row.waiting, "request", "requests")),
-        ]));
-        text.push('\n');
-        text.push_str(&limits(row).render(2));
+        }
+        for (position, row) in view.rows.iter().enumerate() {
+            if position > 0 {
+                text.push('\n');
+            }
+            text.push_str(&row_text(row));
+        }
         if !view.holds.is_empty() || !view.tickets.is_empty() {
             text.push('\n');
             text.push_str(&users(view).render(2));
         }
         text
     }
+}
+
+fn row_text(row: &KeySnapshot) -> String {
+    let state = match (row.torn, row.replenished) {
+        (true, _) => style::paint(
+            style::WARNING,
+            "changed while it was looked at: the figures may not belong together",
+        ),
+        (false, true) => "replenished".to_owned(),
+        (false, false) => "in use".to_owned(),
+    };
+    let facts = aligned(&[
+        ("row", key::key(&row.key)),
+        ("fingerprint", row.key.fingerprint.to_string()),
+        ("state", state),
+        ("last used", format!("{} ago", human::duration(row.last_used_ns))),
+        (
+            "counted",
+            format!(
+                "{} admitted, {} refused",
+                count(row.admitted.into()),
+                count(row.refused.into())
+            ),
+        ),
+        ("held", human::quantity(row.held, "permit", "permits")),
+        ("in line", human::quantity(row.waiting, "request", "requests")),
+    ]);
+    format!("{facts}\n{}", limits(row).render(2))
 }
 
 fn limits(row: &KeySnapshot) -> Table {

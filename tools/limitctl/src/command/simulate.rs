@@ -26,7 +26,7 @@ use crate::text::style;
 ///
 ///     {"at_ms": 1000, "set": "api", "key": "tenant-7", "cost": {"tokens": 900}, "id": 7}
 ///
-/// Without an id, what a request holds is given back at once, and what it is charged stays charged. With one, it holds until a release (or the end), and may be settled once before; then the id is free again. To a request that was refused, both mean nothing:
+/// Without an id, what a request holds is given back at once, and what it is charged stays charged. With one, it holds until a release (or the end), and may be settled once before; then the id is free again. To a request that was refused, or of limits that count networks, whose key is an address, both mean nothing:
 ///
 ///     {"at_ms": 1500, "settle": 7, "usage": {"tokens": 350}}
 ///     {"at_ms": 1500, "release": 7}

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use shmlimit::{
-    Declaration, Error, Kind, LimitSet, OpenOptions, Outcome, Permit, Request, Segment, SegmentSnapshot,
-    VirtualClock,
+    Address, Declaration, Error, Kind, LimitSet, OpenOptions, Outcome, Permit, Request, Segment,
+    SegmentSnapshot, VirtualClock,
 };
 use tempfile::TempDir;
 
@@ -215,11 +215,32 @@ fn decide(
     request: &Request,
 ) -> Result<(Answer, Option<Permit<'static>>), Failure> {
     match key {
-        Some(key) if set.is_keyed() => {
-            let key = set.key(key).map_err(of_event)?;
-            answer(key.try_acquire(request), || key.peek(request))
-        }
+        Some(name) if set.is_keyed() => match set.key(name) {
+            Ok(key) => answer(key.try_acquire(request), || key.peek(request)),
+            Err(error @ Error::AddressRequired { .. }) => match name.parse() {
+                Ok(address) => decide_address(&set.address(address)?, request),
+                Err(_) => Err(Failure::new(
+                    ExitCode::BadTrace,
+                    format!("{error}: `{name}` is none, write for example \"key\": \"203.0.113.7\""),
+                )),
+            },
+            Err(error) => Err(of_event(error)),
+        },
         _ => answer(set.try_acquire(request), || set.peek(request)),
+    }
+}
+
+/// Asks all networks that contain an address. There is nothing to hold, and nothing to settle later.
+fn decide_address(
+    address: &Address<'_>,
+    request: &Request,
+) -> Result<(Answer, Option<Permit<'static>>), Failure> {
+    match address.check(request) {
+        Ok(checked) => Ok((Answer::checked(&checked), None)),
+        Err(Error::NeverAdmissible { limit, .. }) => {
+            Ok((Answer::never(limit, &address.peek(request)?), None))
+        }
+        Err(error) => Err(of_event(error)),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
-use shmlimit::{Permit, Refusal, RefusalReason, Verdict};
+use shmlimit::{Checked, Permit, Refusal, RefusalReason, Verdict};
 
 use crate::text::human;
 
@@ -65,6 +65,23 @@ impl Answer {
             limits: refusal.verdicts().map(named).collect(),
             reason: Some(word(refusal.reason())),
             taken: Vec::new(),
+        }
+    }
+
+    /// Of what is taken for good, or refused.
+    pub fn checked(checked: &Checked<'_>) -> Self {
+        if let Some(refusal) = checked.refusal() {
+            return Self::refused(&refusal);
+        }
+        Self {
+            admitted: true,
+            binding: None,
+            limits: checked.verdicts().map(named).collect(),
+            reason: None,
+            taken: checked
+                .taken()
+                .map(|(limit, units)| (limit.to_owned(), units))
+                .collect(),
         }
     }
 

@@ -1,5 +1,8 @@
 //! Keys as people read them.
 
+use std::ffi::OsStr;
+use std::net::IpAddr;
+
 use shmlimit::{KeyLabel, KeyLimitSnapshot};
 
 use super::human::{self, count};
@@ -25,16 +28,24 @@ pub fn typed(key: &[u8]) -> String {
     std::str::from_utf8(key).map_or_else(|_| format!("0x{}", hex(key)), sanitise::line)
 }
 
+/// The address that a key is.
+pub fn address(key: &OsStr) -> Option<IpAddr> {
+    key.to_str()?.parse().ok()
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What is left of a limit, and how long until all of it is.
 pub fn standing(limit: &KeyLimitSnapshot) -> Cell {
-    let Some(most) = limit.most_at_once else {
+    let Some(most) = limit.found_capacity.or(limit.most_at_once) else {
         return "unlimited".into();
     };
     let mut text = format!("{} of {}", count(limit.remaining), count(most));
+    if limit.found_capacity.is_some() {
+        text.push_str(" for now");
+    }
     if limit.reset_after_ns > 0 {
         text.push_str(&format!(", full in {}", human::duration(limit.reset_after_ns)));
     }
