@@ -54,7 +54,7 @@ impl<'a> AcquireFuture<'a> {
             Box::new(Asked {
                 costs: *costs,
                 key: subject.key,
-                decision: Decision::pending(costs),
+                decision: Decision::pending(costs, subject.key.is_some()),
                 timeout,
                 deadline: deadline_after(timeout),
                 post: None,

@@ -75,7 +75,7 @@ impl<'a> Address<'a> {
     /// As there.
     pub fn check(&self, request: &Request) -> Result<Checked<'a>, Error> {
         let costs = request.costs_for(self.set)?;
-        let mut decision = Decision::pending(costs);
+        let mut decision = Decision::pending(costs, true);
         let engine = &self.set.shared().engine;
         let set = self.set.engine_set();
         let is_admitted = engine.check_networks(set, &self.networks, costs, &mut decision)?;

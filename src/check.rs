@@ -146,8 +146,10 @@ impl LimitSet {
             .iter()
             .map(|key| self.identify(key.as_ref()))
             .collect::<Result<Vec<KeyIdentity>, Error>>()?;
-        let mut answers: Vec<(Decision, bool)> =
-            keys.iter().map(|_| (Decision::pending(costs), false)).collect();
+        let mut answers: Vec<(Decision, bool)> = keys
+            .iter()
+            .map(|_| (Decision::pending(costs, true), false))
+            .collect();
         let engine = &self.shared().engine;
         engine.check_many(self.engine_set(), &keys, costs, &mut answers)?;
         Ok(answers
@@ -270,7 +272,7 @@ impl<'a> Subject<'a> {
 
     #[inline]
     fn check_costs(&self, costs: &Costs) -> Result<Checked<'a>, Error> {
-        let mut decision = Decision::pending(costs);
+        let mut decision = Decision::pending(costs, self.key.is_some());
         let engine = &self.set.shared().engine;
         let is_admitted = engine.check(self.target(), costs, &mut decision)?;
         Ok(Checked {

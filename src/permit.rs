@@ -75,8 +75,8 @@ impl Deref for SetReference<'_> {
     }
 }
 
-// Little more than two cache lines: see the inline room of a decision.
-const _: () = assert!(size_of::<Permit<'_>>() <= 152);
+// Two cache lines: see the inline room of a decision.
+const _: () = assert!(size_of::<Permit<'_>>() <= 128);
 
 impl<'a> Permit<'a> {
     #[inline]
@@ -165,7 +165,7 @@ impl<'a> Permit<'a> {
         used: u64,
         costs: &Costs,
     ) -> Result<(bool, Decision), Error> {
-        let mut decision = Decision::pending(costs);
+        let mut decision = Decision::pending(costs, self.set.is_keyed());
         let engine = &self.set.shared().engine;
         let set = self.set.engine_set();
         let is_admitted = engine.debit(set, &self.decision, costs, &mut decision)?;
@@ -236,7 +236,7 @@ impl<'a> Permit<'a> {
         if !self.is_own() {
             return Ok(());
         }
-        let part = self.set.engine_set().part(self.decision.spot.part);
+        let part = self.set.engine_set().part(self.decision.part());
         if let Some(hold) = self.decision.hold() {
             let released = self
                 .set
@@ -333,7 +333,7 @@ impl<'a> Permit<'a> {
             let beat = Beat::new(
                 self.set.shared(),
                 self.set.position(),
-                self.decision.spot.part,
+                self.decision.part(),
                 hold,
                 self.decision.owner,
                 lease,
@@ -383,7 +383,7 @@ impl<'a> Permit<'a> {
     /// The part of the set that it was taken from.
     #[inline]
     fn part(&self) -> Part<'_> {
-        self.set.engine_set().part(self.decision.spot.part)
+        self.set.engine_set().part(self.decision.part())
     }
 
     /// Whether this process took the permit, and not one that forked it.

@@ -125,7 +125,7 @@ impl<'a> Subject<'a> {
         max_delay: Duration,
     ) -> Result<ReserveOutcome<'a>, Error> {
         let costs = request.costs_for(self.set)?;
-        let mut decision = Decision::pending(costs);
+        let mut decision = Decision::pending(costs, self.key.is_some());
         let most = nanos_from_duration(max_delay).unwrap_or(u64::MAX);
         let engine = &self.set.shared().engine;
         Ok(match engine.reserve(self.target(), costs, &mut decision, most)? {

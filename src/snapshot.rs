@@ -18,7 +18,7 @@ use crate::engine::{
 use crate::error::Error;
 use crate::limit::{Mark, Now};
 use crate::segment::{compile_definitions, compile_one};
-use crate::shm::attach::{Observed, Verified, damaged, observe};
+use crate::shm::attach::{Observed, damaged, observe};
 use crate::shm::clock::{boot_nanos, utc_nanos};
 use crate::shm::host::process_of_thread;
 use crate::shm::layout::{FORMAT, Header, LimitCounters, SET_UNCHECKED, SetControl, WAIT_BUCKETS};
@@ -303,27 +303,19 @@ impl SegmentReader {
             declaration,
             sets: Vec::new(),
         };
-        let definitions = reader.definitions_of(sets.len())?;
         reader.sets = sets
             .into_iter()
-            .map(|set| definitions.with_previous(set))
+            .map(|set| reader.definitions().with_previous(set))
             .collect();
         Ok(reader)
     }
 
-    fn definitions(&self) -> Result<Definitions<'_>, Error> {
-        self.definitions_of(self.sets.len())
-    }
-
-    fn definitions_of(&self, sets: usize) -> Result<Definitions<'_>, Error> {
-        let Verified { region, geometry, .. } = &self.observed.verified;
-        let directory = region.records(geometry.directory_offset, sets as u64);
-        Ok(Definitions {
+    fn definitions(&self) -> Definitions<'_> {
+        Definitions {
             path: &self.path,
-            region,
-            directory: directory.map_err(|place| damaged(&self.path, place))?,
+            region: &self.observed.verified.region,
             compile: compile_one,
-        })
+        }
     }
 
     /// The file, as it was named.
@@ -358,7 +350,7 @@ impl SegmentReader {
             path: &self.path,
             region: &self.observed.verified.region,
             sets: &self.sets,
-            definitions: self.definitions()?,
+            definitions: self.definitions(),
             declaration: &self.declaration,
             table: &table,
             is_alive: &|id| table.is_alive_at(self.observed.same_place, id, self.observed.file.as_fd()),

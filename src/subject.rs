@@ -29,7 +29,7 @@ impl<'a> Subject<'a> {
     #[inline]
     pub(crate) fn try_acquire(&self, request: &Request) -> Result<Outcome<'a>, Error> {
         let costs = request.costs_for(self.set)?;
-        let mut decision = Decision::pending(costs);
+        let mut decision = Decision::pending(costs, self.key.is_some());
         let engine = &self.set.shared().engine;
         if engine.try_acquire(self.target(), costs, &mut decision)? {
             Ok(Outcome::Admitted(Permit::new(self.set, decision)))
@@ -44,7 +44,7 @@ impl<'a> Subject<'a> {
             return self.try_acquire(request);
         }
         let costs = request.costs_for(self.set)?;
-        let mut decision = Decision::pending(costs);
+        let mut decision = Decision::pending(costs, self.key.is_some());
         let engine = &self.set.shared().engine;
         if engine.acquire(self.target(), costs, &mut decision, timeout)? {
             Ok(Outcome::Admitted(Permit::new(self.set, decision)))

@@ -1,10 +1,8 @@
 //! Taking several limits at once: all of them, or none.
 
-use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use smallvec::SmallVec;
-
+use super::decision::{Costs, Decided, Decision, LimitMask, NEVER, RefusalReason, Stage, longer_wait};
 use super::hold::{FreeHold, HoldReference};
 use super::key::KeyIdentity;
 use super::locked::LockedPart;
@@ -14,280 +12,9 @@ use super::recover::POISONED_BY_COUNTS;
 use super::segment::SegmentEngine;
 use super::set::{Part, SetEngine};
 use crate::error::Error;
-use crate::limit::{Assessment, Mark};
+use crate::limit::Assessment;
 use crate::shm::journal::Transaction;
 use crate::shm::layout::MOST_LIMITS;
-use crate::table::Fingerprint;
-
-/// What a request takes of each limit of a set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Costs {
-    pub(crate) limits: LimitMask,
-    pub(crate) amounts: [u64; MOST_LIMITS],
-}
-
-/// Some of the limits of a set: bit i is limit i.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LimitMask(pub(crate) u16);
-
-impl LimitMask {
-    #[inline(always)]
-    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
-        let mut rest = self.0;
-        std::iter::from_fn(move || {
-            if rest == 0 {
-                return None;
-            }
-            let index = rest.trailing_zeros() as usize;
-            rest &= rest - 1;
-            Some(index)
-        })
-    }
-
-    #[inline]
-    pub(crate) fn insert(&mut self, index: usize) {
-        self.0 |= 1 << index;
-    }
-
-    #[inline]
-    pub(crate) fn contains(self, index: usize) -> bool {
-        self.0 & (1 << index) != 0
-    }
-}
-
-impl Costs {
-    /// Of one limit only.
-    pub(crate) fn of_one(index: usize, cost: u64) -> Self {
-        let mut costs = Self {
-            limits: LimitMask::default(),
-            amounts: [0; MOST_LIMITS],
-        };
-        if let Some(amount) = costs.amounts.get_mut(index) {
-            *amount = cost;
-            costs.limits.insert(index);
-        }
-        costs
-    }
-
-    #[inline(always)]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
-        // The mask never has a bit beyond the amounts; taking the remainder says so to the compiler.
-        self.limits
-            .iter()
-            .map(|index| (index, self.amounts[index % MOST_LIMITS]))
-    }
-}
-
-/// How one limit of a request was decided.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Decided {
-    /// How the limit stood just after the decision.
-    pub(crate) mark: Mark,
-    /// Of an admitted request, the cost. Of a refused one, the nanoseconds until the cost would fit: zero where it
-    /// does, [`NEVER`] where time does not help.
-    pub(crate) figure: u64,
-}
-
-/// A wait that time does not end.
-pub(crate) const NEVER: u64 = u64::MAX;
-
-/// Limits whose decisions a permit or refusal carries within itself. With three, a permit is two cache lines, and
-/// moving it costs next to nothing; room for all sixteen would make its moves cost more than deciding does. The
-/// decisions on more limits are on the heap.
-const DECIDED_INLINE: usize = 3;
-
-/// How far a permit has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
-    Reserved,
-    Settled,
-    Released,
-    /// There never was a permit, because no hold was left for one.
-    TableFull,
-    /// There never was a permit, because others wait in line before.
-    Behind,
-    /// There never was a permit, because so many wait in line that no ticket was left.
-    QueueFull,
-}
-
-/// Where a request was decided.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Spot {
-    pub(crate) part: u32,
-    /// A number beyond the table, where there was no row.
-    row: u32,
-    /// Of the key; none in a set that is not keyed.
-    pub(super) fingerprint: Fingerprint,
-}
-
-impl Spot {
-    #[inline]
-    pub(super) fn new(part: Part<'_>, row: Row<'_>) -> Self {
-        Self {
-            part: part.index,
-            // A part has fewer rows than this can say.
-            row: u32::try_from(row.index).unwrap_or(u32::MAX),
-            fingerprint: row
-                .fingerprint()
-                .map_or(Fingerprint::NONE, |[low, high]| Fingerprint {
-                    low: low.load(Ordering::Relaxed),
-                    high: high.load(Ordering::Relaxed),
-                }),
-        }
-    }
-
-    #[inline]
-    pub(super) fn row(self) -> u64 {
-        u64::from(self.row)
-    }
-}
-
-/// How a request was decided. Filled in place and never taken apart: moving it about in pieces would cost more than
-/// deciding.
-#[derive(Clone, Debug)]
-pub(crate) struct Decision {
-    limits: LimitMask,
-    /// How far the permit that an admission makes has come. Kept here, where it takes no room of its own.
-    pub(crate) stage: Stage,
-    /// The participant that the request was decided for.
-    pub(crate) owner: u64,
-    /// The part and the row that it was decided on.
-    pub(crate) spot: Spot,
-    /// When, on the segment clock.
-    pub(crate) decided_at: u64,
-    /// What an admitted request holds, in two parts, so that it fits what room there is: index and serial number. Of a
-    /// request that was refused because others wait: the limit that binds the first of them, and for how long.
-    hold_index: u32,
-    hold_serial: Option<NonZeroU64>,
-    decided: SmallVec<[Decided; DECIDED_INLINE]>,
-}
-
-impl Decision {
-    /// Has the room for what is to be decided, because nothing is allocated under a lock.
-    #[inline]
-    pub(crate) fn pending(costs: &Costs) -> Self {
-        let mut decided = SmallVec::new();
-        let count = costs.limits.0.count_ones() as usize;
-        if count > DECIDED_INLINE {
-            decided.reserve_exact(count);
-        }
-        Self {
-            limits: costs.limits,
-            stage: Stage::Reserved,
-            owner: 0,
-            spot: Spot::default(),
-            decided_at: 0,
-            hold_index: 0,
-            hold_serial: None,
-            decided,
-        }
-    }
-
-    #[inline]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Decided)> {
-        self.limits.iter().zip(&self.decided)
-    }
-
-    /// Makes room for what is to be decided now.
-    #[inline(always)]
-    pub(crate) fn begin(&mut self, owner: u64, spot: Spot, now: u64) {
-        self.stage = Stage::Reserved;
-        self.owner = owner;
-        self.spot = spot;
-        self.decided_at = now;
-        self.hold_serial = None;
-        self.decided.clear();
-    }
-
-    /// Notes how the next limit was decided. There is room for it.
-    #[inline(always)]
-    pub(crate) fn note(&mut self, decided: Decided) {
-        self.decided.push(decided);
-    }
-
-    /// Notes what an admitted request holds.
-    #[inline(always)]
-    pub(crate) fn set_hold(&mut self, hold: Option<HoldReference>) {
-        // A set has at most 65536 holds.
-        self.hold_index = hold.map_or(0, |hold| hold.index as u32);
-        self.hold_serial = hold.map(|hold| hold.serial);
-    }
-
-    /// What binds the first of those who wait before a refused request, and for how long.
-    fn ahead(&self) -> Option<(usize, u64)> {
-        match self.stage {
-            Stage::Behind | Stage::QueueFull => Some((self.hold_index as usize, self.hold_serial?.get())),
-            _ => None,
-        }
-    }
-
-    fn set_ahead(&mut self, ahead: Option<(usize, u64)>) {
-        self.hold_index = ahead.map_or(0, |(index, _)| index as u32);
-        self.hold_serial = ahead.and_then(|(_, wait)| NonZeroU64::new(wait));
-    }
-
-    /// What an admitted request holds.
-    #[inline]
-    pub(crate) fn hold(&self) -> Option<HoldReference> {
-        let index = u64::from(self.hold_index);
-        self.hold_serial.map(|serial| HoldReference { index, serial })
-    }
-
-    /// Notes that nothing is held any more.
-    pub(crate) fn forget_hold(&mut self) {
-        self.hold_serial = None;
-    }
-
-    /// Notes that more was taken of a limit than when it was decided. Where the limit was not asked then, it has nothing
-    /// to be noted on.
-    pub(crate) fn add_to_figure(&mut self, index: usize, amount: u64) {
-        let limits = self.limits.iter();
-        if let Some((_, decided)) = limits.zip(&mut self.decided).find(|(limit, _)| *limit == index) {
-            decided.figure = decided.figure.saturating_add(amount);
-        }
-    }
-
-    pub(crate) fn get(&self, index: usize) -> Option<&Decided> {
-        self.iter()
-            .find(|(limit, _)| *limit == index)
-            .map(|(_, decided)| decided)
-    }
-
-    /// The limit that refused and the nanoseconds until it would not, [`NEVER`] where time does not help. What only
-    /// somebody else can heal binds before what time heals, and of the latter the longest; the first of equals stays.
-    /// Where others wait before, what binds the first of them counts as well. `None` where a full table of holds binds
-    /// before any limit.
-    pub(crate) fn binding(&self) -> Option<(usize, u64)> {
-        self.iter()
-            .filter(|(_, decided)| decided.figure > 0)
-            .map(|(index, decided)| (index, decided.figure))
-            .chain(self.ahead())
-            .reduce(longer_wait)
-            .filter(|(_, wait)| *wait == NEVER || self.stage != Stage::TableFull)
-    }
-}
-
-/// Of two limits and their waits the one that takes longer, the first of equals.
-fn longer_wait(first: (usize, u64), second: (usize, u64)) -> (usize, u64) {
-    if second.1 > first.1 { second } else { first }
-}
-
-/// Why a limit refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum RefusalReason {
-    /// A rate or calls limit has too little left.
-    Rate,
-    /// Too much of a concurrency limit is held.
-    Concurrency,
-    /// The budget of the window is spent.
-    Budget,
-    /// Every hold of the set is taken, whatever the limits themselves would say.
-    TableFull,
-    /// As many requests wait in line as the set was declared for.
-    QueueFull,
-}
 
 /// What one look at the set came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -358,11 +85,10 @@ impl SegmentEngine {
 
     /// What `costs` would be told now. Takes and counts nothing.
     pub(crate) fn peek(&self, target: Target<'_>, costs: &Costs) -> Result<Decision, Box<Error>> {
-        let mut decision = Decision::pending(costs);
+        let mut decision = Decision::pending(costs, false);
         let locked = self.lock(target.part())?;
         // What has no row is as if it had never been used.
         let row = locked.part.find_row(target.key).unwrap_or(Row::ABSENT);
-        decision.spot = Spot::new(locked.part, row);
         locked.assess_all(row.into(), costs, &mut decision);
         Ok(decision)
     }
@@ -389,7 +115,6 @@ impl SegmentEngine {
         let Some(row) = locked.row_for_request(key, costs)? else {
             return locked.without_a_row(costs, decision, attempt);
         };
-        decision.spot = Spot::new(locked.part, row);
         if locked.part.nobody_waits(row) {
             self.take_or_refuse(&locked, row, costs, decision, attempt)
         } else {
@@ -592,8 +317,7 @@ impl LockedPart<'_> {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         let mut transaction = self.part.memory.journal().begin();
-        decision.decided_at = self.now.monotonic;
-        decision.decided.clear();
+        decision.begin(self.part, self.now.monotonic);
         let note = |_, decided| decision.note(decided);
         let Some(waived) = self.take_each(rows, &mut transaction, costs, waived, note) else {
             drop(transaction);
@@ -610,6 +334,7 @@ impl LockedPart<'_> {
             );
             decision.set_hold(hold);
         }
+        decision.note_key(rows.first());
         transaction.add(&self.part.memory.control().admitted, 1);
         self.count_on_rows(&mut transaction, rows, true);
         self.part.commit(transaction)?;
@@ -704,7 +429,6 @@ impl LockedPart<'_> {
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        decision.spot = Spot::new(self.part, Row::ABSENT);
         if self.part.is_in_shadow(costs) {
             decision.stage = Stage::Reserved;
             return self.take_all(Row::ABSENT.into(), costs, costs.limits, None, decision, attempt);

@@ -28,10 +28,7 @@ impl SegmentEngine {
                 what: what.to_owned(),
             })
         };
-        let entry = self
-            .directory
-            .get(set.number)
-            .ok_or_else(|| unreadable("a set has no directory entry"))?;
+        let entry = &set.entry[0];
         loop {
             let generation = self.generation_of(set);
             let definition = read_definition(self.region(), &set.geometry, entry, generation)
@@ -66,9 +63,7 @@ impl SegmentEngine {
                 // A cold part of another life of the file; the next round sees to it.
                 continue;
             }
-            let Some(entry) = self.directory.get(set.number) else {
-                return Ok(Applied::Superseded);
-            };
+            let entry = &set.entry[0];
             if text.len() as u64 > set.geometry.shape.definition_room {
                 return Ok(Applied::TooLong);
             }

@@ -1,6 +1,7 @@
 //! Taking without holding: one request for one key, one for many keys at one instant, and the debits of budgets.
 
-use super::acquire::{Answer, Attempt, Costs, Decision, LimitMask, NEVER, Spot, Stage, Target};
+use super::acquire::{Answer, Attempt, Target};
+use super::decision::{Costs, Decision, LimitMask, NEVER, Stage};
 use super::key::KeyIdentity;
 use super::keys::TableWords;
 use super::locked::LockedPart;
@@ -65,7 +66,7 @@ impl SegmentEngine {
         let owner = self.membership.owner()?;
         let mut order: Vec<(u32, u32)> = (0_u32..)
             .zip(keys)
-            .map(|(position, key)| (set.part_of(Some(key)).index, position))
+            .map(|(position, key)| (set.part_of(Some(key)).index(), position))
             .collect();
         order.sort_unstable();
         // What is asked for all at once comes from memory all at once: first the tags, then the rows that they name.
@@ -114,19 +115,16 @@ impl SegmentEngine {
         costs: &Costs,
         decision: &mut Decision,
     ) -> Result<bool, Box<Error>> {
-        let locked = self.lock(set.part(permit.spot.part))?;
+        let locked = self.lock(set.part(permit.part()))?;
         let answer = match locked.row_of(permit)? {
-            Some(row) => {
-                decision.spot = Spot::new(locked.part, row);
-                locked.take_all(
-                    row.into(),
-                    costs,
-                    LimitMask::default(),
-                    None,
-                    decision,
-                    Attempt::Last,
-                )?
-            }
+            Some(row) => locked.take_all(
+                row.into(),
+                costs,
+                LimitMask::default(),
+                None,
+                decision,
+                Attempt::Last,
+            )?,
             None => locked.without_a_row(costs, decision, Attempt::Last)?,
         };
         Ok(answer == Answer::Admitted)
@@ -191,7 +189,6 @@ impl LockedPart<'_> {
         let Some(row) = self.row_for_request(key, costs)? else {
             return self.without_a_row(costs, decision, attempt);
         };
-        decision.spot = Spot::new(self.part, row);
         decision.stage = Stage::Reserved;
         if !self.part.nobody_waits(row) {
             self.serve_head(row.index)?;

@@ -1,6 +1,7 @@
 //! Batches of one limit, taken to be spent elsewhere, without the lock.
 
-use super::acquire::{Answer, Attempt, Costs, Decided, Decision, Stage};
+use super::acquire::{Answer, Attempt};
+use super::decision::{Costs, Decided, Decision, Stage};
 use super::segment::SegmentEngine;
 use super::set::Part;
 use crate::error::Error;
@@ -45,7 +46,7 @@ impl SegmentEngine {
     /// overtaken. It is charged for good: the death of this process gives nothing back.
     pub(crate) fn take_batch(&self, part: Part<'_>, wish: BatchWish) -> Result<BatchAnswer, Box<Error>> {
         let costs = Costs::of_one(wish.limit, wish.needed);
-        let mut decision = Decision::pending(&costs);
+        let mut decision = Decision::pending(&costs, false);
         decision.owner = self.membership.owner()?;
         let answer = match self.decide_batch(part, wish, &costs, &mut decision, Attempt::First)? {
             Err(Answer::WorthALook) => {

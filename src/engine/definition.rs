@@ -15,7 +15,6 @@ use super::versions::Versions;
 use crate::error::Error;
 use crate::shm::attach::damaged;
 use crate::shm::definition::read_definition;
-use crate::shm::layout::DirectoryEntry;
 use crate::shm::region::Region;
 
 impl LockedPart<'_> {
@@ -32,7 +31,6 @@ impl LockedPart<'_> {
 pub(crate) struct Definitions<'a> {
     pub(crate) path: &'a Path,
     pub(crate) region: &'a Region,
-    pub(crate) directory: &'a [DirectoryEntry],
     pub(crate) compile: Compile,
 }
 
@@ -40,10 +38,8 @@ impl Definitions<'_> {
     /// Lets a set know the definition that is in force by now, for who only looks. What cannot be read, because another
     /// is being written in its place, is left out.
     pub(crate) fn keep_up(&self, set: &SetEngine) {
-        let entry = self.directory.get(set.number);
-        let generation = entry.map(|entry| entry.generation.load(Ordering::Acquire));
-        if let Some(generation) = generation.filter(|generation| *generation != set.rules.latest().generation)
-        {
+        let generation = set.entry[0].generation.load(Ordering::Acquire);
+        if generation != set.rules.latest().generation {
             let _ = self.learn(set, generation);
         }
     }
@@ -91,7 +87,7 @@ impl Definitions<'_> {
                 ),
             })
         };
-        let entry = self.directory.get(set.number).ok_or_else(damaged_definition)?;
+        let entry = &set.entry[0];
         let definition = read_definition(self.region, &set.geometry, entry, generation)
             .map_err(|place| damaged(self.path, place))?
             .map_err(|_| damaged_definition())?;
@@ -107,9 +103,7 @@ impl SegmentEngine {
     /// The generation of the definition that is in force for a set.
     #[inline]
     pub(super) fn generation_of(&self, set: &SetEngine) -> u64 {
-        self.directory
-            .get(set.number)
-            .map_or(0, |entry| entry.generation.load(Ordering::Acquire))
+        set.entry[0].generation.load(Ordering::Acquire)
     }
 
     /// Makes a locked part decide by the definition that it is of.
@@ -124,7 +118,6 @@ impl SegmentEngine {
         Definitions {
             path: self.path(),
             region: self.region(),
-            directory: &self.directory,
             compile: self.compile,
         }
     }

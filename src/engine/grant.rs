@@ -4,8 +4,8 @@
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::acquire::{Costs, Decided, LimitMask};
 use super::bell::BY_DOORBELL;
+use super::decision::{Costs, Decided, LimitMask};
 use super::hold::{Ending, FreeHold, HoldReference};
 use super::line::{JournalledLine, LineWords};
 use super::locked::LockedPart;

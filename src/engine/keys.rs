@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::acquire::Costs;
+use super::decision::Costs;
 use super::key::KeyIdentity;
 use super::locked::LockedPart;
 use super::memory::{PartMemory, Row, Rows};
@@ -36,7 +36,7 @@ impl<'a> Part<'a> {
     /// The only row of a set that is not keyed.
     #[inline]
     pub(crate) fn only_row(&self) -> Row<'a> {
-        self.memory.row(0).unwrap_or(Row::ABSENT)
+        self.memory.only_row()
     }
 
     /// The row of that number; that of no key beyond the table.
@@ -92,16 +92,19 @@ impl<'a> LockedPart<'a> {
     }
 
     /// As [`row_for`](Self::row_for), but what can never be met takes no row from anybody.
-    #[inline]
+    #[inline(always)]
     pub(super) fn row_for_request(
         &self,
         key: Option<&KeyIdentity>,
         costs: &Costs,
     ) -> Result<Option<Row<'a>>, Box<Error>> {
-        match (self.part.find_row(key), key) {
-            (Some(row), _) => Ok(Some(row)),
-            (None, Some(key)) if self.part.impossible_cost(costs).is_none() => self.add_row(key, &[]),
-            (None, _) => Ok(None),
+        let Some(key) = key else {
+            return Ok(Some(self.part.only_row()));
+        };
+        match self.part.find_row_of(key.fingerprint) {
+            Some(row) => Ok(Some(row)),
+            None if self.part.impossible_cost(costs).is_none() => self.add_row(key, &[]),
+            None => Ok(None),
         }
     }
 
@@ -193,8 +196,11 @@ impl<'a> LockedPart<'a> {
     }
 
     /// Counts a decision on a key.
-    #[inline]
+    #[inline(always)]
     pub(super) fn count_on_rows(&self, transaction: &mut Transaction<'_>, rows: Rows<'_>, is_admitted: bool) {
+        if !self.part.memory.is_keyed() {
+            return;
+        }
         for row in rows.iter() {
             if let (Some(used_at), Some(counts)) = (row.used_at(), row.counts()) {
                 transaction.store(used_at, self.now.monotonic);

@@ -12,10 +12,16 @@ use crate::shm::layout::{
     TicketLimit,
 };
 use crate::shm::region::{Kept, OutOfRegion, Region};
+use crate::table::Fingerprint;
 
 /// What belongs to one lock, located once.
 #[derive(Debug)]
 pub(crate) struct PartMemory {
+    /// The number of the part in its set.
+    pub(crate) index: u32,
+    pub(crate) geometry: PartGeometry,
+    /// When this process may look for dead holders again, on the boot-time clock.
+    pub(crate) next_probe: AtomicU64,
     control: Kept<SetControl>,
     entries: Kept<JournalEntry>,
     extent: Kept<AtomicU64>,
@@ -122,9 +128,17 @@ const TICKET_WORDS: usize = size_of::<Ticket>() / 8;
 const TICKET_LIMIT_WORDS: usize = size_of::<TicketLimit>() / 8;
 
 impl PartMemory {
-    pub(crate) fn locate(region: &Arc<Region>, geometry: &PartGeometry) -> Result<Self, OutOfRegion> {
+    /// The part of that number.
+    pub(crate) fn locate(
+        region: &Arc<Region>,
+        geometry: &PartGeometry,
+        index: u32,
+    ) -> Result<Self, OutOfRegion> {
         let shape = geometry.shape;
         Ok(Self {
+            index,
+            geometry: *geometry,
+            next_probe: AtomicU64::new(0),
             control: region.keep_records(geometry.control_offset, 1)?,
             entries: region.keep_records(geometry.journal_offset, JOURNAL_ENTRIES as u64)?,
             extent: region.keep_words(geometry.extent_offset, geometry.extent_size / 8)?,
@@ -180,8 +194,22 @@ impl PartMemory {
         self.row_count
     }
 
+    #[inline(always)]
     pub(crate) fn is_keyed(&self) -> bool {
         self.row_head > 0
+    }
+
+    /// The row of a set that is not keyed; that of no key in one that is.
+    #[inline(always)]
+    pub(crate) fn only_row(&self) -> Row<'_> {
+        if self.is_keyed() {
+            return Row::ABSENT;
+        }
+        Row {
+            index: 0,
+            head: None,
+            state: &self.rows,
+        }
     }
 
     /// The row at `index`; `None` beyond the table.
@@ -300,6 +328,13 @@ impl<'a> Row<'a> {
     pub(crate) fn fingerprint(self) -> Option<[&'a AtomicU64; 2]> {
         let first = offset_of!(KeyRow, fingerprint);
         Some([self.head_word(first)?, self.head_word(first + 8)?])
+    }
+
+    /// Whether the row is that of the key with this fingerprint.
+    pub(super) fn is_of(self, fingerprint: Fingerprint) -> bool {
+        self.fingerprint().is_some_and(|[low, high]| {
+            low.load(Ordering::Relaxed) == fingerprint.low && high.load(Ordering::Relaxed) == fingerprint.high
+        })
     }
 
     /// From when on the row is its key's.

@@ -7,7 +7,8 @@ use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
-use super::acquire::{Answer, Attempt, Costs, Decision, LimitMask, Spot, Stage};
+use super::acquire::{Answer, Attempt};
+use super::decision::{Costs, Decision, LimitMask, Stage};
 use super::key::KeyIdentity;
 use super::locked::LockedPart;
 use super::memory::{Row, Rows};
@@ -117,7 +118,7 @@ impl SegmentEngine {
         networks: &Networks,
         costs: &Costs,
     ) -> Result<Decision, Box<Error>> {
-        let mut decision = Decision::pending(costs);
+        let mut decision = Decision::pending(costs, false);
         let fingerprint = networks
             .first()
             .map_or(Fingerprint::NONE, |largest| largest.fingerprint);
@@ -177,7 +178,6 @@ impl LockedPart<'_> {
             }
         }
         let rows = Rows::of_levels(&rows);
-        decision.spot = Spot::new(self.part, rows.first());
         decision.stage = Stage::Reserved;
         self.take_all(rows, costs, LimitMask::default(), None, decision, Attempt::Last)
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 use super::memory::PartMemory;
 use super::rules::SetRules;
@@ -23,8 +23,6 @@ pub(crate) struct PartObservation<'a> {
     set: &'a SetEngine,
     memory: PartMemory,
     rules: &'a SetRules,
-    index: u32,
-    next_probe: AtomicU64,
     /// The part changed during every attempt: its pieces may not belong together.
     pub(crate) torn: bool,
     pub(crate) lock: LockWord,
@@ -32,20 +30,19 @@ pub(crate) struct PartObservation<'a> {
 
 /// Copies a part. Never locks, never writes to `region`.
 pub(crate) fn observe<'a>(region: &Region, part: Part<'a>) -> io::Result<PartObservation<'a>> {
-    let target = Arc::new(Region::private(part.geometry.extent_size)?);
+    let target = Arc::new(Region::private(part.memory.geometry.extent_size)?);
     let lock = part.memory.control().lock.word();
     let torn = !(0..ATTEMPTS).any(|_| copy_consistently(region, &target, part).unwrap_or(false));
     if torn {
         fence(Ordering::Acquire);
         copy_part(region, &target, part).map_err(outside)?;
     }
-    let memory = PartMemory::locate(&target, &part.geometry.moved_to_the_start()).map_err(outside)?;
+    let memory = PartMemory::locate(&target, &part.memory.geometry.moved_to_the_start(), part.index())
+        .map_err(outside)?;
     Ok(PartObservation {
         set: part.set,
         rules: part.by_its_definition().rules,
         memory,
-        index: part.index,
-        next_probe: AtomicU64::new(0),
         torn,
         lock,
     })
@@ -58,9 +55,6 @@ impl PartObservation<'_> {
             set: self.set,
             rules: self.rules,
             memory: &self.memory,
-            next_probe: &self.next_probe,
-            geometry: self.set.part(self.index).geometry,
-            index: self.index,
         }
     }
 
@@ -171,7 +165,7 @@ fn copy_consistently(region: &Region, target: &Region, part: Part<'_>) -> Result
 /// rows of keys, which are too many to be copied at one instant, only whose they are, and only of those that a hold or
 /// a ticket names.
 fn copy_part(region: &Region, target: &Region, part: Part<'_>) -> Result<(), OutOfRegion> {
-    let geometry = part.geometry;
+    let geometry = &part.memory.geometry;
     let copy = |offset, size| copy_words(region, target, geometry, offset, size);
     let size = part.memory.touched_holds() * geometry.hold_stride;
     copy(geometry.holds_offset, size)?;

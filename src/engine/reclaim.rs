@@ -35,7 +35,7 @@ impl Part<'_> {
 
     /// When this process may look for dead holders again, on the boot-time clock.
     pub(crate) fn next_reclaim(&self) -> u64 {
-        self.next_probe.load(Ordering::Relaxed)
+        self.memory.next_probe.load(Ordering::Relaxed)
     }
 
     /// Who holds something.
@@ -105,10 +105,11 @@ impl SegmentEngine {
     #[cold]
     pub(crate) fn reclaim_if_due(&self, part: Part<'_>) -> Result<u64, Box<Error>> {
         let started = boot_nanos();
-        let due = part.next_probe.load(Ordering::Relaxed);
+        let due = part.memory.next_probe.load(Ordering::Relaxed);
         // One thread looks; the others take its result as theirs.
         let claimed = started >= due
             && part
+                .memory
                 .next_probe
                 .compare_exchange(
                     due,
@@ -132,7 +133,7 @@ impl SegmentEngine {
             // What a decision comes to must not depend on how fast this process runs.
             Some(_) => 0,
         };
-        part.next_probe.store(next, Ordering::Relaxed);
+        part.memory.next_probe.store(next, Ordering::Relaxed);
         outcome
     }
 

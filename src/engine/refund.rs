@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::acquire::Decided;
+use super::decision::Decided;
 use super::limit_rules::LimitRules;
 use super::locked::LockedPart;
 use super::memory::Row;

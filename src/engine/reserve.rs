@@ -1,6 +1,7 @@
 //! Charging now for what is done later.
 
-use super::acquire::{Answer, Attempt, Costs, Decided, Decision, LimitMask, Spot, Stage, Target};
+use super::acquire::{Answer, Attempt, Target};
+use super::decision::{Costs, Decided, Decision, LimitMask, Stage};
 use super::hold::FreeHold;
 use super::locked::LockedPart;
 use super::memory::Row;
@@ -67,7 +68,6 @@ impl SegmentEngine {
                 _ => Some(Reserved::Refused),
             });
         };
-        decision.spot = Spot::new(part, row);
         locked.serve_head(row.index)?;
         decision.stage = Stage::Reserved;
         let mut free = None;
@@ -135,7 +135,7 @@ impl LockedPart<'_> {
         decision: &mut Decision,
         delay: u64,
     ) -> Result<(), Box<Error>> {
-        decision.begin(decision.owner, decision.spot, self.now.monotonic);
+        decision.begin(self.part, self.now.monotonic);
         let mut transaction = self.part.memory.journal().begin();
         for (index, cost) in costs.iter() {
             let Some(limit) = self.part.limits.get(index) else {
@@ -168,6 +168,7 @@ impl LockedPart<'_> {
                 LimitMask::default(),
             ));
         }
+        decision.note_key(row);
         transaction.add(&self.part.memory.control().admitted, 1);
         self.count_on_rows(&mut transaction, row.into(), true);
         self.part.commit(transaction)

@@ -27,7 +27,6 @@ pub(crate) struct SegmentEngine {
     path: PathBuf,
     region: Arc<Region>,
     header: Kept<Header>,
-    pub(super) directory: Kept<DirectoryEntry>,
     pub(crate) membership: Membership,
     clock_offset: u64,
     /// What tells the time instead of the kernel.
@@ -53,12 +52,15 @@ pub(crate) fn place_sets(
 ) -> Result<Vec<SetEngine>, OutOfRegion> {
     let header: &Header = region.record(0)?;
     let seed = [0, 1].map(|half: usize| header.hash_key[half].load(Ordering::Relaxed));
+    let directory_offset = header.directory_offset.load(Ordering::Relaxed);
+    let entries = (directory_offset..).step_by(size_of::<DirectoryEntry>());
     plans
         .into_iter()
         .zip(geometry)
-        .enumerate()
-        .map(|(number, ((generation, plan), geometry))| {
-            SetEngine::new(region, number, geometry, SetRules::new(generation, plan), seed)
+        .zip(entries)
+        .map(|(((generation, plan), geometry), offset)| {
+            let entry = region.keep_records(offset, 1)?;
+            SetEngine::new(region, entry, geometry, SetRules::new(generation, plan), seed)
         })
         .collect()
 }
@@ -82,9 +84,6 @@ impl SegmentEngine {
         let mut engine = Self {
             path: path.to_owned(),
             header: region.keep_records(0, 1).map_err(outside)?,
-            directory: region
-                .keep_records(verified.geometry.directory_offset, sets.len() as u64)
-                .map_err(outside)?,
             region,
             membership,
             clock_offset,

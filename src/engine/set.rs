@@ -2,38 +2,28 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use super::key::KeyIdentity;
 use super::memory::PartMemory;
 use super::rules::SetRules;
 use super::versions::Versions;
 use crate::error::Error;
-use crate::shm::geometry::{PartGeometry, SetGeometry};
+use crate::shm::geometry::SetGeometry;
 use crate::shm::journal::{JournalOverflow, Transaction};
-use crate::shm::layout::LimitCounters;
-use crate::shm::region::{OutOfRegion, Region};
+use crate::shm::layout::{DirectoryEntry, LimitCounters};
+use crate::shm::region::{Kept, OutOfRegion, Region};
 use crate::table::Fingerprint;
 
 /// A set of an attached segment, or a copy of one: how it decides, and where it lies.
 #[derive(Debug)]
 pub(crate) struct SetEngine {
-    /// Its position in the directory.
-    pub(crate) number: usize,
+    /// In the directory.
+    pub(super) entry: Kept<DirectoryEntry>,
     pub(crate) rules: Versions<SetRules>,
     pub(crate) geometry: SetGeometry,
-    parts: Vec<PartPlace>,
+    parts: Vec<PartMemory>,
     /// Of the hash of keys.
     pub(crate) seed: [u64; 2],
-}
-
-/// Where one part of a set lies.
-#[derive(Debug)]
-pub(crate) struct PartPlace {
-    memory: PartMemory,
-    geometry: PartGeometry,
-    /// When this process may look for dead holders again, on the boot-time clock.
-    next_probe: AtomicU64,
 }
 
 /// What one lock guards: a set that is not keyed, or one shard of a keyed one. Decides by the rules of the set.
@@ -42,9 +32,6 @@ pub(crate) struct Part<'a> {
     pub(crate) set: &'a SetEngine,
     pub(crate) rules: &'a SetRules,
     pub(crate) memory: &'a PartMemory,
-    pub(crate) geometry: &'a PartGeometry,
-    pub(crate) next_probe: &'a AtomicU64,
-    pub(crate) index: u32,
 }
 
 impl Deref for SetEngine {
@@ -69,24 +56,17 @@ impl Deref for Part<'_> {
 impl SetEngine {
     pub(crate) fn new(
         region: &Arc<Region>,
-        number: usize,
+        entry: Kept<DirectoryEntry>,
         geometry: SetGeometry,
         rules: SetRules,
         seed: [u64; 2],
     ) -> Result<Self, OutOfRegion> {
-        let parts = geometry
-            .parts
-            .iter()
-            .map(|part| {
-                Ok(PartPlace {
-                    memory: PartMemory::locate(region, part)?,
-                    geometry: *part,
-                    next_probe: AtomicU64::new(0),
-                })
-            })
+        let parts = (0..)
+            .zip(&geometry.parts)
+            .map(|(index, part)| PartMemory::locate(region, part, index))
             .collect::<Result<_, _>>()?;
         Ok(Self {
-            number,
+            entry,
             rules: Versions::new(rules),
             geometry,
             parts,
@@ -98,19 +78,11 @@ impl SetEngine {
     #[inline]
     pub(crate) fn part(&self, index: u32) -> Part<'_> {
         // A set has at least one part, and an index beyond them is of another set.
-        let index = if (index as usize) < self.parts.len() {
-            index
-        } else {
-            0
-        };
-        let place = &self.parts[index as usize];
+        let memory = self.parts.get(index as usize).unwrap_or(&self.parts[0]);
         Part {
             set: self,
             rules: self.rules.latest(),
-            memory: &place.memory,
-            geometry: &place.geometry,
-            next_probe: &place.next_probe,
-            index,
+            memory,
         }
     }
 
@@ -137,6 +109,12 @@ impl SetEngine {
 }
 
 impl Part<'_> {
+    /// The number of the part in its set.
+    #[inline]
+    pub(crate) fn index(&self) -> u32 {
+        self.memory.index
+    }
+
     /// What was counted of the limit at `index`.
     #[inline]
     pub(crate) fn counters(&self, index: usize) -> &LimitCounters {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
-use super::acquire::{Decision, Spot};
+use super::decision::Decision;
 use super::hold::{Ending, FreeHold, HoldReference};
 use super::key::KeyIdentity;
 use super::locked::LockedPart;
@@ -14,6 +14,7 @@ use super::segment::SegmentEngine;
 use super::set::{Part, SetEngine};
 use crate::error::Error;
 use crate::shm::journal::Transaction;
+use crate::table::Fingerprint;
 
 /// One limit of a settled permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +56,7 @@ impl SegmentEngine {
     ) -> Result<SettledLimits, Box<Error>> {
         // Nothing is allocated under the lock.
         let mut settled = SettledLimits::with_capacity(actual.len());
-        let mut locked = self.lock(set.part(permit.spot.part))?;
+        let mut locked = self.lock(set.part(permit.part()))?;
         let part = locked.part;
         // Where no row is left for the key, there is nobody to charge.
         let row = if locked.charges_something(permit, actual) {
@@ -176,19 +177,26 @@ impl<'a> LockedPart<'a> {
     pub(super) fn row_of(&self, permit: &Decision) -> Result<Option<Row<'a>>, Box<Error>> {
         match self.find_row_of(permit) {
             Some(row) => Ok(Some(row)),
-            None => self.row_for(Some(&KeyIdentity::nameless(permit.spot.fingerprint))),
+            None => self.row_for(Some(&KeyIdentity::nameless(permit.key().1))),
         }
     }
 
     /// As [`row_of`](Self::row_of), but makes no row, which might be at the cost of another key.
     fn find_row_of(&self, permit: &Decision) -> Option<Row<'a>> {
-        let row = self.part.row(permit.spot.row());
+        if !self.part.memory.is_keyed() {
+            return Some(self.part.only_row());
+        }
+        let (row, fingerprint) = permit.key();
+        if fingerprint == Fingerprint::NONE {
+            // Admitted without a row, by limits in shadow.
+            return Some(Row::ABSENT);
+        }
+        let row = self.part.row(row);
         // Not by the time of the decision: what took nothing leaves its row to others at that very instant.
-        if Spot::new(self.part, row).fingerprint == permit.spot.fingerprint {
+        if row.is_of(fingerprint) {
             return Some(row);
         }
-        let key = KeyIdentity::nameless(permit.spot.fingerprint);
-        self.part.find_row(Some(&key))
+        self.part.find_row_of(fingerprint)
     }
 
     /// Whether a settle charges anything above what was reserved.

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::acquire::{Answer, Attempt, Costs, Decided, Decision, Spot, Stage, Target};
+use super::acquire::{Answer, Attempt, Target};
+use super::decision::{Costs, Decided, Decision, Stage};
 use super::grant::{Blocked, Served};
 use super::line::LineWords;
 use super::locked::LockedPart;
@@ -230,7 +231,6 @@ impl SegmentEngine {
                 _ => Ok(Some(Begun::Decided(false))),
             };
         };
-        decision.spot = Spot::new(part, row);
         locked.serve_head(row.index)?;
         if part.nobody_waits(row) {
             match self.take_or_refuse(&locked, row, costs, decision, Attempt::Waiting)? {
@@ -249,7 +249,7 @@ impl SegmentEngine {
         let now = boot_nanos();
         let mut waiting = Waiting {
             ticket,
-            part: part.index,
+            part: part.index(),
             row: row.index,
             owner: decision.owner,
             seen: Rings::default(),
@@ -406,7 +406,7 @@ impl SegmentEngine {
         if owners.is_empty() {
             return;
         }
-        let bell = PartMemory::keep_bell(self.region(), part.geometry, waiting.ticket.index);
+        let bell = PartMemory::keep_bell(self.region(), &part.memory.geometry, waiting.ticket.index);
         let Ok(bell) = bell else { return };
         // What is not watched is looked after now and then.
         let pids: Vec<u64> = owners
@@ -553,16 +553,14 @@ impl LockedPart<'_> {
             return Err(part.poisoned());
         };
         let row = part.row(waiting.row);
-        decision.begin(
-            waiting.owner,
-            Spot::new(part, row),
-            place.granted_at().load(Ordering::Relaxed),
-        );
+        decision.owner = waiting.owner;
+        decision.begin(part, place.granted_at().load(Ordering::Relaxed));
         for (limit, cost) in costs.iter() {
             let mark = place.limit(limit).map(|limit| limit.mark()).unwrap_or_default();
             decision.note(Decided { mark, figure: cost });
         }
         decision.set_hold(place.granted_hold());
+        decision.note_key(row);
         self.change_line(None, |line| {
             self.unpin(line.transaction, row);
             queue::claim(line, index)
@@ -584,7 +582,6 @@ impl LockedPart<'_> {
     ) -> Result<(), Box<Error>> {
         let part = self.part;
         decision.stage = if is_first { Stage::Reserved } else { Stage::Behind };
-        decision.spot = Spot::new(part, part.row(row));
         self.refuse(part.row(row).into(), costs, decision, Attempt::Last)?;
         let timed_out = &part.memory.control().timed_out;
         self.change_line(Some(timed_out), |line| queue::leave(line, index))?;

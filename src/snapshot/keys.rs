@@ -257,7 +257,7 @@ impl SegmentReader {
             .map_err(|place| damaged(&self.path, place))?;
         Ok(KeySource {
             sets: &self.sets,
-            definitions: self.definitions()?,
+            definitions: self.definitions(),
             clock_offset: header.clock_offset.load(Ordering::Relaxed),
         })
     }
