@@ -11,6 +11,18 @@ use crate::snapshot::SegmentReader;
 impl Segment {
     /// What is in force now: what the segment was created with, and the changes since.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let of = |capacity| Declaration::new().set(SetDeclaration::new("api")
+    /// #     .limit(Limit::calls("requests", capacity, Duration::from_secs(60))));
+    /// # let segment = Segment::create(folder.path().join("limits"), &of(10))?;
+    /// segment.apply(&of(20))?;
+    /// assert!(segment.declaration_in_force()?.to_toml()?.contains("capacity = 20"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Error::Damaged`] where a definition cannot be read.

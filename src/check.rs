@@ -173,6 +173,20 @@ impl LimitSet {
     /// Debits a budget what was used, while any of it remains: the debit that crosses the line counts in full, and later
     /// ones are refused until the window turns. Asks and takes nothing of the other limits.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().set(SetDeclaration::new("chat")
+    /// #     .limit(Limit::budget("tokens", 1_000, Duration::from_secs(3600))));
+    /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+    /// let chat = segment.set("chat")?;
+    /// assert!(chat.debit("tokens", 900)?.is_admitted());
+    /// assert!(chat.debit("tokens", 900)?.is_admitted()); // 800 above, and counted
+    /// assert!(!chat.debit("tokens", 1)?.is_admitted());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Error::NotABudget`], [`Error::UnknownLimit`], and as [`check`](Self::check).
@@ -181,6 +195,24 @@ impl LimitSet {
     }
 
     /// How each limit stands, and when it will have more. Takes and counts nothing.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, OpenOptions, SetDeclaration, VirtualClock};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("limits");
+    /// # let clock = VirtualClock::new(Duration::from_secs(1_000));
+    /// # let declaration = Declaration::new().set(SetDeclaration::new("mail")
+    /// #     .limit(Limit::calls("sent", 60, Duration::from_secs(60))));
+    /// # let segment = OpenOptions::new().virtual_clock(&clock).create(&path, &declaration)?;
+    /// let mail = segment.set("mail")?; // 60 a minute
+    /// assert!(mail.check(&mail.request().with("sent", 30)?)?.is_admitted());
+    /// let sent = mail.forecast()?[0];
+    /// assert_eq!((sent.limit, sent.spendable), ("sent", 30));
+    /// assert_eq!(sent.next_unit_after, Some(Duration::from_secs(1)));
+    /// assert_eq!(sent.full_after, Some(Duration::from_secs(30)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///

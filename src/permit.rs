@@ -206,6 +206,25 @@ impl<'a> Permit<'a> {
     /// too long: an [adaptive](crate::Limit::adaptive) concurrency limit lowers its capacity by that. A panic that
     /// unwinds through the permit says the same.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Adaptive, Declaration, Limit, Segment, SetDeclaration};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().set(SetDeclaration::new("backend")
+    /// #     .limit(Limit::concurrency("in_flight", 20).adaptive(Adaptive::Aimd).ceiling(100)));
+    /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+    /// # fn call_the_backend() -> Result<(), ()> { Err(()) }
+    /// let backend = segment.set("backend")?;
+    /// let mut permit = backend.try_acquire(&backend.request())?.permit().expect("nobody else holds any");
+    /// match call_the_backend() {
+    ///     Ok(()) => permit.release()?,
+    ///     Err(()) => permit.release_dropped()?,
+    /// }
+    /// let counts = segment.snapshot()?.sets[0].limits[0].counts;
+    /// assert_eq!(counts.dropped, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// As [`release`](Self::release).

@@ -256,6 +256,15 @@ impl Limit {
     /// together: how long permits are held, and how many are given back as dropped. The declared capacity is where
     /// the estimate starts; it moves between [`floor`](Self::floor) and [`ceiling`](Self::ceiling), of which the
     /// second must be declared. Not for an unlimited capacity.
+    ///
+    /// ```
+    /// use shmlimit::{Adaptive, Declaration, Limit, SetDeclaration};
+    ///
+    /// // Tried with 20 at once; with more as long as nobody has to queue behind that, and with fewer where somebody does.
+    /// let in_flight = Limit::concurrency("in_flight", 20).adaptive(Adaptive::Vegas).floor(4).ceiling(200);
+    /// Declaration::new().set(SetDeclaration::new("backend").limit(in_flight)).validate()?;
+    /// # Ok::<(), shmlimit::DeclarationError>(())
+    /// ```
     pub fn adaptive(mut self, algorithm: Adaptive) -> Self {
         self.adaptive = Some(algorithm);
         self
@@ -283,6 +292,22 @@ impl Limit {
 
     /// From which percentage of the capacity on an admission is counted as near the limit, from 1 to 100; 80 unless
     /// declared. An unlimited capacity is never near.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Algorithm, Declaration, Limit, Segment, SetDeclaration};
+    /// # let folder = tempfile::tempdir()?;
+    /// let sent = Limit::calls("sent", 4, Duration::from_secs(3600)).near_limit(75);
+    /// # let sent = sent.algorithm(Algorithm::SlidingWindow);
+    /// # let declaration = Declaration::new().set(SetDeclaration::new("mail").limit(sent));
+    /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+    /// # let mail = segment.set("mail")?;
+    /// for _ in 0..4 {
+    ///     assert!(mail.check(&mail.request())?.is_admitted());
+    /// }
+    /// assert_eq!(segment.snapshot()?.sets[0].limits[0].counts.near, 2); // the third and the fourth
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn near_limit(mut self, percent: u8) -> Self {
         self.near_limit = Some(percent.into());
         self

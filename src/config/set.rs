@@ -89,6 +89,20 @@ impl SetDeclaration {
 
     /// Whether the limits of the set only decide and count, and never refuse: to try them before they bite. They bite
     /// unless declared; [`Limit::shadow`] is the same for one of them.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let folder = tempfile::tempdir()?;
+    /// let mail = SetDeclaration::new("mail").shadow(true).limit(Limit::calls("sent", 1, Duration::from_secs(3600)));
+    /// # let segment = Segment::create(folder.path().join("limits"), &Declaration::new().set(mail))?;
+    /// # let mail = segment.set("mail")?;
+    /// for _ in 0..3 {
+    ///     assert!(mail.check(&mail.request())?.is_admitted());
+    /// }
+    /// assert_eq!(segment.snapshot()?.sets[0].limits[0].counts.would_refuse, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn shadow(mut self, shadow: bool) -> Self {
         self.shadow = Some(shadow);
         self

@@ -67,7 +67,7 @@ impl PartMemory {
 }
 
 impl LockedPart<'_> {
-    /// Takes the free hold that [`SetMemory::find_free_hold`] found, with an amount for each held limit.
+    /// Takes the free hold that [`PartMemory::find_free_hold`] found, with an amount for each held limit.
     pub(crate) fn fill_hold(
         &self,
         transaction: &mut Transaction<'_>,

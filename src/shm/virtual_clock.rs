@@ -11,6 +11,25 @@ use crate::units::{LATEST_INSTANT, nanos_from_duration};
 /// It is the wall clock and the monotonic clock at once, exact to the nanosecond, for the attachment that was opened
 /// with it: see [`OpenOptions::virtual_clock`](crate::OpenOptions::virtual_clock). Instants after 2^63 nanoseconds
 /// since the Unix epoch (the year 2262) are taken as that.
+///
+/// ```
+/// use std::time::Duration;
+/// use shmlimit::{Declaration, Limit, OpenOptions, SetDeclaration, VirtualClock};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("limits");
+/// let hour = Duration::from_secs(3600);
+/// let declaration = Declaration::new().set(SetDeclaration::new("mail").limit(Limit::calls("sent", 1, hour)));
+/// let clock = VirtualClock::new(Duration::ZERO);
+/// let segment = OpenOptions::new().virtual_clock(&clock).create(&path, &declaration)?;
+/// let mail = segment.set("mail")?;
+/// assert!(mail.check(&mail.request())?.is_admitted());
+/// clock.advance_to(hour - Duration::from_nanos(1));
+/// assert!(!mail.check(&mail.request())?.is_admitted());
+/// clock.advance_to(hour);
+/// assert!(mail.check(&mail.request())?.is_admitted());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct VirtualClock {
     utc: Arc<AtomicU64>,

@@ -65,13 +65,10 @@ impl Demand {
     ///
     /// # Errors
     ///
-    /// [`Error::NotKeyed`].
+    /// [`Error::NotKeyed`], [`Error::AddressRequired`].
     pub fn by_header(self, header: HeaderName) -> Result<ByHeader, Error> {
-        if !self.set().is_keyed() {
-            return Err(Error::NotKeyed {
-                set: self.set().name().to_owned(),
-            });
-        }
+        // Whatever the keys will be, the set must be one that has some.
+        self.set().identify(b"any")?;
         Ok(ByHeader {
             header,
             unnamed: self.clone(),

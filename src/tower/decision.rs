@@ -37,6 +37,7 @@ struct Fields {
 
 impl Decision {
     pub(super) fn new(demand: &Demand, outcome: Result<Outcome<'_>, Error>, settings: Settings) -> Self {
+        // After the decision, by which this process hears of limits that have changed.
         let policies = demand.policies();
         match outcome {
             Ok(Outcome::Admitted(permit)) => {
@@ -52,7 +53,7 @@ impl Decision {
                 })
             }
             Ok(Outcome::Refused(refusal)) => {
-                let mut response = problem::refused(demand, &refusal);
+                let mut response = problem::refused(demand.set(), &policies, &refusal);
                 if settings.advertise != Advertise::Never {
                     let fields = Fields {
                         policy: policies.policy(),
@@ -64,7 +65,7 @@ impl Decision {
             }
             // Nothing is wrong but with the request, which must not get past the limit where errors do.
             Err(Error::NeverAdmissible { limit, .. }) => {
-                let mut response = problem::quota_exceeded(demand, &[&limit]);
+                let mut response = problem::quota_exceeded(demand.set(), &policies, &[&limit]);
                 if settings.advertise != Advertise::Never {
                     let policy = policies.policy();
                     let fields = Fields {

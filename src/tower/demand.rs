@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use super::fields::Policies;
+use super::told::Told;
 use crate::engine::KeyIdentity;
 use crate::error::Error;
 use crate::limit_set::{LimitName, LimitSet};
@@ -72,14 +73,14 @@ impl Extractor for Demand {
 
 /// A set of limits, what to take of it and as whom, and how clients are told of it.
 ///
-/// Making one describes the set's limits once for all responses; clones share that, so make it at the start and
-/// clone it for each request.
+/// Making one describes the set's limits for all responses, until they [change](crate::Segment::apply); clones share
+/// that, so make it at the start and clone it for each request.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Demand {
     request: Request,
     key: Option<KeyIdentity>,
-    policies: Arc<Policies>,
+    told: Arc<Told>,
 }
 
 impl Demand {
@@ -87,7 +88,7 @@ impl Demand {
     /// [keyed](crate::SetDeclaration::keyed), it takes a [`key`](Self::key) as well.
     pub fn new(request: Request) -> Self {
         Self {
-            policies: Arc::new(Policies::of(request.limit_set())),
+            told: Arc::new(Told::of(request.limit_set())),
             key: None,
             request,
         }
@@ -153,7 +154,7 @@ impl Demand {
     pub fn quota_unit(mut self, limit: impl LimitName, unit: impl Into<String>) -> Result<Self, Error> {
         let set = self.request.limit_set();
         if let Some(index) = set.resolve(&limit)? {
-            Arc::make_mut(&mut self.policies).set_unit(set, index, unit.into());
+            Arc::make_mut(&mut self.told).set_unit(set, index, unit.into());
         }
         Ok(self)
     }
@@ -161,7 +162,7 @@ impl Demand {
     /// What stands before the names of limits wherever clients read them; nothing unless given. For services whose
     /// sets have limits of the same name, which clients would take for one.
     pub fn policy_prefix(mut self, prefix: impl Into<String>) -> Self {
-        Arc::make_mut(&mut self.policies).set_prefix(self.request.limit_set(), prefix.into());
+        Arc::make_mut(&mut self.told).set_prefix(self.request.limit_set(), prefix.into());
         self
     }
 
@@ -184,7 +185,8 @@ impl Demand {
         }
     }
 
-    pub(super) fn policies(&self) -> &Policies {
-        &self.policies
+    /// How clients are told of the limits, as they are now.
+    pub(super) fn policies(&self) -> Arc<Policies> {
+        self.told.policies(self.set())
     }
 }

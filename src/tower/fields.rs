@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use http::HeaderValue;
 
+use super::told::Manner;
 use crate::config::{Limit, Window};
+use crate::engine::SetEngine;
 use crate::engine::plan::Kind;
 use crate::limit_set::LimitSet;
 use crate::refusal::{Refusal, Verdict};
@@ -13,12 +15,10 @@ use crate::refusal::{Refusal, Verdict};
 /// The largest integer of a structured field.
 const LARGEST: u64 = 999_999_999_999_999;
 
-/// How the limits of a set are told to clients.
+/// How the limits of a set are told to clients, by one of its definitions.
 #[derive(Clone, Debug)]
 pub(super) struct Policies {
-    prefix: String,
-    /// The quota units of rate limits and budgets, by position. One that has none is not told.
-    units: Vec<Option<String>>,
+    generation: u64,
     /// As the limits of the set.
     policies: Vec<Policy>,
     field: Option<HeaderValue>,
@@ -34,71 +34,32 @@ struct Policy {
 }
 
 impl Policies {
-    pub(super) fn of(set: &LimitSet) -> Self {
-        let mut policies = Self {
-            prefix: String::new(),
-            units: Vec::new(),
-            policies: Vec::new(),
-            field: None,
-        };
-        policies.describe(set);
-        policies
-    }
-
-    pub(super) fn set_prefix(&mut self, set: &LimitSet, prefix: String) {
-        self.prefix = prefix;
-        self.describe(set);
-    }
-
-    pub(super) fn set_unit(&mut self, set: &LimitSet, index: usize, unit: String) {
-        if self.units.len() <= index {
-            self.units.resize(index + 1, None);
-        }
-        if let Some(place) = self.units.get_mut(index) {
-            *place = Some(unit);
-        }
-        self.describe(set);
-    }
-
     /// Writes down once what is the same in every response.
-    fn describe(&mut self, set: &LimitSet) {
+    pub(super) fn new(generation: u64, limits: &[Limit], set: &SetEngine, manner: &Manner) -> Self {
         let mut items = Vec::new();
-        self.policies.clear();
-        for (index, limit) in set.declared_limits().iter().enumerate() {
-            let name = quoted(&format!("{}{}", self.prefix, limit.name()));
-            let item = self.item(index, limit, &name);
-            self.policies.push(Policy {
+        let mut policies = Vec::new();
+        for (index, limit) in limits.iter().enumerate() {
+            let name = quoted(&format!("{}{}", manner.prefix, limit.name()));
+            let unit = manner.units.get(index).and_then(Option::as_deref);
+            let in_force = set.limits.get(index).filter(|rules| !rules.shadow);
+            let item = in_force.and_then(|rules| item(limit, rules.most_at_once, unit, &name));
+            policies.push(Policy {
                 name,
                 kind: limit.kind(),
                 is_told: item.is_some(),
             });
             items.extend(item);
         }
-        self.field = field(&items);
+        Self {
+            generation,
+            policies,
+            field: field(&items),
+        }
     }
 
-    /// What one limit promises: `"requests";q=200;w=1`.
-    fn item(&self, index: usize, limit: &Limit, name: &str) -> Option<String> {
-        let quota = limit.units(limit.capacity()).ok()??;
-        let mut item = format!("{name};q={}", quota.min(LARGEST));
-        match (limit.kind(), self.units.get(index)) {
-            // Requests are the unit of a policy that names none.
-            (Kind::Calls, _) => {}
-            (Kind::Concurrency, _) => item.push_str(";qu=\"concurrent-requests\""),
-            (Kind::Rate | Kind::Budget, Some(Some(unit))) => {
-                item.push_str(";qu=");
-                item.push_str(&quoted(unit));
-            }
-            (Kind::Rate | Kind::Budget, _) => return None,
-        }
-        if let Some(seconds) = limit.window().and_then(window_seconds) {
-            push_parameter(&mut item, "w", seconds);
-        }
-        let burst = limit.burst_amount().map(|burst| limit.units(burst));
-        if let Some(Ok(Some(burst))) = burst {
-            push_parameter(&mut item, "shmlimit-burst", burst);
-        }
-        Some(item)
+    /// Which of the set's definitions it is by.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// `RateLimit-Policy`: what the limits promise in general. None where there is nothing to tell.
@@ -133,6 +94,35 @@ impl Policies {
         let index = set.limit_index(limit)?;
         self.policies.get(index.0)
     }
+}
+
+/// What one limit promises: `"requests";q=200;w=1`.
+fn item(limit: &Limit, most_at_once: u64, unit: Option<&str>, name: &str) -> Option<String> {
+    let capacity = limit.units(limit.capacity()).ok()??;
+    let quota = match limit.kind() {
+        // Where the capacity moves, as far as it may: what remains is never more.
+        Kind::Concurrency => most_at_once,
+        _ => capacity,
+    };
+    let mut item = format!("{name};q={}", quota.min(LARGEST));
+    match (limit.kind(), unit) {
+        // Requests are the unit of a policy that names none.
+        (Kind::Calls, _) => {}
+        (Kind::Concurrency, _) => item.push_str(";qu=\"concurrent-requests\""),
+        (Kind::Rate | Kind::Budget, Some(unit)) => {
+            item.push_str(";qu=");
+            item.push_str(&quoted(unit));
+        }
+        (Kind::Rate | Kind::Budget, None) => return None,
+    }
+    if let Some(seconds) = limit.window().and_then(window_seconds) {
+        push_parameter(&mut item, "w", seconds);
+    }
+    let burst = limit.burst_amount().map(|burst| limit.units(burst));
+    if let Some(Ok(Some(burst))) = burst {
+        push_parameter(&mut item, "shmlimit-burst", burst);
+    }
+    Some(item)
 }
 
 /// `Retry-After` in seconds: the longest that any limit which refused, or binds those who wait before, knows to take.

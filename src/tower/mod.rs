@@ -86,7 +86,9 @@
 //!
 //! - `r` is what was left when the request was decided. `t` is when the limit will be completely replenished, or, in a
 //!   refusal, when the request would be admitted.
-//! - Windows that are no whole number of seconds, and months, are left out, and so are unlimited limits.
+//! - Windows that are no whole number of seconds, and months, are left out, and so are unlimited limits and those in
+//!   [shadow](crate::Limit::shadow). The quota of an [adaptive](crate::Limit::adaptive) limit is its ceiling.
+//! - Limits that [change](crate::Segment::apply) are told as they are then.
 //! - Rate limits and budgets are told only in a unit that clients know: see [`Demand::quota_unit`].
 //! - Which key it is about is not told (the draft's `pk`): a key may be a secret, and fields end up in logs.
 //! - Names may hold what a header field may not. Bytes other than printable ASCII, and the percent sign, are
@@ -105,6 +107,7 @@ mod held;
 mod layer;
 mod problem;
 mod service;
+mod told;
 
 pub use body::LimitBody;
 pub use by_header::ByHeader;

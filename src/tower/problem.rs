@@ -3,12 +3,12 @@
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 
-use super::demand::Demand;
-use super::fields::retry_after;
+use super::fields::{Policies, retry_after};
+use crate::limit_set::LimitSet;
 use crate::refusal::Refusal;
 
 /// Why a request was refused: 429 and the policies that it would have violated, or 503 where none would have been.
-pub(super) fn refused(demand: &Demand, refusal: &Refusal<'_>) -> Response<String> {
+pub(super) fn refused(set: &LimitSet, policies: &Policies, refusal: &Refusal<'_>) -> Response<String> {
     let others = refusal
         .verdicts()
         .filter(|verdict| !verdict.admitted)
@@ -18,7 +18,7 @@ pub(super) fn refused(demand: &Demand, refusal: &Refusal<'_>) -> Response<String
     let mut response = if violated.is_empty() {
         no_room()
     } else {
-        quota_exceeded(demand, &violated)
+        quota_exceeded(set, policies, &violated)
     };
     if let Some(seconds) = retry_after(refusal) {
         response.headers_mut().insert(RETRY_AFTER, seconds);
@@ -27,11 +27,11 @@ pub(super) fn refused(demand: &Demand, refusal: &Refusal<'_>) -> Response<String
 }
 
 /// 429, to a request that exceeds the quotas of some limits.
-pub(super) fn quota_exceeded(demand: &Demand, limits: &[&str]) -> Response<String> {
+pub(super) fn quota_exceeded(set: &LimitSet, policies: &Policies, limits: &[&str]) -> Response<String> {
     // Quoted already, and strings of JSON as well.
     let names: Vec<&str> = limits
         .iter()
-        .filter_map(|limit| demand.policies().name(demand.set(), limit))
+        .filter_map(|limit| policies.name(set, limit))
         .collect();
     problem(
         StatusCode::TOO_MANY_REQUESTS,

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Policies, quoted, retry_after, whole_seconds};
+use super::super::told::Told;
+use super::{quoted, retry_after, whole_seconds};
 use crate::config::{Amount, Declaration, Limit, SetDeclaration, Window};
+use crate::engine::plan::Adaptive;
 use crate::limit_set::LimitSet;
 use crate::permit::{Outcome, Permit};
 use crate::refusal::Refusal;
@@ -22,7 +24,7 @@ fn set_of(limits: impl IntoIterator<Item = Limit>) -> LimitSet {
 }
 
 fn policy(set: &LimitSet) -> Option<String> {
-    let field = Policies::of(set).policy()?;
+    let field = Told::of(set).policies(set).policy()?;
     Some(field.to_str().expect("ASCII").to_owned())
 }
 
@@ -102,18 +104,19 @@ fn a_cost_is_not_told_as_a_number_of_requests() {
     let request = set.request().with("tokens", 400).expect("declared");
     let outcome = set.try_acquire(&request).expect("works");
     let permit = outcome.permit().expect("room");
-    let mut policies = Policies::of(&set);
-    let standing = policies.standing(&set, permit.verdicts(), true);
+    let mut told = Told::of(&set);
+    let standing = told.policies(&set).standing(&set, permit.verdicts(), true);
     assert_eq!(standing.expect("requests"), r#""requests";r=9;t=6"#);
 
-    policies.set_unit(&set, 0, "content-bytes".to_owned());
+    told.set_unit(&set, 0, "content-bytes".to_owned());
+    let policies = told.policies(&set);
     let field = policies.policy().expect("two limits");
     let expected = concat!(
         r#""tokens";q=10000;qu="content-bytes";w=60;shmlimit-burst=10000, "#,
         r#""requests";q=10;w=60;shmlimit-burst=10"#
     );
     assert_eq!(field, expected);
-    let standing = policies.standing(&set, permit.verdicts(), true);
+    let standing = told.policies(&set).standing(&set, permit.verdicts(), true);
     assert_eq!(
         standing.expect("both"),
         r#""tokens";r=9600;t=3, "requests";r=9;t=6"#
@@ -125,7 +128,12 @@ fn what_is_unlimited_is_not_told_and_an_empty_field_is_absent() {
     let set = set_of([Limit::calls("anything", Amount::Unlimited, MINUTE)]);
     assert_eq!(policy(&set), None);
     let permit = admitted(&set);
-    assert_eq!(Policies::of(&set).standing(&set, permit.verdicts(), true), None);
+    assert_eq!(
+        Told::of(&set)
+            .policies(&set)
+            .standing(&set, permit.verdicts(), true),
+        None
+    );
 }
 
 #[test]
@@ -135,7 +143,9 @@ fn numbers_end_where_the_integers_of_structured_fields_end() {
     let expected = format!(r#""in_flight";q={most};qu="concurrent-requests""#);
     assert_eq!(policy(&set), Some(expected));
     let permit = admitted(&set);
-    let standing = Policies::of(&set).standing(&set, permit.verdicts(), true);
+    let standing = Told::of(&set)
+        .policies(&set)
+        .standing(&set, permit.verdicts(), true);
     assert_eq!(standing.expect("one limit"), format!(r#""in_flight";r={most}"#));
 }
 
@@ -145,8 +155,9 @@ fn a_prefix_stands_before_every_name() {
         Limit::calls("requests", 1, MINUTE),
         Limit::rate("tokens", 9, MINUTE),
     ]);
-    let mut policies = Policies::of(&set);
-    policies.set_prefix(&set, "search.".to_owned());
+    let mut told = Told::of(&set);
+    told.set_prefix(&set, "search.".to_owned());
+    let policies = told.policies(&set);
     let field = policies.policy().expect("one limit");
     assert_eq!(field, r#""search.requests";q=1;w=60;shmlimit-burst=1"#);
     assert_eq!(policies.name(&set, "tokens"), Some(r#""search.tokens""#));
@@ -161,14 +172,14 @@ fn a_refusal_tells_the_windows_of_what_refused_and_no_longer_ones_than_retry_aft
         Limit::concurrency("in_flight", 1),
     ]);
     let permit = admitted(&set);
-    let policies = Policies::of(&set);
-    let standing = policies.standing(&set, permit.verdicts(), true);
+    let told = Told::of(&set);
+    let standing = told.policies(&set).standing(&set, permit.verdicts(), true);
     assert_eq!(
         standing.expect("three limits"),
         r#""hourly";r=0;t=3600, "daily";r=1;t=43200, "in_flight";r=0"#
     );
     let refusal = refused(&set, &set.request());
-    let standing = policies.standing(&set, refusal.verdicts(), false);
+    let standing = told.policies(&set).standing(&set, refusal.verdicts(), false);
     // A place may be free much later, but surely nobody is admitted before the hour is over.
     let retry_after = retry_after(&refusal).expect("known of one");
     let seconds: u64 = retry_after.to_str().expect("ASCII").parse().expect("a number");
@@ -197,5 +208,36 @@ fn seconds_are_rounded_up() {
         (Duration::MAX, 999_999_999_999_999),
     ] {
         assert_eq!(whole_seconds(wait), seconds, "{wait:?}");
+    }
+}
+
+#[test]
+fn limits_that_change_are_told_as_they_are_and_those_in_shadow_are_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let of = |capacity, is_in_shadow| {
+        let requests = Limit::calls("requests", capacity, MINUTE).shadow(is_in_shadow);
+        let in_flight = Limit::concurrency("in_flight", 2)
+            .adaptive(Adaptive::Vegas)
+            .ceiling(capacity);
+        Declaration::new().set(SetDeclaration::new("api").limit(requests).limit(in_flight))
+    };
+    let segment = Segment::create(folder.path().join("limits"), &of(10, false)).expect("a segment");
+    let other = Segment::open(folder.path().join("limits")).expect("a segment");
+    let set = segment.set("api").expect("declared");
+    let told = Told::of(&set);
+    let in_flight = |ceiling| format!(r#""in_flight";q={ceiling};qu="concurrent-requests""#);
+    for (capacity, is_in_shadow) in [(10, false), (20, false), (30, true), (40, false)] {
+        other.apply(&of(capacity, is_in_shadow)).expect("changes");
+        let permit = admitted(&set);
+        let policies = told.policies(&set);
+        let mut expected = in_flight(capacity);
+        if !is_in_shadow {
+            expected = format!(r#""requests";q={capacity};w=60;shmlimit-burst={capacity}, {expected}"#);
+        }
+        assert_eq!(policies.policy().expect("limits"), expected);
+        let standing = policies.standing(&set, permit.verdicts(), true);
+        let standing = standing.expect("limits");
+        let is_told = standing.to_str().expect("ASCII").contains("requests");
+        assert_eq!(is_told, !is_in_shadow);
     }
 }
