@@ -18,7 +18,7 @@ const MOST_HOLDS: u64 = 65_536;
 const MOST_WAITERS: u64 = 65_536;
 const WAITERS: u32 = 256;
 const WAITERS_OF_A_SHARD: u32 = 64;
-const LEAST_HOLDS_OF_A_SHARD: u64 = 64;
+const LEAST_HOLDS: u64 = 64;
 const MOST_HOLDS_OF_A_SHARD: u64 = 4096;
 /// The holds of what has no capacity to derive them from.
 const HOLDS_WITHOUT_CAPACITY: u64 = 1024;
@@ -111,12 +111,12 @@ impl SetDeclaration {
     /// How many permits may be out at once that have something to give back, from 1 to 65536.
     ///
     /// Such are the permits of a set with a concurrency limit, or with a rate limit that
-    /// [refunds on death](crate::OnDeath::Refund). Unless declared, as many as the capacities of the concurrency
-    /// limits add up to (1024 for each that is unlimited), at most 65536; or 1024, where only rate limits give
-    /// back. A set in which nothing gives back has none. An [adaptive](Limit::adaptive) capacity counts as its ceiling.
+    /// [refunds on death](crate::OnDeath::Refund). Unless declared, 4 times as many as the capacities of the
+    /// concurrency limits add up to (1024 for each that is unlimited), at least 64 and at most 65536, so that there is
+    /// room to [raise](crate::Segment::apply) them; or 1024, where only rate limits give back. A set in which nothing
+    /// gives back has none. An [adaptive](Limit::adaptive) capacity counts as its ceiling.
     ///
-    /// Of a [keyed](Self::keyed) set, for each shard of its table: unless declared, 4 times as many as the capacities
-    /// add up to, at least 64 and at most 4096.
+    /// Of a [keyed](Self::keyed) set, for each shard of its table: unless declared, at most 4096 in each.
     pub fn holds(mut self, holds: u32) -> Self {
         self.holds = Some(holds);
         self
@@ -237,15 +237,13 @@ impl SetDeclaration {
                 .any(Limit::refunds_on_death)
                 .then_some(HOLDS_WITHOUT_CAPACITY)
         };
+        // More than the capacities add up to, so that they can be raised while the segment is in use.
+        let with_room = |held: u64, most| held.saturating_mul(4).clamp(LEAST_HOLDS, most);
         let holds = if self.keyed.is_some() {
-            let of_a_shard = |held: u64| {
-                held.saturating_mul(4)
-                    .clamp(LEAST_HOLDS_OF_A_SHARD, MOST_HOLDS_OF_A_SHARD)
-            };
-            held.map(of_a_shard)
-                .or_else(|| refunded().map(|_| LEAST_HOLDS_OF_A_SHARD))
+            held.map(|held| with_room(held, MOST_HOLDS_OF_A_SHARD))
+                .or_else(|| refunded().map(|_| LEAST_HOLDS))
         } else {
-            held.or_else(refunded).map(|holds| holds.clamp(1, MOST_HOLDS))
+            held.map(|held| with_room(held, MOST_HOLDS)).or_else(refunded)
         };
         // At most 65536 by the clamps.
         holds.map_or(0, |holds| holds as u32)

@@ -342,7 +342,7 @@ fn the_sizes_of_a_segment_do_not_change() {
         refused(&sets([set().holds(9).waiters(9)]).participants(9), &stored),
         [
             "segment / participants: declared 9, in the segment 256",
-            r#"set "s" / holds: declared 9, in the segment 5"#,
+            r#"set "s" / holds: declared 9, in the segment 64"#,
             r#"set "s" / waiters: declared 9, in the segment 256"#,
         ]
     );

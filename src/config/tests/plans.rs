@@ -143,17 +143,17 @@ fn holds_follow_what_gives_back() {
     assert_eq!(holds(set().limit(refunding())), 1024);
     assert_eq!(
         holds(set().limit(refunding()).limit(Limit::concurrency("a", 3))),
-        3
+        64
     );
     assert_eq!(
         holds(
             set()
-                .limit(Limit::concurrency("a", 3))
-                .limit(Limit::concurrency("b", 4))
+                .limit(Limit::concurrency("a", 30))
+                .limit(Limit::concurrency("b", 40))
         ),
-        7
+        280
     );
-    assert_eq!(holds(set().limit(Limit::concurrency("a", "unlimited"))), 1024);
+    assert_eq!(holds(set().limit(Limit::concurrency("a", "unlimited"))), 4096);
     let huge = Limit::concurrency("b", u64::MAX);
     assert_eq!(holds(set().limit(Limit::concurrency("a", 3)).limit(huge)), 65_536);
     assert_eq!(holds(set().limit(Limit::concurrency("a", 3)).holds(9)), 9);
@@ -209,7 +209,7 @@ fn holds_follow_the_ceiling_of_an_adaptive_capacity() {
         .adaptive(Adaptive::Gradient)
         .ceiling(200);
     let set = SetDeclaration::new("s").limit(limit);
-    assert_eq!(set.compile().expect("valid").hold_capacity, 200);
+    assert_eq!(set.compile().expect("valid").hold_capacity, 800);
 }
 
 #[test]

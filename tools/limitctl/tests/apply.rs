@@ -195,10 +195,10 @@ fn sizes_that_a_file_does_not_name_stay_as_they_are() {
     apply(&path, &lowered, &[]).ended(0);
     assert_eq!(declared(&path, 0, 2)["capacity"], 3);
     let raised = changed.replace("capacity = 4\n", "capacity = 400\n");
-    let run = apply(&path, &raised, &[]).ended(4);
-    assert!(run.stderr.contains("holds: 4 are too few"), "{run:?}");
+    let refused = apply(&path, &raised, &[]).ended(4);
+    assert!(refused.stderr.contains("holds: 64 are too few"), "{refused:?}");
     let json = run(["inspect", "--json", text(&path)]).ended(0).json();
-    assert_eq!(json["sets"][0]["hold_capacity"], 4);
+    assert_eq!(json["sets"][0]["hold_capacity"], 64);
     let other = DECLARATION.replace("participants = 8", "participants = 9");
     apply(&path, &other, &[]).ended(4);
 }
