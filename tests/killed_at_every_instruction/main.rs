@@ -27,6 +27,10 @@
 //! gets, a ticket that nobody can remove, and a live waiter that nobody serves although what it asks for is there;
 //! *lost* is what is held by nobody who lives and not given back.
 //!
+//! Of keyed sets, giving a key its row is killed in each state that the table may be in, with the same seed in every
+//! segment, and after each recovery the harness compares tags, keys and pins with fingerprints, holds and tickets by
+//! itself. Where another definition is applied, all limits must stand as before or all as after, whoever took them over.
+//!
 //! The table at the end counts the instructions stepped and the crash states that were recovered and checked: those
 //! of the first way once each, each real kill once, each state of the recoverers once. Torn, stuck and lost must be zero.
 //!
