@@ -10,7 +10,7 @@ fn the_example_compiles_to_the_plan_of_its_words() {
     let [set] = &plans[..] else {
         panic!("one set is declared, {} compiled", plans.len())
     };
-    assert_eq!((set.name.as_str(), set.hold_capacity), ("openai", 64));
+    assert_eq!((set.name.as_str(), set.hold_capacity), ("openai", 256));
     assert_eq!(set.metadata.get("region").map(String::as_str), Some("us-east-1"));
     let rules: Vec<_> = set
         .limits
