@@ -356,7 +356,7 @@ fn a_sealed_definition_that_means_nothing_or_something_else_is_damaged() {
         ),
         (
             "more holds than the directory has",
-            |text| text.replacen("holds = 3", "holds = 4", 1),
+            |text| text.replacen("holds = 64", "holds = 65", 1),
             "does not fit its definition",
         ),
         (

@@ -298,7 +298,7 @@ fn what_cannot_change_in_place_is_named_and_nothing_is_changed() {
 /// Raised beyond what there are holds for, nothing would come of it.
 #[test]
 fn a_concurrency_that_there_are_too_few_holds_for_is_refused() {
-    let of = |capacity| plain(Limit::concurrency("units", capacity));
+    let of = |capacity| plain(Limit::concurrency("units", capacity)).holds(4);
     let live = Live::new(of(4));
     let refused = live
         .segment
@@ -311,13 +311,13 @@ fn a_concurrency_that_there_are_too_few_holds_for_is_refused() {
     live.apply(of(2));
     live.apply(of(4));
     let live = Live::new(of(4).holds(5));
-    live.apply(of(5));
+    live.apply(of(5).holds(5));
     let held: Vec<_> = (0..5).map(|_| take(&live.other, 1)).collect();
     assert!(!ask(&live.set, 1).is_admitted());
     drop(held);
     // Declared to be fewer than could be held, they may stay so.
     let live = Live::new(of(8).holds(2));
-    live.apply(of(9));
+    live.apply(of(9).holds(2));
 }
 
 #[test]

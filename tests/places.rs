@@ -273,6 +273,7 @@ fn a_sparse_copy_on_a_full_file_system_is_an_error_and_not_a_fault() {
         let mostly_zeros = Declaration::new().participants(4).set(
             SetDeclaration::new("api")
                 .waiters(4)
+                .holds(500)
                 .limit(Limit::concurrency("slots", 500)),
         );
         drop(Segment::create(&path, &mostly_zeros).expect("a segment"));

@@ -78,7 +78,7 @@ fn creates_from_a_declaration_and_shows_what_it_declared() {
         "90,000 per 1m, token_bucket",
         "99.95 per calendar:month, fixed_window, counted in units of 0.01",
         "set local",
-        "0 of 64 hold something",
+        "0 of 256 hold something",
     ] {
         assert!(shown.contains(part), "{part} in {shown}");
     }
@@ -148,7 +148,7 @@ fn text_and_json_of_an_inspection_agree() {
     for part in [
         "processes 1 of 256",
         "4 admitted, 1 refused (1 by concurrency)",
-        "4 of 4 hold something, at most 4 at once",
+        "4 of 64 hold something, at most 4 at once",
         "lock     free",
         "in_flight 1",
         &pid,
