@@ -1,0 +1,136 @@
+//! Concurrency that finds its capacity: by how long the work takes and how much of it fails, for all together.
+
+use std::time::Duration;
+
+use shmlimit::{
+    Adaptive, Declaration, Limit, LimitSet, OpenOptions, Permit, Segment, SetDeclaration, VirtualClock,
+};
+
+const START: u64 = 10;
+const FLOOR: u64 = 2;
+const CEILING: u64 = 20;
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+struct Scene {
+    _folder: tempfile::TempDir,
+    clock: VirtualClock,
+    segment: Segment,
+    /// Two attachments of one segment.
+    sets: [LimitSet; 2],
+}
+
+impl Scene {
+    fn new(algorithm: Adaptive) -> Self {
+        let limit = Limit::concurrency("workers", START)
+            .adaptive(algorithm)
+            .floor(FLOOR)
+            .ceiling(CEILING);
+        let limit = match algorithm {
+            Adaptive::Aimd => limit.latency_limit(100 * MILLISECOND),
+            _ => limit,
+        };
+        let declaration = Declaration::new().set(SetDeclaration::new("pool").limit(limit));
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("limits");
+        let clock = VirtualClock::new(Duration::from_secs(1));
+        let options = OpenOptions::new().virtual_clock(&clock);
+        let segment = options.create(&path, &declaration).expect("a segment");
+        let other = options.open(&path).expect("the same");
+        let sets = [&segment, &other].map(|segment| segment.set("pool").expect("declared"));
+        Self {
+            _folder: folder,
+            clock,
+            segment,
+            sets,
+        }
+    }
+
+    /// What both attachments may take now, when nothing is held.
+    fn capacity(&self) -> u64 {
+        let remaining = self.sets.each_ref().map(|set| {
+            let verdicts = set.peek(&set.request()).expect("no error");
+            verdicts[0].remaining
+        });
+        assert_eq!(remaining[0], remaining[1], "one capacity for all");
+        remaining[0]
+    }
+
+    /// Takes all there is, in turn by both, and gives it back after that time. Answers how much it was.
+    fn round(&self, latency: Duration, give_back: impl Fn(&mut Permit<'_>)) -> u64 {
+        let mut permits = Vec::new();
+        let mut turns = self.sets.iter().cycle();
+        while let Some(set) = turns.next()
+            && let Ok(permit) = set.try_acquire(&set.request()).expect("no error").permit()
+        {
+            permits.push(permit);
+        }
+        self.clock.advance_to(self.clock.now() + latency);
+        permits.iter_mut().for_each(give_back);
+        permits.len() as u64
+    }
+}
+
+fn released(permit: &mut Permit<'_>) {
+    permit.release().expect("no error");
+}
+
+fn dropped(permit: &mut Permit<'_>) {
+    permit.release_dropped().expect("no error");
+}
+
+#[test]
+fn starts_where_it_is_declared_to_and_holds_no_more_than_it_found() {
+    for algorithm in [Adaptive::Aimd, Adaptive::Gradient, Adaptive::Vegas] {
+        let scene = Scene::new(algorithm);
+        assert_eq!(scene.capacity(), START);
+        for _ in 0..200 {
+            let capacity = scene.capacity();
+            assert_eq!(scene.round(10 * MILLISECOND, released), capacity);
+            assert!((FLOOR..=CEILING).contains(&scene.capacity()));
+        }
+    }
+}
+
+#[test]
+fn work_that_fails_lowers_it_to_its_floor_and_work_that_succeeds_raises_it_again() {
+    let scene = Scene::new(Adaptive::Aimd);
+    for _ in 0..100 {
+        scene.round(10 * MILLISECOND, dropped);
+    }
+    assert_eq!(scene.capacity(), FLOOR);
+    let snapshot = scene.segment.snapshot().expect("a copy");
+    assert!(
+        snapshot.sets[0].limits[0].counts.dropped > 0,
+        "failures are counted"
+    );
+    for _ in 0..100 {
+        scene.round(10 * MILLISECOND, released);
+    }
+    assert_eq!(scene.capacity(), CEILING);
+}
+
+#[test]
+fn work_that_takes_too_long_lowers_it() {
+    let scene = Scene::new(Adaptive::Aimd);
+    for _ in 0..5 {
+        scene.round(101 * MILLISECOND, released);
+    }
+    assert!(scene.capacity() < START);
+}
+
+#[test]
+fn a_panic_that_unwinds_through_a_permit_says_that_the_work_failed() {
+    let scene = Scene::new(Adaptive::Aimd);
+    for _ in 0..20 {
+        let set = &scene.sets[0];
+        let permit = set.try_acquire(&set.request()).expect("no error").permit();
+        let permit = permit.expect("nothing is held");
+        scene.clock.advance_to(scene.clock.now() + 10 * MILLISECOND);
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _permit = permit;
+            std::panic::resume_unwind(Box::new("the work failed"));
+        }));
+        assert!(outcome.is_err());
+    }
+    assert!(scene.capacity() < START);
+}
