@@ -251,7 +251,7 @@ impl Layout {
         );
         let unlocked: Vec<usize> = (0..limits)
             .map(|limit| counters + limit * COUNTERS_SIZE + COUNTERS_UNSETTLED)
-            .chain([control::UNKNOWN_NAMES, control::LOCK_WAITS].map(|word| control + word))
+            .chain([control + control::UNKNOWN_NAMES])
             .collect();
         let excluded = [
             control::JOURNAL,
@@ -261,6 +261,8 @@ impl Layout {
             control::LAST_RECOVERER,
             control::RESET_INSTANT,
             control::RESET_ROW,
+            // Whoever finds the lock taken counts that, a recoverer too.
+            control::LOCK_WAITS,
         ]
         .map(|word| control + word);
         let canonical = (control + control::JOURNAL..control + control::WAIT_TIMES)

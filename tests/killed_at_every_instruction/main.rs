@@ -75,7 +75,7 @@ use waiting::WAITING_OPERATIONS;
 
 /// The least that a complete optimised run must have recovered.
 #[cfg(not(shmlimit_without_journal))]
-const LEAST_STATES: u64 = 100_000;
+const LEAST_STATES: u64 = 20_000;
 
 /// Beside others it takes longer to set the scene and to look at what is left, so less is tried there.
 const BESIDE_OTHERS: usize = 12;
@@ -171,7 +171,7 @@ impl Effort {
         let (kills, every) = match (is_thorough, is_brief) {
             (true, _) => (usize::MAX, 1),
             (false, true) => (4, 32),
-            (false, false) => (100, 1),
+            (false, false) => (30, 12),
         };
         Self {
             is_thorough,
