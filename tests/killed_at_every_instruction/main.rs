@@ -75,7 +75,7 @@ use waiting::WAITING_OPERATIONS;
 
 /// The least that a complete optimised run must have recovered.
 #[cfg(not(shmlimit_without_journal))]
-const LEAST_STATES: u64 = 20_000;
+const LEAST_STATES: u64 = 10_000;
 
 /// Beside others it takes longer to set the scene and to look at what is left, so less is tried there.
 const BESIDE_OTHERS: usize = 12;
@@ -171,7 +171,7 @@ impl Effort {
         let (kills, every) = match (is_thorough, is_brief) {
             (true, _) => (usize::MAX, 1),
             (false, true) => (4, 32),
-            (false, false) => (30, 12),
+            (false, false) => (20, 24),
         };
         Self {
             is_thorough,
@@ -209,12 +209,14 @@ fn jobs(effort: Effort) -> Vec<Job> {
     if !effort.is_brief {
         jobs.extend(FILE_OPERATIONS.iter().rev().map(|it| Job::FileTwice(*it)));
     }
-    let recoverers = if effort.is_brief {
-        &RECOVERERS[..1]
-    } else {
-        RECOVERERS
-    };
     for operation in operations() {
+        // Beside others, and by key, the journal is the same that all operations have.
+        let is_plain = !operation.has_company() && !operation.is_keyed && !operation.applies;
+        let recoverers = if effort.is_thorough || is_plain && !effort.is_brief {
+            RECOVERERS
+        } else {
+            &RECOVERERS[..1]
+        };
         jobs.extend(
             recoverers
                 .iter()
