@@ -194,13 +194,9 @@ fn operations() -> impl Iterator<Item = Operation> {
 fn jobs(effort: Effort) -> Vec<Job> {
     let mut jobs = Vec::new();
     if WITHOUT_JOURNAL {
-        // One depth is enough to see that what is torn is found. Those who wait recover what they find, and must not be
-        // let loose on what cannot be recovered.
-        let alone = OPERATIONS
-            .iter()
-            .chain(KEY_OPERATIONS)
-            .chain(CHANGING_OPERATIONS)
-            .filter(|it| !it.has_company());
+        // The plain operations, and one depth, are enough to see that what is torn is found. Those who wait recover what
+        // they find, and must not be let loose on what cannot be recovered.
+        let alone = OPERATIONS.iter().filter(|it| !it.has_company());
         return alone
             .flat_map(|it| [Job::Killed(*it), Job::Copies(*it)])
             .collect();
