@@ -132,7 +132,10 @@ impl<'a> LockedPart<'a> {
 
     /// As [`serve_next`](Self::serve_next), for every line in which somebody waits.
     pub(crate) fn serve_every_line(&mut self) -> Result<(), Box<Error>> {
-        if self.part.nobody_waits_anywhere() && self.part.nobody_waits(self.part.only_row()) {
+        if !self.part.memory.is_keyed() {
+            return self.serve_next(0);
+        }
+        if self.part.nobody_waits_anywhere() {
             return Ok(());
         }
         // Bounded by the number of tickets, whatever the lines say.
