@@ -30,9 +30,8 @@ def main() -> None:
         )
         workers = {pid for _, pid in answers}
         counts = segment.snapshot()["sets"][0]["counts"]
-        print(
-            f"{len(answers)} queries in {len(workers)} processes, at most {counts['active_high_water']} at once"
-        )
+        most = counts["active_high_water"]
+        print(f"{len(answers)} queries in {len(workers)} processes, at most {most} at once")
 
 
 if __name__ == "__main__":

@@ -192,16 +192,12 @@ def main() -> None:
     parser.add_argument("--slack", type=float, default=0.25, help="how late a request may reach the server")
     arguments = parser.parse_args()
     print(f"{PROCESSES} processes of {THREADS} threads ask for {arguments.seconds:g} s.")
-    print(
-        f"The server allows {QUOTA_REQUESTS} requests and {QUOTA_TOKENS} tokens in any {arguments.window:g} s."
-    )
+    print(f"The server allows {QUOTA_REQUESTS} requests and {QUOTA_TOKENS} tokens in {arguments.window:g} s.")
     outcome = run(arguments.seconds, arguments.window, arguments.slack)
-    print(
-        f"It served {outcome.served} requests with {outcome.tokens} tokens, and answered 429 {outcome.refused} times."
-    )
-    print(
-        f"Of its quotas were used: {100 * outcome.requests_used:.0f} % of the requests, {100 * outcome.tokens_used:.0f} % of the tokens."
-    )
+    requests, tokens = 100 * outcome.requests_used, 100 * outcome.tokens_used
+    print(f"It served {outcome.served} requests with {outcome.tokens} tokens.")
+    print(f"It answered 429 {outcome.refused} times.")
+    print(f"Of its quotas were used: {requests:.0f} % of the requests, {tokens:.0f} % of the tokens.")
 
 
 if __name__ == "__main__":

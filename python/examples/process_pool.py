@@ -37,7 +37,7 @@ def main() -> None:
         took = time.monotonic() - begun
         counts = segment.snapshot()["sets"][0]["counts"]
         print(
-            f"{len(futures)} calls in {len(workers)} processes took {took:.2f} s, which is {40 / took:.0f} a second."
+            f"{len(futures)} calls in {len(workers)} processes took {took:.2f} s: {40 / took:.0f} a second."
         )
         print(f"The most that ran at once: {counts['active_high_water']}.")
 

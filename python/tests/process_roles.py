@@ -1,4 +1,4 @@
-"""What the processes of test_processes do: functions for multiprocessing, and roles for processes of their own."""
+"""What the processes of test_processes do: functions for multiprocessing, and roles for whole processes."""
 
 from __future__ import annotations
 

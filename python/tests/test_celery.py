@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,8 @@ def worker_of(application: Any, name: str) -> Iterator[subprocess.Popen[bytes]]:
         assert worker.poll() is None, log.read_text()
         yield worker
     finally:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(worker.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         worker.wait()
 
 

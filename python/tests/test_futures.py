@@ -35,7 +35,7 @@ every_pool = pytest.mark.parametrize(
 
 @pytest.fixture
 def segment(tmp_path: Path) -> sl.Segment:
-    """Two places in one set; tokens of each tenant in the other, which come back so slowly that they do not."""
+    """Two places in one set; in the other, tokens of each tenant, which do not come back before long."""
     return sl.open(
         tmp_path / "pools.limits",
         config=[

@@ -1,4 +1,4 @@
-"""Pools that need no door of their own, since handles pickle: multiprocessing.Pool, joblib, and Ray on one node."""
+"""Pools that need no door of their own, since handles pickle: multiprocessing.Pool, joblib, and Ray."""
 
 from __future__ import annotations
 

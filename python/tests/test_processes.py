@@ -1,4 +1,4 @@
-"""Handles and permits across processes: every way to start one, signals, deaths, forks at bad moments, and exits."""
+"""Handles and permits across processes: every way to start one, signals, deaths, forks and exits."""
 
 from __future__ import annotations
 
