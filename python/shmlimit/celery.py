@@ -112,7 +112,7 @@ class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
                 self.request.shmlimit_permit = None
 
     def _send_back(self, refused: Refused) -> None:
-        """Publish this task again for when it may be admitted, and end this run of it as one to be retried."""
+        """Publish this task again for when it may be admitted; this run of it ends as one to be retried."""
         request = self.request
         headers = dict(request.headers or {})
         refusals = int(headers.get(_REFUSALS_HEADER, 0)) + 1
