@@ -1,4 +1,4 @@
-"""What compare.py measures: the same four decisions, made by shmlimit and by libraries that people use for them."""
+"""What compare.py measures: the same four decisions, by shmlimit and by libraries that people use for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEYS = [f"tenant-{number}" for number in range(1000)]
 
 @dataclass
 class Contender:
-    """A library, ready: one call of an operation makes one decision, and gives back what is to be given back."""
+    """A library, ready: one call of an operation makes one decision, and gives back what has to be."""
 
     name: str
     operations: dict[str, Operation]

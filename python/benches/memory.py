@@ -21,7 +21,7 @@ WARMING_UP = 50_000
 def resident_bytes() -> int:
     """The memory that this process has in use, by the kernel's count."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Private_Dirty:"):
+        if line.startswith("Rss:"):
             return 1024 * int(line.split()[1])
     raise RuntimeError("the kernel does not say how large the process is")
 
