@@ -1,4 +1,4 @@
-"""What compare.py measures: the same four decisions, by shmlimit and by libraries that people use for them."""
+"""What compare.py measures: the same decisions, by shmlimit and by libraries that people use for them."""
 
 from __future__ import annotations
 

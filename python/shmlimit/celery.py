@@ -60,7 +60,7 @@ class _Terms:
 
     def countdown(self, refused: Refused, refusals: int) -> float:
         """Seconds until a refused task is worth another try."""
-        retry_after = refused.refusal.retry_after
+        retry_after = refused.retry_after
         if retry_after is not None and retry_after > 0:
             # Rounded up, since the task would be refused again if it came back before that instant.
             return math.ceil(retry_after * 1000) / 1000

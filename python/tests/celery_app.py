@@ -37,6 +37,7 @@ app.conf.update(
     },
     broker_connection_retry_on_startup=True,
     result_backend_always_retry=False,
+    task_default_queue="shared",
     worker_lost_wait=0.5,
     worker_prefetch_multiplier=1,
 )
