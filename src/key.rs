@@ -137,7 +137,22 @@ impl<'a> Key<'a> {
         request: &Request,
         timeout: impl Into<Option<Duration>>,
     ) -> Result<Outcome<'a>, Error> {
-        self.subject.acquire(request, timeout.into())
+        self.subject.acquire(request, timeout.into(), None)
+    }
+
+    /// As [`LimitSet::acquire_while`], in a line of this key's own.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn acquire_while(
+        &self,
+        request: &Request,
+        timeout: impl Into<Option<Duration>>,
+        mut keep_waiting: impl FnMut() -> bool,
+    ) -> Result<Outcome<'a>, Error> {
+        self.subject
+            .acquire(request, timeout.into(), Some(&mut keep_waiting))
     }
 
     /// As [`LimitSet::acquire_async`], in a line of this key's own.
