@@ -328,14 +328,22 @@ impl LimitSet {
         }
     }
 
-    /// The limits as they were declared, in the order of the engine's.
-    pub(crate) fn declared_limits(&self) -> &[Limit] {
+    /// The limits as they were declared when this process opened the segment, in their order.
+    pub fn declared_limits(&self) -> &[Limit] {
         let set = self.shared.declaration.sets().get(self.index);
         set.map_or(&[], SetDeclaration::limits)
     }
 
-    /// A decimal amount of a limit, in units.
-    pub(crate) fn units(&self, index: usize, natural: &str) -> Result<u64, Error> {
+    /// The whole number of units that a decimal amount of a limit is worth, exactly: see
+    /// [`Request::with_decimal`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidAmount`] where it is no whole number of units, and [`Error::UnknownLimit`].
+    pub fn units(&self, limit: impl LimitName, natural: &str) -> Result<u64, Error> {
+        let Some(LimitIndex(index)) = limit.find(self) else {
+            return Err(self.unknown_limit(limit.display()));
+        };
         let declared = self.declared_limits().get(index);
         let units = declared.map(|limit| limit.scale().and_then(|scale| scale.units(natural)));
         match units {

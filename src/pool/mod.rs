@@ -222,28 +222,28 @@ impl LimitPool {
     /// # Errors
     ///
     /// As [`LimitSet::acquire_async`]; [`Error::ForeignRequest`] where the request was made by another pool.
-    pub fn acquire_async<'a>(
+    pub fn acquire_async<'a, T: Into<Option<Duration>>>(
         &'a self,
-        request: &'a PoolRequest,
-        timeout: impl Into<Option<Duration>>,
-    ) -> impl Future<Output = Result<Chosen<'a>, Error>> + Send + 'a {
-        self.wait_for_one(request, timeout.into(), Instant::now())
+        request: &PoolRequest,
+        timeout: T,
+    ) -> impl Future<Output = Result<Chosen<'a>, Error>> + Send + use<'a, T> {
+        self.wait_for_one(request.clone(), timeout.into(), Instant::now())
     }
 
-    async fn wait_for_one<'a>(
-        &'a self,
-        request: &'a PoolRequest,
+    async fn wait_for_one(
+        &self,
+        request: PoolRequest,
         timeout: Option<Duration>,
         begun: Instant,
-    ) -> Result<Chosen<'a>, Error> {
+    ) -> Result<Chosen<'_>, Error> {
         if timeout == Some(Duration::ZERO) {
-            return self.try_acquire(request);
+            return self.try_acquire(&request);
         }
-        let index = match self.ask_before_waiting(request)? {
+        let index = match self.ask_before_waiting(&request)? {
             Round::Admitted(chosen) => return Ok(chosen),
             Round::Refused { waits_at, .. } => waits_at,
         };
-        let (set, request) = self.member(index, request)?;
+        let (set, request) = self.member(index, &request)?;
         let outcome = set.acquire_async(request, what_is_left(timeout, begun)).await?;
         Ok(Chosen { index, outcome })
     }
