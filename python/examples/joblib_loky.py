@@ -9,8 +9,9 @@ import os
 import tempfile
 import time
 
-import shmlimit as sl
 from joblib import Parallel, delayed  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+import shmlimit as sl
 
 
 def query(database: sl.Limits, number: int) -> tuple[int, int]:

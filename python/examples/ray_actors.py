@@ -10,6 +10,7 @@ import tempfile
 import time
 
 import ray  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
 import shmlimit as sl
 
 

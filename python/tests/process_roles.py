@@ -11,8 +11,9 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from types import FrameType
 
-import shmlimit as sl
 from observing import queued, until
+
+import shmlimit as sl
 
 
 def try_and_hold(limits: sl.Limits, line: Connection) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import shmlimit as sl
 from observing import DEADLINE, active, queued, snapshot_of, until
+
+import shmlimit as sl
 
 pytest.importorskip("celery")
 

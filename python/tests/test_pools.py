@@ -12,8 +12,9 @@ from typing import Any
 
 import pool_jobs
 import pytest
-import shmlimit as sl
 from observing import DEADLINE, active, snapshot_of, until
+
+import shmlimit as sl
 
 every_start_method = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 

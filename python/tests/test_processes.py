@@ -14,9 +14,10 @@ from typing import Any
 
 import process_roles
 import pytest
-import shmlimit as sl
 from observing import DEADLINE, active, output_of, queued, run_role, until
 from process_roles import try_and_hold, wait_and_hold
+
+import shmlimit as sl
 
 ROLES = Path(process_roles.__file__)
 every_start_method = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
