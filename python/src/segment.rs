@@ -59,22 +59,22 @@ impl Segment {
     }
 
     /// The keys of a set that have a row, as JSON.
-    fn _keys(&self, py: Python<'_>, set: &str) -> PyResult<String> {
+    fn _keys(&self, py: Python<'_>, set_name: &str) -> PyResult<String> {
         let mut keys = Vec::new();
         self.segment
-            .keys(set, |key| keys.push(key.clone()))
+            .keys(set_name, |key| keys.push(key.clone()))
             .or_raise(py)?;
         json(py, &keys)
     }
 
     /// A key of a set, as JSON; the networks of an address, where the set counts those.
-    fn _key(&self, py: Python<'_>, set: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
-        if self.segment.set(set).or_raise(py)?.is_by_address() {
+    fn _key(&self, py: Python<'_>, set_name: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
+        if self.segment.set(set_name).or_raise(py)?.is_by_address() {
             let address = key::address(key)?;
-            return json(py, &self.segment.address(set, address).or_raise(py)?);
+            return json(py, &self.segment.address(set_name, address).or_raise(py)?);
         }
         let key = key::bytes(key)?;
-        json(py, &self.segment.key(set, key).or_raise(py)?)
+        json(py, &self.segment.key(set_name, key).or_raise(py)?)
     }
 
     /// The changes that were made, in words.
