@@ -42,12 +42,14 @@ impl Segment {
         })
     }
 
+    /// The file, as an absolute path.
     #[getter]
     fn path<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let path = self.segment.path().as_os_str();
         path.into_pyobject(py).map(Bound::into_any).map_err(Into::into)
     }
 
+    /// The names of the sets, in the order of the declaration.
     #[getter]
     fn set_names(&self) -> Vec<String> {
         self.segment.sets().map(|set| set.name().to_owned()).collect()
@@ -93,12 +95,21 @@ impl Segment {
         json(py, &self.segment.recover().or_raise(py)?)
     }
 
+    /// Marks the segment as one that nobody may use any more, this process included. Its file stays.
     fn retire(&self) {
         self.segment.retire();
     }
 }
 
 /// Retires a segment and removes its file.
+///
+/// Args:
+///     path: The file.
+///     force: Whether to do so under processes that are attached to it.
+///
+/// Raises:
+///     InUse: Live processes are attached to it.
+///     NotFound: There is none.
 #[pyfunction]
 #[pyo3(signature = (path, *, force=false))]
 pub fn remove(py: Python<'_>, path: PathBuf, force: bool) -> PyResult<()> {
