@@ -156,7 +156,8 @@ class Counters:
             wait = 0.0
             if one_more <= verdict.capacity:
                 wait = limits.peek({_LIMIT: one_more}, key=key)[_LIMIT].retry_after or 0.0
-            return 0, 0.0, floor(weighted), expiry + wait
+            # The strategy takes the time modulo the window.
+            return 0, 0.0, floor(weighted), expiry + min(wait, expiry - 1e-6)
         return 0, 0.0, 0, float(expiry)
 
     @_whichever_file
