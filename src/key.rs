@@ -64,6 +64,11 @@ impl LimitSet {
         })
     }
 
+    /// Whether its limits count networks, so that it is asked by [`address`](Self::address) instead of by key.
+    pub fn is_by_address(&self) -> bool {
+        !self.engine_set().levels.is_empty()
+    }
+
     #[inline]
     pub(crate) fn identify(&self, key: &[u8]) -> Result<KeyIdentity, Error> {
         identify(self.engine_set(), key)
@@ -137,7 +142,22 @@ impl<'a> Key<'a> {
         request: &Request,
         timeout: impl Into<Option<Duration>>,
     ) -> Result<Outcome<'a>, Error> {
-        self.subject.acquire(request, timeout.into())
+        self.subject.acquire(request, timeout.into(), None)
+    }
+
+    /// As [`LimitSet::acquire_while`], in a line of this key's own.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn acquire_while(
+        &self,
+        request: &Request,
+        timeout: impl Into<Option<Duration>>,
+        mut keep_waiting: impl FnMut() -> bool,
+    ) -> Result<Outcome<'a>, Error> {
+        self.subject
+            .acquire(request, timeout.into(), Some(&mut keep_waiting))
     }
 
     /// As [`LimitSet::acquire_async`], in a line of this key's own.
@@ -172,8 +192,8 @@ impl<'a> Key<'a> {
         self.subject.peek(request)
     }
 
-    /// Replenishes limits of this key, or all of them where none is named; answers whether it had used any. What it
-    /// holds stays held.
+    /// Replenishes limits of this key, or all of them where none is named; answers whether the key had a row. What
+    /// it holds stays held.
     ///
     /// # Errors
     ///

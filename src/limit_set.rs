@@ -202,7 +202,46 @@ impl LimitSet {
         request: &Request,
         timeout: impl Into<Option<Duration>>,
     ) -> Result<Outcome<'_>, Error> {
-        self.subject()?.acquire(request, timeout.into())
+        self.subject()?.acquire(request, timeout.into(), None)
+    }
+
+    /// As [`acquire`](Self::acquire), for as long as `keep_waiting` says yes: for callers that may be interrupted, by a
+    /// signal for instance. It is asked before each sleep and after it, and so at least every 50 milliseconds or so, and
+    /// whenever a signal handler has run in the thread that waits; not where there is nothing to wait for. No lock is
+    /// held meanwhile.
+    ///
+    /// Where it says no, the answer is that of a timeout at that instant: a refusal, or a permit that was granted just
+    /// then.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().set(
+    /// #     SetDeclaration::new("pool").limit(Limit::concurrency("connections", 1)));
+    /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+    /// let pool = segment.set("pool")?;
+    /// let first = pool.acquire(&pool.request(), None)?.permit().expect("without a timeout, it is admitted");
+    /// let mut looks = 0;
+    /// let second = pool.acquire_while(&pool.request(), None, || {
+    ///     looks += 1;
+    ///     looks < 3 // a program would look whether it has been asked to stop
+    /// })?;
+    /// assert!(!second.is_admitted());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn acquire_while(
+        &self,
+        request: &Request,
+        timeout: impl Into<Option<Duration>>,
+        mut keep_waiting: impl FnMut() -> bool,
+    ) -> Result<Outcome<'_>, Error> {
+        self.subject()?
+            .acquire(request, timeout.into(), Some(&mut keep_waiting))
     }
 
     /// As [`acquire`](Self::acquire), as a future for whatever runtime there is: it waits in the same line as everybody
@@ -289,14 +328,22 @@ impl LimitSet {
         }
     }
 
-    /// The limits as they were declared, in the order of the engine's.
-    pub(crate) fn declared_limits(&self) -> &[Limit] {
+    /// The limits as they were declared when this process opened the segment, in their order.
+    pub fn declared_limits(&self) -> &[Limit] {
         let set = self.shared.declaration.sets().get(self.index);
         set.map_or(&[], SetDeclaration::limits)
     }
 
-    /// A decimal amount of a limit, in units.
-    pub(crate) fn units(&self, index: usize, natural: &str) -> Result<u64, Error> {
+    /// The whole number of units that a decimal amount of a limit is worth, exactly: see
+    /// [`Request::with_decimal`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidAmount`] where it is no whole number of units, and [`Error::UnknownLimit`].
+    pub fn units(&self, limit: impl LimitName, natural: &str) -> Result<u64, Error> {
+        let Some(LimitIndex(index)) = limit.find(self) else {
+            return Err(self.unknown_limit(limit.display()));
+        };
         let declared = self.declared_limits().get(index);
         let units = declared.map(|limit| limit.scale().and_then(|scale| scale.units(natural)));
         match units {

@@ -18,7 +18,8 @@ impl<'a> Refusal<'a> {
         Self { set, decision }
     }
 
-    /// The limit that bound; none where every [hold](crate::SetDeclaration::holds) of the set was taken.
+    /// The limit that bound; none where every [hold](crate::SetDeclaration::holds) of the set was taken, or the table of
+    /// keys had no row for a new one.
     ///
     /// Of several, one that time alone cannot heal, else the one that takes longest.
     pub fn binding(&self) -> Option<&'a str> {
@@ -53,7 +54,7 @@ impl fmt::Display for Refusal<'_> {
         write!(f, "set `{}` refused", self.set.name())?;
         match self.binding() {
             Some(limit) => write!(f, " by limit `{limit}`")?,
-            None => write!(f, ": all of its holds are taken")?,
+            None => write!(f, ": its table is full")?,
         }
         match self.retry_after() {
             Some(wait) => write!(f, ", retry after {wait:?}"),
@@ -77,6 +78,8 @@ pub struct Verdict<'a> {
     pub retry_after: Option<Duration>,
     /// Until the limit is completely replenished, if nobody takes anything.
     pub reset_after: Duration,
+    /// Units that could be taken at once if nobody had taken anything: what `remaining` is a part of.
+    pub most_at_once: u64,
 }
 
 impl<'a> Verdict<'a> {
@@ -100,18 +103,15 @@ impl<'a> Verdict<'a> {
 
     /// What a limit of an admitted request says.
     pub(crate) fn admitted(set: &'a LimitSet, index: usize, decided: &Decided) -> Self {
-        let standing = set
-            .engine_set()
-            .plan
-            .limits
-            .get(index)
-            .map(|limit| limit.rule.standing(decided.mark));
+        let rule = set.engine_set().plan.limits.get(index).map(|limit| &limit.rule);
+        let standing = rule.map(|rule| rule.standing(decided.mark));
         Self {
             limit: name(set, index).unwrap_or_default(),
             admitted: true,
             remaining: standing.map_or(0, |standing| standing.remaining),
             retry_after: Some(Duration::ZERO),
             reset_after: Duration::from_nanos(standing.map_or(0, |standing| standing.reset_after)),
+            most_at_once: rule.map_or(0, |rule| rule.most_at_once()),
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::engine::plan::Kind;
 use crate::engine::{Costs, LimitMask};
 use crate::error::Error;
-use crate::limit_set::{LimitName, LimitSet};
+use crate::limit_set::{LimitIndex, LimitName, LimitSet};
 use crate::shm::layout::MOST_LIMITS;
 
 /// What to take from a set. Prepared once and used any number of times; its costs are cheap to change.
@@ -80,7 +80,7 @@ impl Request {
             self.names_something = true;
             return Ok(self);
         };
-        let units = self.set.units(index, cost)?;
+        let units = self.set.units(LimitIndex(index), cost)?;
         self.put(index, units);
         Ok(self)
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::acquire_future::AcquireFuture;
-use crate::engine::{Decision, KeyIdentity, Target};
+use crate::engine::{Decision, KeepWaiting, KeyIdentity, Target};
 use crate::error::Error;
 use crate::limit_set::LimitSet;
 use crate::permit::{Outcome, Permit};
@@ -39,14 +39,19 @@ impl<'a> Subject<'a> {
     }
 
     #[inline]
-    pub(crate) fn acquire(&self, request: &Request, timeout: Option<Duration>) -> Result<Outcome<'a>, Error> {
+    pub(crate) fn acquire(
+        &self,
+        request: &Request,
+        timeout: Option<Duration>,
+        keep_waiting: Option<KeepWaiting<'_>>,
+    ) -> Result<Outcome<'a>, Error> {
         if timeout == Some(Duration::ZERO) {
             return self.try_acquire(request);
         }
         let costs = request.costs_for(self.set)?;
         let mut decision = Decision::pending(costs, self.key.is_some());
         let engine = &self.set.shared().engine;
-        if engine.acquire(self.target(), costs, &mut decision, timeout)? {
+        if engine.acquire(self.target(), costs, &mut decision, timeout, keep_waiting)? {
             Ok(Outcome::Admitted(Permit::new(self.set, decision)))
         } else {
             Ok(Outcome::Refused(Refusal::new(self.set, decision)))

@@ -184,6 +184,19 @@ impl Scale {
         })
     }
 
+    /// What that many units are in natural ones.
+    pub(super) fn natural(&self, units: u64) -> String {
+        let mut product = Decimal {
+            digits: u128::from(units) * u128::from(self.digits),
+            decimals: self.decimals,
+        };
+        while product.decimals > 0 && product.digits.is_multiple_of(10) {
+            product.digits /= 10;
+            product.decimals -= 1;
+        }
+        product.to_string()
+    }
+
     fn divide(&self, natural: Decimal) -> Result<u64, InvalidAmount> {
         // The last digit after a decimal's point is not zero, so nothing can cancel what the unit does not have.
         let Some(shift) = self.decimals.checked_sub(natural.decimals) else {
@@ -283,6 +296,26 @@ mod tests {
         assert_eq!(scale("1000").units("3000"), Ok(3));
         assert_eq!(scale("1").units("0"), Ok(0));
         assert_eq!(scale("1").units_of_whole(u64::MAX), Ok(u64::MAX));
+    }
+
+    #[test]
+    fn whole_units_become_a_decimal() {
+        assert_eq!(scale("0.001").natural(1500), "1.5");
+        assert_eq!(scale("0.25").natural(6), "1.5");
+        assert_eq!(scale("1000").natural(3), "3000");
+        assert_eq!(scale("0.1").natural(0), "0");
+    }
+
+    proptest! {
+        #[test]
+        fn what_units_are_in_natural_ones_is_worth_as_many_units(
+            units: u64,
+            digits in 1_u64..,
+            decimals in 0..=MOST_DECIMALS,
+        ) {
+            let scale = scale(&Decimal { digits: u128::from(digits), decimals }.to_string());
+            prop_assert_eq!(scale.units(&scale.natural(units)), Ok(units));
+        }
     }
 
     #[test]

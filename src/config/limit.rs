@@ -388,6 +388,19 @@ impl Limit {
         self.unit.as_deref()
     }
 
+    /// What a number of units is in natural units, exactly: as a decimal number of digits with at most one point.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::Limit;
+    /// let dollars = Limit::budget("dollars", "99.95", Duration::from_secs(3600)).unit("0.01");
+    /// assert_eq!(dollars.natural(1_250), "12.5");
+    /// assert_eq!(Limit::concurrency("in_flight", 64).natural(3), "3");
+    /// ```
+    pub fn natural(&self, units: u64) -> String {
+        self.scale().unwrap_or(Scale::ONE).natural(units)
+    }
+
     /// The limit's unit, by which decimal costs become the whole units that the engine counts.
     ///
     /// Cannot fail once the declaration has been validated.

@@ -53,4 +53,4 @@ pub(crate) use reset::ResetScope;
 pub(crate) use segment::{Manner, SegmentEngine, place_sets};
 pub(crate) use set::{Part, SetEngine};
 pub(crate) use settle::{Released, Renewed, SettledLimit, SettledLimits};
-pub(crate) use waiting::{Begun, Looked, Patience, WaitBy, Waiting, deadline_after};
+pub(crate) use waiting::{Begun, KeepWaiting, Looked, Patience, WaitBy, Waiting, deadline_after};

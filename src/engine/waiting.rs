@@ -91,6 +91,34 @@ pub(crate) enum Patience {
     UsedUp,
 }
 
+/// Answers whether the caller goes on waiting.
+pub(crate) type KeepWaiting<'a> = &'a mut dyn FnMut() -> bool;
+
+/// How long a thread waits.
+struct Wait<'a> {
+    /// On the boot-time clock.
+    deadline: u64,
+    keep_waiting: Option<KeepWaiting<'a>>,
+}
+
+impl Wait<'_> {
+    fn goes_on(&mut self) -> bool {
+        boot_nanos() < self.deadline
+            && self
+                .keep_waiting
+                .as_mut()
+                .is_none_or(|keep_waiting| keep_waiting())
+    }
+
+    /// Until when to sleep at most: who is to be asked whether to go on is asked now and then.
+    fn slice_end(&self) -> u64 {
+        match self.keep_waiting {
+            None => self.deadline,
+            Some(_) => self.deadline.min(boot_nanos().saturating_add(SLICE)),
+        }
+    }
+}
+
 impl Waiting {
     /// The part of the set that the line is in, and the line.
     pub(crate) fn line(&self) -> (u32, u64) {
@@ -114,7 +142,8 @@ impl Waiting {
 }
 
 impl SegmentEngine {
-    /// Takes everything that `costs` names, waiting in line for it; answers whether that came to be in time.
+    /// Takes everything that `costs` names, waiting in line for it; answers whether that came to be in time, and before
+    /// `keep_waiting`, which is asked before each sleep and after it, said no.
     #[inline]
     pub(crate) fn acquire(
         &self,
@@ -122,12 +151,19 @@ impl SegmentEngine {
         costs: &Costs,
         decision: &mut Decision,
         timeout: Option<Duration>,
+        keep_waiting: Option<KeepWaiting<'_>>,
     ) -> Result<bool, Box<Error>> {
         decision.owner = self.membership.owner()?;
         match self.decide(target, costs, decision, Attempt::BeforeWaiting)? {
             Answer::Admitted => Ok(true),
             Answer::Impossible => Err(target.part().never_admissible(costs)),
-            answer => self.wait_and_acquire(target, costs, decision, deadline_after(timeout), answer),
+            answer => {
+                let wait = Wait {
+                    deadline: deadline_after(timeout),
+                    keep_waiting,
+                };
+                self.wait_and_acquire(target, costs, decision, wait, answer)
+            }
         }
     }
 
@@ -137,7 +173,7 @@ impl SegmentEngine {
         target: Target<'_>,
         costs: &Costs,
         decision: &mut Decision,
-        deadline: u64,
+        mut wait: Wait<'_>,
         answer: Answer,
     ) -> Result<bool, Box<Error>> {
         let part = target.part();
@@ -149,12 +185,14 @@ impl SegmentEngine {
             };
             let mut deaths = Deaths::default();
             loop {
-                self.sleep(part, &waiting, deadline);
+                if wait.goes_on() {
+                    self.sleep(part, &waiting, wait.slice_end());
+                }
                 self.watch_for_deaths(part, &mut waiting, &mut deaths);
-                let patience = if boot_nanos() >= deadline {
-                    Patience::UsedUp
-                } else {
+                let patience = if wait.goes_on() {
                     Patience::Left
+                } else {
+                    Patience::UsedUp
                 };
                 match self.look(part, costs, decision, &mut waiting, patience)? {
                     Looked::Admitted => return Ok(true),

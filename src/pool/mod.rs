@@ -7,6 +7,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::engine::KeepWaiting;
 use crate::error::Error;
 use crate::limit_set::LimitSet;
 use crate::permit::Outcome;
@@ -177,7 +178,29 @@ impl LimitPool {
         request: &PoolRequest,
         timeout: impl Into<Option<Duration>>,
     ) -> Result<Chosen<'a>, Error> {
-        let timeout = timeout.into();
+        self.wait(request, timeout.into(), None)
+    }
+
+    /// As [`acquire`](Self::acquire), for as long as `keep_waiting` says yes: see [`LimitSet::acquire_while`].
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn acquire_while<'a>(
+        &'a self,
+        request: &PoolRequest,
+        timeout: impl Into<Option<Duration>>,
+        mut keep_waiting: impl FnMut() -> bool,
+    ) -> Result<Chosen<'a>, Error> {
+        self.wait(request, timeout.into(), Some(&mut keep_waiting))
+    }
+
+    fn wait<'a>(
+        &'a self,
+        request: &PoolRequest,
+        timeout: Option<Duration>,
+        keep_waiting: Option<KeepWaiting<'_>>,
+    ) -> Result<Chosen<'a>, Error> {
         if timeout == Some(Duration::ZERO) {
             return self.try_acquire(request);
         }
@@ -187,7 +210,9 @@ impl LimitPool {
             Round::Refused { waits_at, .. } => waits_at,
         };
         let (set, request) = self.member(index, request)?;
-        let outcome = set.acquire(request, what_is_left(timeout, begun))?;
+        let outcome = set
+            .subject()?
+            .acquire(request, what_is_left(timeout, begun), keep_waiting)?;
         Ok(Chosen { index, outcome })
     }
 
@@ -197,28 +222,28 @@ impl LimitPool {
     /// # Errors
     ///
     /// As [`LimitSet::acquire_async`]; [`Error::ForeignRequest`] where the request was made by another pool.
-    pub fn acquire_async<'a>(
+    pub fn acquire_async<'a, T: Into<Option<Duration>>>(
         &'a self,
-        request: &'a PoolRequest,
-        timeout: impl Into<Option<Duration>>,
-    ) -> impl Future<Output = Result<Chosen<'a>, Error>> + Send + 'a {
-        self.wait_for_one(request, timeout.into(), Instant::now())
+        request: &PoolRequest,
+        timeout: T,
+    ) -> impl Future<Output = Result<Chosen<'a>, Error>> + Send + use<'a, T> {
+        self.wait_for_one(request.clone(), timeout.into(), Instant::now())
     }
 
-    async fn wait_for_one<'a>(
-        &'a self,
-        request: &'a PoolRequest,
+    async fn wait_for_one(
+        &self,
+        request: PoolRequest,
         timeout: Option<Duration>,
         begun: Instant,
-    ) -> Result<Chosen<'a>, Error> {
+    ) -> Result<Chosen<'_>, Error> {
         if timeout == Some(Duration::ZERO) {
-            return self.try_acquire(request);
+            return self.try_acquire(&request);
         }
-        let index = match self.ask_before_waiting(request)? {
+        let index = match self.ask_before_waiting(&request)? {
             Round::Admitted(chosen) => return Ok(chosen),
             Round::Refused { waits_at, .. } => waits_at,
         };
-        let (set, request) = self.member(index, request)?;
+        let (set, request) = self.member(index, &request)?;
         let outcome = set.acquire_async(request, what_is_left(timeout, begun)).await?;
         Ok(Chosen { index, outcome })
     }

@@ -40,7 +40,8 @@ pub enum ExitCode {
 }
 
 impl ExitCode {
-    fn number(self) -> u8 {
+    /// The number that the process ends with.
+    pub fn number(self) -> u8 {
         match self {
             Self::Done => 0,
             Self::Problem => 1,

@@ -1,0 +1,73 @@
+"""Waiting for a permit: what a wait gives, and how tasks of event loops do it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import Any
+
+from shmlimit import _native
+from shmlimit._errors import AcquireTimeout, Refused
+from shmlimit._event_loops import waiting_room
+
+
+def admitted(answer: _native.Permit | _native.Refusal) -> _native.Permit:
+    """Gives the permit that a wait ended with.
+
+    Args:
+        answer: What it ended with.
+
+    Returns:
+        The permit.
+
+    Raises:
+        AcquireTimeout: Time was up.
+        Refused: The line or the table of keys is full.
+    """
+    if isinstance(answer, _native.Permit):
+        return answer
+    if answer.reason in {"queue_full", "table_full"}:
+        raise Refused(answer)
+    raise AcquireTimeout(answer)
+
+
+class Acquisition:
+    """A request that a task can await, or enter by `async with`. It takes its place in line when that is done.
+
+    Each awaiting and each entering is a request of its own.
+    """
+
+    __slots__ = ("_begin", "_permits")
+
+    def __init__(self, begin: Callable[[], _native.Waiting]) -> None:
+        self._begin = begin
+        self._permits: list[_native.Permit] = []
+
+    def __await__(self) -> Generator[Any, Any, _native.Permit]:
+        return self._acquire().__await__()
+
+    async def __aenter__(self) -> _native.Permit:
+        permit = await self._acquire()
+        self._permits.append(permit)
+        return permit
+
+    async def __aexit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._permits.pop().__exit__(exception_type, exception, traceback)
+
+    async def _acquire(self) -> _native.Permit:
+        waiting = self._begin()
+        room = waiting_room()
+        number, place = room.enter()
+        try:
+            # The last look and the return are one step of the task: nothing can be cancelled between them.
+            while (answer := waiting.look(room.bell, number)) is None:
+                await place.rung()
+        finally:
+            room.leave(number)
+            waiting.close()
+        return admitted(answer)

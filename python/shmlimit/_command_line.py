@@ -1,0 +1,20 @@
+"""The program `limitctl`, as a console script."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from shmlimit import _native
+
+
+def limitctl() -> int:
+    """Runs `limitctl` with the arguments of this process.
+
+    Returns:
+        The exit code.
+    """
+    # Python's own ways with these signals are for Python programs.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    return _native.limitctl(["limitctl", *sys.argv[1:]])

@@ -1,0 +1,260 @@
+"""Declarations in Python: what a segment is to hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Literal, TypeAlias
+
+from shmlimit import _native
+
+Amount: TypeAlias = int | float | Decimal | str
+"""How much, in natural units: a whole number, or a decimal where the limit declares a unit."""
+
+Window: TypeAlias = int | float | timedelta | str
+"""How long: seconds, a timedelta, or text such as `"60s"`, `"1m30s"`, `"calendar:day"`."""
+
+Algorithm: TypeAlias = Literal[
+    "gcra", "token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_window_counter"
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Common:
+    near_limit: int | None = None
+    shadow: bool | None = None
+    prefix: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Windowed(_Common):
+    algorithm: Algorithm | None = None
+    burst: Amount | None = None
+    rate: Amount | None = None
+    interval: Window | None = None
+    align: Literal["utc", "first_use"] | None = None
+    utc_offset: str | None = None
+    week_start: str | None = None
+    buckets: int | None = None
+    entries: int | None = None
+
+
+@dataclass(frozen=True)
+class Rate(_Windowed):
+    """A cost per window, which every request must name.
+
+    Attributes:
+        name: Its name in the set.
+        capacity: How much there is in a window, or `"unlimited"`.
+        window: The window.
+        algorithm: How it decides; `"gcra"` unless given.
+        burst: How much can be taken at once; the capacity unless given.
+        unit: The size of one unit, such as `"0.001"`, so that amounts may be decimals.
+        on_death: What becomes of what a killed holder had reserved: `"charge"` (unless given) or `"refund"`.
+        near_limit: From which percentage of the capacity on an admission counts as near the limit.
+        shadow: Whether it decides and counts, but never refuses.
+        prefix: The networks that it counts, such as `{"ipv4": 24, "ipv6": 48}`, in a keyed set.
+    """
+
+    name: str
+    capacity: Amount
+    window: Window | None = None
+    unit: str | Decimal | None = field(default=None, kw_only=True)
+    on_death: Literal["charge", "refund"] | None = field(default=None, kw_only=True)
+
+    kind = "rate"
+
+
+@dataclass(frozen=True)
+class Calls(_Windowed):
+    """Calls per window: each request takes one unless it names more. The attributes are those of `Rate`."""
+
+    name: str
+    capacity: Amount
+    window: Window | None = None
+
+    kind = "calls"
+
+
+@dataclass(frozen=True)
+class Budget(_Common):
+    """A cost per window that is known only afterwards: admits as long as any of it remains.
+
+    Attributes:
+        name: Its name in the set.
+        capacity: How much there is in a window.
+        window: The window.
+        unit: The size of one unit, such as `"0.01"`, so that amounts may be decimals.
+        align: Where windows start: `"utc"` (unless given) or `"first_use"`.
+        utc_offset: The offset of a calendar window, such as `"+05:30"`.
+        week_start: The first day of `"calendar:week"`.
+    """
+
+    name: str
+    capacity: Amount
+    window: Window | None = None
+    unit: str | Decimal | None = field(default=None, kw_only=True)
+    align: Literal["utc", "first_use"] | None = field(default=None, kw_only=True)
+    utc_offset: str | None = field(default=None, kw_only=True)
+    week_start: str | None = field(default=None, kw_only=True)
+
+    kind = "budget"
+
+
+@dataclass(frozen=True)
+class Concurrency(_Common):
+    """How many may be held at once.
+
+    Attributes:
+        name: Its name in the set.
+        capacity: How many; where it is adaptive, how many at first.
+        lease: For how long a hold lasts that is not renewed; without end unless given.
+        adaptive: How the capacity moves: `"aimd"`, `"gradient"` or `"vegas"`; it stays unless given.
+        floor: The least that an adaptive capacity falls to.
+        ceiling: The most that it rises to.
+        latency_limit: With `"aimd"`: what is held for longer counts as failed.
+    """
+
+    name: str
+    capacity: Amount
+    lease: Window | None = field(default=None, kw_only=True)
+    adaptive: Literal["aimd", "gradient", "vegas"] | None = field(default=None, kw_only=True)
+    floor: int | None = field(default=None, kw_only=True)
+    ceiling: int | None = field(default=None, kw_only=True)
+    latency_limit: Window | None = field(default=None, kw_only=True)
+
+    kind = "concurrency"
+
+
+Limit: TypeAlias = Rate | Calls | Budget | Concurrency
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """A table of keys, each with limits of its own. Its memory is reserved when the segment is created.
+
+    Attributes:
+        max_keys: How many keys there is room for.
+        when_full: What becomes of a new key without room: `"refuse"`, or `"evict_oldest"`.
+        store_keys: Whether the first bytes of each key are kept for people to read.
+    """
+
+    max_keys: int
+    when_full: Literal["refuse", "evict_oldest"] = field(default="refuse", kw_only=True)
+    store_keys: bool = field(default=True, kw_only=True)
+
+
+@dataclass(frozen=True)
+class LimitSet:
+    """The declaration of a set: limits that are taken together.
+
+    Attributes:
+        name: Its name in the segment.
+        limits: The limits.
+        keyed: Whether each key has limits of its own: a `Keyed`, or how many keys there is room for.
+        metadata: Strings that each permit carries: region, endpoint, account.
+        waiters: How many requests may wait in line.
+        holds: How many permits with something to give back may be out.
+        shadow: Whether its limits decide and count, but never refuse.
+    """
+
+    name: str
+    limits: Sequence[Limit]
+    keyed: Keyed | int | None = field(default=None, kw_only=True)
+    metadata: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    waiters: int | None = field(default=None, kw_only=True)
+    holds: int | None = field(default=None, kw_only=True)
+    shadow: bool | None = field(default=None, kw_only=True)
+
+    def to_toml(self) -> str:
+        """The declaration of a segment with this set alone, as `limitctl create` reads it.
+
+        Returns:
+            The text, with every default written out.
+
+        Raises:
+            DeclarationError: Something in it cannot be.
+        """
+        return declaration(self).to_toml()
+
+
+Config: TypeAlias = "str | os.PathLike[str] | LimitSet | Iterable[LimitSet] | Mapping[str, Any]"
+"""A declaration: the path of a file of TOML, sets, or a mapping with the fields of the TOML."""
+
+
+def declaration(config: Config) -> _native.Declaration:
+    """Reads a declaration, in whichever form it is.
+
+    Args:
+        config: The declaration.
+
+    Returns:
+        The declaration, validated.
+
+    Raises:
+        DeclarationError: Something in it cannot be, or it cannot be read.
+    """
+    if isinstance(config, (str, os.PathLike)):
+        return _native.Declaration.from_file(config)
+    if isinstance(config, LimitSet):
+        return _native.Declaration.from_json(_json({"set": [_fields(config)]}))
+    if isinstance(config, Mapping):
+        return _native.Declaration.from_json(_json(_plain(config)))
+    return _native.Declaration.from_json(_json({"set": [_fields(each) for each in config]}))
+
+
+def _json(document: object) -> str:
+    return json.dumps(document, ensure_ascii=False)
+
+
+def _fields(declared: object) -> object:
+    """What was declared, as the fields of the TOML."""
+    if not dataclasses.is_dataclass(declared) or isinstance(declared, type):
+        raise TypeError(f"{declared!r} is no declaration: give a LimitSet of Rate, Calls, Budget and Concurrency")
+    fields = {each.name: getattr(declared, each.name) for each in dataclasses.fields(declared)}
+    if isinstance(declared, LimitSet):
+        fields["limit"] = [_fields(limit) for limit in fields.pop("limits")]
+        keyed = fields["keyed"]
+        if isinstance(keyed, int):
+            fields["keyed"] = {"max_keys": keyed}
+        elif keyed is not None:
+            fields["keyed"] = _fields(keyed)
+    elif not isinstance(declared, Keyed):
+        fields["kind"] = getattr(declared, "kind", None)
+    return _plain(fields)
+
+
+_SPANS = frozenset({"window", "interval", "lease", "latency_limit"})
+
+
+def _plain(value: object, name: str | None = None) -> object:
+    """The same in types that JSON has, without what is not given."""
+    if isinstance(value, (LimitSet, Rate, Calls, Budget, Concurrency, Keyed)):
+        return _fields(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(each, key) for key, each in value.items() if each is not None}
+    if isinstance(value, timedelta) or (name in _SPANS and isinstance(value, (int, float))):
+        return _span(value)
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, float):
+        return format(Decimal(repr(value)), "f")
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _span(value: timedelta | int | float) -> str:
+    """A span of time in the words of the TOML, to the nanosecond."""
+    if isinstance(value, timedelta):
+        microseconds = (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
+        return f"{microseconds}us"
+    if isinstance(value, int):
+        return f"{value}s"
+    nanoseconds = Decimal(repr(value)) * 1_000_000_000
+    return f"{int(nanoseconds.to_integral_value())}ns"

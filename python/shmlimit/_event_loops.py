@@ -1,0 +1,170 @@
+"""How tasks sleep until their request is worth a look, on whichever event loop they run.
+
+Each loop has a bell: a descriptor that the one thread which sleeps for all requests of the process makes readable. A
+loop watches it only while tasks of it wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+import threading
+from typing import Any, Protocol
+
+from shmlimit import _native
+
+
+class Place(Protocol):
+    """Where one task waits."""
+
+    async def rung(self) -> None:
+        """Sleeps until the bell has rung for it since it last woke."""
+
+
+class WaitingRoom(Protocol):
+    """The tasks of one event loop that wait."""
+
+    bell: _native.Bell
+
+    def enter(self) -> tuple[int, Place]:
+        """Takes a number, and a place to wait at."""
+
+    def leave(self, number: int) -> None:
+        """Gives both back."""
+
+
+class _AsyncioPlace:
+    """A task of asyncio."""
+
+    __slots__ = ("_has_rung", "_loop", "_sleep")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._sleep: asyncio.Future[None] | None = None
+        self._has_rung = False
+
+    def ring(self) -> None:
+        self._has_rung = True
+        if self._sleep is not None and not self._sleep.done():
+            self._sleep.set_result(None)
+
+    async def rung(self) -> None:
+        if not self._has_rung:
+            self._sleep = self._loop.create_future()
+            try:
+                await self._sleep
+            finally:
+                self._sleep = None
+        self._has_rung = False
+
+
+class _AsyncioRoom:
+    """The tasks of one loop of asyncio."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.bell = _native.Bell()
+        self._places: dict[int, _AsyncioPlace] = {}
+        self._numbers = itertools.count()
+
+    def enter(self) -> tuple[int, Place]:
+        if not self._places:
+            self.loop.add_reader(self.bell.fileno(), self._answer)
+        number = next(self._numbers)
+        place = self._places[number] = _AsyncioPlace(self.loop)
+        return number, place
+
+    def leave(self, number: int) -> None:
+        del self._places[number]
+        if not self._places and not self.loop.is_closed():
+            self.loop.remove_reader(self.bell.fileno())
+
+    def _answer(self) -> None:
+        for number in self.bell.answer():
+            place = self._places.get(number)
+            if place is not None:
+                place.ring()
+
+
+class _TrioPlace:
+    """A task of trio."""
+
+    __slots__ = ("_event", "_trio")
+
+    def __init__(self, trio: Any) -> None:  # noqa: ANN401
+        self._trio = trio
+        self._event = trio.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    async def rung(self) -> None:
+        await self._event.wait()
+        self._event = self._trio.Event()
+
+
+class _TrioRoom:
+    """The tasks of one run of trio."""
+
+    def __init__(self, trio: Any, token: object) -> None:  # noqa: ANN401
+        self.token = token
+        self.bell = _native.Bell()
+        self._trio = trio
+        self._places: dict[int, _TrioPlace] = {}
+        self._numbers = itertools.count()
+        self._watch: Any = None
+
+    def enter(self) -> tuple[int, Place]:
+        number = next(self._numbers)
+        place = self._places[number] = _TrioPlace(self._trio)
+        if self._watch is None:
+            self._watch = self._trio.CancelScope()
+            self._trio.lowlevel.spawn_system_task(self._answer, self._watch, name="shmlimit")
+        return number, place
+
+    def leave(self, number: int) -> None:
+        del self._places[number]
+        if not self._places and self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    async def _answer(self, watch: Any) -> None:  # noqa: ANN401
+        with watch:
+            while True:
+                await self._trio.lowlevel.wait_readable(self.bell.fileno())
+                for number in self.bell.answer():
+                    place = self._places.get(number)
+                    if place is not None:
+                        place.ring()
+
+
+class _Rooms(threading.local):
+    """The room of each thread's event loop. A thread runs one loop at a time, and may run others later."""
+
+    asyncio: _AsyncioRoom | None = None
+    trio: _TrioRoom | None = None
+
+
+_rooms = _Rooms()
+
+
+def waiting_room() -> WaitingRoom:
+    """Gives the waiting room of the event loop that runs the caller.
+
+    Returns:
+        The room.
+
+    Raises:
+        RuntimeError: No loop of asyncio or trio runs the caller.
+    """
+    trio = sys.modules.get("trio")
+    if trio is not None and trio.lowlevel.in_trio_task():
+        token = trio.lowlevel.current_trio_token()
+        if _rooms.trio is None or _rooms.trio.token is not token:
+            _rooms.trio = _TrioRoom(trio, token)
+        return _rooms.trio
+    loop = asyncio.get_running_loop()
+    if _rooms.asyncio is None or _rooms.asyncio.loop is not loop:
+        _rooms.asyncio = _AsyncioRoom(loop)
+    return _rooms.asyncio

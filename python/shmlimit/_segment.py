@@ -1,0 +1,213 @@
+"""Segments: opening them, and the sets that they hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from shmlimit import _native
+from shmlimit._declaration import Config, declaration
+from shmlimit._errors import DeclarationError
+from shmlimit._limits import Limits
+
+
+class Segment(_native.Segment):
+    """A segment that this process is attached to: a mapping of the names of its sets to their handles.
+
+    It may be used by any number of threads, and stays valid in forked children. The process stays attached until the
+    last handle and permit is gone.
+    """
+
+    __slots__ = ("__weakref__", "_file", "_handles", "_strict")
+
+    _file: tuple[int, int] | None
+    _handles: dict[str, Limits]
+    _strict: bool
+
+    def __getitem__(self, name: str) -> Limits:
+        """Gives the set of that name.
+
+        Args:
+            name: The name.
+
+        Returns:
+            A handle, the same one each time.
+
+        Raises:
+            UnknownSet: There is none; the message names those that there are.
+        """
+        handle = self._handles.get(name)
+        if handle is None:
+            handle = self._handles.setdefault(name, Limits(self, name, strict=self._strict))
+        return handle
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.set_names)
+
+    def __len__(self) -> int:
+        return len(self.set_names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.set_names
+
+    def __repr__(self) -> str:
+        return f"<Segment {self.path!r} of {', '.join(self)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reopen, (self.path, self._strict)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Copies everything, without a lock: as `limitctl inspect --json`.
+
+        Returns:
+            Plain dictionaries, lists, strings and numbers. Amounts in it are in whole units.
+        """
+        snapshot: dict[str, Any] = json.loads(self._snapshot())
+        return snapshot
+
+    def keys(self, set_name: str) -> list[dict[str, Any]]:
+        """Copies the state of each key of a set that has a row.
+
+        Args:
+            set_name: The set.
+
+        Returns:
+            The keys, in no order.
+        """
+        keys: list[dict[str, Any]] = json.loads(self._keys(set_name))
+        return keys
+
+    def key(self, set_name: str, key: object) -> Any:  # noqa: ANN401
+        """Copies the state of one key of a set.
+
+        Args:
+            set_name: The set.
+            key: The key: str, bytes or int, or an address where the set counts networks.
+
+        Returns:
+            The key; None where it has no row, which is as if it had never been used. A list of the networks of an
+            address.
+        """
+        return json.loads(self._key(set_name, key))
+
+    def apply(self, config: Config) -> list[str]:
+        """Changes capacities, windows, bursts, lease times and metadata in place, for all processes, without a burst.
+
+        Args:
+            config: What is to be in force: the whole declaration.
+
+        Returns:
+            Each change that was made, in words.
+
+        Raises:
+            CannotApply: Something cannot change in place; nothing was changed.
+        """
+        return self._apply(declaration(config))
+
+    def declaration(self) -> dict[str, Any]:
+        """Reads what is in force now.
+
+        Returns:
+            The fields of the TOML, with every default written out.
+        """
+        fields: dict[str, Any] = json.loads(self._declaration().to_json())
+        return fields
+
+    def recover(self) -> dict[str, Any]:
+        """Repairs what can be repaired, and gives back what dead processes hold; all that also happens by itself.
+
+        Returns:
+            What was done, for each set.
+        """
+        report: dict[str, Any] = json.loads(self._recover())
+        return report
+
+
+# The segments of this process by path, for handles that arrive pickled: each attachment is a participant of its own.
+_opened: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
+_opening = threading.Lock()
+os.register_at_fork(after_in_child=lambda: globals().update(_opening=threading.Lock()))
+
+
+def open(  # noqa: A001
+    path: str | os.PathLike[str] | None = None,
+    config: Config | None = None,
+    *,
+    strict: bool = False,
+    lock_timeout: float | timedelta = 2.0,
+    trust_any_owner: bool = False,
+) -> Segment:
+    """Opens a segment; with a declaration, creates it where it does not exist, whoever comes first.
+
+    Args:
+        path: The file, usually in /dev/shm; where the declaration says it unless given.
+        config: The declaration: the path of a file of TOML, one or more `LimitSet`s, or a mapping as of the TOML.
+        strict: Makes limits that a set does not have an error, in place of a warning.
+        lock_timeout: Seconds that an operation waits for a lock before it says that its holder is stuck.
+        trust_any_owner: Accepts a file that somebody else may have planted.
+
+    Returns:
+        The segment.
+
+    Raises:
+        NotFound: There is no segment, and no declaration to create it.
+        ConfigMismatch: The segment exists with another declaration.
+        DeclarationError: The declaration is wrong, or no path is given.
+        SegmentError: The file cannot be used.
+    """
+    declared = None if config is None else declaration(config)
+    file = path if path is not None else declared and declared.path
+    if file is None:
+        raise DeclarationError("give the path of the segment, or declare it: path in [segment]")
+    segment = Segment(file, declared, lock_timeout=lock_timeout, trust_any_owner=trust_any_owner)
+    segment._handles = {}
+    segment._strict = strict
+    segment._file = _file_at(segment.path)
+    with _opening:
+        _opened[segment.path] = segment
+    return segment
+
+
+def reopen(path: str, strict: bool) -> Segment:
+    """Opens a segment that a pickle names, or gives the one that this process has open.
+
+    Args:
+        path: The file.
+        strict: As of `open`.
+
+    Returns:
+        The segment.
+    """
+    with _opening:
+        segment = _opened.get(path)
+    if segment is not None and segment._strict == strict and segment._file == _file_at(path):
+        return segment
+    return open(path, strict=strict)
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
+    """Which file there is at a path: a segment may have been removed, and another one be in its place."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def reopen_limits(path: str, name: str, strict: bool) -> Limits:
+    """Opens a set that a pickle names.
+
+    Args:
+        path: The file of the segment.
+        name: The set.
+        strict: As of `open`.
+
+    Returns:
+        A handle of the set.
+    """
+    return reopen(path, strict)[name]

@@ -1,0 +1,82 @@
+//! Amounts: natural units on the side of Python, whole units on the side of the library.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyFloat, PyInt, PyString, PyType};
+use shmlimit::Limit;
+
+use crate::handle::Handle;
+
+/// An amount as it was given.
+pub enum Amount {
+    Whole(u64),
+    /// In digits with at most one point, if it is a number.
+    Decimal(String),
+}
+
+impl Amount {
+    /// Reads an amount: a whole number, or what may be a fraction as a float, a decimal or a string.
+    pub fn from_object(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if object.is_instance_of::<PyFloat>() {
+            // The shortest decimal that is this float, which is what was typed.
+            return Ok(Self::Decimal(object.extract::<f64>()?.to_string()));
+        }
+        if let Ok(text) = object.cast::<PyString>() {
+            return Ok(Self::Decimal(text.to_cow()?.into_owned()));
+        }
+        if let Ok(whole) = object.extract::<u64>() {
+            return Ok(Self::Whole(whole));
+        }
+        if object.is_instance_of::<PyInt>() {
+            return Err(PyValueError::new_err(format!(
+                "{object} is no amount: choose from 0 to {}",
+                u64::MAX
+            )));
+        }
+        if object.is_instance(decimal_type(object.py())?)? {
+            let text = object.call_method1(intern!(object.py(), "__format__"), ("f",))?;
+            return Ok(Self::Decimal(text.extract()?));
+        }
+        Err(PyTypeError::new_err(format!(
+            "{object} is no amount: give an int, float, Decimal or str"
+        )))
+    }
+
+    /// The digits.
+    pub fn into_text(self) -> String {
+        match self {
+            Self::Whole(whole) => whole.to_string(),
+            Self::Decimal(text) => text,
+        }
+    }
+}
+
+/// Units in natural ones: an `int`, or a `Decimal` where the limit declares a unit.
+pub fn natural<'py>(py: Python<'py>, limit: Option<&Limit>, units: u64) -> PyResult<Bound<'py, PyAny>> {
+    match limit.filter(|limit| counts_in_parts(limit)) {
+        None => Ok(units.into_pyobject(py)?.into_any()),
+        Some(limit) => decimal_type(py)?.call1((limit.natural(units),)),
+    }
+}
+
+/// As [`natural`], of the limit of that name.
+pub fn natural_of<'py>(
+    py: Python<'py>,
+    handle: &Handle,
+    limit: &str,
+    units: u64,
+) -> PyResult<Bound<'py, PyAny>> {
+    natural(py, handle.limit(limit), units)
+}
+
+/// Whether a unit of the limit is not the natural one, so that amounts may be decimals.
+pub fn counts_in_parts(limit: &Limit) -> bool {
+    limit.unit_size().is_some_and(|unit| unit != "1")
+}
+
+fn decimal_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    static DECIMAL: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    DECIMAL.import(py, "decimal", "Decimal")
+}

@@ -1,0 +1,47 @@
+//! Units that this process has taken in advance, as Python meets them.
+
+use pyo3::prelude::*;
+use shmlimit::Batch;
+
+use crate::error::OrRaise;
+
+/// Units of one limit, taken a batch at a time and spent by this process alone.
+#[pyclass(module = "shmlimit._native")]
+pub struct LocalCredit {
+    credit: shmlimit::LocalCredit,
+}
+
+impl LocalCredit {
+    pub fn new(
+        py: Python<'_>,
+        set: &shmlimit::LimitSet,
+        limit: &str,
+        least: u64,
+        most: u64,
+    ) -> PyResult<Self> {
+        let credit = set
+            .local_credit(limit, Batch::between(least, most))
+            .or_raise(py)?;
+        Ok(Self { credit })
+    }
+}
+
+#[pymethods]
+impl LocalCredit {
+    /// Spends that many units; whether there were as many.
+    #[pyo3(signature = (units=1))]
+    fn try_take(&mut self, py: Python<'_>, units: u64) -> PyResult<bool> {
+        Ok(self.credit.try_take(units).or_raise(py)?.is_taken())
+    }
+
+    /// Units that are left of the batch.
+    #[getter]
+    fn left(&self) -> u64 {
+        self.credit.left()
+    }
+
+    /// Gives back what is left, as far as the algorithm refunds; how many units that were.
+    fn give_back(&mut self, py: Python<'_>) -> PyResult<u64> {
+        self.credit.give_back().or_raise(py)
+    }
+}

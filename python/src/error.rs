@@ -1,0 +1,127 @@
+//! Errors of the library as exceptions of the package, which are declared in `shmlimit/_errors.py`.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyModule;
+use shmlimit::{DeclarationError, Error};
+
+/// The exception for an error of the library.
+pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
+    let class = class_name(error);
+    let exception = exception(py, class, error.to_string());
+    let details = || -> PyResult<()> {
+        let value = exception.value(py);
+        match error {
+            Error::Io { path, source, .. } => {
+                value.setattr("errno", source.raw_os_error())?;
+                value.setattr("path", path.as_os_str())?;
+            }
+            Error::ConfigMismatch { path, differences } | Error::CannotApply { path, differences } => {
+                value.setattr("path", path.as_os_str())?;
+                value.setattr("differences", differences.clone())?;
+            }
+            Error::NotFound { path } => {
+                value.setattr("errno", nix::errno::Errno::ENOENT as i32)?;
+                value.setattr("path", path.as_os_str())?;
+            }
+            Error::AlreadyExists { path } => {
+                value.setattr("errno", nix::errno::Errno::EEXIST as i32)?;
+                value.setattr("path", path.as_os_str())?;
+            }
+            Error::NoSpace { path, .. } => {
+                value.setattr("errno", nix::errno::Errno::ENOSPC as i32)?;
+                value.setattr("path", path.as_os_str())?;
+            }
+            Error::InUse { path, pids } => {
+                value.setattr("path", path.as_os_str())?;
+                value.setattr("pids", pids.clone())?;
+            }
+            Error::LockStuck { pid, .. } => value.setattr("pid", *pid)?,
+            _ => {}
+        }
+        Ok(())
+    };
+    // The exception says what happened either way.
+    let _ = details();
+    exception
+}
+
+/// The exception for what is wrong with a declaration.
+pub fn raised_by_declaration(py: Python<'_>, error: &DeclarationError) -> PyErr {
+    let mut message = error.to_string();
+    if let Some(source) = std::error::Error::source(error) {
+        message = format!("{message}: {source}");
+    }
+    exception(py, "DeclarationError", message)
+}
+
+/// An exception of that class of the package.
+pub fn exception(py: Python<'_>, class: &str, message: String) -> PyErr {
+    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let module = MODULE.get_or_try_init(py, || py.import("shmlimit._errors").map(Bound::unbind));
+    match module.and_then(|module| module.bind(py).getattr(class)?.call1((message,))) {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(error) => error,
+    }
+}
+
+/// By what name the package knows an error.
+fn class_name(error: &Error) -> &'static str {
+    match error {
+        Error::NotFound { .. } => "NotFound",
+        Error::AlreadyExists { .. } => "AlreadyExists",
+        Error::NoSpace { .. } => "NoSpace",
+        Error::NotASegment { .. } => "NotASegment",
+        Error::Incompatible { .. } => "Incompatible",
+        Error::ForeignNamespace { .. } | Error::ForeignBoot { .. } => "ForeignNamespace",
+        Error::WrongSize { .. } | Error::Damaged { .. } => "Damaged",
+        Error::Untrusted { .. } => "Untrusted",
+        Error::InUse { .. } => "InUse",
+        Error::ConfigMismatch { .. } => "ConfigMismatch",
+        Error::CannotApply { .. } => "CannotApply",
+        Error::Retired { .. } => "Retired",
+        Error::LockStuck { .. } | Error::AttachStuck { .. } => "LockStuck",
+        Error::LockLost { .. } | Error::Poisoned { .. } => "Poisoned",
+        Error::TooManyParticipants { .. } => "TooManyParticipants",
+        Error::UnknownSet { .. } => "UnknownSet",
+        Error::UnknownLimit { .. } => "UnknownLimit",
+        Error::CostRequired { .. } => "CostRequired",
+        Error::NeverAdmissible { .. } => "NeverAdmissible",
+        Error::InvalidAmount { .. } => "InvalidAmount",
+        Error::KeyRequired { .. } | Error::AddressRequired { .. } => "KeyRequired",
+        Error::NotKeyed { .. } | Error::NoPrefixes { .. } => "NotKeyed",
+        Error::InvalidKey { .. } => "InvalidKey",
+        Error::MustBeHeld { .. } => "MustBeHeld",
+        Error::NotABudget { .. }
+        | Error::NotReservable { .. }
+        | Error::ForeignRequest { .. }
+        | Error::NoLocalCredit { .. }
+        | Error::InvalidBatch { .. }
+        | Error::EmptyPool => "RequestError",
+        Error::AlreadySettled { .. } => "AlreadySettled",
+        Error::AlreadyReleased { .. } => "AlreadyReleased",
+        Error::Reclaimed { .. } => "Reclaimed",
+        Error::InheritedPermit { .. } => "InheritedPermit",
+        Error::Declaration { .. } => "DeclarationError",
+        _ => "SegmentError",
+    }
+}
+
+/// What the library answered, or its error as an exception.
+pub trait OrRaise<T> {
+    /// Raises the error.
+    fn or_raise(self, py: Python<'_>) -> PyResult<T>;
+}
+
+impl<T> OrRaise<T> for Result<T, Error> {
+    #[inline]
+    fn or_raise(self, py: Python<'_>) -> PyResult<T> {
+        self.map_err(|error| raised(py, &error))
+    }
+}
+
+impl<T> OrRaise<T> for Result<T, DeclarationError> {
+    fn or_raise(self, py: Python<'_>) -> PyResult<T> {
+        self.map_err(|error| raised_by_declaration(py, &error))
+    }
+}

@@ -1,0 +1,175 @@
+//! A set as all objects that come of it share it.
+#![allow(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use shmlimit::{Limit, LimitPool, LimitSet, Request};
+
+/// A set, and what was worked out for it once.
+#[derive(Debug)]
+pub struct Handle {
+    pub set: LimitSet,
+    /// The request that names nothing.
+    pub default: Request,
+    pub path: PathBuf,
+    pub strict: bool,
+    /// The limits count networks, so that keys are addresses.
+    pub is_by_address: bool,
+}
+
+impl Handle {
+    /// A handle of a set.
+    pub fn new(set: LimitSet, path: &Path, strict: bool) -> Arc<Self> {
+        let set = set.strict(strict);
+        Arc::new(Self {
+            default: set.request(),
+            path: path.to_owned(),
+            strict,
+            is_by_address: set.is_by_address(),
+            set,
+        })
+    }
+
+    /// The limit of that name.
+    pub fn limit(&self, name: &str) -> Option<&Limit> {
+        self.set
+            .declared_limits()
+            .iter()
+            .find(|limit| limit.name() == name)
+    }
+}
+
+/// A pool, and the handles of its members.
+#[derive(Debug)]
+pub struct PoolHandle {
+    pub pool: LimitPool,
+    pub members: Vec<Arc<Handle>>,
+}
+
+/// Something that borrows from a set, together with what keeps the set where it is.
+///
+/// Python has no lifetimes, so what the library lends is kept beside its lender.
+pub struct Kept<T> {
+    // Dropped in this order: the borrower before its lenders.
+    borrower: T,
+    handle: Arc<Handle>,
+    /// Where the borrower borrows from a pool, whose member is that of the handle.
+    pool: Option<Arc<PoolHandle>>,
+}
+
+impl<T> Kept<T> {
+    /// Keeps what `borrow` borrows from the set.
+    #[inline]
+    pub fn try_new<E>(
+        handle: &Arc<Handle>,
+        borrow: impl FnOnce(&'static LimitSet) -> Result<T, E>,
+    ) -> Result<Self, E> {
+        // SAFETY: the set lies in the allocation of the handle, which neither moves nor is freed while a clone of the
+        // handle is in the same `Kept` as the borrower; nothing has mutable access to it there. The borrower is dropped
+        // first, by the order of the fields, and leaves a `Kept` only for another one with the same lenders. The
+        // closures of this crate store what they are lent nowhere else.
+        let set = unsafe { &*std::ptr::from_ref(&handle.set) };
+        Ok(Self {
+            borrower: borrow(set)?,
+            handle: Arc::clone(handle),
+            pool: None,
+        })
+    }
+
+    /// Keeps what `borrow` borrows from the pool. The handle is that of its first member, until
+    /// [`map_to_member`](Self::map_to_member).
+    pub fn of_pool(
+        pool: &Arc<PoolHandle>,
+        first: &Arc<Handle>,
+        borrow: impl FnOnce(&'static LimitPool) -> T,
+    ) -> Self {
+        // SAFETY: as in `try_new`, with the pool in the place of the set.
+        let lent = unsafe { &*std::ptr::from_ref(&pool.pool) };
+        Self {
+            borrower: borrow(lent),
+            handle: Arc::clone(first),
+            pool: Some(Arc::clone(pool)),
+        }
+    }
+
+    /// Puts a part or a successor of the borrower in its place.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Kept<U> {
+        Kept {
+            borrower: change(self.borrower),
+            handle: self.handle,
+            pool: self.pool,
+        }
+    }
+
+    /// As [`map`](Self::map), where it turned out which member of the pool it is of.
+    pub fn map_to_member<U>(self, change: impl FnOnce(T) -> (usize, U)) -> Kept<U> {
+        let Self {
+            borrower,
+            handle,
+            pool,
+        } = self;
+        let (index, borrower) = change(borrower);
+        let member = pool.as_ref().and_then(|pool| pool.members.get(index));
+        Kept {
+            borrower,
+            handle: member.map(Arc::clone).unwrap_or(handle),
+            pool,
+        }
+    }
+
+    /// Keeps whichever of two the borrower becomes.
+    #[inline]
+    pub fn separate<A, B>(self, separate: impl FnOnce(T) -> Result<A, B>) -> Result<Kept<A>, Kept<B>> {
+        let Self {
+            borrower,
+            handle,
+            pool,
+        } = self;
+        match separate(borrower) {
+            Ok(borrower) => Ok(Kept {
+                borrower,
+                handle,
+                pool,
+            }),
+            Err(borrower) => Err(Kept {
+                borrower,
+                handle,
+                pool,
+            }),
+        }
+    }
+}
+
+impl<T> Kept<Vec<T>> {
+    /// Each of what was borrowed.
+    pub fn each(self) -> impl Iterator<Item = Kept<T>> {
+        let Self {
+            borrower,
+            handle,
+            pool,
+        } = self;
+        borrower.into_iter().map(move |borrower| Kept {
+            borrower,
+            handle: Arc::clone(&handle),
+            pool: pool.clone(),
+        })
+    }
+}
+
+impl<T> Kept<T> {
+    /// The borrower.
+    pub fn get(&self) -> &T {
+        &self.borrower
+    }
+
+    /// The borrower, to change it.
+    pub fn get_mut(&mut self) -> &mut T {
+        &mut self.borrower
+    }
+
+    /// The handle of the set.
+    pub fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+}

@@ -1,0 +1,75 @@
+//! Waiting with the interpreter's lock released, and signals looked after.
+#![allow(unsafe_code)]
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+/// What to ask between the sleeps of a wait whether to go on.
+///
+/// The lock of the interpreter is released when it is asked for the first time, which is when there is something to
+/// wait for, and taken again when this is dropped.
+pub struct Interruption {
+    released: Option<Released>,
+    raised: Option<PyErr>,
+}
+
+/// The state of a thread that has released the interpreter's lock.
+struct Released(*mut ffi::PyThreadState);
+
+impl Released {
+    fn new() -> Self {
+        // SAFETY: called by `Interruption` alone, which is made where the thread is attached to the interpreter; it
+        // uses no Python object from here on until this is dropped.
+        Self(unsafe { ffi::PyEval_SaveThread() })
+    }
+}
+
+impl Drop for Released {
+    fn drop(&mut self) {
+        // SAFETY: the state is what this same thread saved: the raw pointer keeps this type from being sent.
+        unsafe { ffi::PyEval_RestoreThread(self.0) }
+    }
+}
+
+impl Interruption {
+    /// For a wait of this thread.
+    pub fn new(_py: Python<'_>) -> Self {
+        Self {
+            released: None,
+            raised: None,
+        }
+    }
+
+    /// Whether to go on waiting: not where a handler of a signal has raised an exception.
+    pub fn keep_waiting(&mut self) -> bool {
+        if self.raised.is_some() {
+            return false;
+        }
+        if self.released.is_some() && !is_main_thread() {
+            return true;
+        }
+        self.released = None;
+        // SAFETY: the thread was attached to the interpreter when this was made, and is so whenever nothing is released.
+        let py = unsafe { Python::assume_attached() };
+        self.raised = py.check_signals().err();
+        self.released = Some(Released::new());
+        self.raised.is_none()
+    }
+
+    /// Takes the lock again, where it was released.
+    pub fn attach(&mut self) {
+        self.released = None;
+    }
+
+    /// The exception that ended the wait, with the lock held again.
+    pub fn end(mut self) -> PyResult<()> {
+        self.attach();
+        self.raised.take().map_or(Ok(()), Err)
+    }
+}
+
+/// Whether this is the thread that Python runs handlers of signals in. Others need not take the interpreter's lock
+/// from those that work, between their sleeps.
+fn is_main_thread() -> bool {
+    nix::unistd::gettid() == nix::unistd::getpid()
+}

@@ -1,0 +1,36 @@
+//! Who is limited, as Python names it.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyInt, PyString};
+
+/// The bytes of a key: a string as UTF-8, bytes as they are, a whole number in digits.
+pub fn bytes<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
+    if let Ok(text) = key.cast::<PyString>() {
+        return Ok(match text.to_cow()? {
+            Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+            Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+        });
+    }
+    if let Ok(bytes) = key.cast::<PyBytes>() {
+        return Ok(Cow::Borrowed(bytes.as_bytes()));
+    }
+    if key.is_instance_of::<PyInt>() {
+        return Ok(Cow::Owned(key.str()?.to_cow()?.as_bytes().to_vec()));
+    }
+    Err(PyTypeError::new_err(format!(
+        "{} is no key: give a str, bytes or int",
+        key.repr()?
+    )))
+}
+
+/// An address: a string, or an object of the module `ipaddress`.
+pub fn address(key: &Bound<'_, PyAny>) -> PyResult<IpAddr> {
+    let text = key.str()?;
+    let text = text.to_cow()?;
+    text.parse()
+        .map_err(|_| PyValueError::new_err(format!("{text:?} is no IP address")))
+}

@@ -1,0 +1,64 @@
+//! The native part of the Python package `shmlimit`: what Python code meets of it is in `../shmlimit`.
+//!
+//! Every operation holds the interpreter's lock, but for what waits in line: a decision takes less time than giving the
+//! lock up and getting it back.
+#![deny(missing_docs, unsafe_op_in_unsafe_fn, unsafe_code)]
+
+mod amount;
+mod bell;
+mod check;
+mod command_line;
+mod credit;
+mod declaration;
+mod error;
+mod handle;
+mod interruption;
+mod key;
+mod permit;
+mod pool;
+mod ready;
+mod refusal;
+mod request;
+mod reservation;
+mod seconds;
+mod segment;
+mod set;
+mod settlement;
+mod verdict;
+mod waiting;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use crate::bell::Bell;
+    #[pymodule_export]
+    use crate::check::{Checked, Forecast};
+    #[pymodule_export]
+    use crate::command_line::limitctl;
+    #[pymodule_export]
+    use crate::credit::LocalCredit;
+    #[pymodule_export]
+    use crate::declaration::Declaration;
+    #[pymodule_export]
+    use crate::permit::Permit;
+    #[pymodule_export]
+    use crate::pool::Pool;
+    #[pymodule_export]
+    use crate::ready::Ready;
+    #[pymodule_export]
+    use crate::refusal::Refusal;
+    #[pymodule_export]
+    use crate::reservation::Reservation;
+    #[pymodule_export]
+    use crate::segment::{Segment, remove};
+    #[pymodule_export]
+    use crate::set::Limits;
+    #[pymodule_export]
+    use crate::settlement::Settlement;
+    #[pymodule_export]
+    use crate::verdict::Verdict;
+    #[pymodule_export]
+    use crate::waiting::Waiting;
+}

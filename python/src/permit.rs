@@ -1,0 +1,172 @@
+//! Permits as Python meets them.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use shmlimit::Outcome;
+
+use crate::error::OrRaise;
+use crate::handle::Kept;
+use crate::ready::Ready;
+use crate::refusal::Refusal;
+use crate::settlement::Settlement;
+use crate::{request, verdict};
+
+/// What an admitted request holds. It is true. Released, left as a context manager, or garbage-collected, it gives
+/// concurrency back and keeps what was charged.
+#[pyclass(module = "shmlimit._native")]
+pub struct Permit {
+    permit: Kept<shmlimit::Permit<'static>>,
+}
+
+impl Permit {
+    pub fn new(permit: Kept<shmlimit::Permit<'static>>) -> Self {
+        Self { permit }
+    }
+}
+
+/// The permit or the refusal that an outcome is, as an object.
+#[inline]
+pub fn answer(py: Python<'_>, outcome: Kept<Outcome<'static>>) -> PyResult<Py<PyAny>> {
+    Ok(match outcome.separate(Outcome::permit) {
+        Ok(permit) => Py::new(py, Permit::new(permit))?.into_any(),
+        Err(refusal) => Py::new(py, Refusal::new(refusal))?.into_any(),
+    })
+}
+
+#[pymethods]
+impl Permit {
+    /// Says what was used: of each limit that is named, as keywords or in a mapping.
+    #[pyo3(signature = (actual=None, /, **named))]
+    fn settle(
+        &mut self,
+        py: Python<'_>,
+        actual: Option<&Bound<'_, PyAny>>,
+        named: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Settlement> {
+        let mut usage = Vec::new();
+        for named in [actual, named.map(|named| named.as_any())].into_iter().flatten() {
+            request::amounts(self.permit.handle(), named, &mut usage)?;
+        }
+        let handle = self.permit.handle().clone();
+        let used = usage.iter().map(|(limit, units)| (limit, *units));
+        let settlement = self.permit.get_mut().settle(used).or_raise(py)?;
+        Settlement::new(py, &handle, &settlement, &usage)
+    }
+
+    #[pyo3(signature = (dropped=false))]
+    fn release(&mut self, py: Python<'_>, dropped: bool) -> PyResult<()> {
+        let permit = self.permit.get_mut();
+        let released = match dropped {
+            true => permit.release_dropped(),
+            false => permit.release(),
+        };
+        released.or_raise(py)
+    }
+
+    /// Debits a budget what was used; whether any of it had remained.
+    fn debit(&mut self, py: Python<'_>, limit: &str, used: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let units = request::units(self.permit.handle(), limit, used)?;
+        let checked = self.permit.get_mut().debit(limit, units).or_raise(py)?;
+        Ok(checked.is_admitted())
+    }
+
+    fn heartbeat(&self, py: Python<'_>) -> PyResult<()> {
+        self.permit.get().heartbeat().or_raise(py)
+    }
+
+    fn keep_alive(&self, py: Python<'_>) -> PyResult<()> {
+        self.permit.get().heartbeat_in_background().or_raise(py)
+    }
+
+    #[getter]
+    fn reclaimed(&self) -> bool {
+        self.permit.get().reclaimed()
+    }
+
+    #[getter]
+    fn fencing_number(&self) -> Option<u64> {
+        self.permit.get().fencing_number()
+    }
+
+    #[getter]
+    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(self.permit.get().metadata().into_pyobject(py)?.into_any())
+    }
+
+    #[getter]
+    fn taken<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        verdict::taken(py, self.permit.handle(), self.permit.get().taken())
+    }
+
+    #[getter]
+    fn verdicts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        verdict::by_limit(py, self.permit.handle(), self.permit.get().verdicts())
+    }
+
+    #[getter]
+    fn remaining<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        verdict::remaining(py, self.permit.handle(), None, self.permit.get().verdicts())
+    }
+
+    #[getter]
+    fn binding(&self) -> Option<&str> {
+        None
+    }
+
+    #[getter]
+    fn reason(&self) -> Option<&str> {
+        None
+    }
+
+    #[getter]
+    fn retry_after(&self) -> f64 {
+        0.0
+    }
+
+    #[getter]
+    fn set_name(&self) -> &str {
+        self.permit.handle().set.name()
+    }
+
+    fn __bool__(&self) -> bool {
+        true
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let taken = self.taken(py)?.repr()?;
+        Ok(format!("<Permit of {}: {taken}>", self.set_name()))
+    }
+
+    fn __enter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    #[pyo3(signature = (exception_type=None, *_exception))]
+    fn __exit__(
+        &mut self,
+        py: Python<'_>,
+        exception_type: Option<&Bound<'_, PyAny>>,
+        _exception: &Bound<'_, PyTuple>,
+    ) -> PyResult<bool> {
+        match self.release(py, exception_type.is_some()) {
+            // What the block raised matters more than that the lease had run out meanwhile.
+            Err(_) if exception_type.is_some() => Ok(false),
+            released => released.map(|()| false),
+        }
+    }
+
+    fn __aenter__(this: Py<Self>) -> Ready {
+        Ready::new(this.into_any())
+    }
+
+    #[pyo3(signature = (exception_type=None, *exception))]
+    fn __aexit__(
+        &mut self,
+        py: Python<'_>,
+        exception_type: Option<&Bound<'_, PyAny>>,
+        exception: &Bound<'_, PyTuple>,
+    ) -> PyResult<Ready> {
+        self.__exit__(py, exception_type, exception)?;
+        Ok(Ready::new(py.None()))
+    }
+}

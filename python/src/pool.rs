@@ -1,0 +1,131 @@
+//! Pools as Python meets them.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use shmlimit::{Chosen, Error, LimitPool, PoolRequest, PoolStrategy};
+
+use crate::error::{OrRaise, raised};
+use crate::handle::{Handle, Kept, PoolHandle};
+use crate::interruption::Interruption;
+use crate::set::Limits;
+use crate::waiting::{PoolFuture, Waiting};
+use crate::{permit, request, seconds};
+
+/// A chooser over several sets, of this process alone.
+#[pyclass(subclass, frozen, module = "shmlimit._native")]
+pub struct Pool {
+    handle: Arc<PoolHandle>,
+    default: PoolRequest,
+}
+
+impl Pool {
+    fn prepare(&self, costs: Option<&Bound<'_, PyAny>>) -> PyResult<PoolRequest> {
+        let mut prepared = self.default.clone();
+        if let Some(costs) = costs {
+            request::for_each_amount(costs, |name, amount| {
+                let text = amount.into_text();
+                let request = std::mem::replace(&mut prepared, self.default.clone());
+                prepared = request.with_decimal(name, &text).or_raise(costs.py())?;
+                Ok(())
+            })?;
+        }
+        Ok(prepared)
+    }
+
+    /// Asks the pool, and makes what it answers an object.
+    fn ask(
+        &self,
+        py: Python<'_>,
+        ask: impl FnOnce(&'static LimitPool) -> Result<Chosen<'static>, Error>,
+    ) -> PyResult<Py<PyAny>> {
+        match Kept::of_pool(&self.handle, self.first(py)?, ask).separate(|answer| answer) {
+            Ok(chosen) => {
+                let outcome = chosen.map_to_member(|Chosen { index, outcome }| (index, outcome));
+                permit::answer(py, outcome)
+            }
+            Err(error) => Err(raised(py, error.get())),
+        }
+    }
+
+    fn first(&self, py: Python<'_>) -> PyResult<&Arc<Handle>> {
+        let first = self.handle.members.first();
+        first.ok_or_else(|| raised(py, &Error::EmptyPool))
+    }
+}
+
+#[pymethods]
+impl Pool {
+    #[new]
+    #[pyo3(signature = (members, strategy="round_robin", *, failover=false))]
+    fn new(
+        py: Python<'_>,
+        members: Vec<PyRef<'_, Limits>>,
+        strategy: &str,
+        failover: bool,
+    ) -> PyResult<Self> {
+        let strategy = match strategy {
+            "round_robin" => PoolStrategy::RoundRobin,
+            "random" => PoolStrategy::Random,
+            "least_loaded" => PoolStrategy::LeastLoaded,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "{other:?} is no strategy: choose \"round_robin\", \"random\" or \"least_loaded\""
+                )));
+            }
+        };
+        let members: Vec<_> = members.iter().map(|member| Arc::clone(member.handle())).collect();
+        let sets = members.iter().map(|member| member.set.clone());
+        let pool = LimitPool::new(sets, strategy).or_raise(py)?.failover(failover);
+        Ok(Self {
+            default: pool.request(),
+            handle: Arc::new(PoolHandle { pool, members }),
+        })
+    }
+
+    fn __len__(&self) -> usize {
+        self.handle.members.len()
+    }
+
+    #[pyo3(signature = (costs=None))]
+    fn try_acquire(&self, py: Python<'_>, costs: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
+        let request = self.prepare(costs)?;
+        self.ask(py, |pool| pool.try_acquire(&request))
+    }
+
+    /// Waits; gives a permit or a refusal.
+    #[pyo3(signature = (costs, timeout))]
+    fn _acquire(
+        &self,
+        py: Python<'_>,
+        costs: Option<&Bound<'_, PyAny>>,
+        timeout: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let request = self.prepare(costs)?;
+        let timeout = seconds::timeout(timeout)?;
+        let mut interruption = Interruption::new(py);
+        self.ask(py, |pool| {
+            let chosen = pool.acquire_while(&request, timeout, || interruption.keep_waiting());
+            interruption.attach();
+            chosen
+        })
+        .and_then(|answer| interruption.end().map(|()| answer))
+    }
+
+    /// A request of a task, to look after.
+    #[pyo3(signature = (costs, timeout))]
+    fn _begin(
+        &self,
+        py: Python<'_>,
+        costs: Option<&Bound<'_, PyAny>>,
+        timeout: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Waiting> {
+        let request = self.prepare(costs)?;
+        let timeout = seconds::timeout(timeout)?;
+        let future = Kept::of_pool(&self.handle, self.first(py)?, |pool| {
+            Box::pin(pool.acquire_async(&request, timeout)) as PoolFuture
+        });
+        Ok(Waiting::of_pool(future))
+    }
+}

@@ -1,0 +1,102 @@
+//! Refusals as Python meets them.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use shmlimit::RefusalReason;
+
+use crate::handle::Kept;
+use crate::ready::Ready;
+use crate::seconds::seconds;
+use crate::verdict;
+
+/// A request was refused: nothing was taken. It is false, and holds nothing: as a context manager it does nothing.
+#[pyclass(frozen, module = "shmlimit._native")]
+pub struct Refusal {
+    refusal: Kept<shmlimit::Refusal<'static>>,
+}
+
+impl Refusal {
+    pub fn new(refusal: Kept<shmlimit::Refusal<'static>>) -> Self {
+        Self { refusal }
+    }
+}
+
+#[pymethods]
+impl Refusal {
+    /// The limit that bound; None where a table was full.
+    #[getter]
+    fn binding(&self) -> Option<&str> {
+        self.refusal.get().binding()
+    }
+
+    /// Why.
+    #[getter]
+    fn reason(&self) -> &'static str {
+        reason(self.refusal.get().reason())
+    }
+
+    #[getter]
+    fn retry_after(&self) -> Option<f64> {
+        self.refusal.get().retry_after().map(seconds)
+    }
+
+    #[getter]
+    fn remaining<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let refusal = self.refusal.get();
+        verdict::remaining(py, self.refusal.handle(), refusal.binding(), refusal.verdicts())
+    }
+
+    #[getter]
+    fn verdicts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        verdict::by_limit(py, self.refusal.handle(), self.refusal.get().verdicts())
+    }
+
+    #[getter]
+    fn set_name(&self) -> &str {
+        self.refusal.handle().set.name()
+    }
+
+    fn release(&self) {}
+
+    fn __bool__(&self) -> bool {
+        false
+    }
+
+    fn __str__(&self) -> String {
+        self.refusal.get().to_string()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Refusal: {}>", self.refusal.get())
+    }
+
+    fn __enter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> bool {
+        false
+    }
+
+    fn __aenter__(this: Py<Self>) -> Ready {
+        Ready::new(this.into_any())
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __aexit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> Ready {
+        Ready::new(py.None())
+    }
+}
+
+/// A reason in one word.
+pub fn reason(reason: RefusalReason) -> &'static str {
+    match reason {
+        RefusalReason::Rate => "rate",
+        RefusalReason::Concurrency => "concurrency",
+        RefusalReason::Budget => "budget",
+        RefusalReason::TableFull => "table_full",
+        RefusalReason::QueueFull => "queue_full",
+        _ => "other",
+    }
+}

@@ -1,0 +1,120 @@
+//! What to take, as Python says it.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyTuple};
+use shmlimit::Request;
+
+use crate::amount::{Amount, counts_in_parts};
+use crate::error::OrRaise;
+use crate::handle::Handle;
+
+/// The request for costs by limit name; for none, the one that names nothing.
+pub fn prepare<'a>(handle: &'a Handle, costs: Option<&Bound<'_, PyAny>>) -> PyResult<Cow<'a, Request>> {
+    let Some(costs) = costs else {
+        return Ok(Cow::Borrowed(&handle.default));
+    };
+    let mut request = handle.default.clone();
+    for_each(costs, |name, amount| {
+        warn_of_unknown(handle, name, amount)?;
+        request = match whole_units(handle, name, amount)? {
+            Ok(whole) => {
+                request.set(name, whole).or_raise(amount.py())?;
+                return Ok(());
+            }
+            Err(text) => std::mem::replace(&mut request, handle.default.clone())
+                .with_decimal(name, &text)
+                .or_raise(amount.py())?,
+        };
+        Ok(())
+    })?;
+    Ok(Cow::Owned(request))
+}
+
+/// Amounts by limit name, in units. Names that the set does not have are among them, for the library to deal with.
+pub fn amounts(handle: &Handle, named: &Bound<'_, PyAny>, into: &mut Vec<(String, u64)>) -> PyResult<()> {
+    for_each(named, |name, amount| {
+        warn_of_unknown(handle, name, amount)?;
+        let units = units(handle, name, amount)?;
+        into.push((name.to_owned(), units));
+        Ok(())
+    })
+}
+
+/// An amount of a limit in units.
+pub fn units(handle: &Handle, name: &str, amount: &Bound<'_, PyAny>) -> PyResult<u64> {
+    match whole_units(handle, name, amount)? {
+        Ok(whole) => Ok(whole),
+        Err(_) if handle.limit(name).is_none() => Ok(0),
+        Err(text) => handle.set.units(name, &text).or_raise(amount.py()),
+    }
+}
+
+/// The units where they are plain to see, or the digits of the natural amount.
+fn whole_units(handle: &Handle, name: &str, amount: &Bound<'_, PyAny>) -> PyResult<Result<u64, String>> {
+    let has_unit = || handle.limit(name).is_some_and(counts_in_parts);
+    Ok(match Amount::from_object(amount)? {
+        Amount::Whole(whole) if !has_unit() => Ok(whole),
+        amount => Err(amount.into_text()),
+    })
+}
+
+/// Calls `visit` with each name and amount of a mapping.
+pub fn for_each_amount(
+    mapping: &Bound<'_, PyAny>,
+    mut visit: impl FnMut(&str, Amount) -> PyResult<()>,
+) -> PyResult<()> {
+    for_each(mapping, |name, amount| visit(name, Amount::from_object(amount)?))
+}
+
+/// Calls `visit` with each name and value of a mapping.
+fn for_each(
+    mapping: &Bound<'_, PyAny>,
+    mut visit: impl FnMut(&str, &Bound<'_, PyAny>) -> PyResult<()>,
+) -> PyResult<()> {
+    if let Ok(mapping) = mapping.cast::<PyDict>() {
+        for (name, value) in mapping {
+            visit(&name.cast::<PyString>()?.to_cow()?, &value)?;
+        }
+        return Ok(());
+    }
+    for item in mapping.call_method0(intern!(mapping.py(), "items"))?.try_iter()? {
+        let item = item?;
+        let item = item.cast::<PyTuple>()?;
+        visit(
+            &item.get_item(0)?.cast::<PyString>()?.to_cow()?,
+            &item.get_item(1)?,
+        )?;
+    }
+    Ok(())
+}
+
+/// Warns of a limit that the set does not have, once for each name in a process.
+fn warn_of_unknown(handle: &Handle, name: &str, at: &Bound<'_, PyAny>) -> PyResult<()> {
+    static WARNED: Mutex<Option<HashSet<(PathBuf, String, String)>>> = Mutex::new(None);
+    if handle.strict || handle.limit(name).is_some() {
+        return Ok(());
+    }
+    let set = handle.set.name().to_owned();
+    // Only ever locked by who has the interpreter's lock, and so never while this process forks.
+    let is_first = WARNED.lock().is_ok_and(|mut warned| {
+        let named = (handle.path.clone(), set.clone(), name.to_owned());
+        warned.get_or_insert_default().insert(named)
+    });
+    if is_first {
+        let py = at.py();
+        let category = py.import("shmlimit._errors")?.getattr("UnknownLimitWarning")?;
+        let known: Vec<&str> = handle.set.limits().collect();
+        let message = format!(
+            "set `{set}` has no limit `{name}`, which is skipped; it has {}",
+            known.join(", ")
+        );
+        py.import("warnings")?.call_method1("warn", (message, category))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! Reservations as Python meets them.
+
+use pyo3::prelude::*;
+use shmlimit::ReserveOutcome;
+
+use crate::error::{OrRaise, exception};
+use crate::handle::Kept;
+use crate::permit::Permit;
+use crate::refusal::Refusal;
+use crate::seconds::seconds;
+
+/// What has been charged and may be used after a delay. Garbage-collected, it stays charged.
+#[pyclass(module = "shmlimit._native")]
+pub struct Reservation {
+    reservation: Option<Kept<shmlimit::Reservation<'static>>>,
+}
+
+/// The reservation or the refusal that an outcome is, as an object.
+pub fn answer(py: Python<'_>, outcome: Kept<ReserveOutcome<'static>>) -> PyResult<Py<PyAny>> {
+    Ok(match outcome.separate(ReserveOutcome::reservation) {
+        Ok(reservation) => {
+            let reservation = Some(reservation);
+            Py::new(py, Reservation { reservation })?.into_any()
+        }
+        Err(refusal) => Py::new(py, Refusal::new(refusal))?.into_any(),
+    })
+}
+
+impl Reservation {
+    fn kept(&mut self, py: Python<'_>) -> PyResult<&mut Kept<shmlimit::Reservation<'static>>> {
+        self.reservation.as_mut().ok_or_else(|| is_gone(py))
+    }
+}
+
+fn is_gone(py: Python<'_>) -> PyErr {
+    let message = "the reservation was made a permit, which is what to use now";
+    exception(py, "AlreadyReleased", message.to_owned())
+}
+
+#[pymethods]
+impl Reservation {
+    /// Seconds to wait from the time of the reservation.
+    #[getter]
+    fn delay(&mut self, py: Python<'_>) -> PyResult<f64> {
+        Ok(seconds(self.kept(py)?.get().delay()))
+    }
+
+    /// Seconds that are left of it.
+    #[getter]
+    fn remaining_delay(&mut self, py: Python<'_>) -> PyResult<f64> {
+        Ok(seconds(self.kept(py)?.get().remaining_delay()))
+    }
+
+    /// Gives back what was reserved, where its time has not come; whether that was so.
+    fn cancel(&mut self, py: Python<'_>) -> PyResult<bool> {
+        self.kept(py)?.get_mut().cancel().or_raise(py)
+    }
+
+    /// The permit, to settle it afterwards.
+    #[pyo3(name = "into_permit")]
+    fn permit(&mut self, py: Python<'_>) -> PyResult<Permit> {
+        let kept = self.reservation.take().ok_or_else(|| is_gone(py))?;
+        Ok(Permit::new(kept.map(shmlimit::Reservation::into_permit)))
+    }
+
+    fn __bool__(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,113 @@
+//! Segments as Python meets them.
+
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use serde::Serialize;
+use shmlimit::{Error, OpenOptions, Removal};
+
+use crate::declaration::Declaration;
+use crate::error::{OrRaise, exception};
+use crate::{key, seconds};
+
+/// A segment that this process is attached to.
+#[pyclass(subclass, frozen, module = "shmlimit._native")]
+pub struct Segment {
+    pub segment: shmlimit::Segment,
+}
+
+#[pymethods]
+impl Segment {
+    #[new]
+    #[pyo3(signature = (path, declaration=None, *, lock_timeout=None, trust_any_owner=false))]
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        declaration: Option<&Declaration>,
+        lock_timeout: Option<&Bound<'_, PyAny>>,
+        trust_any_owner: bool,
+    ) -> PyResult<Self> {
+        let mut options = OpenOptions::new().trust_any_owner(trust_any_owner);
+        if let Some(timeout) = lock_timeout {
+            options = options.lock_timeout(seconds::duration(timeout)?);
+        }
+        let declaration = declaration.map(|declaration| &declaration.declaration);
+        // Others may be creating it, which takes as long as its file is large.
+        let segment = py.detach(|| match declaration {
+            None => options.open(&path),
+            Some(declaration) => options.open_or_create(&path, declaration),
+        });
+        Ok(Self {
+            segment: segment.or_raise(py)?,
+        })
+    }
+
+    #[getter]
+    fn path<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let path = self.segment.path().as_os_str();
+        path.into_pyobject(py).map(Bound::into_any).map_err(Into::into)
+    }
+
+    #[getter]
+    fn set_names(&self) -> Vec<String> {
+        self.segment.sets().map(|set| set.name().to_owned()).collect()
+    }
+
+    /// A copy of everything as JSON.
+    fn _snapshot(&self, py: Python<'_>) -> PyResult<String> {
+        json(py, &self.segment.snapshot().or_raise(py)?)
+    }
+
+    /// The keys of a set that have a row, as JSON.
+    fn _keys(&self, py: Python<'_>, set: &str) -> PyResult<String> {
+        let mut keys = Vec::new();
+        self.segment
+            .keys(set, |key| keys.push(key.clone()))
+            .or_raise(py)?;
+        json(py, &keys)
+    }
+
+    /// A key of a set, as JSON; the networks of an address, where the set counts those.
+    fn _key(&self, py: Python<'_>, set: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
+        if self.segment.set(set).or_raise(py)?.is_by_address() {
+            let address = key::address(key)?;
+            return json(py, &self.segment.address(set, address).or_raise(py)?);
+        }
+        let key = key::bytes(key)?;
+        json(py, &self.segment.key(set, key).or_raise(py)?)
+    }
+
+    /// The changes that were made, in words.
+    fn _apply(&self, py: Python<'_>, declaration: &Declaration) -> PyResult<Vec<String>> {
+        let changes = self.segment.apply(&declaration.declaration).or_raise(py)?;
+        Ok(changes.iter().map(ToString::to_string).collect())
+    }
+
+    /// What is in force now.
+    fn _declaration(&self, py: Python<'_>) -> PyResult<Declaration> {
+        let declaration = self.segment.declaration_in_force().or_raise(py)?;
+        Ok(Declaration { declaration })
+    }
+
+    fn _recover(&self, py: Python<'_>) -> PyResult<String> {
+        json(py, &self.segment.recover().or_raise(py)?)
+    }
+
+    fn retire(&self) {
+        self.segment.retire();
+    }
+}
+
+/// Retires a segment and removes its file.
+#[pyfunction]
+#[pyo3(signature = (path, *, force=false))]
+pub fn remove(py: Python<'_>, path: PathBuf, force: bool) -> PyResult<()> {
+    let removal = if force { Removal::Forced } else { Removal::Unused };
+    let removed: Result<(), Error> = py.detach(|| OpenOptions::new().remove(path, removal));
+    removed.or_raise(py)
+}
+
+/// A value as JSON, which the package reads into plain dictionaries.
+pub fn json(py: Python<'_>, value: &impl Serialize) -> PyResult<String> {
+    serde_json::to_string(value).map_err(|error| exception(py, "SegmentError", error.to_string()))
+}

@@ -1,0 +1,287 @@
+//! Sets as Python meets them.
+
+use std::sync::Arc;
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use shmlimit::{Checked as LibraryChecked, Error, LimitSet, Outcome};
+
+use crate::check::{Checked, forecasts};
+use crate::credit::LocalCredit;
+use crate::error::OrRaise;
+use crate::handle::{Handle, Kept};
+use crate::interruption::Interruption;
+use crate::segment::Segment;
+use crate::waiting::Waiting;
+use crate::{key, permit, request, reservation, seconds, verdict};
+
+/// A set of limits that are taken together.
+#[pyclass(subclass, frozen, module = "shmlimit._native")]
+pub struct Limits {
+    handle: Arc<Handle>,
+}
+
+impl Limits {
+    pub fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+}
+
+type Object<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
+
+#[pymethods]
+impl Limits {
+    #[new]
+    #[pyo3(signature = (segment, name, *, strict=false))]
+    fn new(py: Python<'_>, segment: &Segment, name: &str, strict: bool) -> PyResult<Self> {
+        let segment = &segment.segment;
+        let set = segment.set(name).or_raise(py)?;
+        let handle = Handle::new(set, segment.path(), strict);
+        Ok(Self { handle })
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        self.handle.set.name()
+    }
+
+    #[getter]
+    fn path<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.handle
+            .path
+            .as_os_str()
+            .into_pyobject(py)
+            .map(Bound::into_any)
+            .map_err(Into::into)
+    }
+
+    #[getter]
+    fn strict(&self) -> bool {
+        self.handle.strict
+    }
+
+    #[getter]
+    fn keyed(&self) -> bool {
+        self.handle.set.is_keyed()
+    }
+
+    #[getter]
+    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(self.handle.set.metadata().into_pyobject(py)?.into_any())
+    }
+
+    #[getter]
+    fn limit_names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyTuple>> {
+        pyo3::types::PyTuple::new(py, self.handle.set.limits().collect::<Vec<_>>())
+    }
+
+    #[pyo3(signature = (costs=None, *, key=None))]
+    fn try_acquire(&self, py: Python<'_>, costs: Object<'_, '_>, key: Object<'_, '_>) -> PyResult<Py<PyAny>> {
+        let handle = &self.handle;
+        let request = request::prepare(handle, costs)?;
+        let outcome = match key {
+            None => Kept::try_new(handle, |set| set.try_acquire(&request)).or_raise(py)?,
+            Some(key) => {
+                let key = key::bytes(key)?;
+                Kept::try_new(handle, |set| set.key(key)?.try_acquire(&request)).or_raise(py)?
+            }
+        };
+        permit::answer(py, outcome)
+    }
+
+    /// Waits; gives a permit or a refusal.
+    #[pyo3(signature = (costs, key, timeout))]
+    fn _acquire(
+        &self,
+        py: Python<'_>,
+        costs: Object<'_, '_>,
+        key: Object<'_, '_>,
+        timeout: Object<'_, '_>,
+    ) -> PyResult<Py<PyAny>> {
+        let handle = &self.handle;
+        let request = request::prepare(handle, costs)?;
+        let timeout = seconds::timeout(timeout)?;
+        let key = key.map(key::bytes).transpose()?;
+        let mut interruption = Interruption::new(py);
+        let outcome = Kept::try_new(handle, |set| -> Result<Outcome<'static>, Error> {
+            let keep_waiting = || interruption.keep_waiting();
+            match key {
+                None => set.acquire_while(&request, timeout, keep_waiting),
+                Some(key) => set.key(key)?.acquire_while(&request, timeout, keep_waiting),
+            }
+        });
+        interruption.end()?;
+        permit::answer(py, outcome.or_raise(py)?)
+    }
+
+    /// A request of a task, to look after.
+    #[pyo3(signature = (costs, key, timeout))]
+    fn _begin(
+        &self,
+        py: Python<'_>,
+        costs: Object<'_, '_>,
+        key: Object<'_, '_>,
+        timeout: Object<'_, '_>,
+    ) -> PyResult<Waiting> {
+        let handle = &self.handle;
+        let request = request::prepare(handle, costs)?;
+        let timeout = seconds::timeout(timeout)?;
+        let future = match key {
+            None => Kept::try_new(handle, |set| Ok::<_, Error>(set.acquire_async(&request, timeout))),
+            Some(key) => {
+                let key = key::bytes(key)?;
+                Kept::try_new(handle, |set| Ok(set.key(key)?.acquire_async(&request, timeout)))
+            }
+        };
+        Ok(Waiting::of_set(future.or_raise(py)?))
+    }
+
+    #[pyo3(signature = (costs=None, *, key=None, max_delay))]
+    fn reserve(
+        &self,
+        py: Python<'_>,
+        costs: Object<'_, '_>,
+        key: Object<'_, '_>,
+        max_delay: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        let handle = &self.handle;
+        let request = request::prepare(handle, costs)?;
+        let max_delay = seconds::duration(max_delay)?;
+        let outcome = match key {
+            None => Kept::try_new(handle, |set| set.reserve(&request, max_delay)),
+            Some(key) => {
+                let key = key::bytes(key)?;
+                Kept::try_new(handle, |set| set.key(key)?.reserve(&request, max_delay))
+            }
+        };
+        reservation::answer(py, outcome.or_raise(py)?)
+    }
+
+    #[pyo3(signature = (costs=None, *, key=None))]
+    fn check(&self, py: Python<'_>, costs: Object<'_, '_>, key: Object<'_, '_>) -> PyResult<Checked> {
+        let handle = &self.handle;
+        let request = request::prepare(handle, costs)?;
+        let checked = match key {
+            None => Kept::try_new(handle, |set| set.check(&request)),
+            Some(key) if handle.is_by_address => {
+                let address = key::address(key)?;
+                Kept::try_new(handle, |set| set.address(address)?.check(&request))
+            }
+            Some(key) => {
+                let key = key::bytes(key)?;
+                Kept::try_new(handle, |set| set.key(key)?.check(&request))
+            }
+        };
+        checked.map(Checked::new).or_raise(py)
+    }
+
+    #[pyo3(signature = (keys, costs=None))]
+    fn check_many(
+        &self,
+        py: Python<'_>,
+        keys: Vec<Bound<'_, PyAny>>,
+        costs: Object<'_, '_>,
+    ) -> PyResult<Vec<Checked>> {
+        let handle = &self.handle;
+        let request = request::prepare(handle, costs)?;
+        let keys = keys.iter().map(key::bytes).collect::<PyResult<Vec<_>>>()?;
+        let answers: Kept<Vec<LibraryChecked<'static>>> =
+            Kept::try_new(handle, |set| set.check_many(&keys, &request)).or_raise(py)?;
+        Ok(answers.each().map(Checked::new).collect())
+    }
+
+    #[pyo3(signature = (costs=None, *, key=None))]
+    fn peek<'py>(
+        &self,
+        py: Python<'py>,
+        costs: Object<'_, 'py>,
+        key: Object<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let handle = &self.handle;
+        let request = request::prepare(handle, costs)?;
+        let set = &handle.set;
+        let peek = || match key {
+            None => set.peek(&request).or_raise(py),
+            Some(key) if handle.is_by_address => {
+                let address = set.address(key::address(key)?).or_raise(py)?;
+                address.peek(&request).or_raise(py)
+            }
+            Some(key) => set
+                .key(key::bytes(key)?)
+                .or_raise(py)?
+                .peek(&request)
+                .or_raise(py),
+        };
+        verdict::by_limit(py, handle, peek()?.into_iter())
+    }
+
+    #[pyo3(signature = (*, key=None))]
+    fn forecast<'py>(&self, py: Python<'py>, key: Object<'_, 'py>) -> PyResult<Bound<'py, PyDict>> {
+        let set = &self.handle.set;
+        let forecast = || match key {
+            None => set.forecast().or_raise(py),
+            Some(key) => set.key(key::bytes(key)?).or_raise(py)?.forecast().or_raise(py),
+        };
+        forecasts(py, &self.handle, &forecast()?)
+    }
+
+    #[pyo3(signature = (limit, used, *, key=None))]
+    fn debit(
+        &self,
+        py: Python<'_>,
+        limit: &str,
+        used: &Bound<'_, PyAny>,
+        key: Object<'_, '_>,
+    ) -> PyResult<Checked> {
+        let handle = &self.handle;
+        let units = request::units(handle, limit, used)?;
+        let checked = match key {
+            None => Kept::try_new(handle, |set| set.debit(limit, units)),
+            Some(key) => {
+                let key = key::bytes(key)?;
+                Kept::try_new(handle, |set| set.key(key)?.debit(limit, units))
+            }
+        };
+        checked.map(Checked::new).or_raise(py)
+    }
+
+    #[pyo3(signature = (*limits, key=None, counters=false))]
+    fn reset(
+        &self,
+        py: Python<'_>,
+        limits: Vec<String>,
+        key: Object<'_, '_>,
+        counters: bool,
+    ) -> PyResult<()> {
+        let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
+        let set: &LimitSet = &self.handle.set;
+        match key {
+            None => set.reset(&limits, counters).or_raise(py),
+            Some(key) if self.handle.is_by_address => {
+                let address = set.address(key::address(key)?).or_raise(py)?;
+                address.reset(&limits).or_raise(py).map(drop)
+            }
+            Some(key) => {
+                let key = set.key(key::bytes(key)?).or_raise(py)?;
+                key.reset(&limits).or_raise(py).map(drop)
+            }
+        }
+    }
+
+    #[pyo3(signature = (limit, *, least=1, most=1024))]
+    fn leased(&self, py: Python<'_>, limit: &str, least: u64, most: u64) -> PyResult<LocalCredit> {
+        LocalCredit::new(py, &self.handle.set, limit, least, most)
+    }
+
+    fn __repr__<'py>(slf: &Bound<'py, Self>) -> PyResult<String> {
+        let py = slf.py();
+        let class = slf.get_type().getattr(intern!(py, "__name__"))?;
+        let this = slf.get();
+        Ok(format!(
+            "<{class} {:?} of {}>",
+            this.name(),
+            this.handle.path.display()
+        ))
+    }
+}

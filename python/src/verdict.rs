@@ -1,0 +1,117 @@
+//! What limits say, as Python meets it.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::amount::natural_of;
+use crate::handle::Handle;
+use crate::seconds::seconds;
+
+/// What one limit says, and how it stands.
+#[pyclass(frozen, module = "shmlimit._native")]
+pub struct Verdict {
+    /// The limit's name.
+    #[pyo3(get)]
+    limit: String,
+    /// Whether the limit admits the cost.
+    #[pyo3(get)]
+    admitted: bool,
+    /// How much could be taken at once.
+    #[pyo3(get)]
+    remaining: Py<PyAny>,
+    /// Seconds after which the cost would be admitted: 0 if it is, None where time alone does not help.
+    #[pyo3(get)]
+    retry_after: Option<f64>,
+    /// Seconds until the limit is completely replenished, if nobody takes anything.
+    #[pyo3(get)]
+    reset_after: f64,
+    /// How much could be taken at once if nobody had taken anything; None where there is no bound.
+    #[pyo3(get)]
+    capacity: Option<Py<PyAny>>,
+}
+
+#[pymethods]
+impl Verdict {
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!(
+            "Verdict(limit={:?}, admitted={}, remaining={}, retry_after={}, reset_after={:?})",
+            self.limit,
+            if self.admitted { "True" } else { "False" },
+            self.remaining.bind(py).str()?,
+            written(self.retry_after),
+            self.reset_after,
+        ))
+    }
+}
+
+/// Verdicts by the names of their limits.
+pub fn by_limit<'py, 'a>(
+    py: Python<'py>,
+    handle: &Handle,
+    verdicts: impl Iterator<Item = shmlimit::Verdict<'a>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dictionary = PyDict::new(py);
+    for verdict in verdicts {
+        let has_bound = verdict.most_at_once != u64::MAX;
+        let capacity = has_bound.then(|| natural_of(py, handle, verdict.limit, verdict.most_at_once));
+        dictionary.set_item(
+            verdict.limit,
+            Verdict {
+                limit: verdict.limit.to_owned(),
+                admitted: verdict.admitted,
+                remaining: natural_of(py, handle, verdict.limit, verdict.remaining)?.unbind(),
+                retry_after: verdict.retry_after.map(seconds),
+                reset_after: seconds(verdict.reset_after),
+                capacity: capacity.transpose()?.map(Bound::unbind),
+            },
+        )?;
+    }
+    Ok(dictionary)
+}
+
+/// What remains of the limit that bound, and where none did of the one that is nearest to its end; none where there is
+/// no limit.
+pub fn remaining<'py, 'a>(
+    py: Python<'py>,
+    handle: &Handle,
+    binding: Option<&str>,
+    verdicts: impl Iterator<Item = shmlimit::Verdict<'a>>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let mut nearest: Option<shmlimit::Verdict<'_>> = None;
+    for verdict in verdicts {
+        let is_nearer = match (&nearest, binding) {
+            (_, Some(binding)) => verdict.limit == binding,
+            (None, None) => true,
+            (Some(nearest), None) => share(&verdict, nearest) < share(nearest, &verdict),
+        };
+        if is_nearer {
+            nearest = Some(verdict);
+        }
+    }
+    nearest
+        .map(|verdict| natural_of(py, handle, verdict.limit, verdict.remaining))
+        .transpose()
+}
+
+/// What remains of one, on a scale that it has in common with the other.
+fn share(of: &shmlimit::Verdict<'_>, beside: &shmlimit::Verdict<'_>) -> u128 {
+    u128::from(of.remaining) * u128::from(beside.most_at_once)
+}
+
+/// Units taken, by the names of their limits.
+pub fn taken<'py, 'a>(
+    py: Python<'py>,
+    handle: &Handle,
+    taken: impl Iterator<Item = (&'a str, u64)>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dictionary = PyDict::new(py);
+    for (limit, units) in taken {
+        dictionary.set_item(limit, natural_of(py, handle, limit, units)?)?;
+    }
+    Ok(dictionary)
+}
+
+/// Seconds as Python writes them.
+pub fn written(seconds: Option<f64>) -> String {
+    seconds.map_or_else(|| "None".to_owned(), |seconds| format!("{seconds:?}"))
+}

@@ -1,0 +1,89 @@
+//! Requests of tasks, as Python meets them.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Mutex;
+use std::task::{Context, Poll};
+
+use pyo3::prelude::*;
+use shmlimit::{AcquireFuture, Chosen, Error, Outcome};
+
+use crate::bell::Bell;
+use crate::error::{OrRaise, exception};
+use crate::handle::Kept;
+use crate::permit;
+
+/// A wait for one of a pool.
+pub type PoolFuture = Pin<Box<dyn Future<Output = Result<Chosen<'static>, Error>> + Send>>;
+
+/// A request that waits in line for a task of an event loop: from its first look on it has a place there, until it is
+/// answered or closed.
+#[pyclass(module = "shmlimit._native")]
+pub struct Waiting {
+    // Not for locking, but for what is not `Sync`: it is only ever reached through `get_mut`.
+    request: Mutex<Option<Request>>,
+}
+
+enum Request {
+    OfSet(Kept<AcquireFuture<'static>>),
+    OfPool(Kept<PoolFuture>),
+}
+
+impl Waiting {
+    pub fn of_set(future: Kept<AcquireFuture<'static>>) -> Self {
+        Self {
+            request: Mutex::new(Some(Request::OfSet(future))),
+        }
+    }
+
+    pub fn of_pool(future: Kept<PoolFuture>) -> Self {
+        Self {
+            request: Mutex::new(Some(Request::OfPool(future))),
+        }
+    }
+
+    fn request(&mut self) -> &mut Option<Request> {
+        match self.request.get_mut() {
+            Ok(request) => request,
+            Err(poisoned) => poisoned.into_inner(),
+        }
+    }
+}
+
+#[pymethods]
+impl Waiting {
+    /// Looks: the permit or the refusal, or None where the task is to wait until the bell rings its number.
+    fn look(&mut self, py: Python<'_>, bell: &Bell, number: u64) -> PyResult<Option<Py<PyAny>>> {
+        let waker = bell.waker(number);
+        let mut context = Context::from_waker(&waker);
+        let request = self.request();
+        let outcome: Result<Kept<Outcome<'static>>, Error> = match request.take() {
+            None => {
+                let message = "the request was answered or closed before".to_owned();
+                return Err(exception(py, "RequestError", message));
+            }
+            Some(Request::OfSet(mut future)) => match Pin::new(future.get_mut()).poll(&mut context) {
+                Poll::Pending => {
+                    *request = Some(Request::OfSet(future));
+                    return Ok(None);
+                }
+                Poll::Ready(outcome) => outcome.map(|outcome| future.map(|_| outcome)),
+            },
+            Some(Request::OfPool(mut future)) => match future.get_mut().as_mut().poll(&mut context) {
+                Poll::Pending => {
+                    *request = Some(Request::OfPool(future));
+                    return Ok(None);
+                }
+                Poll::Ready(chosen) => {
+                    chosen.map(|Chosen { index, outcome }| future.map_to_member(|_| (index, outcome)))
+                }
+            },
+        };
+        permit::answer(py, outcome.or_raise(py)?).map(Some)
+    }
+
+    /// Leaves the line; what was granted and not seen is given back.
+    fn close(&mut self) {
+        *self.request() = None;
+    }
+}

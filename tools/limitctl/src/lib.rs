@@ -1,0 +1,49 @@
+//! Creates, inspects, repairs and removes shmlimit segments, and tries limits out on traces.
+
+mod arguments;
+mod birth;
+mod change;
+mod command;
+mod exit;
+mod job;
+mod output;
+mod simulation;
+mod text;
+
+use std::ffi::OsString;
+
+use clap::Parser;
+
+use arguments::Arguments;
+use exit::{ExitCode, Failure};
+
+/// Does what the arguments say, the first of which is the name of the program, and answers the exit code.
+///
+/// Prints to standard output and standard error; `exec` replaces the process or ends as its command did. This is all
+/// that there is of the library: the program is this, and so are the console scripts of packages that bring it along.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let outcome = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => command::run(arguments.verb),
+        Err(answer) => answer_of_parser(&answer),
+    };
+    let code = outcome.unwrap_or_else(|failure| {
+        output::complain(&failure.message);
+        failure.code
+    });
+    code.number()
+}
+
+/// Help and version are answers; everything else that the parser says is a mistake in the arguments.
+fn answer_of_parser(answer: &clap::Error) -> Result<ExitCode, Failure> {
+    if answer.use_stderr() {
+        let text = answer.render().to_string();
+        let message = match text.strip_prefix("error: ") {
+            Some(message) => message.trim_end().to_owned(),
+            // The help, which answers a call without arguments.
+            None => format!("there is no verb\n\n{}", text.trim_end()),
+        };
+        return Err(Failure::new(ExitCode::Usage, message));
+    }
+    output::print(&answer.render().ansi().to_string())?;
+    Ok(ExitCode::Done)
+}
