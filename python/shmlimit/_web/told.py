@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,11 +9,6 @@ from typing import Any
 import shmlimit
 
 from .fields import Policies
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 # Limits that were changed in a live segment are told as they are then after this many seconds at most.
 _FRESH_FOR = 2.0
@@ -28,7 +22,7 @@ class Told:
         self._quota_units = dict(quota_units)
         self._prefix = prefix
         self._segment: shmlimit.Segment | None = None
-        self._declaration = ""
+        self._declaration: dict[str, Any] = {}
         self._policies = Policies([], self._quota_units, prefix)
         self._described_at = -_FRESH_FOR
         # Not left to the first request: others that come at the same time would be told nothing.
@@ -56,8 +50,8 @@ class Told:
             self._declaration = declaration
         return self._policies
 
-    def _described(self, declaration: str) -> list[dict[str, Any]]:
-        for declared in tomllib.loads(declaration).get("set", []):
+    def _described(self, declaration: dict[str, Any]) -> list[dict[str, Any]]:
+        for declared in declaration.get("set", []):
             if declared["name"] == self._limits.name:
                 limits: list[dict[str, Any]] = declared.get("limit", [])
                 return limits

@@ -149,12 +149,13 @@ class Counters:
         """
         for limits in self._sliding_files(key, expiry):
             verdict = limits.peek({_LIMIT: 0}, key=key)[_LIMIT]
-            weighted = verdict.capacity - verdict.remaining
+            capacity = verdict.capacity or 0
+            weighted = capacity - verdict.remaining
             if weighted == 0:
                 continue
             one_more = floor(verdict.remaining) + 1
             wait = 0.0
-            if one_more <= verdict.capacity:
+            if one_more <= capacity:
                 wait = limits.peek({_LIMIT: one_more}, key=key)[_LIMIT].retry_after or 0.0
             # The strategy takes the time modulo the window.
             return 0, 0.0, floor(weighted), expiry + min(wait, expiry - 1e-6)
@@ -202,7 +203,7 @@ class Counters:
         named = _named(key)
         likely = [] if named is None or named[0] < 1 else [self._sliding(named[0], expiry)]
         every = self.folder.known(_SLIDING)
-        return _each_once(likely, (limits for limits in every if f"-per-{expiry}s." in limits.path.name))
+        return _each_once(likely, (limits for limits in every if f"-per-{expiry}s." in limits.path))
 
 
 def _each_once(likely: list[Limits], every: Iterator[Limits]) -> Iterator[Limits]:

@@ -76,7 +76,7 @@ def declare(folder: Path) -> Callable[..., sl.Limits]:
     """Makes a set of limits."""
 
     def make(*limits: Any, **options: Any) -> sl.Limits:
-        return sl.open(folder / "segment", sl.LimitSet("api", limits=limits, **options))["api"]
+        return sl.open(folder / "segment", sl.LimitSet("api", limits, **options))["api"]
 
     return make
 
