@@ -17,17 +17,20 @@ cache, look, and write it back: requests that come at the same time do not see e
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from rest_framework import throttling
-from rest_framework.request import Request
-from rest_framework.views import APIView
-from shmlimit import Calls, Refusal
+from shmlimit import Calls, Checked
 
 from ._windows import WindowFolder
+
+if TYPE_CHECKING:
+    # Views import the throttles that the settings name: at that time there are no views.
+    from rest_framework.request import Request
+    from rest_framework.views import APIView
 
 __all__ = ["AnonRateThrottle", "ScopedRateThrottle", "SimpleRateThrottle", "UserRateThrottle"]
 
@@ -46,7 +49,7 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
     `when_full` (`"refuse"` or `"evict_oldest"`) and `entries` (32).
     """
 
-    _refusal: Refusal | None = None
+    _refusal: Checked | None = None
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         """Takes the request's place in its period, if there is one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import select
 import signal
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 import shmlimit as sl
 
-from .conftest import Serve, Server, wait_until
+from .conftest import DEADLINE, Serve, Server, wait_until
 
 SERVERS = [("gunicorn", "plain:wsgi_app"), ("uvicorn", "plain:asgi_app")]
 KILLS = int(os.environ.get("SHMLIMIT_KILLS", "100"))
@@ -63,8 +64,7 @@ def test_workers_killed_in_the_middle_of_a_request_leave_no_place_taken(
     for _ in range(KILLS):
         connection, response, worker = _start_staying(running)
         assert not limits.try_acquire()
-        os.kill(worker, signal.SIGKILL)
-        wait_until(lambda: not _is_alive(worker), "the worker is dead")
+        _kill(worker)
         with limits.try_acquire() as permit:
             assert permit, "nobody has to wait for the place of the dead"
         response.close()
@@ -72,9 +72,13 @@ def test_workers_killed_in_the_middle_of_a_request_leave_no_place_taken(
     assert running.process.poll() is None
 
 
-def _is_alive(process: int) -> bool:
+def _kill(process: int) -> None:
+    """Kills a process at once, and comes back when none of its threads is there any more."""
+    descriptor = os.pidfd_open(process)
     try:
-        with open(f"/proc/{process}/stat") as status:
-            return status.read().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        ended = select.poll()
+        ended.register(descriptor, select.POLLIN)
+        assert ended.poll(DEADLINE * 1000), "still dying"
+    finally:
+        os.close(descriptor)

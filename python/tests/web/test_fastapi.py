@@ -1,7 +1,5 @@
 """The dependency of FastAPI's paths."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
