@@ -48,7 +48,7 @@ class Acquisition:
             ValueError: The amount is negative, or not what the limit allows.
         """
         if self._released:
-            raise RuntimeError(f"the usage of {self.limit.key!r} was updated after its release")
+            raise RuntimeError("an acquisition was updated after its release")
         number = check_number(used, self.limit.key)
         self.limit.validate_usage(self.requested, number)
         self.used = number
@@ -125,7 +125,9 @@ class LimitSetAcquisition:
             self._updated.add(key)
 
     def release(self) -> None:
-        """Gives back resources and, where the algorithm allows, what was not used of rates. Once; then nothing.
+        """Gives back resources and, where the algorithm allows, what was not used of rates.
+
+        A second time does nothing.
 
         Raises:
             RuntimeError: A rate limit was not updated. All is held still: update it, and release again.

@@ -33,8 +33,8 @@ _ALGORITHMS: dict[RateLimitAlgorithm, Algorithm] = {
     RateLimitAlgorithm.GCRA: "gcra",
 }
 
-# Concurry's log has an entry per token. So many requests are told apart here; where a window has more, room is
-# made late by at most one part in as many of it, and never early.
+# Concurry's log has an entry per token. So many requests are told apart here; where a window has more, room
+# is made late by at most one part in as many of it, and never early.
 _MOST_ENTRIES = 8192
 
 _swept = threading.Event()

@@ -97,7 +97,7 @@ class LimitSet:
 
         Args:
             requested: Amounts by limit. Call and resource limits that are not named are taken once; rate
-                limits that are not named are left out. Nothing requested: all limits, unless one is a rate limit.
+                limits that are not named are left out. Nothing requested: all, unless one is a rate limit.
                 Unknown keys are warned about once, and skipped.
             timeout: Seconds to wait at most; as long as it takes unless given.
 
