@@ -92,7 +92,7 @@ class _TrioPlace:
 
     __slots__ = ("_event", "_trio")
 
-    def __init__(self, trio: Any) -> None:  # noqa: ANN401
+    def __init__(self, trio: Any) -> None:
         self._trio = trio
         self._event = trio.Event()
 
@@ -107,7 +107,7 @@ class _TrioPlace:
 class _TrioRoom:
     """The tasks of one run of trio."""
 
-    def __init__(self, trio: Any, token: object) -> None:  # noqa: ANN401
+    def __init__(self, trio: Any, token: object) -> None:
         self.token = token
         self.bell = _native.Bell()
         self._trio = trio
@@ -129,7 +129,7 @@ class _TrioRoom:
             self._watch.cancel()
             self._watch = None
 
-    async def _answer(self, watch: Any) -> None:  # noqa: ANN401
+    async def _answer(self, watch: Any) -> None:
         with watch:
             while True:
                 await self._trio.lowlevel.wait_readable(self.bell.fileno())
