@@ -26,9 +26,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         limits = sl.LimitSet("database", [sl.Concurrency("connections", 2)])
         segment = sl.open(os.path.join(folder, "database.limits"), config=limits)
-        answers = Parallel(n_jobs=4, backend="loky")(
-            delayed(query)(segment["database"], n) for n in range(40)
-        )
+        answers = Parallel(n_jobs=4, backend="loky")(delayed(query)(segment["database"], n) for n in range(40))
         workers = {pid for _, pid in answers}
         counts = segment.snapshot()["sets"][0]["counts"]
         most = counts["active_high_water"]

@@ -1,6 +1,6 @@
 """A throttle of Django REST Framework: nothing changes but where its class comes from, and a folder.
 
-    python examples/web/with_rest_framework.py
+python examples/web/with_rest_framework.py
 """
 
 import os
