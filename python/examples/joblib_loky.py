@@ -29,8 +29,8 @@ def main() -> None:
         answers = Parallel(n_jobs=4, backend="loky")(delayed(query)(segment["database"], n) for n in range(40))
         workers = {pid for _, pid in answers}
         counts = segment.snapshot()["sets"][0]["counts"]
-        most = counts["active_high_water"]
-        print(f"{len(answers)} queries in {len(workers)} processes, at most {most} at once")
+        print(f"{len(answers)} queries ran in {len(workers)} processes.")
+        print(f"The most that ran at once: {counts['active_high_water']}.")
 
 
 if __name__ == "__main__":
