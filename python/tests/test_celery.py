@@ -41,6 +41,7 @@ def worker_of(application: Any, name: str) -> Iterator[subprocess.Popen[bytes]]:
         "--without-heartbeat",
         "--loglevel=INFO",
         f"--hostname={name}@%h",
+        f"--queues={name}",
     ]
     with log.open("wb") as output:
         worker = subprocess.Popen(
