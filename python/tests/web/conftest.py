@@ -114,6 +114,18 @@ def serve(interpreter: Path, folder: Path, tmp_path: Path) -> Iterator[Serve]:
         yield start
 
 
+def _wait_for(server: Server, workers: int, log: Path) -> None:
+    """Until every worker has answered: otherwise the first to come does all the work."""
+    answered: set[bytes] = set()
+    deadline = time.monotonic() + DEADLINE
+    while len(answered) < workers:
+        try:
+            answered |= {reply.body for reply in server.get_many(16, "/ready")}
+        except OSError as error:
+            raise AssertionError(f"the server does not answer: {log.read_text()}") from error
+        assert time.monotonic() < deadline, f"only {answered} of the workers answer: {log.read_text()}"
+
+
 @contextmanager
 def _running(
     interpreter: Path,
@@ -142,10 +154,7 @@ def _running(
         port = listener.getsockname()[1]
     try:
         running = Server(process, port)
-        try:
-            running.get("/ready")
-        except OSError as error:
-            raise AssertionError(f"{server} does not answer: {log.read_text()}") from error
+        _wait_for(running, workers, log)
         yield running
     finally:
         process.send_signal(signal.SIGTERM)
