@@ -201,15 +201,16 @@ def declaration(config: Config) -> _native.Declaration:
     """
     if isinstance(config, (str, os.PathLike)):
         return _native.Declaration.from_file(config)
-    if isinstance(config, LimitSet):
-        return _native.Declaration.from_json(_json({"set": [_fields(config)]}))
+    document: object
     if isinstance(config, Mapping):
-        return _native.Declaration.from_json(_json(_plain(config)))
-    return _native.Declaration.from_json(_json({"set": [_fields(each) for each in config]}))
-
-
-def _json(document: object) -> str:
-    return json.dumps(document, ensure_ascii=False)
+        document = _plain(config)
+    else:
+        sets = [config] if isinstance(config, LimitSet) else list(config)
+        for each in sets:
+            if not isinstance(each, LimitSet):
+                raise TypeError(f"{each!r} is no declaration of a set: give a LimitSet")
+        document = {"set": [_fields(each) for each in sets]}
+    return _native.Declaration.from_json(json.dumps(document, ensure_ascii=False))
 
 
 def _fields(declared: object) -> object:
@@ -249,7 +250,7 @@ def _plain(value: object, name: str | None = None) -> object:
     return value
 
 
-def _span(value: timedelta | int | float) -> str:
+def _span(value: timedelta | float) -> str:
     """A span of time in the words of the TOML, to the nanosecond."""
     if isinstance(value, timedelta):
         microseconds = (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds

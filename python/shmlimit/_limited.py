@@ -47,6 +47,8 @@ class Limited:
     @overload
     def limited(
         self,
+        function: None = None,
+        /,
         *,
         costs: Mapping[str, Amount] | Callable[..., Mapping[str, Amount]] | None = None,
         key: str | bytes | int | Callable[..., str | bytes | int] | None = None,
@@ -55,13 +57,13 @@ class Limited:
 
     def limited(
         self,
-        function: Callable[P, R] | None = None,
+        function: Callable[..., Any] | None = None,
         /,
         *,
         costs: Mapping[str, Amount] | Callable[..., Mapping[str, Amount]] | None = None,
         key: str | bytes | int | Callable[..., str | bytes | int] | None = None,
         timeout: float | timedelta | None = None,
-    ) -> Callable[P, R] | Callable[[Callable[P, R]], Callable[P, R]]:
+    ) -> Any:
         """Makes a function take a permit before it runs, waiting for it, and give it back when it ends.
 
         A generator holds its permit from its first step to its end. Works for functions, coroutine functions,
@@ -84,7 +86,7 @@ class Limited:
                 "timeout": timeout,
             }
 
-        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             return _wrap(
                 function,
                 lambda args, kwargs: self.acquire(**request(args, kwargs)),
@@ -121,7 +123,7 @@ def _wrap(
     elif inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
-        async def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:  # noqa: ANN401
+        async def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
             async with acquire_async(args, kwargs):
                 return await any_function(*args, **kwargs)
 
@@ -135,7 +137,7 @@ def _wrap(
     else:
 
         @functools.wraps(function)
-        def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:  # noqa: ANN401
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
             with acquire(args, kwargs):
                 return any_function(*args, **kwargs)
 

@@ -84,5 +84,5 @@ class Pool(_native.Pool):
         return _made_of, (self.members, self.strategy, self.failover)
 
 
-def _made_of(members: Sequence[Limits], strategy: Any, failover: bool) -> Pool:  # noqa: ANN401
+def _made_of(members: Sequence[Limits], strategy: Any, failover: bool) -> Pool:
     return Pool(members, strategy, failover=failover)

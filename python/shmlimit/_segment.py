@@ -82,7 +82,7 @@ class Segment(_native.Segment):
         keys: list[dict[str, Any]] = json.loads(self._keys(set_name))
         return keys
 
-    def key(self, set_name: str, key: object) -> Any:  # noqa: ANN401
+    def key(self, set_name: str, key: object) -> Any:
         """Copies the state of one key of a set.
 
         Args:

@@ -23,37 +23,44 @@ impl Checked {
 
 #[pymethods]
 impl Checked {
+    /// The limit that bound; None where a table was full. None where it was admitted.
     #[getter]
     fn binding(&self) -> Option<&str> {
         self.checked.get().binding()
     }
 
+    /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"queue_full"` or `"table_full"`; None where it was admitted.
     #[getter]
     fn reason(&self) -> Option<&'static str> {
         self.checked.get().reason().map(reason)
     }
 
+    /// Seconds after which the request would be admitted if nobody else took anything; None where time alone does not help.
     #[getter]
     fn retry_after(&self) -> Option<f64> {
         self.checked.get().retry_after().map(seconds)
     }
 
+    /// What remained of the limit that bound, or where none did of the one that is nearest to its end.
     #[getter]
     fn remaining<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let checked = self.checked.get();
         verdict::remaining(py, self.checked.handle(), checked.binding(), checked.verdicts())
     }
 
+    /// What each limit said.
     #[getter]
     fn verdicts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         verdict::by_limit(py, self.checked.handle(), self.checked.get().verdicts())
     }
 
+    /// How much was taken of each limit.
     #[getter]
     fn taken<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         verdict::taken(py, self.checked.handle(), self.checked.get().taken())
     }
 
+    /// The set that was asked.
     #[getter]
     fn set_name(&self) -> &str {
         self.checked.handle().set.name()

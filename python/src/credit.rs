@@ -28,7 +28,13 @@ impl LocalCredit {
 
 #[pymethods]
 impl LocalCredit {
-    /// Spends that many units; whether there were as many.
+    /// Spends units.
+    ///
+    /// Args:
+    ///     units: How many.
+    ///
+    /// Returns:
+    ///     Whether there were as many, here and in the limit together; otherwise nothing was spent.
     #[pyo3(signature = (units=1))]
     fn try_take(&mut self, py: Python<'_>, units: u64) -> PyResult<bool> {
         Ok(self.credit.try_take(units).or_raise(py)?.is_taken())
@@ -40,7 +46,10 @@ impl LocalCredit {
         self.credit.left()
     }
 
-    /// Gives back what is left, as far as the algorithm refunds; how many units that were.
+    /// Gives back what is left, as far as the algorithm refunds.
+    ///
+    /// Returns:
+    ///     How many units came back.
     fn give_back(&mut self, py: Python<'_>) -> PyResult<u64> {
         self.credit.give_back().or_raise(py)
     }

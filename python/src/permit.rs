@@ -35,7 +35,19 @@ pub fn answer(py: Python<'_>, outcome: Kept<Outcome<'static>>) -> PyResult<Py<Py
 
 #[pymethods]
 impl Permit {
-    /// Says what was used: of each limit that is named, as keywords or in a mapping.
+    /// Says what was used of each limit that is named: less is given back where the algorithm allows, more is charged.
+    ///
+    /// Args:
+    ///     actual: What was used, by limit.
+    ///     named: The same as keywords.
+    ///
+    /// Returns:
+    ///     What that changed.
+    ///
+    /// Raises:
+    ///     AlreadySettled: It was settled before.
+    ///     AlreadyReleased: It was released before.
+    ///     InheritedPermit: It is that of the process that forked this one.
     #[pyo3(signature = (actual=None, /, **named))]
     fn settle(
         &mut self,
@@ -53,6 +65,13 @@ impl Permit {
         Settlement::new(py, &handle, &settlement, &usage)
     }
 
+    /// Gives back what is held. Once is enough, and more often does nothing; in a forked child it never does anything.
+    ///
+    /// Args:
+    ///     dropped: Whether the work failed, which an adaptive concurrency limit wants to know.
+    ///
+    /// Raises:
+    ///     Reclaimed: The lease had run out before.
     #[pyo3(signature = (dropped=false))]
     fn release(&mut self, py: Python<'_>, dropped: bool) -> PyResult<()> {
         let permit = self.permit.get_mut();
@@ -63,66 +82,93 @@ impl Permit {
         released.or_raise(py)
     }
 
-    /// Debits a budget what was used; whether any of it had remained.
+    /// Debits a budget of the set what was used, while the permit is held.
+    ///
+    /// Args:
+    ///     limit: The budget.
+    ///     used: How much was used.
+    ///
+    /// Returns:
+    ///     Whether any of it had remained: otherwise nothing was debited.
     fn debit(&mut self, py: Python<'_>, limit: &str, used: &Bound<'_, PyAny>) -> PyResult<bool> {
         let units = request::units(self.permit.handle(), limit, used)?;
         let checked = self.permit.get_mut().debit(limit, units).or_raise(py)?;
         Ok(checked.is_admitted())
     }
 
+    /// Renews the leases of what is held.
+    ///
+    /// Raises:
+    ///     Reclaimed: A lease had run out, and others hold it now.
+    ///     AlreadyReleased: Nothing is held any more.
     fn heartbeat(&self, py: Python<'_>) -> PyResult<()> {
         self.permit.get().heartbeat().or_raise(py)
     }
 
+    /// Has the leases renewed in time by a thread of this process, until the permit is released.
+    ///
+    /// Raises:
+    ///     Reclaimed: A lease had run out before.
+    ///     AlreadyReleased: Nothing is held any more.
     fn keep_alive(&self, py: Python<'_>) -> PyResult<()> {
         self.permit.get().heartbeat_in_background().or_raise(py)
     }
 
+    /// Whether something that was held was taken back, because a lease ran out.
     #[getter]
     fn reclaimed(&self) -> bool {
         self.permit.get().reclaimed()
     }
 
+    /// A number that grows with every permit of the set that holds something; None where this one holds nothing.
     #[getter]
     fn fencing_number(&self) -> Option<u64> {
         self.permit.get().fencing_number()
     }
 
+    /// What the set was declared with: region, endpoint, account.
     #[getter]
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Ok(self.permit.get().metadata().into_pyobject(py)?.into_any())
     }
 
+    /// How much was taken of each limit.
     #[getter]
     fn taken<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         verdict::taken(py, self.permit.handle(), self.permit.get().taken())
     }
 
+    /// How each limit stood just after it was taken.
     #[getter]
     fn verdicts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         verdict::by_limit(py, self.permit.handle(), self.permit.get().verdicts())
     }
 
+    /// What remained of the limit that is nearest to its end.
     #[getter]
     fn remaining<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         verdict::remaining(py, self.permit.handle(), None, self.permit.get().verdicts())
     }
 
+    /// None: no limit bound.
     #[getter]
     fn binding(&self) -> Option<&str> {
         None
     }
 
+    /// None: nothing was refused.
     #[getter]
     fn reason(&self) -> Option<&str> {
         None
     }
 
+    /// 0: there was nothing to wait for.
     #[getter]
     fn retry_after(&self) -> f64 {
         0.0
     }
 
+    /// The set that it is of.
     #[getter]
     fn set_name(&self) -> &str {
         self.permit.handle().set.name()

@@ -88,6 +88,17 @@ impl Pool {
         self.handle.members.len()
     }
 
+    /// Chooses a set, and takes everything that the request names from it, or nothing. With failover, asks one after the
+    /// other until one admits.
+    ///
+    /// Args:
+    ///     costs: What to take of each limit, by name. Each set counts in units of its own.
+    ///
+    /// Returns:
+    ///     A permit, which is true, or the refusal with the shortest wait, which is false.
+    ///
+    /// Raises:
+    ///     RequestError: No set could ever admit it.
     #[pyo3(signature = (costs=None))]
     fn try_acquire(&self, py: Python<'_>, costs: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
         let request = self.prepare(costs)?;

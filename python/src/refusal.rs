@@ -29,33 +29,38 @@ impl Refusal {
         self.refusal.get().binding()
     }
 
-    /// Why.
+    /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"queue_full"` or `"table_full"`.
     #[getter]
     fn reason(&self) -> &'static str {
         reason(self.refusal.get().reason())
     }
 
+    /// Seconds after which the request would be admitted if nobody else took anything; None where time alone does not help.
     #[getter]
     fn retry_after(&self) -> Option<f64> {
         self.refusal.get().retry_after().map(seconds)
     }
 
+    /// What remained of the limit that bound.
     #[getter]
     fn remaining<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let refusal = self.refusal.get();
         verdict::remaining(py, self.refusal.handle(), refusal.binding(), refusal.verdicts())
     }
 
+    /// What each limit said.
     #[getter]
     fn verdicts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         verdict::by_limit(py, self.refusal.handle(), self.refusal.get().verdicts())
     }
 
+    /// The set that was asked.
     #[getter]
     fn set_name(&self) -> &str {
         self.refusal.handle().set.name()
     }
 
+    /// Does nothing: a refusal holds nothing.
     fn release(&self) {}
 
     fn __bool__(&self) -> bool {

@@ -51,12 +51,18 @@ impl Reservation {
         Ok(seconds(self.kept(py)?.get().remaining_delay()))
     }
 
-    /// Gives back what was reserved, where its time has not come; whether that was so.
+    /// Gives back what was reserved, as far as the algorithms refund, where its time has not come.
+    ///
+    /// Returns:
+    ///     Whether that was in time.
     fn cancel(&mut self, py: Python<'_>) -> PyResult<bool> {
         self.kept(py)?.get_mut().cancel().or_raise(py)
     }
 
-    /// The permit, to settle it afterwards.
+    /// Makes it a permit, to settle it to the actual usage.
+    ///
+    /// Returns:
+    ///     The permit.
     #[pyo3(name = "into_permit")]
     fn permit(&mut self, py: Python<'_>) -> PyResult<Permit> {
         let kept = self.reservation.take().ok_or_else(|| is_gone(py))?;

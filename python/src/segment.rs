@@ -42,12 +42,14 @@ impl Segment {
         })
     }
 
+    /// The file, as an absolute path.
     #[getter]
     fn path<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let path = self.segment.path().as_os_str();
         path.into_pyobject(py).map(Bound::into_any).map_err(Into::into)
     }
 
+    /// The names of the sets, in the order of the declaration.
     #[getter]
     fn set_names(&self) -> Vec<String> {
         self.segment.sets().map(|set| set.name().to_owned()).collect()
@@ -59,22 +61,22 @@ impl Segment {
     }
 
     /// The keys of a set that have a row, as JSON.
-    fn _keys(&self, py: Python<'_>, set: &str) -> PyResult<String> {
+    fn _keys(&self, py: Python<'_>, set_name: &str) -> PyResult<String> {
         let mut keys = Vec::new();
         self.segment
-            .keys(set, |key| keys.push(key.clone()))
+            .keys(set_name, |key| keys.push(key.clone()))
             .or_raise(py)?;
         json(py, &keys)
     }
 
     /// A key of a set, as JSON; the networks of an address, where the set counts those.
-    fn _key(&self, py: Python<'_>, set: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
-        if self.segment.set(set).or_raise(py)?.is_by_address() {
+    fn _key(&self, py: Python<'_>, set_name: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
+        if self.segment.set(set_name).or_raise(py)?.is_by_address() {
             let address = key::address(key)?;
-            return json(py, &self.segment.address(set, address).or_raise(py)?);
+            return json(py, &self.segment.address(set_name, address).or_raise(py)?);
         }
         let key = key::bytes(key)?;
-        json(py, &self.segment.key(set, key).or_raise(py)?)
+        json(py, &self.segment.key(set_name, key).or_raise(py)?)
     }
 
     /// The changes that were made, in words.
@@ -93,12 +95,21 @@ impl Segment {
         json(py, &self.segment.recover().or_raise(py)?)
     }
 
+    /// Marks the segment as one that nobody may use any more, this process included. Its file stays.
     fn retire(&self) {
         self.segment.retire();
     }
 }
 
 /// Retires a segment and removes its file.
+///
+/// Args:
+///     path: The file.
+///     force: Whether to do so under processes that are attached to it.
+///
+/// Raises:
+///     InUse: Live processes are attached to it.
+///     NotFound: There is none.
 #[pyfunction]
 #[pyo3(signature = (path, *, force=false))]
 pub fn remove(py: Python<'_>, path: PathBuf, force: bool) -> PyResult<()> {

@@ -41,11 +41,13 @@ impl Limits {
         Ok(Self { handle })
     }
 
+    /// The name of the set.
     #[getter]
     fn name(&self) -> &str {
         self.handle.set.name()
     }
 
+    /// The file of the segment, as an absolute path.
     #[getter]
     fn path<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.handle
@@ -56,26 +58,43 @@ impl Limits {
             .map_err(Into::into)
     }
 
+    /// Whether a limit that the set does not have is an error, in place of a warning.
     #[getter]
     fn strict(&self) -> bool {
         self.handle.strict
     }
 
+    /// Whether each key has limits of its own.
     #[getter]
     fn keyed(&self) -> bool {
         self.handle.set.is_keyed()
     }
 
+    /// What the set was declared with: region, endpoint, account.
     #[getter]
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Ok(self.handle.set.metadata().into_pyobject(py)?.into_any())
     }
 
+    /// The names of the limits, in the order of the declaration.
     #[getter]
     fn limit_names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyTuple>> {
         pyo3::types::PyTuple::new(py, self.handle.set.limits().collect::<Vec<_>>())
     }
 
+    /// Takes everything that the request names, or nothing, and answers at once.
+    ///
+    /// Args:
+    ///     costs: What to take of each limit, by name. Unless given, one of each calls and concurrency limit. Otherwise what it
+    ///         names, and one of each calls and concurrency limit that it does not; 0 asks without taking.
+    ///     key: Who is limited, where the set is keyed: str, bytes or int.
+    ///
+    /// Returns:
+    ///     A permit, which is true, or a refusal, which is false.
+    ///
+    /// Raises:
+    ///     RequestError: No waiting could help: a cost that can never be admitted, a rate that is not named.
+    ///     SegmentError: The segment cannot be used.
     #[pyo3(signature = (costs=None, *, key=None))]
     fn try_acquire(&self, py: Python<'_>, costs: Object<'_, '_>, key: Object<'_, '_>) -> PyResult<Py<PyAny>> {
         let handle = &self.handle;
@@ -137,6 +156,20 @@ impl Limits {
         Ok(Waiting::of_set(future.or_raise(py)?))
     }
 
+    /// Charges everything now, if it can be had within a time, and says how long to wait before making use of it: for
+    /// those who do their own sleeping or scheduling. Of rate and calls limits only.
+    ///
+    /// Args:
+    ///     costs: What to take of each limit, by name. Unless given, one of each calls and concurrency limit. Otherwise what it
+    ///         names, and one of each calls and concurrency limit that it does not; 0 asks without taking.
+    ///     key: Who is limited, where the set is keyed: str, bytes or int.
+    ///     max_delay: Seconds that one is ready to wait.
+    ///
+    /// Returns:
+    ///     A reservation, which is true, or a refusal, which is false and has changed nothing.
+    ///
+    /// Raises:
+    ///     RequestError: The request takes what cannot be reserved, or can never be met.
     #[pyo3(signature = (costs=None, *, key=None, max_delay))]
     fn reserve(
         &self,
@@ -158,6 +191,19 @@ impl Limits {
         reservation::answer(py, outcome.or_raise(py)?)
     }
 
+    /// Takes everything that the request names for good, or nothing: for what is not held.
+    ///
+    /// Args:
+    ///     costs: What to take of each limit, by name. Unless given, one of each calls and concurrency limit. Otherwise what it
+    ///         names, and one of each calls and concurrency limit that it does not; 0 asks without taking.
+    ///     key: Who is limited, where the set is keyed: str, bytes or int. An address, where the set counts networks.
+    ///
+    /// Returns:
+    ///     Whether it was taken, and what each limit said.
+    ///
+    /// Raises:
+    ///     MustBeHeld: The request takes of a concurrency limit.
+    ///     RequestError: The request can never be met.
     #[pyo3(signature = (costs=None, *, key=None))]
     fn check(&self, py: Python<'_>, costs: Object<'_, '_>, key: Object<'_, '_>) -> PyResult<Checked> {
         let handle = &self.handle;
@@ -176,6 +222,17 @@ impl Limits {
         checked.map(Checked::new).or_raise(py)
     }
 
+    /// As `check` for each of many keys, decided at one instant, faster than one after the other.
+    ///
+    /// Args:
+    ///     keys: The keys. One that is named twice is decided twice.
+    ///     costs: What to take of each limit, of each key.
+    ///
+    /// Returns:
+    ///     The answers in the order of the keys.
+    ///
+    /// Raises:
+    ///     RequestError: As `check`. Some keys may have been charged then.
     #[pyo3(signature = (keys, costs=None))]
     fn check_many(
         &self,
@@ -191,6 +248,15 @@ impl Limits {
         Ok(answers.each().map(Checked::new).collect())
     }
 
+    /// Asks what each limit would say. Takes and counts nothing.
+    ///
+    /// Args:
+    ///     costs: What to take of each limit, by name. Unless given, one of each calls and concurrency limit. Otherwise what it
+    ///         names, and one of each calls and concurrency limit that it does not; 0 asks without taking.
+    ///     key: Who is limited, where the set is keyed: str, bytes or int. An address, where the set counts networks.
+    ///
+    /// Returns:
+    ///     The verdicts by the names of their limits.
     #[pyo3(signature = (costs=None, *, key=None))]
     fn peek<'py>(
         &self,
@@ -216,6 +282,13 @@ impl Limits {
         verdict::by_limit(py, handle, peek()?.into_iter())
     }
 
+    /// Says how each limit stands, and when it will have more. Takes and counts nothing.
+    ///
+    /// Args:
+    ///     key: Who is limited, where the set is keyed.
+    ///
+    /// Returns:
+    ///     The forecasts by the names of their limits.
     #[pyo3(signature = (*, key=None))]
     fn forecast<'py>(&self, py: Python<'py>, key: Object<'_, 'py>) -> PyResult<Bound<'py, PyDict>> {
         let set = &self.handle.set;
@@ -226,6 +299,18 @@ impl Limits {
         forecasts(py, &self.handle, &forecast()?)
     }
 
+    /// Debits a budget what was used, while any of it remains. The debit that crosses the line counts in full.
+    ///
+    /// Args:
+    ///     limit: The budget.
+    ///     used: How much was used.
+    ///     key: Who used it, where the set is keyed.
+    ///
+    /// Returns:
+    ///     Whether it was debited.
+    ///
+    /// Raises:
+    ///     RequestError: The limit is no budget.
     #[pyo3(signature = (limit, used, *, key=None))]
     fn debit(
         &self,
@@ -246,6 +331,15 @@ impl Limits {
         checked.map(Checked::new).or_raise(py)
     }
 
+    /// Replenishes limits. What is held stays held.
+    ///
+    /// Args:
+    ///     limits: Which; all of them unless given.
+    ///     key: Of which key, or the networks of which address; of all of them unless given.
+    ///     counters: Whether to set the counters of the set to zero as well.
+    ///
+    /// Raises:
+    ///     UnknownLimit: There is none of that name.
     #[pyo3(signature = (*limits, key=None, counters=false))]
     fn reset(
         &self,
@@ -269,6 +363,18 @@ impl Limits {
         }
     }
 
+    /// Takes units of a limit in batches, for this process to spend by itself in a few nanoseconds each.
+    ///
+    /// Args:
+    ///     limit: A rate or calls limit of a set that is not keyed.
+    ///     least: How many units to take at first.
+    ///     most: How many to take at once when they are spent fast.
+    ///
+    /// Returns:
+    ///     The credit, which is empty at first.
+    ///
+    /// Raises:
+    ///     RequestError: The limit cannot be spent like this.
     #[pyo3(signature = (limit, *, least=1, most=1024))]
     fn leased(&self, py: Python<'_>, limit: &str, least: u64, most: u64) -> PyResult<LocalCredit> {
         LocalCredit::new(py, &self.handle.set, limit, least, most)

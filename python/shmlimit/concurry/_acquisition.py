@@ -1,0 +1,211 @@
+"""What an acquisition holds, and how it says what was used of it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import shmlimit
+
+from ._amounts import check_number, exact_cost
+from ._home import decimals
+from ._limits import Amount, CallLimit, Limit, RateLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from ._limit_set import LimitSet
+
+logger = logging.getLogger(__name__)
+
+
+class Acquisition:
+    """One limit's part in an acquisition.
+
+    Attributes:
+        limit: The limit.
+        requested: How much was requested.
+        successful: Whether it was taken.
+        used: How much was used, once `update` has said so.
+    """
+
+    def __init__(self, limit: Limit, requested: Amount, successful: bool = True) -> None:
+        self.limit = limit
+        self.requested = requested
+        self.successful = successful
+        self.used: Amount | None = None
+        self._released = False
+
+    def update(self, used: Amount) -> None:
+        """Says how much was used.
+
+        Raises:
+            RuntimeError: It was released before.
+            TypeError: The amount is not a number.
+            ValueError: The amount is negative, or not what the limit allows.
+        """
+        if self._released:
+            raise RuntimeError("an acquisition was updated after its release")
+        number = check_number(used, self.limit.key)
+        self.limit.validate_usage(self.requested, number)
+        self.used = number
+
+    def release(self) -> None:
+        """Closes this part to updates. What was taken comes back when the whole acquisition is released."""
+        self._released = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def _must_be_updated(self) -> bool:
+        if isinstance(self.limit, CallLimit):
+            return self.requested > 1
+        return isinstance(self.limit, RateLimit)
+
+
+class LimitSetAcquisition:
+    """Everything that was taken together.
+
+    As a context manager, sync or async, it releases at the end of the block, whatever ended it.
+
+    Attributes:
+        limit_set: The set that it was taken from.
+        acquisitions: Its parts by the keys of their limits.
+        successful: Whether it was taken; if not, it holds nothing.
+        config: A copy of the set's configuration.
+    """
+
+    def __init__(
+        self,
+        limit_set: LimitSet,
+        acquisitions: Mapping[str, Acquisition],
+        successful: bool = True,
+        config: Mapping[str, Any] | None = None,
+        permit: shmlimit.Permit | None = None,
+    ) -> None:
+        self.limit_set = limit_set
+        self.acquisitions = dict(acquisitions)
+        self.successful = successful
+        self.config: dict[str, Any] = dict(config or {})
+        self._permit = permit
+        self._updated: set[str] = set()
+        self._warned: set[str] = set()
+        self._released = False
+
+    def update(self, usage: Mapping[str, Amount]) -> None:
+        """Says how much was used of each limit; what is said last counts, at the release.
+
+        Args:
+            usage: Amounts by limit. Keys that were not acquired are warned about once, and skipped.
+
+        Raises:
+            RuntimeError: It was released before.
+            TypeError: An amount is not a number.
+            ValueError: An amount is negative, or not what its limit allows.
+        """
+        if self._released:
+            raise RuntimeError("an acquisition was updated after its release")
+        for key, used in usage.items():
+            part = self.acquisitions.get(key)
+            if part is None:
+                self._warn_of(key)
+                continue
+            part.update(used)
+            self._updated.add(key)
+
+    def release(self) -> None:
+        """Gives back resources and, where the algorithm allows, what was not used of rates.
+
+        A second time does nothing.
+
+        Raises:
+            RuntimeError: A rate limit was not updated. All is held still: update it, and release again.
+        """
+        if self._released:
+            return
+        missing = self._missing()
+        if missing is not None:
+            raise missing
+        self._finish(dropped=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._released:
+            return
+        missing = self._missing()
+        # Nobody releases after the block, so what it held must not outlive it, updated or not.
+        self._finish(dropped=exception_type is not None)
+        if missing is not None:
+            raise missing
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.__exit__(exception_type, exception, traceback)
+
+    def _warn_of(self, key: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            logger.warning(
+                "Limit %r cannot be updated, for it was not acquired, and is ignored; acquired are %s.",
+                key,
+                list(self.acquisitions),
+            )
+
+    def _missing(self) -> RuntimeError | None:
+        if not self.successful:
+            return None
+        missing = sorted(
+            key
+            for key, part in self.acquisitions.items()
+            if part._must_be_updated() and key not in self._updated
+        )
+        if not missing:
+            return None
+        return RuntimeError(f"not all limits of the acquisition were updated. Missing: {missing}")
+
+    def _finish(self, *, dropped: bool) -> None:
+        self._released = True
+        for part in self.acquisitions.values():
+            part.release()
+        # Taken out in one step: of two threads that release, one finds it.
+        permit: shmlimit.Permit | None = vars(self).pop("_permit", None)
+        if permit is None:
+            return
+        usage = {
+            key: exact_cost(part.used, decimals(part.limit))
+            for key, part in self.acquisitions.items()
+            if part.used is not None and part._must_be_updated()
+        }
+        try:
+            if usage:
+                permit.settle(usage)
+        except shmlimit.InheritedPermit:
+            # In a forked child: what the parent holds is the parent's to release.
+            return
+        finally:
+            permit.release(dropped)

@@ -1,0 +1,71 @@
+"""From the numbers that callers write to the exact amounts that limits count in."""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, Context, Decimal
+from numbers import Integral, Real
+
+# Wide enough for the largest capacity with all of its decimals.
+_WIDE = Context(prec=60)
+
+# Fractions of a token are told apart to a millionth, more finely where the capacity itself is finer.
+_DECIMALS = 6
+_MOST_DECIMALS = 18
+
+
+def check_number(amount: object, limit: str) -> float | Decimal:
+    """The amount, if it is a number of at least 0.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is negative or not finite.
+    """
+    if not isinstance(amount, (Real, Decimal)):
+        raise TypeError(f"an amount of limit {limit!r} must be a number, not {type(amount).__name__}")
+    if isinstance(amount, Integral):
+        number: float | Decimal = int(amount)
+    else:
+        number = amount if isinstance(amount, Decimal) else float(amount)
+        if not math.isfinite(number):
+            raise ValueError(f"an amount of limit {limit!r} must be finite, not {number}")
+    if number < 0:
+        raise ValueError(f"an amount of limit {limit!r} cannot be negative, got: {number}")
+    return number
+
+
+def exact_capacity(capacity: float) -> int | Decimal:
+    """A finite capacity as what its shortest decimal writing says."""
+    value = Decimal(repr(capacity))
+    whole = int(value)
+    return whole if value == whole else value
+
+
+def decimals_of(capacity: float, *, fractions: bool) -> int:
+    """To how many decimals a limit of this capacity counts.
+
+    Args:
+        capacity: The capacity; may be infinite.
+        fractions: Whether requests may ask for parts of a token.
+    """
+    least = _DECIMALS if fractions else 0
+    if not math.isfinite(capacity):
+        return least
+    exponent = Decimal(repr(capacity)).normalize(_WIDE).as_tuple().exponent
+    own = max(0, -int(exponent))
+    return min(max(least, own), _MOST_DECIMALS)
+
+
+def exact_cost(amount: float | Decimal, decimals: int) -> int | Decimal:
+    """The amount in so many decimals, rounded up: no request takes more than it is charged for.
+
+    What lies three decimals further right is the noise of binary fractions, such as the end of 0.1 + 0.2, and
+    is rounded away first.
+    """
+    if isinstance(amount, int):
+        return amount
+    value = amount if isinstance(amount, Decimal) else Decimal(repr(amount))
+    value = value.quantize(Decimal(1).scaleb(-decimals - 3), context=_WIDE)
+    value = value.quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_CEILING, context=_WIDE)
+    whole = int(value)
+    return whole if value == whole else value

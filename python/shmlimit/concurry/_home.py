@@ -1,0 +1,139 @@
+"""Where a limit set lives: a segment in shared memory, and whose task it is to remove its file."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import tempfile
+import threading
+import uuid
+import weakref
+from typing import TYPE_CHECKING, Literal
+
+import shmlimit
+
+from ._amounts import decimals_of, exact_capacity
+from ._constants import RateLimitAlgorithm
+from ._limits import CallLimit, Limit, RateLimit, ResourceLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shmlimit._declaration import Algorithm
+    from shmlimit._declaration import Limit as DeclaredLimit
+
+_PREFIX = "shmlimit-concurry-"
+
+_ALGORITHMS: dict[RateLimitAlgorithm, Algorithm] = {
+    RateLimitAlgorithm.TokenBucket: "token_bucket",
+    RateLimitAlgorithm.LeakyBucket: "leaky_bucket",
+    RateLimitAlgorithm.SlidingWindow: "sliding_window",
+    RateLimitAlgorithm.FixedWindow: "fixed_window",
+    RateLimitAlgorithm.GCRA: "gcra",
+}
+
+# Concurry's log has an entry per token. So many requests are told apart here; where a window has more, room
+# is made late by at most one part in as many of it, and never early.
+_MOST_ENTRIES = 8192
+
+_swept = threading.Event()
+
+
+def takes_fractions(limit: Limit) -> bool:
+    """Whether requests may ask for parts of a token: not of calls, nor where Concurry logs each token."""
+    return (
+        isinstance(limit, RateLimit)
+        and not isinstance(limit, CallLimit)
+        and limit.algorithm not in (RateLimitAlgorithm.LeakyBucket, RateLimitAlgorithm.SlidingWindow)
+    )
+
+
+def decimals(limit: Limit) -> int:
+    """To how many decimals a limit counts."""
+    return (
+        decimals_of(limit.capacity, fractions=takes_fractions(limit)) if isinstance(limit, RateLimit) else 0
+    )
+
+
+def declaration(name: str, limits: Sequence[Limit]) -> shmlimit.LimitSet:
+    """The set of these limits, in this package's own words."""
+    return shmlimit.LimitSet(name, limits=[_declared(limit) for limit in limits])
+
+
+def _declared(limit: Limit) -> DeclaredLimit:
+    if isinstance(limit, ResourceLimit):
+        return shmlimit.Concurrency(limit.key, limit.capacity)
+    if not isinstance(limit, RateLimit):
+        raise TypeError(f"a LimitSet takes rate, call and resource limits, not {type(limit).__name__}")
+    unlimited = math.isinf(limit.capacity)
+    capacity = "unlimited" if unlimited else exact_capacity(limit.capacity)
+    algorithm = _ALGORITHMS[limit.algorithm]
+    # Concurry's windows begin when it is used, not at full minutes.
+    align: Literal["first_use"] | None = "first_use" if algorithm == "fixed_window" else None
+    logged = algorithm == "sliding_window" and not unlimited
+    entries = max(1, int(min(limit.capacity, _MOST_ENTRIES))) if logged else None
+    places = decimals(limit)
+    if isinstance(limit, CallLimit) and places == 0:
+        return shmlimit.Calls(
+            limit.key, capacity, limit.window, algorithm=algorithm, align=align, entries=entries
+        )
+    unit = f"{10**-places:.{places}f}" if places else None
+    return shmlimit.Rate(
+        limit.key, capacity, limit.window, algorithm=algorithm, align=align, entries=entries, unit=unit
+    )
+
+
+def attach(path: str, name: str) -> shmlimit.Limits:
+    """The set in a segment that exists."""
+    return shmlimit.open(path)[name]
+
+
+def open_named(path: str, declared: shmlimit.LimitSet) -> shmlimit.Limits:
+    """The set in a segment that unrelated programs share by its path; whoever comes first creates it."""
+    return shmlimit.open(path, declared)[declared.name]
+
+
+def open_private(declared: shmlimit.LimitSet) -> shmlimit.Limits:
+    """A set that only this process can reach: its file has no name any more, so nothing stays behind."""
+    path = _unique_path()
+    handle = shmlimit.open(path, declared)[declared.name]
+    os.unlink(path)
+    return handle
+
+
+def open_shared(owner: object, declared: shmlimit.LimitSet) -> tuple[str, shmlimit.Limits]:
+    """A set in a file of its own, whose name goes when `owner` does; who is attached by then keeps it."""
+    path = _unique_path()
+    handle = shmlimit.open(path, declared)[declared.name]
+    weakref.finalize(owner, _unlink_in, os.getpid(), path)
+    return path, handle
+
+
+def _unlink_in(pid: int, path: str) -> None:
+    # A forked child has a copy of the owner, and the file is not its to remove.
+    if os.getpid() == pid:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def _directory() -> str:
+    shared_memory = "/dev/shm"
+    return shared_memory if os.access(shared_memory, os.W_OK | os.X_OK) else tempfile.gettempdir()
+
+
+def _unique_path() -> str:
+    directory = _directory()
+    if not _swept.is_set():
+        _swept.set()
+        _sweep(directory)
+    return os.path.join(directory, f"{_PREFIX}{os.getuid()}-{uuid.uuid4().hex}.limits")
+
+
+def _sweep(directory: str) -> None:
+    """Removes what killed processes left behind: this user's segments that nobody is attached to."""
+    own = f"{_PREFIX}{os.getuid()}-"
+    for name in os.listdir(directory):
+        if name.startswith(own):
+            with contextlib.suppress(shmlimit.Error):
+                shmlimit.remove(os.path.join(directory, name))

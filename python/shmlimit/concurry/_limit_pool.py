@@ -1,0 +1,142 @@
+"""A chooser over several limit sets, of one process."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ._constants import LoadBalancingAlgorithm
+from ._limit_set import LimitSet
+from ._limits import Amount, FrozenError
+from ._settings import global_config
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ._acquisition import LimitSetAcquisition
+
+
+class LimitPool:
+    """Sends each request to one of several sets, such as one for each account or region.
+
+    The choice is the process's own; the sets are shared if they say so. Pickled, it starts over.
+
+    Args:
+        limit_sets: The sets, at least one.
+        load_balancing: Round robin or random; by `global_config.defaults` unless given.
+        worker_index: Where the round begins; by `global_config.defaults` unless given.
+
+    Raises:
+        ValueError: There is no set, something is not a set, or no pool chooses in this way.
+
+    Attributes:
+        limit_sets: The sets.
+        load_balancing: How it chooses.
+        worker_index: Where the round begins.
+    """
+
+    limit_sets: list[LimitSet]
+    load_balancing: LoadBalancingAlgorithm
+    worker_index: int
+    _dispatched: int
+    _choosing: threading.Lock
+
+    def __init__(
+        self,
+        *,
+        limit_sets: Sequence[LimitSet],
+        load_balancing: LoadBalancingAlgorithm | str | None = None,
+        worker_index: int | None = None,
+    ) -> None:
+        defaults = global_config.defaults
+        members = list(limit_sets)
+        if not members:
+            raise ValueError("a LimitPool needs at least one LimitSet")
+        for member in members:
+            if not isinstance(member, LimitSet):
+                raise ValueError(f"a LimitPool takes LimitSets, not {type(member).__name__}")
+        chosen = LoadBalancingAlgorithm(
+            defaults.limit_pool_load_balancing if load_balancing is None else load_balancing
+        )
+        if chosen not in (LoadBalancingAlgorithm.RoundRobin, LoadBalancingAlgorithm.Random):
+            raise ValueError(f"a LimitPool chooses by RoundRobin or Random, not by {chosen}")
+        start = defaults.limit_pool_worker_index if worker_index is None else int(worker_index)
+        self._begin(members, chosen, start)
+
+    def _begin(self, members: list[LimitSet], chosen: LoadBalancingAlgorithm, start: int) -> None:
+        vars(self).update(
+            limit_sets=members,
+            load_balancing=chosen,
+            worker_index=start,
+            _dispatched=0,
+            _choosing=threading.Lock(),
+        )
+
+    def acquire(
+        self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
+    ) -> LimitSetAcquisition:
+        """Chooses a set and acquires from it, as `LimitSet.acquire`."""
+        return self._choose().acquire(requested, timeout)
+
+    async def async_acquire(
+        self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
+    ) -> LimitSetAcquisition:
+        """Chooses a set and acquires from it, as `LimitSet.async_acquire`."""
+        return await self._choose().async_acquire(requested, timeout)
+
+    def try_acquire(self, requested: Mapping[str, Amount] | None = None) -> LimitSetAcquisition:
+        """Chooses a set and tries it, as `LimitSet.try_acquire`. If it refuses, no other one is tried."""
+        return self._choose().try_acquire(requested)
+
+    def get_stats(self) -> dict[str, Any]:
+        """How the pool chooses, how often it did, and the statistics of its sets."""
+        chooser: dict[str, Any] = {
+            "algorithm": self.load_balancing.value,
+            "total_dispatched": self._dispatched,
+        }
+        if self.load_balancing is LoadBalancingAlgorithm.RoundRobin:
+            chooser["offset"] = self.worker_index
+        return {
+            "num_limit_sets": len(self.limit_sets),
+            "load_balancing": self.load_balancing.value,
+            "worker_index": self.worker_index,
+            "balancer_stats": chooser,
+            "limit_sets": [member.get_stats() for member in self.limit_sets],
+        }
+
+    def __getitem__(self, index: int) -> LimitSet:
+        """The set at that place.
+
+        Raises:
+            IndexError: There are not so many.
+            TypeError: The index is not an integer: sets need not have the same keys.
+        """
+        if not isinstance(index, int):
+            raise TypeError(
+                f"a LimitPool is indexed by integers, not {type(index).__name__}; write pool[0]['key']"
+            )
+        return self.limit_sets[index]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenError("a LimitPool cannot be changed; make another one")
+
+    def __repr__(self) -> str:
+        return (
+            f"LimitPool(limit_sets={self.limit_sets!r}, load_balancing={self.load_balancing!r}, "
+            f"worker_index={self.worker_index!r})"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._begin(state["limit_sets"], state["load_balancing"], state["worker_index"])
+
+    def _choose(self) -> LimitSet:
+        with self._choosing:
+            turn = self._dispatched
+            vars(self)["_dispatched"] = turn + 1
+        if self.load_balancing is LoadBalancingAlgorithm.Random:
+            return random.choice(self.limit_sets)
+        return self.limit_sets[(self.worker_index + turn) % len(self.limit_sets)]

@@ -1,0 +1,340 @@
+"""Limits that are taken together, all or nothing, by all workers that share them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+import weakref
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import shmlimit
+
+from . import _home
+from ._acquisition import Acquisition, LimitSetAcquisition
+from ._amounts import check_number, exact_cost
+from ._constants import ExecutionMode, PollingAlgorithm
+from ._limits import Amount, CallLimit, Limit, RateLimit, ResourceLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+logger = logging.getLogger(__name__)
+
+# How long one waits who finds the line full: it has a bound, and Concurry's waiters have none.
+_LINE_FULL_PAUSE = 0.01
+
+
+class LimitSet:
+    """Takes several limits in one step.
+
+    Args:
+        limits: The limits; none, and everything is admitted.
+        shared: Whether all who get this object, forked or pickled, share its limits. If not, each process has
+            its own.
+        mode: What kind of workers there are. Any mode works for any worker; as in Concurry, `"process"` and
+            `"ray"` need `shared=True`.
+        config: What acquisitions are to know, such as a region. Each has a copy.
+        mp_context: Taken for Concurry's sake; workers may be started in any way.
+        polling: Taken for Concurry's sake; waiters are woken, and do not poll.
+        path: The segment's file, for unrelated programs that share limits by name; it outlives them. Unless
+            given, a file in shared memory that is removed when this object goes.
+        name: The set's name in the segment.
+
+    Raises:
+        ValueError: Two limits have the same key, a private set is to be used across processes, or a segment
+            of other limits is at `path`.
+
+    Attributes:
+        limits: The limits.
+        shared: Whether they are shared.
+        config: The configuration.
+        mode: The mode.
+        mp_context: As given.
+        name: The set's name.
+        path: The segment's file; None where only this process can reach it, or there are no limits.
+    """
+
+    def __init__(
+        self,
+        limits: Sequence[Limit],
+        shared: bool = False,
+        mode: ExecutionMode | str = ExecutionMode.Sync,
+        config: dict[str, Any] | None = None,
+        mp_context: str | None = None,
+        *,
+        polling: PollingAlgorithm | str | None = None,
+        path: str | os.PathLike[str] | None = None,
+        name: str = "limits",
+    ) -> None:
+        self.limits = list(limits)
+        self.shared = shared
+        self.mode = ExecutionMode(mode)
+        self.config: dict[str, Any] = {} if config is None else config
+        self.mp_context = mp_context
+        self.polling = None if polling is None else PollingAlgorithm(polling)
+        self.name = name
+        self.path = None if path is None else os.path.abspath(path)
+        self._open: shmlimit.Limits | None = None
+        self._check_mode()
+        self._index()
+        if not self.limits:
+            self.path = None
+        elif self.path is not None:
+            self._open = _home.open_named(self.path, self._declaration())
+        elif shared:
+            self.path, self._open = _home.open_shared(self, self._declaration())
+        else:
+            self._open = _home.open_private(self._declaration())
+
+    def acquire(
+        self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
+    ) -> LimitSetAcquisition:
+        """Takes what is requested, waiting in line for it.
+
+        Args:
+            requested: Amounts by limit. Call and resource limits that are not named are taken once; rate
+                limits that are not named are left out. Nothing requested: all, unless one is a rate limit.
+                Unknown keys are warned about once, and skipped.
+            timeout: Seconds to wait at most; as long as it takes unless given.
+
+        Returns:
+            The acquisition.
+
+        Raises:
+            TimeoutError: Time was up.
+            TypeError: An amount is not a number.
+            ValueError: No waiting could help: an amount is above a limit's capacity, or negative, or a rate
+                limit is not named.
+        """
+        amounts = self._requested(requested)
+        costs = self._costs(amounts)
+        if not costs:
+            return self._acquired(amounts, None)
+        until = math.inf if timeout is None else time.monotonic() + max(timeout, 0)
+        while True:
+            try:
+                return self._acquired(amounts, self._handle().acquire(costs, timeout=_left(until)))
+            except shmlimit.Refused as error:
+                self._check_waiting(error, until, timeout)
+            time.sleep(_LINE_FULL_PAUSE)
+
+    async def async_acquire(
+        self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
+    ) -> LimitSetAcquisition:
+        """As `acquire`, for a task of an event loop: in the same line as everybody else.
+
+        Args:
+            requested: As for `acquire`.
+            timeout: Seconds to wait at most; as long as it takes unless given.
+
+        Returns:
+            The acquisition.
+
+        Raises:
+            TimeoutError: Time was up.
+            TypeError: An amount is not a number.
+            ValueError: No waiting could help.
+        """
+        amounts = self._requested(requested)
+        costs = self._costs(amounts)
+        if not costs:
+            return self._acquired(amounts, None)
+        until = math.inf if timeout is None else time.monotonic() + max(timeout, 0)
+        while True:
+            try:
+                permit = await self._handle().acquire_async(costs, timeout=_left(until))
+            except shmlimit.Refused as error:
+                self._check_waiting(error, until, timeout)
+            else:
+                return self._acquired(amounts, permit)
+            await _pause()
+
+    def try_acquire(self, requested: Mapping[str, Amount] | None = None) -> LimitSetAcquisition:
+        """Takes what is requested if that can be at once.
+
+        Args:
+            requested: As for `acquire`.
+
+        Returns:
+            The acquisition; not `successful`, and holding nothing, if it could not be.
+
+        Raises:
+            TypeError: An amount is not a number.
+            ValueError: It never could be, as for `acquire`.
+        """
+        amounts = self._requested(requested)
+        costs = self._costs(amounts)
+        if not costs:
+            return self._acquired(amounts, None)
+        answer = self._handle().try_acquire(costs)
+        if isinstance(answer, shmlimit.Permit):
+            return self._acquired(amounts, answer)
+        return self._acquired(amounts, None, successful=False)
+
+    def release_limit_set_acquisition(self, acquisition: LimitSetAcquisition) -> None:
+        """Releases an acquisition of this set."""
+        acquisition.release()
+
+    def get_stats(self) -> dict[str, dict[str, Any]]:
+        """How full each limit is, for all who share it."""
+        return {limit.key: limit.get_stats() for limit in self.limits}
+
+    def remaining_of(self, key: str) -> float:
+        """How much of a limit may be taken now."""
+        limit = self[key]
+        if isinstance(limit, RateLimit) and math.isinf(limit.capacity):
+            return math.inf
+        remaining = self._handle().peek({key: 0})[key].remaining
+        return float(remaining) if isinstance(remaining, Decimal) else remaining
+
+    def __getitem__(self, key: str) -> Limit:
+        """The limit of that key.
+
+        Raises:
+            KeyError: There is none.
+        """
+        limit = self._by_key.get(key)
+        if limit is None:
+            raise KeyError(f"the LimitSet has no limit of the key {key!r}")
+        return limit
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._open = None
+        self._index()
+        if not self.limits:
+            return
+        if self.path is None:
+            self._open = _home.open_private(self._declaration())
+        else:
+            # At once: whoever sent this may remove the file as soon as it has arrived.
+            self._open = _home.attach(self.path, self.name)
+
+    def _check_mode(self) -> None:
+        if self.mode is ExecutionMode.Auto:
+            raise ValueError("a LimitSet's mode cannot be 'auto': say sync, asyncio, thread, process or ray")
+        if not self.shared and self.mode in (ExecutionMode.Processes, ExecutionMode.Ray):
+            raise ValueError(f"mode {self.mode.value!r} needs shared=True")
+        if not self.shared and self.path is not None:
+            raise ValueError("a path is there to be shared: say shared=True")
+
+    def _index(self) -> None:
+        self._by_key: dict[str, Limit] = {}
+        self._decimals: dict[str, int] = {}
+        self._warned: set[str] = set()
+        self._opening = threading.Lock()
+        for limit in self.limits:
+            if not isinstance(limit, Limit):
+                raise TypeError(f"a LimitSet takes limits, not {type(limit).__name__}")
+            if limit.key in self._by_key:
+                raise ValueError(f"two limits have the key {limit.key!r}")
+            self._by_key[limit.key] = limit
+            self._decimals[limit.key] = _home.decimals(limit)
+            limit._belongs_to(self)
+        if not self.shared:
+            _private_sets.add(self)
+
+    def _declaration(self) -> shmlimit.LimitSet:
+        return _home.declaration(self.name, self.limits)
+
+    def _handle(self) -> shmlimit.Limits:
+        handle = self._open
+        if handle is not None:
+            return handle
+        with self._opening:
+            if self._open is None:
+                self._open = _home.open_private(self._declaration())
+            return self._open
+
+    def _leave(self) -> None:
+        # In a forked child: the parent's private limits stay with the parent.
+        self._open = None
+        self._opening = threading.Lock()
+
+    def _requested(self, requested: Mapping[str, Amount] | None) -> dict[str, Amount]:
+        """Everything that a request takes."""
+        amounts: dict[str, Amount] = {}
+        for key, amount in (requested or {}).items():
+            if key in self._by_key:
+                amounts[key] = amount
+            elif self.limits:
+                self._warn_of(key)
+        for limit in self.limits:
+            if limit.key in amounts:
+                continue
+            if isinstance(limit, (CallLimit, ResourceLimit)):
+                amounts[limit.key] = 1
+            elif not requested:
+                raise ValueError(f"rate limit {limit.key!r} has no default: name an amount of it")
+        for key, amount in amounts.items():
+            number = check_number(amount, key)
+            capacity: float = self._by_key[key].capacity  # type: ignore[attr-defined]
+            if number > capacity:
+                raise ValueError(
+                    f"the requested amount ({number}) exceeds the capacity ({capacity}) of limit {key!r}, so "
+                    "it can never be met: request less, or declare more"
+                )
+        return amounts
+
+    def _costs(self, amounts: Mapping[str, Amount]) -> dict[str, int | Decimal]:
+        costs: dict[str, int | Decimal] = {}
+        for key, amount in amounts.items():
+            if type(amount) is int:
+                costs[key] = amount
+                continue
+            number = check_number(amount, key)
+            limit = self._by_key[key]
+            if number != int(number) and not _home.takes_fractions(limit):
+                error = TypeError if isinstance(limit, ResourceLimit) else ValueError
+                raise error(f"limit {key!r} counts in ones, got: {number}")
+            costs[key] = exact_cost(number, self._decimals[key])
+        return costs
+
+    def _warn_of(self, key: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            logger.warning(
+                "Unknown limit key %r in a request is ignored; the keys are %s.", key, list(self._by_key)
+            )
+
+    def _acquired(
+        self, amounts: Mapping[str, Amount], permit: shmlimit.Permit | None, *, successful: bool = True
+    ) -> LimitSetAcquisition:
+        parts = {key: Acquisition(self._by_key[key], amount, successful) for key, amount in amounts.items()}
+        return LimitSetAcquisition(self, parts, successful, self.config, permit)
+
+    def _check_waiting(self, error: shmlimit.Refused, until: float, timeout: float | None) -> None:
+        """Returns if the line was full and there is time to try it again."""
+        line_full = error.reason == "queue_full"
+        if isinstance(error, shmlimit.AcquireTimeout) or (line_full and time.monotonic() >= until):
+            raise TimeoutError(f"the limits did not admit the request within {timeout}s") from error
+        if not line_full:
+            raise error
+
+
+def _left(until: float) -> float | None:
+    return None if math.isinf(until) else max(until - time.monotonic(), 0)
+
+
+async def _pause() -> None:
+    import asyncio
+
+    await asyncio.sleep(_LINE_FULL_PAUSE)
+
+
+_private_sets: weakref.WeakSet[LimitSet] = weakref.WeakSet()
+
+
+def _leave_private_sets() -> None:
+    for private in list(_private_sets):
+        private._leave()
+
+
+os.register_at_fork(after_in_child=_leave_private_sets)

@@ -1,0 +1,292 @@
+"""The limits as they are declared. A `LimitSet` puts them into shared memory; alone they count nothing."""
+
+from __future__ import annotations
+
+import logging
+import math
+import weakref
+from decimal import Decimal
+from numbers import Real
+from typing import Any, ClassVar, Protocol
+
+from ._constants import RateLimitAlgorithm, RateWindow
+from ._settings import global_config
+from ._statistics import rate_statistics, resource_statistics
+
+logger = logging.getLogger(__name__)
+
+Amount = int | float | Decimal
+
+
+class Home(Protocol):
+    """Where a limit's state is: the set that took it last."""
+
+    def remaining_of(self, key: str) -> float:
+        """How much of the limit may be taken now."""
+        ...
+
+
+class FrozenError(ValueError, AttributeError):
+    """A field of a limit or pool was to be changed after it was made."""
+
+
+class Limit:
+    """What all limits have in common.
+
+    Attributes:
+        key: The name of the limit in requests.
+    """
+
+    key: str
+
+    _fields: ClassVar[tuple[str, ...]] = ("key",)
+    _home: weakref.ref[Home] | None = None
+
+    def __init__(self, *, key: str) -> None:
+        if not isinstance(key, str):
+            raise ValueError(f"a limit's key must be a string, got: {key!r}")
+        self._set(key=key)
+
+    def _set(self, **values: object) -> None:
+        # Past the ban on assignment.
+        vars(self).update(values)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenError(f"a {type(self).__name__} cannot be changed; declare another one")
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenError(f"a {type(self).__name__} cannot be changed; declare another one")
+
+    def _values(self) -> tuple[object, ...]:
+        return tuple(getattr(self, field) for field in self._fields)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and isinstance(other, Limit) and other._values() == self._values()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._values()))
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{field}={getattr(self, field)!r}" for field in self._fields)
+        return f"{type(self).__name__}({fields})"
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "_home"}
+
+    def _belongs_to(self, home: Home) -> None:
+        self._set(_home=weakref.ref(home))
+
+    def _remaining(self) -> float | None:
+        home = None if self._home is None else self._home()
+        return None if home is None else home.remaining_of(self.key)
+
+    def can_acquire(self, requested: Amount) -> bool:
+        """Whether so much could be taken now. By the time of asking again, others may have taken it."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what can be acquired")
+
+    def validate_usage(self, requested: Amount, used: Amount) -> None:
+        """Checks what was used against what was requested.
+
+        Raises:
+            ValueError: No such usage can be.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say what usage is valid")
+
+    def get_stats(self) -> dict[str, Any]:
+        """How full the limit is, in Concurry's words: untouched, where no `LimitSet` has taken it."""
+        raise NotImplementedError(f"{type(self).__name__} has no statistics")
+
+
+class RateLimit(Limit):
+    """So much per window of time.
+
+    Args:
+        key: The name of the limit in requests.
+        capacity: How much is admitted per window, and at once. Whole or not; `math.inf` admits all.
+        window: Seconds, a `RateWindow`, or a word for one such as `"minute"`.
+        per: Another word for `window`.
+        window_seconds: The word for `window` in Concurry up to 0.13.0.
+        algorithm: How it counts; `global_config.defaults.rate_limit_algorithm` unless given.
+
+    Raises:
+        ValueError: A value is out of range, or the window is given twice or not at all.
+
+    Attributes:
+        window: The window in seconds.
+        window_seconds: The same.
+        algorithm: How it counts.
+        capacity: How much is admitted per window.
+    """
+
+    window: float
+    algorithm: RateLimitAlgorithm
+    capacity: float
+
+    _fields = ("key", "window", "algorithm", "capacity")
+
+    def __init__(
+        self,
+        *,
+        key: str,
+        capacity: float,
+        window: float | str | RateWindow | None = None,
+        per: float | str | RateWindow | None = None,
+        window_seconds: float | str | None = None,
+        algorithm: RateLimitAlgorithm | str | None = None,
+    ) -> None:
+        super().__init__(key=key)
+        given = [value for value in (window, per, window_seconds) if value is not None]
+        if len(given) != 1:
+            raise ValueError(f"limit {key!r} needs one window: write window=60, or window='minute'")
+        if algorithm is None:
+            algorithm = global_config.defaults.rate_limit_algorithm
+        self._set(
+            window=_seconds(given[0]),
+            algorithm=RateLimitAlgorithm(algorithm),
+            capacity=_capacity(capacity, key),
+        )
+
+    @property
+    def window_seconds(self) -> float:
+        """The window in seconds."""
+        return self.window
+
+    def can_acquire(self, requested: Amount) -> bool:
+        """Whether so much could be taken now. By the time of asking again, others may have taken it."""
+        remaining = self._remaining()
+        return requested <= (self.capacity if remaining is None else remaining)
+
+    def validate_usage(self, requested: Amount, used: Amount) -> None:
+        """Warns where more was used than requested: it was spent, and is charged."""
+        if used > requested:
+            logger.warning(
+                "Usage (%s) exceeds the requested amount (%s) of limit %r; the excess is charged too. "
+                "Request more, or check how usage is counted.",
+                used,
+                requested,
+                self.key,
+            )
+
+    def get_stats(self) -> dict[str, Any]:
+        """How full the limit is, in Concurry's words: untouched, where no `LimitSet` has taken it."""
+        remaining = self._remaining()
+        return rate_statistics(
+            key=self.key,
+            algorithm=self.algorithm,
+            capacity=self.capacity,
+            window=self.window,
+            remaining=self.capacity if remaining is None else remaining,
+        )
+
+
+class CallLimit(RateLimit):
+    """So many calls per window. Its key is `"call_count"`, and a request that does not name it takes 1.
+
+    Args:
+        capacity: How many calls are admitted per window.
+        window: The window, as of a `RateLimit`.
+        per: Another word for `window`.
+        window_seconds: The word for `window` in Concurry up to 0.13.0.
+        algorithm: As of a `RateLimit`.
+        key: Taken for Concurry's sake, and replaced by `"call_count"`.
+    """
+
+    CallLimit_key: ClassVar[str] = "call_count"
+
+    def __init__(
+        self,
+        *,
+        capacity: float,
+        window: float | str | RateWindow | None = None,
+        per: float | str | RateWindow | None = None,
+        window_seconds: float | str | None = None,
+        algorithm: RateLimitAlgorithm | str | None = None,
+        key: object = None,
+    ) -> None:
+        super().__init__(
+            key=self.CallLimit_key,
+            capacity=capacity,
+            window=window,
+            per=per,
+            window_seconds=window_seconds,
+            algorithm=algorithm,
+        )
+
+    def validate_usage(self, requested: Amount, used: Amount) -> None:
+        """Checks usage: 1 where 1 was requested, from 0 up where more was.
+
+        Raises:
+            ValueError: It is not 1 where 1 was requested, or negative.
+        """
+        if requested == 1 and used != 1:
+            raise ValueError(f"{self.key} was taken once, so its usage must be 1, got: {used}")
+        if used < 0:
+            raise ValueError(f"the usage of {self.key} cannot be negative, got: {used}")
+        super().validate_usage(requested, used)
+
+
+class ResourceLimit(Limit):
+    """So many at a time, given back on release.
+
+    Args:
+        key: The name of the limit in requests.
+        capacity: How many there are, at least 1.
+
+    Raises:
+        ValueError: The capacity is not a whole number of at least 1.
+
+    Attributes:
+        capacity: How many there are.
+    """
+
+    capacity: int
+
+    _fields = ("key", "capacity")
+
+    def __init__(self, *, key: str, capacity: float) -> None:
+        super().__init__(key=key)
+        given = _capacity(capacity, key)
+        if not isinstance(given, int):
+            raise ValueError(f"the capacity of resource {key!r} must be a whole number, got: {capacity!r}")
+        self._set(capacity=given)
+
+    def can_acquire(self, requested: Amount) -> bool:
+        """Whether so many are free now. By the time of asking again, others may have taken them."""
+        remaining = self._remaining()
+        return requested <= (self.capacity if remaining is None else remaining)
+
+    def validate_usage(self, requested: Amount, used: Amount) -> None:
+        """Accepts any usage: what was taken comes back whole."""
+
+    def get_stats(self) -> dict[str, Any]:
+        """How many are taken and free, in Concurry's words."""
+        remaining = self._remaining()
+        free = self.capacity if remaining is None else int(remaining)
+        return resource_statistics(key=self.key, capacity=self.capacity, free=free)
+
+
+def _seconds(window: float | str | RateWindow) -> float:
+    if isinstance(window, str):
+        try:
+            seconds = float(window)
+        except ValueError:
+            return RateWindow(window).to_seconds()
+    elif isinstance(window, Real) and not isinstance(window, bool):
+        seconds = float(window)
+    else:
+        raise ValueError(f"a window must be a number of seconds or a RateWindow, got: {window!r}")
+    if not (seconds > 0 and math.isfinite(seconds)):
+        raise ValueError(f"a window must be longer than 0 seconds, got: {window!r}")
+    return seconds
+
+
+def _capacity(capacity: object, key: str) -> int | float:
+    if not isinstance(capacity, (Real, str, Decimal)):
+        raise ValueError(f"the capacity of limit {key!r} must be a number, got: {capacity!r}")
+    number = float(capacity)
+    if not number > 0:
+        raise ValueError(f"the capacity of limit {key!r} must be greater than 0, got: {capacity!r}")
+    return int(number) if math.isfinite(number) and number == int(number) else number
+
+
+__all__ = ["Amount", "CallLimit", "FrozenError", "Home", "Limit", "RateLimit", "ResourceLimit"]

@@ -1,0 +1,46 @@
+"""What all tests share: places for segments, and ways to wait."""
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import shmlimit as sl
+
+PATIENCE = 60.0
+"""Seconds after which a test that waits gives up. Nothing takes as long but where something is wrong."""
+
+
+@pytest.fixture
+def segment_path() -> Iterator[Path]:
+    """A path in shared memory at which nothing is, and nothing will be."""
+    path = Path("/dev/shm") / f"shmlimit-test-{os.getpid()}-{uuid.uuid4().hex}.limits"
+    yield path
+    path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def open_set(segment_path: Path) -> Callable[..., sl.Limits]:
+    """Opens a segment of one set with the given limits, and gives the set."""
+
+    def open_set(*limits: object, strict: bool = False, **options: object) -> sl.Limits:
+        return sl.open(segment_path, sl.LimitSet("set", limits, **options), strict=strict)["set"]
+
+    return open_set
+
+
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
+    """Waits until something is so; fails where that takes longer than anything can."""
+    deadline = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.001)
+
+
+def queued(limits: sl.Limits) -> int:
+    """How many requests wait in line for a set."""
+    (described,) = [each for each in sl.open(limits.path).snapshot()["sets"] if each["name"] == limits.name]
+    return len(described["tickets"])

@@ -1,0 +1,261 @@
+"""Taking, holding, settling, asking: what one process sees of a set."""
+
+import gc
+from decimal import Decimal
+from ipaddress import ip_address
+
+import pytest
+
+import shmlimit as sl
+
+
+def test_refuses_the_eleventh_of_ten(open_set):
+    limits = open_set(sl.Calls("requests", 10, "1h"))
+    answers = [limits.try_acquire() for _ in range(11)]
+    assert [bool(answer) for answer in answers] == [True] * 10 + [False]
+    refusal = answers[-1]
+    assert isinstance(refusal, sl.Refusal)
+    assert (refusal.binding, refusal.reason, refusal.remaining) == ("requests", "rate", 0)
+    assert 0 < refusal.retry_after <= 360
+    assert refusal.set_name == "set"
+    assert not refusal.verdicts["requests"].admitted
+
+
+def test_a_refusal_takes_of_no_limit(open_set):
+    limits = open_set(sl.Rate("tokens", 100, 3600), sl.Concurrency("in_flight", 1))
+    with limits.try_acquire({"tokens": 10}):
+        assert not limits.try_acquire({"tokens": 10})
+        assert limits.peek({"tokens": 0, "in_flight": 0})["tokens"].remaining == 90
+
+
+def test_a_permit_gives_concurrency_back_at_the_end_of_its_block(open_set):
+    limits = open_set(sl.Concurrency("in_flight", 1))
+    with limits.try_acquire() as permit:
+        assert permit
+        assert permit.taken == {"in_flight": 1}
+        with limits.try_acquire() as refusal:  # to leave what was refused gives nothing back
+            assert not refusal
+        assert not limits.try_acquire()
+    assert limits.try_acquire()
+
+
+def test_an_exception_in_the_block_gives_everything_back_and_is_raised(open_set):
+    limits = open_set(sl.Concurrency("in_flight", 1))
+    with pytest.raises(ZeroDivisionError), limits.try_acquire():
+        1 / 0  # noqa: B018
+    assert limits.try_acquire()
+
+
+def test_a_permit_that_nobody_holds_any_more_is_released(open_set):
+    limits = open_set(sl.Concurrency("in_flight", 1))
+    permit = limits.try_acquire()
+    assert not limits.try_acquire()
+    del permit
+    gc.collect()
+    assert limits.try_acquire()
+
+
+def test_release_is_idempotent_and_settling_afterwards_is_an_error(open_set):
+    limits = open_set(sl.Rate("tokens", 100, 3600, algorithm="token_bucket"), sl.Concurrency("in_flight", 2))
+    permit = limits.try_acquire({"tokens": 10})
+    permit.release()
+    permit.release()
+    with pytest.raises(sl.AlreadyReleased):
+        permit.settle(tokens=1)
+    assert issubclass(sl.AlreadyReleased, RuntimeError)
+
+
+def test_settling_refunds_what_was_not_used_and_charges_what_was_used_above(open_set):
+    limits = open_set(sl.Rate("tokens", 1000, "1000h", algorithm="token_bucket"))
+    with limits.try_acquire({"tokens": 100}) as permit:
+        settlement = permit.settle(tokens=40)
+        assert (settlement.refunded, settlement.overdraft) == ({"tokens": 60}, {"tokens": 0})
+        with pytest.raises(sl.AlreadySettled):
+            permit.settle(tokens=40)
+    assert limits.peek({"tokens": 0})["tokens"].remaining == 960
+    with limits.try_acquire({"tokens": 100}) as permit:
+        assert permit.settle({"tokens": 150}).overdraft == {"tokens": 50}
+    assert limits.peek({"tokens": 0})["tokens"].remaining == 810
+
+
+def test_amounts_are_natural_where_the_limit_has_a_unit(open_set):
+    limits = open_set(sl.Rate("dollars", "10.50", "1000h", unit="0.01", algorithm="token_bucket"))
+    with limits.try_acquire({"dollars": 0.1}) as permit:
+        assert permit.taken == {"dollars": Decimal("0.1")}
+        assert permit.settle(dollars=Decimal("0.05")).refunded == {"dollars": Decimal("0.05")}
+    assert limits.try_acquire({"dollars": "1.25"}).remaining == Decimal("9.2")
+    assert limits.try_acquire({"dollars": 2}).remaining == Decimal("7.2")
+    with pytest.raises(sl.InvalidAmount, match=r"0\.001"):
+        limits.try_acquire({"dollars": 0.001})
+
+
+@pytest.mark.parametrize("amount", [-1, -0.5, 2**64, float("nan"), float("inf"), "many", "-3", ""])
+def test_what_is_no_amount_is_a_value_error_that_takes_nothing(open_set, amount):
+    limits = open_set(sl.Rate("tokens", 100, 3600))
+    with pytest.raises(ValueError, match=r"amount|decimal|tokens"):
+        limits.try_acquire({"tokens": amount})
+    assert limits.peek({"tokens": 0})["tokens"].remaining == 100
+
+
+@pytest.mark.parametrize("amount", [None, [], object(), 1j])
+def test_what_is_no_number_is_a_type_error(open_set, amount):
+    limits = open_set(sl.Rate("tokens", 100, 3600))
+    with pytest.raises(TypeError, match="no amount"):
+        limits.try_acquire({"tokens": amount})
+
+
+def test_a_rate_must_be_named_and_the_impossible_is_an_error_at_once(open_set):
+    limits = open_set(sl.Rate("tokens", 100, 3600))
+    with pytest.raises(sl.CostRequired, match="tokens"):
+        limits.try_acquire()
+    with pytest.raises(sl.NeverAdmissible, match="101"):
+        limits.acquire({"tokens": 101})
+    assert issubclass(sl.NeverAdmissible, ValueError)
+
+
+def test_an_unknown_limit_is_skipped_with_one_warning_and_an_error_where_strict(open_set, segment_path):
+    limits = open_set(sl.Calls("requests", 10, 3600))
+    with pytest.warns(sl.UnknownLimitWarning, match="reqests"):
+        assert limits.try_acquire({"reqests": 3}).taken == {"requests": 1}
+    assert limits.try_acquire({"reqests": 3})  # warnings are errors here
+    strict = sl.open(segment_path, strict=True)["set"]
+    with pytest.raises(sl.UnknownLimit, match="it has requests") as raised:
+        strict.try_acquire({"reqests": 3})
+    assert isinstance(raised.value, KeyError)
+
+
+def test_each_key_has_limits_of_its_own(open_set):
+    limits = open_set(sl.Calls("requests", 1, 3600), keyed=100)
+    assert limits.keyed
+    for key in ["tenant-7", b"tenant-8", 9]:
+        assert limits.try_acquire(key=key)
+        assert not limits.try_acquire(key=key)
+    assert not limits.try_acquire(key="9")  # which is the same key as the number
+    with pytest.raises(sl.KeyRequired):
+        limits.try_acquire()
+    with pytest.raises(TypeError, match="no key"):
+        limits.try_acquire(key=1.5)
+    with pytest.raises(sl.InvalidKey):
+        limits.try_acquire(key="")
+    limits.reset(key="tenant-7")
+    assert limits.try_acquire(key="tenant-7")
+
+
+def test_check_many_decides_each_key_by_itself(open_set):
+    limits = open_set(sl.Calls("requests", 1, 3600), keyed=100)
+    answers = limits.check_many(["ann", "bob", "ann"])
+    assert [bool(answer) for answer in answers] == [True, True, False]
+    assert answers[0].taken == {"requests": 1}
+    assert (answers[0].retry_after, answers[2].binding, answers[2].reason) == (0.0, "requests", "rate")
+
+
+def test_addresses_are_counted_by_their_networks(open_set):
+    prefix = {"ipv4": 24, "ipv6": 48}
+    limits = open_set(sl.Calls("requests", 2, 3600, prefix=prefix), keyed=100)
+    assert limits.check(key="192.0.2.1")
+    assert limits.check(key=ip_address("192.0.2.77"))
+    assert not limits.check(key="192.0.2.3")
+    assert limits.check(key="192.0.3.1")
+    assert limits.peek(key="192.0.3.9")["requests"].remaining == 1
+    with pytest.raises(ValueError, match="no IP address"):
+        limits.check(key="example.org")
+    limits.reset(key="192.0.2.200")
+    assert limits.check(key="192.0.2.3")
+
+
+def test_what_is_held_cannot_be_checked(open_set):
+    limits = open_set(sl.Concurrency("in_flight", 2))
+    with pytest.raises(sl.MustBeHeld):
+        limits.check()
+
+
+def test_the_debit_that_crosses_the_line_counts_and_the_next_is_refused(open_set):
+    limits = open_set(sl.Budget("tokens", 1000, 3600))
+    assert limits.debit("tokens", 900)
+    with limits.try_acquire() as permit:
+        assert permit.debit("tokens", 900)
+        assert not permit.debit("tokens", 1)
+    assert not limits.debit("tokens", 1)
+    assert limits.forecast()["tokens"].spendable == 0
+
+
+def test_a_forecast_says_when_there_will_be_more(open_set):
+    limits = open_set(sl.Calls("requests", 60, 60))
+    limits.check({"requests": 30})
+    forecast = limits.forecast()["requests"]
+    assert forecast.spendable == 30
+    assert 0 < forecast.next_unit_after <= 1
+    assert 29 < forecast.full_after <= 30
+
+
+def test_a_reservation_says_how_long_to_wait_and_can_be_cancelled(open_set):
+    limits = open_set(sl.Calls("requests", 1, 1000))
+    first = limits.reserve(max_delay=0)
+    assert first.delay == 0
+    second = limits.reserve(max_delay=2000)
+    assert 990 < second.delay <= 1000
+    assert not limits.reserve(max_delay=10)
+    assert second.cancel()
+    assert limits.reserve(max_delay=1500)
+    permit = first.into_permit()
+    assert permit.taken == {"requests": 1}
+    with pytest.raises(sl.AlreadyReleased):
+        first.cancel()
+
+
+def test_leased_units_are_spent_without_asking_and_given_back(open_set):
+    limits = open_set(sl.Calls("requests", 100, "1000h"))
+    credit = limits.leased("requests", least=40, most=40)
+    assert credit.try_take(10)
+    assert credit.left == 30
+    assert limits.peek({"requests": 0})["requests"].remaining == 60
+    assert credit.give_back() == 30
+    assert limits.peek({"requests": 0})["requests"].remaining == 90
+    assert not credit.try_take(91)
+
+
+def test_remaining_is_of_the_limit_that_is_nearest_to_its_end(open_set):
+    limits = open_set(sl.Calls("many", 1000, "1000h"), sl.Calls("few", 10, "1000h"))
+    permit = limits.try_acquire({"many": 500})
+    assert permit.remaining == 500
+    for _ in range(5):
+        permit = limits.try_acquire({"few": 1, "many": 0})
+    assert permit.remaining == 4
+    assert {name: verdict.capacity for name, verdict in permit.verdicts.items()} == {"many": 1000, "few": 10}
+
+
+def test_metadata_and_names_are_there_to_read(open_set):
+    limits = open_set(sl.Concurrency("in_flight", 2), metadata={"region": "eu"})
+    assert limits.metadata == limits.try_acquire().metadata == {"region": "eu"}
+    assert (limits.name, limits.limit_names, limits.keyed) == ("set", ("in_flight",), False)
+
+
+def test_a_lease_that_ran_out_is_told_to_its_holder(open_set):
+    limits = open_set(sl.Concurrency("in_flight", 1, lease=0.05))
+    late = limits.try_acquire()
+    next_one = limits.acquire(timeout=60)
+    assert late.reclaimed
+    assert not next_one.reclaimed
+    assert late.fencing_number < next_one.fencing_number
+    with pytest.raises(sl.Reclaimed):
+        late.heartbeat()
+    with pytest.raises(sl.Reclaimed):
+        late.release()
+
+
+def test_a_permit_that_is_kept_alive_keeps_its_lease(open_set):
+    limits = open_set(sl.Concurrency("in_flight", 1, lease=0.2))
+    with limits.try_acquire() as permit:
+        permit.keep_alive()
+        with pytest.raises(sl.AcquireTimeout):
+            limits.acquire(timeout=1)
+        assert not permit.reclaimed
+
+
+def test_what_python_shows_of_them_says_what_they_are(open_set):
+    limits = open_set(sl.Concurrency("in_flight", 1))
+    permit = limits.try_acquire()
+    assert "in_flight" in repr(permit)
+    assert "in_flight" in repr(limits.try_acquire())
+    assert "'set'" in repr(limits) or '"set"' in repr(limits)
+    assert "remaining=0" in repr(permit.verdicts["in_flight"])

@@ -1,0 +1,186 @@
+"""Declarations, segments, errors."""
+
+import json
+import pickle
+import subprocess
+import sys
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+import shmlimit as sl
+
+TOML = """
+[[set]]
+name = "openai"
+metadata = { region = "eu" }
+  [[set.limit]]
+  name = "tokens"
+  kind = "rate"
+  capacity = 1000
+  window = "60s"
+"""
+
+
+def test_the_same_declaration_opens_the_segment_however_it_is_written(segment_path, tmp_path):
+    file = tmp_path / "limits.toml"
+    file.write_text(TOML)
+    in_python = sl.LimitSet("openai", [sl.Rate("tokens", 1000, 60)], metadata={"region": "eu"})
+    as_mapping = {
+        "set": [
+            {
+                "name": "openai",
+                "metadata": {"region": "eu"},
+                "limit": [{"name": "tokens", "kind": "rate", "capacity": 1000, "window": timedelta(minutes=1)}],
+            }
+        ]
+    }
+    for config in [file, str(file), in_python, [in_python], as_mapping]:
+        segment = sl.open(segment_path, config)
+        assert list(segment) == ["openai"]
+    assert len(segment) == 1
+    assert "openai" in segment
+    assert "other" not in segment
+
+
+def test_the_path_may_be_declared(segment_path, tmp_path):
+    file = tmp_path / "limits.toml"
+    file.write_text(f'[segment]\npath = "{segment_path}"\n{TOML}')
+    assert sl.open(config=file).path == str(segment_path)
+    with pytest.raises(sl.DeclarationError, match="path"):
+        sl.open(config=sl.LimitSet("set", [sl.Calls("c", 1, 1)]))
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (sl.Rate("r", "1.5", "1m", unit=Decimal("0.001"), burst=0.5), {"capacity": "1.5", "burst": "0.5"}),
+        (sl.Calls("c", 5, 0.25, algorithm="fixed_window", align="first_use"), {"window": "250ms"}),
+        (sl.Calls("c", 5, timedelta(days=1)), {"window": "1d"}),
+        (sl.Calls("c", "unlimited"), {"capacity": "unlimited"}),
+        (sl.Budget("b", 5, "calendar:month", utc_offset="+05:30"), {"window": "calendar:month"}),
+        (sl.Concurrency("c", 5, lease=30), {"lease": "30s"}),
+        (sl.Concurrency("c", 5, adaptive="aimd", ceiling=10, latency_limit=2), {"adaptive": "aimd", "ceiling": 10}),
+        (sl.Calls("c", 5, algorithm="leaky_bucket", rate=2, interval=1), {"algorithm": "leaky_bucket"}),
+    ],
+)
+def test_every_field_arrives_in_the_segment(segment_path, limit, expected):
+    segment = sl.open(segment_path, sl.LimitSet("set", [limit]))
+    (declared,) = segment.declaration()["set"][0]["limit"]
+    assert {name: declared[name] for name in expected} == expected
+
+
+def test_what_cannot_be_declared_says_where_it_is_wrong(segment_path):
+    with pytest.raises(sl.DeclarationError, match=r'set "s" / limit "c" / capacity') as raised:
+        sl.open(segment_path, sl.LimitSet("s", [sl.Calls("c", 0, 60)]))
+    assert isinstance(raised.value, ValueError)
+    with pytest.raises(sl.DeclarationError, match="algorthm"):
+        sl.open(segment_path, {"set": [{"name": "s", "limit": [{"algorthm": "gcra"}]}]})
+    with pytest.raises(TypeError, match="no declaration"):
+        sl.open(segment_path, [sl.Calls("c", 1, 60)])
+    with pytest.raises(sl.DeclarationError, match="No such file"):
+        sl.open(segment_path, "/nonexistent/limits.toml")
+    assert not segment_path.exists()
+
+
+def test_another_declaration_is_a_mismatch_that_names_each_difference(segment_path):
+    sl.open(segment_path, sl.LimitSet("set", [sl.Calls("c", 5, 60)]))
+    with pytest.raises(sl.ConfigMismatch) as raised:
+        sl.open(segment_path, sl.LimitSet("set", [sl.Calls("c", 6, 60)]))
+    assert raised.value.path == str(segment_path)
+    assert 'set "set" / limit "c" / capacity: declared 6, in the segment 5' in raised.value.differences
+
+
+def test_limits_change_in_place_and_other_things_do_not(segment_path):
+    segment = sl.open(segment_path, sl.LimitSet("set", [sl.Calls("c", 5, 3600)]))
+    for _ in range(5):
+        assert segment["set"].check()
+    assert not segment["set"].check()
+    changes = segment.apply(sl.LimitSet("set", [sl.Calls("c", 8, 3600)]))
+    assert any("capacity" in change for change in changes)
+    assert segment.declaration()["set"][0]["limit"][0]["capacity"] == 8
+    with pytest.raises(sl.CannotApply) as raised:
+        segment.apply(sl.LimitSet("set", [sl.Concurrency("c", 8)]))
+    assert raised.value.differences
+
+
+def test_a_snapshot_is_plain_data(segment_path):
+    segment = sl.open(segment_path, sl.LimitSet("set", [sl.Calls("c", 5, 3600)], keyed=10))
+    segment["set"].check(key="ann")
+    snapshot = segment.snapshot()
+    assert json.loads(json.dumps(snapshot)) == snapshot
+    assert snapshot["sets"][0]["name"] == "set"
+    (key,) = segment.keys("set")
+    assert key["key"] == segment.key("set", "ann")["key"]
+    assert segment.key("set", "bob") is None
+    assert segment.recover()["sets"][0]["set"] == "set"
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda path: None, (sl.NotFound, FileNotFoundError)),
+        (lambda path: path.write_bytes(b"x" * 8192), (sl.NotASegment, OSError)),
+        (lambda path: path.write_bytes(b""), (sl.SegmentError, OSError)),
+        (lambda path: path.symlink_to("/dev/null"), (sl.SegmentError, OSError)),
+    ],
+)
+def test_a_file_that_is_no_segment_says_so(segment_path, make, expected):
+    make(segment_path)
+    with pytest.raises(expected) as raised:
+        sl.open(segment_path)
+    assert str(segment_path) in str(raised.value)
+    assert isinstance(raised.value, sl.Error)
+    copied = pickle.loads(pickle.dumps(raised.value))
+    assert type(copied) is type(raised.value)
+    assert str(copied) == str(raised.value)
+
+
+def test_a_segment_in_use_is_removed_by_force_only(segment_path):
+    segment = sl.open(segment_path, sl.LimitSet("set", [sl.Calls("c", 5, 3600)]))
+    with pytest.raises(sl.InUse):
+        sl.remove(segment_path)
+    sl.remove(segment_path, force=True)
+    assert not segment_path.exists()
+    with pytest.raises(sl.Retired):
+        segment["set"].check()
+
+
+def test_pickles_find_what_the_process_has_open_and_reopen_what_was_replaced(segment_path):
+    declared = sl.LimitSet("set", [sl.Calls("c", 5, 3600)])
+    segment = sl.open(segment_path, declared)
+    pickled = pickle.dumps(segment["set"])
+    assert pickle.loads(pickled) is segment["set"]
+    assert pickle.loads(pickle.dumps(segment)) is segment
+    sl.remove(segment_path, force=True)
+    replaced = sl.open(segment_path, declared)
+    assert pickle.loads(pickled) is replaced["set"]
+    assert pickle.loads(pickled).check()
+
+
+def test_what_is_bound_to_this_process_does_not_pickle(segment_path):
+    limits = sl.open(segment_path, sl.LimitSet("set", [sl.Concurrency("c", 1)]))["set"]
+    for bound in [limits.try_acquire(), limits.try_acquire()]:
+        with pytest.raises(TypeError, match="pickle"):
+            pickle.dumps(bound)
+
+
+def test_the_console_script_is_limitctl(segment_path):
+    sl.open(segment_path, sl.LimitSet("set", [sl.Calls("c", 5, 3600)]))
+    program = Path(sys.executable).with_name("limitctl")
+    shown = subprocess.run([program, "inspect", segment_path], capture_output=True, text=True, check=True)
+    assert "set" in shown.stdout
+    wrong = subprocess.run([program, "inspct"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 64
+    assert "inspect" in wrong.stderr
+
+
+def test_the_console_script_runs_a_command_under_limits(segment_path):
+    segment = sl.open(segment_path, sl.LimitSet("set", [sl.Concurrency("c", 1)]))
+    program = Path(sys.executable).with_name("limitctl")
+    command = [program, "exec", segment_path, "set", "--timeout", "0", "--", "sh", "-c", "exit 7"]
+    assert subprocess.run(command, check=False).returncode == 7
+    with segment["set"].try_acquire():
+        assert subprocess.run(command, check=False, capture_output=True).returncode == 75
