@@ -10,12 +10,11 @@ from typing import Any, Generic, Literal, TypeAlias
 
 import shmlimit
 from shmlimit import Limits, Permit, Refusal, Refused
-
-from . import problem
-from .fields import retry_after
-from .keys import Head, Key, KeyFinder, Request, finder
-from .problem import Answer
-from .told import Told
+from shmlimit._web import problem
+from shmlimit._web.fields import retry_after
+from shmlimit._web.keys import Head, Key, KeyFinder, Request, finder
+from shmlimit._web.problem import Answer
+from shmlimit._web.told import Told
 
 Advertise: TypeAlias = Literal["always", "when_refused", "never"]
 OnError: TypeAlias = Literal["refuse", "admit"]
@@ -131,7 +130,8 @@ class Door(Generic[Request]):
     def _costs_of(self, head: Head[Request]) -> Costs | None:
         return self._costs(head.request) if callable(self._costs) else self._costs
 
-    def _decided(self, result: Permit | Refusal) -> Admission | Answer:
+    def _decided(self, result: Permit | Refusal | None) -> Admission | Answer:
+        assert result is not None, "a refusal without its limits comes out of a pickle only"
         # After the decision, by which this process hears of limits that have changed.
         policies = self._told.policies()
         if not isinstance(result, Refusal):

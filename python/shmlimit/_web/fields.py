@@ -118,7 +118,7 @@ def _window_seconds(window: str) -> int | None:
     return seconds if rest == 0 else None
 
 
-def _whole(amount: int | str | float | Decimal) -> int:
+def _whole(amount: float | str | Decimal) -> int:
     return min(int(Decimal(str(amount))), _LARGEST)
 
 

@@ -13,8 +13,7 @@ from limits.errors import ConfigurationError
 from limits.limits import TIME_TYPES
 
 from shmlimit import Calls, Limits, Rate, Retired, Verdict
-
-from .._windows import WhenFull, WindowFolder
+from shmlimit._windows import WhenFull, WindowFolder
 
 # More than anybody counts to: a fixed window counts what is refused as well, and the strategy compares.
 _UNREACHABLE = 2**62
@@ -35,7 +34,7 @@ def _whichever_file(
     """Tries once more with new files, where one was retired since it was opened."""
 
     @wraps(method)
-    def tried(self: Counters, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+    def tried(self: Counters, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         try:
             return method(self, *args, **kwargs)
         except Retired:

@@ -41,9 +41,7 @@ ACTIONS = st.lists(
     max_size=40,
 )
 
-HYPOTHESIS = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+HYPOTHESIS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 # Their windows are cut wrongly in the first window after the epoch. Windows of all lengths here begin with this one.

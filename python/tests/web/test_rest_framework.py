@@ -21,15 +21,15 @@ if not settings.configured:
     )
     django.setup()
 
-from django.core.exceptions import ImproperlyConfigured  # noqa: E402
-from django.urls import path  # noqa: E402
-from rest_framework import throttling as theirs  # noqa: E402
-from rest_framework.request import Request  # noqa: E402
-from rest_framework.response import Response  # noqa: E402
-from rest_framework.test import APIClient, APIRequestFactory  # noqa: E402
-from rest_framework.views import APIView  # noqa: E402
+from django.core.exceptions import ImproperlyConfigured
+from django.urls import path
+from rest_framework import throttling as theirs
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.test import APIClient, APIRequestFactory
+from rest_framework.views import APIView
 
-from shmlimit import rest_framework as ours  # noqa: E402
+from shmlimit import rest_framework as ours
 
 
 class _Named:
