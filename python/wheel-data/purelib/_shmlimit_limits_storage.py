@@ -36,7 +36,9 @@ class _Finder:
     def find_spec(cls, name: str, path: object = None, target: object = None) -> object:
         if name != _AWAITED:
             return None
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not cls]
+        finders: list[object] = sys.meta_path  # type: ignore[assignment]
+        if cls in finders:
+            finders.remove(cls)
         for finder in sys.meta_path:
             spec = finder.find_spec(name, path, target)  # type: ignore[arg-type]
             if spec is not None:
