@@ -23,7 +23,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from rest_framework import throttling
 
-from shmlimit import Calls, Checked
+from shmlimit import Calls, Checked, Limits, Retired
 from shmlimit._windows import WindowFolder
 
 if TYPE_CHECKING:
@@ -63,15 +63,26 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
             return True
         if self.num_requests == 0:
             return self.throttle_failure()
-        folder, entries = _folder()
-        entries = min(entries, self.num_requests)
-        declared = Calls("requests", self.num_requests, self.duration, algorithm="sliding_window", entries=entries)
-        limits = folder.limits(f"throttle.{self.num_requests}-per-{self.duration}s.{entries}-entries", declared)
-        checked = limits.check(key=key)
+        folder, _ = _folder()
+        try:
+            checked = self._limits().check(key=key)
+        except Retired:
+            # Its file was removed, and is made anew.
+            folder.forget()
+            checked = self._limits().check(key=key)
         if checked:
             return self.throttle_success()
         self._refusal = checked
         return self.throttle_failure()
+
+    def _limits(self) -> Limits:
+        folder, entries = _folder()
+        count, duration = self.num_requests or 1, self.duration or 1
+        entries = min(entries, count)
+        return folder.limits(
+            f"throttle.{count}-per-{duration}s.{entries}-entries",
+            lambda: Calls("requests", count, duration, algorithm="sliding_window", entries=entries),
+        )
 
     def throttle_success(self) -> bool:
         """Called when the request was let through, and has been counted."""
