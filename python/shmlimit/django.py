@@ -120,7 +120,7 @@ def _held(response: HttpResponseBase, admission: Admission) -> HttpResponseBase:
         # A list, to which others may have added theirs.
         response[name] = f"{response[name]}, {value}" if name in response else value
     if isinstance(response, StreamingHttpResponse):
-        # Not left to `close`: Django does not call that where a client leaves in the middle of an asynchronous body.
+        # Not left to `close`, which comes later and does not know whether the body broke off.
         if response.is_async:
             response.streaming_content = _parts_async(
                 cast("AsyncIterator[bytes]", response.streaming_content), admission

@@ -18,9 +18,20 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import django
 import pytest
+from django.conf import settings
 
 import shmlimit
+
+# Of all tests that are in one process: Django has one set of settings.
+settings.configure(
+    SECRET_KEY="of the tests",
+    ALLOWED_HOSTS=["*"],
+    ROOT_URLCONF=f"{__package__}.test_rest_framework",
+    REST_FRAMEWORK={"DEFAULT_AUTHENTICATION_CLASSES": [], "UNAUTHENTICATED_USER": None},
+)
+django.setup()
 
 APPLICATIONS = Path(__file__).parent / "applications"
 PURELIB = Path(__file__).parents[2] / "wheel-data" / "purelib"

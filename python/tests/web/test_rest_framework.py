@@ -7,20 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import django
 import pytest
 from django.conf import settings
-
-if not settings.configured:
-    settings.configure(
-        SECRET_KEY="of the tests",
-        ROOT_URLCONF=__name__,
-        ALLOWED_HOSTS=["*"],
-        CACHES={"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}},
-        REST_FRAMEWORK={"DEFAULT_AUTHENTICATION_CLASSES": [], "UNAUTHENTICATED_USER": None},
-    )
-    django.setup()
-
 from django.core.exceptions import ImproperlyConfigured
 from django.urls import path
 from rest_framework import throttling as theirs
