@@ -53,8 +53,13 @@ class Admission:
             failed: The application gave no answer, or broke off in the middle of one.
         """
         permit, self.permit = self.permit, None
-        if permit is not None:
+        if permit is None:
+            return
+        try:
             permit.release(dropped=failed or self._has_failed)
+        except shmlimit.Error as error:
+            # The response is as good as before. It is tried once more when the permit is let go of.
+            _log.error("what a request held could not be given back: %s", error)
 
 
 class Door(Generic[Request]):
