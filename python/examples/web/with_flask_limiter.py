@@ -1,6 +1,6 @@
 """Flask-Limiter: nothing changes but the storage's URI.
 
-    python examples/web/with_flask_limiter.py
+Run it: `python examples/web/with_flask_limiter.py`.
 """
 
 import os

@@ -1,6 +1,6 @@
 """slowapi: nothing changes but the storage's URI.
 
-    python examples/web/with_slowapi.py
+Run it: `python examples/web/with_slowapi.py`.
 """
 
 import os
