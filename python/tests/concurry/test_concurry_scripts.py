@@ -93,9 +93,7 @@ def test_takes_calls_and_resources_once_where_they_are_not_named():
         ]
         kept.append(note(lambda: limits.try_acquire({"call_count": 2})))
         note(limits.get_stats)
-        plain = library.LimitSet(
-            limits=[calls(library, 2), library.ResourceLimit(key="connections", capacity=2)]
-        )
+        plain = library.LimitSet(limits=[calls(library, 2), library.ResourceLimit(key="connections", capacity=2)])
         kept += [note(lambda: plain.acquire()), note(lambda: plain.try_acquire({})), note(plain.try_acquire)]
         note(plain.get_stats)
         return kept
@@ -105,9 +103,7 @@ def test_takes_calls_and_resources_once_where_they_are_not_named():
 
 def test_leaves_rate_limits_that_are_not_named_alone():
     def script(library, note):
-        limits = library.LimitSet(
-            limits=[rate(library, "tokens", 4, "GCRA"), rate(library, "other", 4, "TokenBucket")]
-        )
+        limits = library.LimitSet(limits=[rate(library, "tokens", 4, "GCRA"), rate(library, "other", 4, "TokenBucket")])
         with limits.acquire({"other": 4}) as acquisition:
             note(lambda: acquisition.update({"other": 4}))
         note(lambda: limits.try_acquire({"tokens": 4}))
@@ -195,9 +191,7 @@ def test_demands_an_update_of_each_rate_that_was_taken():
 
 def test_demands_no_update_of_single_calls_and_resources():
     def script(library, note):
-        limits = library.LimitSet(
-            limits=[calls(library, 9), library.ResourceLimit(key="connections", capacity=4)]
-        )
+        limits = library.LimitSet(limits=[calls(library, 9), library.ResourceLimit(key="connections", capacity=4)])
         for request in (None, {"connections": 3}, {"call_count": 1}, {"call_count": 0}):
             acquisition = limits.acquire(request)
             note(acquisition.release)
@@ -419,9 +413,7 @@ def test_checks_limits_when_they_are_declared():
     assert_same(script, keys=())
 
 
-@pytest.mark.parametrize(
-    "name", ["RateLimitAlgorithm", "LoadBalancingAlgorithm", "PollingAlgorithm", "ExecutionMode"]
-)
+@pytest.mark.parametrize("name", ["RateLimitAlgorithm", "LoadBalancingAlgorithm", "PollingAlgorithm", "ExecutionMode"])
 def test_spells_its_enumerations_the_same(name):
     def script(library, note):
         enumeration = getattr(library, name)
@@ -482,9 +474,7 @@ def test_admits_everything_where_the_capacity_is_infinite(algorithm):
 
 @pytest.mark.skipif(not TAKES_FRACTIONS, reason="the original names windows from 0.13.2 on")
 def test_knows_the_words_for_windows():
-    words = [
-        word for member in getattr(original, "RateWindow", ()) for word in (member.name, *member.aliases)
-    ]
+    words = [word for member in getattr(original, "RateWindow", ()) for word in (member.name, *member.aliases)]
 
     def script(library, note):
         for word in words:
@@ -557,9 +547,7 @@ def test_waits_until_another_thread_releases():
         )
         held = limits.acquire()
         outcomes: list[bool] = []
-        waiting = threading.Thread(
-            target=lambda: outcomes.append(limits.acquire(timeout=DEADLINE).successful)
-        )
+        waiting = threading.Thread(target=lambda: outcomes.append(limits.acquire(timeout=DEADLINE).successful))
         waiting.start()
         note(lambda: limits.try_acquire().successful)
         held.release()
@@ -573,8 +561,6 @@ def test_the_original_is_not_imported_by_ours():
     import subprocess
     import sys
 
-    program = (
-        "import sys, shmlimit.concurry; sys.exit('concurry' in sys.modules or 'pydantic' in sys.modules)"
-    )
+    program = "import sys, shmlimit.concurry; sys.exit('concurry' in sys.modules or 'pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
     assert ours is not original
