@@ -15,10 +15,9 @@ import time
 
 import pytest
 from both_concurries import ALGORITHMS, BOTH, calls, original, ours, rate
+from conftest import PATIENCE, queued, wait_until
 
 import shmlimit
-
-DEADLINE = 30.0
 
 
 def usage_of(limits, key="connections"):
@@ -27,13 +26,6 @@ def usage_of(limits, key="connections"):
 
 def connections(library, capacity=2, **options):
     return library.LimitSet(limits=[library.ResourceLimit(key="connections", capacity=capacity)], **options)
-
-
-def wait_until(condition):
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, "not in time"
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize(("library", "left"), [(original, -2), (ours, 0)], ids=["original", "ours"])
@@ -102,7 +94,7 @@ def test_a_leaky_bucket_drains_while_it_is_watched():
         # As often as can be: the original rounds what drained down at each look, and never drains.
         return limits["tokens"].can_acquire(1)
 
-    wait_until(admitted)
+    wait_until(admitted, "the bucket drained")
     unwatched = original.LimitSet(limits=[rate(original, "tokens", 4, "LeakyBucket", window=window)])
     assert unwatched.try_acquire({"tokens": 4}).successful
     end = time.monotonic() + 2 * window
@@ -122,10 +114,10 @@ def test_a_fixed_window_begins_with_its_first_use():
     limits = ours.LimitSet(limits=[rate(ours, "tokens", 4, "FixedWindow", window=window)])
     began = time.monotonic()
     # Time passes, and looking begins no window either.
-    wait_until(lambda: limits["tokens"].can_acquire(4) and time.monotonic() > began + 0.9 * window)
+    wait_until(lambda: limits["tokens"].can_acquire(4) and time.monotonic() > began + 0.9 * window, "time passed")
     assert limits.try_acquire({"tokens": 4}).successful
     used = time.monotonic()
-    assert limits.acquire({"tokens": 1}, timeout=DEADLINE).successful
+    assert limits.acquire({"tokens": 1}, timeout=PATIENCE).successful
     # The window of the first four lasted whole; the original's would have ended moments after them.
     assert time.monotonic() - used > 0.9 * window
 
@@ -191,15 +183,17 @@ def test_nobody_overtakes_the_line():
     served = []
 
     def wait_for_both():
-        with limits.acquire({"connections": 2}, timeout=DEADLINE):
+        with limits.acquire({"connections": 2}, timeout=PATIENCE):
             served.append(True)
 
     waiting = threading.Thread(target=wait_for_both)
     waiting.start()
+    wait_until(lambda: queued(shmlimit.open(limits.path)["limits"]) == 1, "the request for two is in line")
     # One is free, but it is for the one that waits: the original admits small requests for as long as they come.
-    wait_until(lambda: not limits.try_acquire({"connections": 1}).successful)
+    assert usage_of(limits) == 1
+    assert not limits.try_acquire({"connections": 1}).successful
     held.release()
-    waiting.join(DEADLINE)
+    waiting.join(PATIENCE)
     assert served == [True]
 
 
@@ -208,7 +202,7 @@ def test_a_full_line_is_waited_for():
     waiters = 400
 
     async def take():
-        async with await limits.async_acquire(timeout=DEADLINE) as acquisition:
+        async with await limits.async_acquire(timeout=PATIENCE) as acquisition:
             return acquisition.successful
 
     async def all_at_once():

@@ -8,23 +8,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import joblib
 import pytest
+from conftest import PATIENCE, queued, wait_until
 
+import shmlimit
 from shmlimit.concurry import CallLimit, LimitPool, LimitSet, RateLimit, ResourceLimit
 
-DEADLINE = 60.0
 CONTEXTS = ["fork", "spawn", "forkserver"]
-
-
-def wait_until(condition):
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, "not in time"
-        time.sleep(0.005)
 
 
 def shared_calls(capacity):
@@ -41,7 +34,7 @@ def report_admitted(limits, attempts, results):
 
 
 def hold(limits, results):
-    acquisition = limits.acquire(timeout=DEADLINE)
+    acquisition = limits.acquire(timeout=PATIENCE)
     results.put(acquisition.successful)
     signal.pause()
 
@@ -54,9 +47,9 @@ def test_admits_five_over_all_workers(context):
     workers = [start.Process(target=report_admitted, args=(limits, 10, results)) for _ in range(4)]
     for worker in workers:
         worker.start()
-    admitted = sum(results.get(timeout=DEADLINE) for _ in workers)
+    admitted = sum(results.get(timeout=PATIENCE) for _ in workers)
     for worker in workers:
-        worker.join(DEADLINE)
+        worker.join(PATIENCE)
     assert admitted == 5
     assert limits.get_stats()["call_count"]["current_requests"] == 5
 
@@ -71,7 +64,11 @@ def test_workers_of_a_pool_of_processes_share():
 def test_workers_of_joblib_share():
     limits = shared_calls(5)
     tasks = (joblib.delayed(admitted_of)(limits, 3) for _ in range(6))
-    assert sum(joblib.Parallel(n_jobs=2)(tasks)) == 5
+    try:
+        assert sum(joblib.Parallel(n_jobs=2)(tasks)) == 5
+    finally:
+        # Its workers would wait for more work for minutes.
+        joblib.externals.loky.get_reusable_executor().shutdown(wait=True)
 
 
 def test_workers_share_the_sets_of_a_pool():
@@ -88,11 +85,11 @@ def test_a_killed_worker_gives_back_what_it_held(context):
     results = start.Queue()
     worker = start.Process(target=hold, args=(limits, results))
     worker.start()
-    assert results.get(timeout=DEADLINE) is True
+    assert results.get(timeout=PATIENCE) is True
     assert not limits.try_acquire().successful
     os.kill(worker.pid, signal.SIGKILL)
-    worker.join(DEADLINE)
-    with limits.acquire(timeout=DEADLINE) as acquisition:
+    worker.join(PATIENCE)
+    with limits.acquire(timeout=PATIENCE) as acquisition:
         assert acquisition.successful
     assert limits.get_stats()["connections"]["available"] == 1
 
@@ -103,15 +100,14 @@ def test_a_waiter_is_served_when_the_holder_is_killed():
     results = start.Queue()
     holder, waiter = (start.Process(target=hold, args=(limits, results)) for _ in range(2))
     holder.start()
-    assert results.get(timeout=DEADLINE) is True
+    assert results.get(timeout=PATIENCE) is True
     waiter.start()
-    # Nobody overtakes the line, so a request that is refused although one is free would show the waiter; here the
-    # holder has the only one, and the waiter gets it either way.
+    wait_until(lambda: queued(shmlimit.open(limits.path)["limits"]) == 1, "the waiter is in line")
     os.kill(holder.pid, signal.SIGKILL)
-    assert results.get(timeout=DEADLINE) is True
+    assert results.get(timeout=PATIENCE) is True
     for process in (holder, waiter):
         os.kill(process.pid, signal.SIGKILL)
-        process.join(DEADLINE)
+        process.join(PATIENCE)
 
 
 def test_a_forked_child_has_private_limits_of_its_own():
@@ -121,8 +117,8 @@ def test_a_forked_child_has_private_limits_of_its_own():
     held = limits.acquire()
     child = start.Process(target=report_admitted, args=(limits, 1, results))
     child.start()
-    assert results.get(timeout=DEADLINE) == 1
-    child.join(DEADLINE)
+    assert results.get(timeout=PATIENCE) == 1
+    child.join(PATIENCE)
     assert not limits.try_acquire().successful
     held.release()
     assert limits.try_acquire().successful
@@ -147,8 +143,8 @@ def test_a_forked_child_cannot_release_what_its_parent_holds():
     held = limits.acquire({"tokens": 4})
     child = start.Process(target=release_what_the_parent_holds, args=(held, results))
     child.start()
-    assert results.get(timeout=DEADLINE) is True
-    child.join(DEADLINE)
+    assert results.get(timeout=PATIENCE) is True
+    child.join(PATIENCE)
     assert not limits.try_acquire({"tokens": 0}).successful
     held.update({"tokens": 1})
     held.release()
@@ -166,7 +162,7 @@ print(limits.path, flush=True)
 
 def run(program, *arguments):
     return subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True, timeout=DEADLINE
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True, timeout=PATIENCE
     ).stdout.split()
 
 
@@ -183,7 +179,7 @@ def test_the_file_goes_with_its_object_and_those_who_are_attached_stay():
     copy, sent = pickle.loads(pickle.dumps(limits)), pickle.dumps(limits)
     assert path.exists()
     del limits
-    wait_until(lambda: not path.exists())
+    wait_until(lambda: not path.exists(), "the file is gone")
     assert copy.try_acquire().successful
     with pytest.raises(FileNotFoundError):
         pickle.loads(sent)
@@ -267,6 +263,6 @@ def test_one_import_line_moves_a_program_over():
 def test_the_example_shows_the_limit_hold_across_processes():
     example = Path(__file__).parents[2] / "examples" / "concurry_migration.py"
     shown = subprocess.run(
-        [sys.executable, example], capture_output=True, text=True, check=True, timeout=DEADLINE
+        [sys.executable, example], capture_output=True, text=True, check=True, timeout=PATIENCE
     ).stdout
     assert "admitted 5 of 40 calls" in shown

@@ -20,6 +20,7 @@ from both_concurries import (
     ours,
     rate,
 )
+from conftest import PATIENCE
 
 MODES = ["sync", "asyncio", "thread"]
 
@@ -505,14 +506,14 @@ def test_takes_the_algorithm_of_the_defaults():
 # What takes time: each waits on a condition, generously.
 
 WINDOW = 0.5
-DEADLINE = 30.0
 
 
-def until(condition):
-    end = time.monotonic() + DEADLINE
+def in_time(condition):
+    end = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > end:
             return False
+        # Not sooner: the original's leaky bucket does not drain while it is looked at often.
         time.sleep(WINDOW / 2)
     return True
 
@@ -523,7 +524,7 @@ def test_admits_again_once_time_has_passed(algorithm):
         limits = library.LimitSet(limits=[rate(library, "tokens", 4, algorithm, window=WINDOW)])
         held = limits.try_acquire({"tokens": 4})
         note(lambda: held.successful)
-        note(lambda: until(lambda: limits.try_acquire({"tokens": 4}).successful))
+        note(lambda: in_time(lambda: limits.try_acquire({"tokens": 4}).successful))
 
     assert_same(script)
 
@@ -533,8 +534,8 @@ def test_waits_until_time_has_passed(algorithm):
     def script(library, note):
         limits = library.LimitSet(limits=[rate(library, "tokens", 4, algorithm, window=WINDOW)])
         held = limits.acquire({"tokens": 4})
-        note(lambda: limits.acquire({"tokens": 4}, timeout=DEADLINE).successful)
-        note(lambda: asyncio.run(limits.async_acquire({"tokens": 4}, timeout=DEADLINE)).successful)
+        note(lambda: limits.acquire({"tokens": 4}, timeout=PATIENCE).successful)
+        note(lambda: asyncio.run(limits.async_acquire({"tokens": 4}, timeout=PATIENCE)).successful)
         return held
 
     assert_same(script)
@@ -547,11 +548,11 @@ def test_waits_until_another_thread_releases():
         )
         held = limits.acquire()
         outcomes: list[bool] = []
-        waiting = threading.Thread(target=lambda: outcomes.append(limits.acquire(timeout=DEADLINE).successful))
+        waiting = threading.Thread(target=lambda: outcomes.append(limits.acquire(timeout=PATIENCE).successful))
         waiting.start()
         note(lambda: limits.try_acquire().successful)
         held.release()
-        waiting.join(DEADLINE)
+        waiting.join(PATIENCE)
         note(lambda: outcomes)
 
     assert_same(script)
