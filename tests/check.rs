@@ -158,6 +158,19 @@ fn a_key_that_is_named_twice_is_decided_twice_at_the_same_instant() {
 }
 
 #[test]
+fn a_check_of_a_key_without_a_row_is_refused_and_keeps_nobody_waiting() {
+    let checking = Checking::new([keyed("api", 32).limit(Limit::calls("units", 1, MINUTE))]);
+    let set = checking.set();
+    for number in 0..40 {
+        let key = set.key(format!("key-{number}")).expect("a key");
+        let answer = key.check(&set.request()).expect("works");
+        assert_eq!(answer.is_admitted(), number < 32);
+        let refused = (number >= 32).then_some(RefusalReason::TableFull);
+        assert_eq!(answer.reason(), refused);
+    }
+}
+
+#[test]
 fn a_check_of_many_keys_refuses_the_ones_without_a_row() {
     let checking = Checking::new([keyed("api", 32).limit(Limit::calls("units", 1, MINUTE))]);
     let set = checking.set();

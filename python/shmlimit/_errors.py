@@ -45,7 +45,13 @@ class CostRequired(RequestError):
 
 
 class NeverAdmissible(RequestError):
-    """The cost is more than the limit can ever admit at once."""
+    """The cost is more than the limit can ever admit at once.
+
+    Attributes:
+        limit: The limit.
+    """
+
+    limit: str
 
 
 class InvalidAmount(RequestError):

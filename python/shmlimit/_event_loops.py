@@ -1,7 +1,6 @@
 """How tasks sleep until their request is worth a look, on whichever event loop they run.
 
-Each loop has a bell: a descriptor that the one thread which sleeps for all requests of the process makes readable. A
-loop watches it only while tasks of it wait.
+Each loop has a bell: a descriptor that the one thread which sleeps for all requests of the process makes readable.
 """
 
 from __future__ import annotations
@@ -113,30 +112,24 @@ class _TrioRoom:
         self._trio = trio
         self._places: dict[int, _TrioPlace] = {}
         self._numbers = itertools.count()
-        self._watch: Any = None
+        # Ends with the run, which does not wait for it.
+        trio.lowlevel.spawn_system_task(self._answer, name="shmlimit")
 
     def enter(self) -> tuple[int, Place]:
         number = next(self._numbers)
         place = self._places[number] = _TrioPlace(self._trio)
-        if self._watch is None:
-            self._watch = self._trio.CancelScope()
-            self._trio.lowlevel.spawn_system_task(self._answer, self._watch, name="shmlimit")
         return number, place
 
     def leave(self, number: int) -> None:
         del self._places[number]
-        if not self._places and self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
 
-    async def _answer(self, watch: Any) -> None:
-        with watch:
-            while True:
-                await self._trio.lowlevel.wait_readable(self.bell.fileno())
-                for number in self.bell.answer():
-                    place = self._places.get(number)
-                    if place is not None:
-                        place.ring()
+    async def _answer(self) -> None:
+        while True:
+            await self._trio.lowlevel.wait_readable(self.bell.fileno())
+            for number in self.bell.answer():
+                place = self._places.get(number)
+                if place is not None:
+                    place.ring()
 
 
 class _Rooms(threading.local):

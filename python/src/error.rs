@@ -36,6 +36,7 @@ pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
                 value.setattr("path", path.as_os_str())?;
                 value.setattr("pids", pids.clone())?;
             }
+            Error::NeverAdmissible { limit, .. } => value.setattr("limit", limit.as_str())?,
             Error::LockStuck { pid, .. } => value.setattr("pid", *pid)?,
             _ => {}
         }

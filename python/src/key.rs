@@ -3,9 +3,11 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyString};
+
+use crate::error::exception;
 
 /// The bytes of a key: a string as UTF-8, bytes as they are, a whole number in digits.
 pub fn bytes<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
@@ -32,5 +34,5 @@ pub fn address(key: &Bound<'_, PyAny>) -> PyResult<IpAddr> {
     let text = key.str()?;
     let text = text.to_cow()?;
     text.parse()
-        .map_err(|_| PyValueError::new_err(format!("{text:?} is no IP address")))
+        .map_err(|_| exception(key.py(), "InvalidKey", format!("{text:?} is no IP address")))
 }

@@ -36,10 +36,11 @@ impl SegmentEngine {
         target.set.require_forgettable(costs)?;
         decision.owner = self.membership.owner()?;
         let part = target.part();
-        let answer = match self
+        // Not within the match, which would keep the lock until its end.
+        let first = self
             .lock(part)?
-            .check(target.key, costs, decision, Attempt::First)?
-        {
+            .check(target.key, costs, decision, Attempt::First)?;
+        let answer = match first {
             Answer::WorthALook => {
                 self.reclaim_if_due(part)?;
                 self.lock(part)?

@@ -1,0 +1,85 @@
+"""A Celery worker with four processes runs at most two tasks at once and ten a second.
+
+    python python/examples/celery_workers.py
+
+Starts the worker itself, with a folder as its broker; as an application it would be `celery -A celery_workers
+worker`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import shmlimit as sl
+from celery import Celery  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from shmlimit.celery import limited
+
+FOLDER = Path(os.environ.get("EXAMPLE_FOLDER") or tempfile.mkdtemp(prefix="celery-workers-"))
+
+for name in ("queue", "control", "results"):
+    (FOLDER / name).mkdir(exist_ok=True)
+
+app = Celery("celery_workers", broker="filesystem://", backend=f"file://{FOLDER / 'results'}")
+app.conf.broker_transport_options = {
+    "data_folder_in": str(FOLDER / "queue"),
+    "data_folder_out": str(FOLDER / "queue"),
+    "control_folder": str(FOLDER / "control"),
+    "polling_interval": 0.05,
+}
+app.conf.broker_connection_retry_on_startup = True
+
+segment = sl.open(
+    FOLDER / "jobs.limits",
+    config=sl.LimitSet("jobs", [sl.Concurrency("running", 2), sl.Calls("started", 10, 1.0, burst=2)]),
+)
+
+
+@app.task(name="convert", base=limited(segment["jobs"], timeout=0.5))  # type: ignore[untyped-decorator, misc, unused-ignore]
+def convert(picture: int) -> int:
+    """Some work. It waits in line for half a second, and then leaves its process to others and comes back."""
+    time.sleep(0.02)
+    return picture * picture
+
+
+def main() -> None:
+    """Start a worker, send it thirty tasks, and look at what ran."""
+    worker = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            Path(__file__).stem,
+            "worker",
+            "--concurrency=4",
+            "--loglevel=ERROR",
+        ],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "EXAMPLE_FOLDER": str(FOLDER)},
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        results = [convert.delay(picture) for picture in range(30)]
+        results[0].get(timeout=60)
+        begun = time.monotonic()
+        answers = [result.get(timeout=60) for result in results]
+        took = time.monotonic() - begun
+    finally:
+        worker.terminate()
+        worker.wait()
+    counts = segment.snapshot()["sets"][0]["counts"]
+    print(f"{len(answers)} tasks took {took:.2f} s, which is {len(answers) / took:.0f} a second.")
+    print(f"The most that ran at once: {counts['active_high_water']}; sent back: {counts['timed_out']}.")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    finally:
+        shutil.rmtree(FOLDER)

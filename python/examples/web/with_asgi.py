@@ -1,0 +1,39 @@
+"""The ASGI middleware, before an application of Starlette: requests per minute and requests at once.
+
+    python examples/web/with_asgi.py
+"""
+
+import os
+
+from demonstration import FOLDER, main
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+import shmlimit as sl
+from shmlimit.asgi import ClientAddress, LimitMiddleware
+
+limits = sl.open(
+    f"{FOLDER}/example.limits",
+    sl.LimitSet(
+        "api",
+        [sl.Calls("requests", 5, "60s", algorithm="sliding_window"), sl.Concurrency("in_flight", 8)],
+        keyed=10_000,
+    ),
+)["api"]
+
+
+async def index(_: Request) -> PlainTextResponse:
+    """A page of which every address gets five a minute."""
+    return PlainTextResponse(f"from worker {os.getpid()}")
+
+
+app = Starlette(
+    routes=[Route("/", index)],
+    middleware=[Middleware(LimitMiddleware, limits, key=ClientAddress())],
+)
+
+if __name__ == "__main__":
+    main("uvicorn", "with_asgi:app")

@@ -1,0 +1,29 @@
+"""Flask-Limiter: nothing changes but the storage's URI.
+
+    python examples/web/with_flask_limiter.py
+"""
+
+import os
+
+from demonstration import FOLDER, main
+from flask import Flask
+from flask_limiter import Limiter
+from flask_limiter.util import get_remote_address
+
+app = Flask(__name__)
+limiter = Limiter(
+    get_remote_address,
+    app=app,
+    storage_uri=f"shm://{FOLDER}/example.limits",  # it was memory://
+)
+
+
+@app.get("/")
+@limiter.limit("5 per minute")
+def index() -> str:
+    """A page of which everybody gets five a minute."""
+    return f"from worker {os.getpid()}"
+
+
+if __name__ == "__main__":
+    main("gunicorn", "with_flask_limiter:app")

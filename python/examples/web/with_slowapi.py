@@ -1,0 +1,31 @@
+"""slowapi: nothing changes but the storage's URI.
+
+    python examples/web/with_slowapi.py
+"""
+
+import os
+
+from demonstration import FOLDER, main
+from fastapi import FastAPI, Request
+from slowapi import Limiter, _rate_limit_exceeded_handler
+from slowapi.errors import RateLimitExceeded
+from slowapi.util import get_remote_address
+
+limiter = Limiter(
+    get_remote_address,
+    storage_uri=f"shm://{FOLDER}/example.limits",  # it was memory://
+)
+app = FastAPI()
+app.state.limiter = limiter
+app.add_exception_handler(RateLimitExceeded, _rate_limit_exceeded_handler)
+
+
+@app.get("/")
+@limiter.limit("5/minute")
+async def index(request: Request) -> str:
+    """A page of which everybody gets five a minute."""
+    return f"from worker {os.getpid()}"
+
+
+if __name__ == "__main__":
+    main("uvicorn", "with_slowapi:app")

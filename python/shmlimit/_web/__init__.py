@@ -1,0 +1,1 @@
+"""What the doors into web frameworks share: keys, the decision, and what clients are told."""

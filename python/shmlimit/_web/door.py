@@ -1,0 +1,171 @@
+"""What becomes of a request: the decision that every door makes alike."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Generic, Literal, TypeAlias
+
+import shmlimit
+from shmlimit import Limits, Permit, Refusal, Refused
+
+from . import problem
+from .fields import retry_after
+from .keys import Head, Key, KeyFinder, Request, finder
+from .problem import Answer
+from .told import Told
+
+Advertise: TypeAlias = Literal["always", "when_refused", "never"]
+OnError: TypeAlias = Literal["refuse", "admit"]
+Costs: TypeAlias = Mapping[str, Any]
+
+_log = logging.getLogger("shmlimit")
+
+
+def is_server_error(status: int) -> bool:
+    """Whether an answer says that the work could not be done, unless a door is told otherwise."""
+    return status >= 500
+
+
+@dataclass
+class Admission:
+    """What a request that goes on to the application holds, and what its response is given.
+
+    Attributes:
+        permit: Held until `release`; none where the request is not limited.
+        fields: Header fields of the response, to be added to those that are there.
+    """
+
+    permit: Permit | None = None
+    fields: list[tuple[str, str]] = field(default_factory=list)
+    fails_with: Callable[[int], bool] = is_server_error
+    _has_failed: bool = False
+
+    def note_status(self, status: int) -> None:
+        """Notes what the application has answered; what was noted before stays."""
+        self._has_failed = self._has_failed or self.fails_with(status)
+
+    def release(self, *, failed: bool = False) -> None:
+        """Gives back what is held. Does nothing the second time.
+
+        Args:
+            failed: The application gave no answer, or broke off in the middle of one.
+        """
+        permit, self.permit = self.permit, None
+        if permit is not None:
+            permit.release(dropped=failed or self._has_failed)
+
+
+class Door(Generic[Request]):
+    """Asks the limits of one set for requests of one framework."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        key: KeyFinder[Request] | None = None,
+        costs: Costs | Callable[[Request], Costs | None] | None = None,
+        timeout: float | timedelta | None = None,
+        exempt: Callable[[Request], bool] | None = None,
+        on_error: OnError = "refuse",
+        advertise: Advertise = "always",
+        fails_with: Callable[[int], bool] = is_server_error,
+        quota_units: Mapping[str, str] | None = None,
+        policy_prefix: str = "",
+    ) -> None:
+        """As the doors document their parameters."""
+        if on_error not in ("refuse", "admit"):
+            raise ValueError(f"on_error is {on_error!r}, but must be 'refuse' or 'admit'")
+        if advertise not in ("always", "when_refused", "never"):
+            raise ValueError(f"advertise is {advertise!r}, but must be 'always', 'when_refused' or 'never'")
+        self._limits = limits
+        self._finder = finder(key)
+        self._costs = costs
+        self._timeout = timeout
+        self._exempt = exempt
+        self._on_error = on_error
+        self._advertise = advertise
+        self._fails_with = fails_with
+        self._told = Told(limits, quota_units or {}, policy_prefix)
+
+    def decide(self, head: Head[Request]) -> Admission | Answer:
+        """Asks the limits, and waits in line for as long as the door is told to."""
+        if self._exempt is not None and self._exempt(head.request):
+            return Admission()
+        key, costs = self._key_of(head), self._costs_of(head)
+        if key is None and self._limits.keyed:
+            return problem.without_a_key()
+        try:
+            if self._timeout is None:
+                return self._decided(self._limits.try_acquire(costs, key=key))
+            return self._decided(self._limits.acquire(costs, key=key, timeout=self._timeout))
+        except Refused as refused:
+            return self._decided(refused.refusal)
+        except shmlimit.Error as error:
+            return self._without_a_decision(error)
+
+    async def decide_async(self, head: Head[Request]) -> Admission | Answer:
+        """As `decide`, without keeping the event loop from others while it waits.
+
+        Asking itself takes about a microsecond and is done at once.
+        """
+        if self._timeout is None:
+            return self.decide(head)
+        if self._exempt is not None and self._exempt(head.request):
+            return Admission()
+        key, costs = self._key_of(head), self._costs_of(head)
+        if key is None and self._limits.keyed:
+            return problem.without_a_key()
+        try:
+            return self._decided(await self._limits.acquire_async(costs, key=key, timeout=self._timeout))
+        except Refused as refused:
+            return self._decided(refused.refusal)
+        except shmlimit.Error as error:
+            return self._without_a_decision(error)
+
+    def _key_of(self, head: Head[Request]) -> Key | None:
+        return None if self._finder is None else self._finder.find(head)
+
+    def _costs_of(self, head: Head[Request]) -> Costs | None:
+        return self._costs(head.request) if callable(self._costs) else self._costs
+
+    def _decided(self, result: Permit | Refusal) -> Admission | Answer:
+        # After the decision, by which this process hears of limits that have changed.
+        policies = self._told.policies()
+        if not isinstance(result, Refusal):
+            fields = []
+            if self._advertise == "always":
+                standing = policies.standing(result.verdicts.values(), admitted=True)
+                fields = _fields(policies.field, standing)
+            return Admission(result, fields, self._fails_with)
+        violated = [verdict.limit for verdict in result.verdicts.values() if not verdict.admitted]
+        if result.binding is not None:
+            violated = [result.binding, *(limit for limit in violated if limit != result.binding)]
+        answer = problem.quota_exceeded([policies.name(limit) for limit in violated]) if violated else problem.no_room()
+        seconds = retry_after(result)
+        if seconds is not None:
+            answer.fields.append(("Retry-After", str(seconds)))
+        if self._advertise != "never":
+            standing = policies.standing(result.verdicts.values(), admitted=False)
+            answer.fields.extend(_fields(policies.field, standing))
+        return answer
+
+    def _without_a_decision(self, error: shmlimit.Error) -> Admission | Answer:
+        # Clients say what they take and what their key is. Where errors admit, that must not be a way past the limits.
+        if isinstance(error, shmlimit.NeverAdmissible):
+            policies = self._told.policies()
+            answer = problem.quota_exceeded([policies.name(error.limit)])
+            if self._advertise != "never":
+                answer.fields.extend(_fields(policies.field, ""))
+            return answer
+        if isinstance(error, (shmlimit.KeyRequired, shmlimit.InvalidKey)):
+            return problem.without_a_key(error)
+        _log.error("the limits of a request could not be asked: %s", error)
+        return Admission() if self._on_error == "admit" else problem.failed(error)
+
+
+def _fields(policy: str, standing: str) -> list[tuple[str, str]]:
+    """Neither field may be empty."""
+    return [(name, value) for name, value in (("RateLimit-Policy", policy), ("RateLimit", standing)) if value]

@@ -1,0 +1,127 @@
+"""The fields `RateLimit-Policy`, `RateLimit` and `Retry-After`, as draft-ietf-httpapi-ratelimit-headers-11 has them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+
+from shmlimit import Refusal, Verdict
+
+# The largest integer of a structured field.
+_LARGEST = 999_999_999_999_999
+
+_NANOSECONDS = {
+    "d": 86_400_000_000_000,
+    "h": 3_600_000_000_000,
+    "m": 60_000_000_000,
+    "s": 1_000_000_000,
+    "ms": 1_000_000,
+    "us": 1_000,
+    "ns": 1,
+}
+
+
+class Policies:
+    """How the limits of a set are told to clients, by one of its declarations."""
+
+    def __init__(self, limits: Iterable[Mapping[str, Any]], quota_units: Mapping[str, str], prefix: str) -> None:
+        self._prefix = prefix
+        self._kinds: dict[str, str] = {}
+        items = []
+        for limit in limits:
+            item = _item(limit, quota_units.get(limit["name"]), self.name(limit["name"]))
+            if item is not None:
+                items.append(item)
+                self._kinds[limit["name"]] = limit["kind"]
+        self.field = ", ".join(items)
+        """`RateLimit-Policy`: what the limits promise in general. Empty where there is nothing to tell."""
+
+    def name(self, limit: str) -> str:
+        """The name of a limit's policy, with all that a structured field cannot hold written as in URLs."""
+        encoded = bytearray()
+        for byte in f"{self._prefix}{limit}".encode():
+            encoded += b"%%%02X" % byte if byte == 0x25 or not 0x20 <= byte < 0x7F else bytes([byte])
+        return encoded.decode("ascii")
+
+    def standing(self, verdicts: Iterable[Verdict], *, admitted: bool) -> str:
+        """`RateLimit`: how the limits stand. Empty where there is nothing to tell."""
+        items = []
+        for verdict in verdicts:
+            kind = self._kinds.get(verdict.limit)
+            if kind is None:
+                continue
+            item = f"{_quoted(self.name(verdict.limit))};r={_whole(verdict.remaining)}"
+            wait = _effective_window(kind, verdict, admitted=admitted)
+            items.append(item if wait is None else f"{item};t={whole_seconds(wait)}")
+        return ", ".join(items)
+
+
+def retry_after(refusal: Refusal) -> int | None:
+    """Whole seconds: the longest that any limit which refused, or binds those who wait before, knows to take.
+
+    None where none of them knows, as is so with concurrency. No window in the `RateLimit` field beside it ends later,
+    as the draft asks.
+    """
+    waits = [verdict.retry_after for verdict in refusal.verdicts.values()]
+    longest = max((wait for wait in [refusal.retry_after, *waits] if wait is not None), default=0.0)
+    return whole_seconds(longest) if longest > 0 else None
+
+
+def whole_seconds(wait: float) -> int:
+    """Rounded up, so that nobody comes back too early."""
+    return _LARGEST if wait >= _LARGEST else math.ceil(wait)
+
+
+def _item(limit: Mapping[str, Any], unit: str | None, name: str) -> str | None:
+    """What one limit promises: `"requests";q=200;w=1`."""
+    kind, capacity = limit["kind"], limit["capacity"]
+    if capacity == "unlimited" or limit.get("shadow", False):
+        return None
+    if kind == "concurrency":
+        # Where the capacity moves, as far as it may: what remains is never more.
+        quota = limit.get("ceiling", capacity) if "adaptive" in limit else capacity
+        return f'{_quoted(name)};q={_whole(quota)};qu="concurrent-requests"'
+    if kind != "calls" and unit is None:
+        return None
+    item = f"{_quoted(name)};q={_whole(capacity)}"
+    if kind != "calls" and unit is not None:
+        item += f";qu={_quoted(unit)}"
+    seconds = _window_seconds(limit["window"]) if "window" in limit else None
+    if seconds is not None:
+        item += f";w={min(seconds, _LARGEST)}"
+    if "burst" in limit:
+        item += f";shmlimit-burst={_whole(limit['burst'])}"
+    return item
+
+
+def _effective_window(kind: str, verdict: Verdict, *, admitted: bool) -> float | None:
+    """For how long no more than what remains can be used.
+
+    A refusal gives it for those limits only that refused, so that none ends later than `Retry-After`.
+    """
+    if kind == "concurrency":
+        return None
+    if admitted:
+        return verdict.reset_after
+    return None if verdict.admitted else verdict.retry_after
+
+
+def _window_seconds(window: str) -> int | None:
+    """The length of a window, where it is a whole number of seconds and always the same: the field knows no others."""
+    if window.startswith("calendar:"):
+        return {"calendar:day": 86_400, "calendar:week": 604_800}.get(window)
+    parts = re.findall(r"(\d+)([a-z]+)", window)
+    seconds, rest = divmod(sum(int(number) * _NANOSECONDS[unit] for number, unit in parts), 1_000_000_000)
+    return seconds if rest == 0 else None
+
+
+def _whole(amount: int | str | float | Decimal) -> int:
+    return min(int(Decimal(str(amount))), _LARGEST)
+
+
+def _quoted(text: str) -> str:
+    """A structured-field string, of printable ASCII."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

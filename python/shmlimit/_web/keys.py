@@ -1,0 +1,95 @@
+"""Whose limits a request is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+Key: TypeAlias = "str | bytes | int | IPv4Address | IPv6Address"
+
+Request = TypeVar("Request")
+
+
+class Head(Protocol[Request]):
+    """What is read of a request, whichever framework it comes from."""
+
+    @property
+    def request(self) -> Request:
+        """The request as the framework has it: what callables are given."""
+
+    @property
+    def client_address(self) -> str | None:
+        """The address of the other end of the connection; none where it has none, as with Unix sockets."""
+
+    def header_values(self, name: str) -> list[str]:
+        """The values of a header, one for each line that the server keeps apart."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """Limits each client by itself: the value of this header is the key.
+
+    Anybody can make up a key that nobody checks, and has fresh limits by it. Let requests come through something that
+    checks it first, or keys that are made up fill the table and new clients are turned away.
+
+    Attributes:
+        name: The header, in any case.
+        default: The key of all requests without the header together. Without it they are answered 400, and so are
+            in any case those whose header is empty or there more than once: who looks at which of several is
+            nobody's agreement.
+    """
+
+    name: str
+    default: Key | None = None
+
+    def find(self, head: Head[Request]) -> Key | None:
+        """The key of a request, if it names one."""
+        values = head.header_values(self.name)
+        if not values:
+            return self.default
+        return values[0] if len(values) == 1 and values[0] else None
+
+
+@dataclass(frozen=True)
+class ClientAddress:
+    """Limits each address by itself. Behind a proxy every request has the proxy's, unless the server is told to trust
+    what that says (`--forwarded-allow-ips` of gunicorn and uvicorn).
+
+    Attributes:
+        default: The key of requests that come over a Unix socket and have no address. Without it they are answered 400.
+    """
+
+    default: Key | None = None
+
+    def find(self, head: Head[Request]) -> Key | None:
+        """The key of a request, if its client has an address."""
+        return head.client_address or self.default
+
+
+KeyFinder: TypeAlias = "Header | ClientAddress | Callable[[Request], Key | None]"
+
+
+@dataclass(frozen=True)
+class Called(Generic[Request]):
+    """A key that a callable of the framework's request finds."""
+
+    function: Callable[[Request], Key | None]
+
+    def find(self, head: Head[Request]) -> Key | None:
+        """The key of a request, if the callable has one."""
+        return self.function(head.request)
+
+
+def finder(key: KeyFinder[Request] | None) -> Header | ClientAddress | Called[Request] | None:
+    """What finds the key of each request; none for sets that are not keyed.
+
+    Raises:
+        TypeError: It is neither of the above nor callable: a string is no key of all requests.
+    """
+    if key is None or isinstance(key, (Header, ClientAddress)):
+        return key
+    if not callable(key):
+        raise TypeError(f"key is {key!r}, but must be Header(...), ClientAddress() or a callable of the request")
+    return Called(key)

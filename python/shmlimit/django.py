@@ -1,0 +1,166 @@
+"""Limits of a Django site, as a middleware for WSGI and ASGI.
+
+```python
+MIDDLEWARE = ["shmlimit.django.LimitMiddleware", ...]
+SHMLIMIT = {
+    "segment": "/dev/shm/mysite.limits",
+    "config": BASE_DIR / "limits.toml",     # or declarations: [sl.LimitSet(...)]
+    "set": "requests",
+    "key": ClientAddress(),                 # or Header("x-api-key"), or the dotted path of a function of the request
+}
+```
+
+The permit is held until the body of the response has been sent, also where that is streamed, or its client is gone.
+If the process is killed, the others take it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.utils.module_loading import import_string
+
+import shmlimit
+
+from ._web.door import Admission, Door
+from ._web.keys import ClientAddress, Header
+from ._web.problem import Answer
+
+__all__ = ["ClientAddress", "Header", "LimitMiddleware"]
+
+GetResponse = Callable[[HttpRequest], Any]
+
+
+class LimitMiddleware:
+    """Lets a request through to the site when a set of limits admits it.
+
+    `SHMLIMIT` in Django's settings has `segment` and may have `config`, which name the file and what is declared in it,
+    as `shmlimit.open` takes them, and `set`, the name of the set. Its other entries are those of
+    `shmlimit.asgi.LimitMiddleware`: `key`, `costs`, `timeout`, `exempt`, `on_error`, `advertise`, `fails_with`,
+    `quota_units` and `policy_prefix`; callables are given the request, and may be dotted paths.
+
+    Several sets are several middlewares: derive one for each, with settings of its own in `options`.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    options: dict[str, Any] | None = None
+    """What to use instead of `SHMLIMIT` of the settings."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        options = dict(self.options if self.options is not None else getattr(settings, "SHMLIMIT", {}))
+        self._get_response = get_response
+        self._is_async = iscoroutinefunction(get_response)
+        if self._is_async:
+            markcoroutinefunction(self)
+        for name in ("key", "costs", "exempt", "fails_with"):
+            if isinstance(options.get(name), str):
+                options[name] = import_string(options[name])
+        try:
+            segment = shmlimit.open(options.pop("segment", None), options.pop("config", None))
+            limits = segment[options.pop("set")]
+        except KeyError as missing:
+            raise ImproperlyConfigured(f"SHMLIMIT must name the set of limits to ask: {missing}") from missing
+        self._door: Door[HttpRequest] = Door(limits, **options)
+
+    def __call__(self, request: HttpRequest) -> Any:
+        """Serves one request; answers a coroutine where the site is asynchronous."""
+        if self._is_async:
+            return self._serve_async(request)
+        decision = self._door.decide(_RequestHead(request))
+        if isinstance(decision, Answer):
+            return _answered(decision)
+        get_response: Callable[[HttpRequest], HttpResponseBase] = self._get_response
+        try:
+            response = get_response(request)
+        except BaseException as error:
+            decision.release(failed=isinstance(error, Exception))
+            raise
+        return _held(response, decision)
+
+    async def _serve_async(self, request: HttpRequest) -> HttpResponseBase:
+        decision = await self._door.decide_async(_RequestHead(request))
+        if isinstance(decision, Answer):
+            return _answered(decision)
+        get_response: Callable[[HttpRequest], Awaitable[HttpResponseBase]] = self._get_response
+        try:
+            response = await get_response(request)
+        except BaseException as error:
+            decision.release(failed=isinstance(error, Exception))
+            raise
+        return _held(response, decision)
+
+
+class _RequestHead:
+    """What is read of a request."""
+
+    def __init__(self, request: HttpRequest) -> None:
+        self.request = request
+
+    @property
+    def client_address(self) -> str | None:
+        return self.request.META.get("REMOTE_ADDR") or None
+
+    def header_values(self, name: str) -> list[str]:
+        # Several of one name are joined with commas before anybody here sees them.
+        value = self.request.headers.get(name)
+        return [] if value is None else [value]
+
+
+def _held(response: HttpResponseBase, admission: Admission) -> HttpResponseBase:
+    """The response, under the permit until it has been sent."""
+    admission.note_status(response.status_code)
+    for name, value in admission.fields:
+        # A list, to which others may have added theirs.
+        response[name] = f"{response[name]}, {value}" if name in response else value
+    if isinstance(response, StreamingHttpResponse):
+        # Not left to `close`: Django does not call that where a client leaves in the middle of an asynchronous body.
+        if response.is_async:
+            response.streaming_content = _parts_async(response.streaming_content, admission)
+        else:
+            response.streaming_content = _parts(response.streaming_content, admission)
+    close = response.close
+
+    def close_and_release() -> None:
+        try:
+            close()
+        finally:
+            admission.release()
+
+    response.close = close_and_release  # type: ignore[method-assign]
+    return response
+
+
+def _parts(parts: Iterator[bytes], admission: Admission) -> Iterator[bytes]:
+    try:
+        yield from parts
+    except Exception:
+        admission.release(failed=True)
+        raise
+    finally:
+        admission.release()
+
+
+async def _parts_async(parts: AsyncIterator[bytes], admission: Admission) -> AsyncIterator[bytes]:
+    try:
+        async for part in parts:
+            yield part
+    except Exception:
+        admission.release(failed=True)
+        raise
+    finally:
+        admission.release()
+
+
+def _answered(answer: Answer) -> HttpResponse:
+    response = HttpResponse(answer.body, status=answer.status)
+    for name, value in answer.headers:
+        response[name] = value
+    return response

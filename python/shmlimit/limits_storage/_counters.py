@@ -1,0 +1,231 @@
+"""What both storages do: the counters of the library `limits`, kept in segments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import wraps
+from math import floor
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from limits.errors import ConfigurationError
+from limits.limits import TIME_TYPES
+
+from shmlimit import Calls, Limits, Rate, Retired, Verdict
+
+from .._windows import WhenFull, WindowFolder
+
+# More than anybody counts to: a fixed window counts what is refused as well, and the strategy compares.
+_UNREACHABLE = 2**62
+
+_FIXED = "fixed-window."
+_MOVING = "moving-window."
+_SLIDING = "sliding-window-counter."
+
+_LIMIT = "requests"
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def _whichever_file(
+    method: Callable[Concatenate[Counters, Parameters], Result],
+) -> Callable[Concatenate[Counters, Parameters], Result]:
+    """Tries once more with new files, where one was retired since it was opened."""
+
+    @wraps(method)
+    def tried(self: Counters, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        try:
+            return method(self, *args, **kwargs)
+        except Retired:
+            self.folder.forget()
+            return method(self, *args, **kwargs)
+
+    return tried
+
+
+class Counters:
+    """Counts requests under keys for each strategy.
+
+    The strategies say how long a window is when they count, but not always when they ask; then it is read from the key,
+    which ends as in `LIMITER/somebody/5/1/minute`. Keys of another form are looked for in every file.
+    """
+
+    def __init__(self, uri: str | None, options: dict[str, Any]) -> None:
+        parts = urlsplit(uri or "")
+        if parts.netloc or not unquote(parts.path).strip("/"):
+            raise ConfigurationError(
+                f"{uri!r} does not name a folder: write shm:///dev/shm/myapp.limits, with three slashes"
+            )
+        given: dict[str, Any] = {**dict(parse_qsl(parts.query)), **options}
+        unknown = given.keys() - {"max_keys", "when_full", "entries"}
+        if unknown:
+            raise ConfigurationError(f"{uri!r} has options that are not known: {', '.join(sorted(unknown))}")
+        try:
+            self._entries = int(given.get("entries", 32))
+            if self._entries < 1:
+                raise ValueError(f"entries is {self._entries}, but must be at least 1")
+            self.folder = WindowFolder(
+                unquote(parts.path),
+                max_keys=int(given.get("max_keys", 10_000)),
+                when_full=cast(WhenFull, given.get("when_full", "refuse")),
+            )
+        except ValueError as error:
+            raise ConfigurationError(f"{uri!r}: {error}") from error
+
+    @_whichever_file
+    def incr(self, key: str, expiry: int, amount: int) -> int:
+        """Counts in a fixed window that begins with the first of its requests; answers the count."""
+        checked = self._fixed(expiry).check({_LIMIT: amount}, key=key)
+        if not checked:
+            # There is no row for the key. What nobody can count is not let through.
+            return _UNREACHABLE
+        return _counted(checked.verdicts[_LIMIT])
+
+    @_whichever_file
+    def get(self, key: str) -> int:
+        """What a fixed window has counted."""
+        verdict = self._find_fixed(key)
+        return 0 if verdict is None else _counted(verdict)
+
+    @_whichever_file
+    def get_expiry(self, key: str) -> float:
+        """When a fixed window ends, in seconds since the Unix epoch; now, where none has begun."""
+        verdict = self._find_fixed(key)
+        return time.time() + (0.0 if verdict is None else verdict.reset_after)
+
+    @_whichever_file
+    def clear(self, key: str) -> None:
+        """Forgets what fixed and moving windows have counted under a key."""
+        for beginning in (_FIXED, _MOVING):
+            for limits in self.folder.known(beginning):
+                limits.reset(key=key)
+
+    def check(self) -> bool:
+        """Whether the files can be used."""
+        try:
+            for limits in self.folder.known(""):
+                limits.peek({_LIMIT: 0}, key="check")
+        except OSError:
+            return False
+        return True
+
+    @_whichever_file
+    def reset(self) -> int:
+        """Forgets everything; answers how many keys had something counted."""
+        keys = self.folder.keys()
+        for limits in self.folder.known(""):
+            limits.reset()
+        return keys
+
+    @_whichever_file
+    def acquire_entry(self, key: str, limit: int, expiry: int, amount: int) -> bool:
+        """Takes places in a moving window, all or none."""
+        return amount <= limit and bool(self._moving(limit, expiry).check({_LIMIT: amount}, key=key))
+
+    @_whichever_file
+    def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
+        """When the oldest request counted in a moving window came, and how many are counted; now, and none."""
+        if limit < 1:
+            return time.time(), 0
+        now = time.time()
+        forecast = self._moving(limit, expiry).forecast(key=key)[_LIMIT]
+        # The next unit arrives when the oldest request leaves.
+        oldest = now if forecast.next_unit_after is None else now + forecast.next_unit_after - expiry
+        return oldest, limit - int(forecast.spendable)
+
+    @_whichever_file
+    def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int) -> bool:
+        """Takes places in a sliding window that is reckoned from two counters, all or none."""
+        return amount <= limit and bool(self._sliding(limit, expiry).check({_LIMIT: amount}, key=key))
+
+    @_whichever_file
+    def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
+        """How a sliding window stands, as the strategy understands it: two counters, and for how long each counts.
+
+        The segment does not tell its two counters apart. Their weighted sum is what the strategy compares with the
+        limit: it is told as the second counter, and the end of that as the time when there will be room for one more.
+        """
+        for limits in self._sliding_files(key, expiry):
+            verdict = limits.peek({_LIMIT: 0}, key=key)[_LIMIT]
+            capacity = verdict.capacity or 0
+            weighted = capacity - verdict.remaining
+            if weighted == 0:
+                continue
+            one_more = floor(verdict.remaining) + 1
+            wait = 0.0
+            if one_more <= capacity:
+                wait = limits.peek({_LIMIT: one_more}, key=key)[_LIMIT].retry_after or 0.0
+            # The strategy takes the time modulo the window.
+            return 0, 0.0, floor(weighted), expiry + min(wait, expiry - 1e-6)
+        return 0, 0.0, 0, float(expiry)
+
+    @_whichever_file
+    def clear_sliding_window(self, key: str, expiry: int) -> None:
+        """Forgets what a sliding window has counted under a key."""
+        for limits in self._sliding_files(key, expiry):
+            limits.reset(key=key)
+
+    def _fixed(self, expiry: int) -> Limits:
+        declared = Calls(_LIMIT, _UNREACHABLE, expiry, algorithm="fixed_window", align="first_use")
+        return self.folder.limits(f"{_FIXED}{expiry}s", declared)
+
+    def _moving(self, limit: int, expiry: int) -> Limits:
+        entries = min(self._entries, limit)
+        declared = Calls(_LIMIT, limit, expiry, algorithm="sliding_window", entries=entries)
+        return self.folder.limits(f"{_MOVING}{limit}-per-{expiry}s.{entries}-entries", declared)
+
+    def _sliding(self, limit: int, expiry: int) -> Limits:
+        # `limits` rounds the weighted sum down before it compares, the segment rounds it up to the next unit. In units
+        # of a millionth, with all but one of them above the limit, that comes to the same.
+        declared = Rate(
+            _LIMIT,
+            f"{limit}.999999",
+            expiry,
+            algorithm="sliding_window_counter",
+            buckets=1,
+            unit="0.000001",
+        )
+        return self.folder.limits(f"{_SLIDING}{limit}-per-{expiry}s", declared)
+
+    def _find_fixed(self, key: str) -> Verdict | None:
+        """How the fixed window of a key stands, if one has begun."""
+        named = _named(key)
+        likely = [] if named is None else [self._fixed(named[1])]
+        for limits in _each_once(likely, self.folder.known(_FIXED)):
+            verdict = limits.peek({_LIMIT: 0}, key=key)[_LIMIT]
+            if _counted(verdict) > 0:
+                return verdict
+        return None
+
+    def _sliding_files(self, key: str, expiry: int) -> Iterator[Limits]:
+        named = _named(key)
+        likely = [] if named is None or named[0] < 1 else [self._sliding(named[0], expiry)]
+        every = self.folder.known(_SLIDING)
+        return _each_once(likely, (limits for limits in every if f"-per-{expiry}s." in limits.path))
+
+
+def _each_once(likely: list[Limits], every: Iterator[Limits]) -> Iterator[Limits]:
+    """First those that are likely, and the others only where somebody goes on asking."""
+    yield from likely
+    paths = {limits.path for limits in likely}
+    for limits in every:
+        if limits.path not in paths:
+            yield limits
+
+
+def _counted(verdict: Verdict) -> int:
+    return _UNREACHABLE - int(verdict.remaining)
+
+
+def _named(key: str) -> tuple[int, int] | None:
+    """The amount and the length of the window that end a key of a strategy."""
+    parts = key.rsplit("/", 3)
+    if len(parts) != 4 or parts[3] not in TIME_TYPES:
+        return None
+    try:
+        amount, multiples = int(parts[1]), int(parts[2])
+    except ValueError:
+        return None
+    return (amount, TIME_TYPES[parts[3]].seconds * multiples) if multiples > 0 else None

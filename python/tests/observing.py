@@ -1,0 +1,62 @@
+"""What tests look at from outside: how many hold and wait in a segment, and processes that run a role."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import shmlimit as sl
+
+# Far longer than anything takes, so that only a hang ends here.
+DEADLINE = 60.0
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for a condition; after the deadline fail, saying what did not come."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.005)
+
+
+def snapshot_of(segment: sl.Segment, name: str) -> dict[str, Any]:
+    """One set's part of the segment's snapshot."""
+    found: dict[str, Any] = next(part for part in segment.snapshot()["sets"] if part["name"] == name)
+    return found
+
+
+def queued(segment: sl.Segment, name: str) -> int:
+    """How many requests wait in line."""
+    return len(snapshot_of(segment, name)["tickets"])
+
+
+def active(segment: sl.Segment, name: str) -> int:
+    """How many permits are out that hold something, those of the dead included until somebody needs them."""
+    count: int = snapshot_of(segment, name)["active"]
+    return count
+
+
+def run_role(script: Path, *arguments: object) -> subprocess.Popen[str]:
+    """Start a Python process of its own from a script with these arguments, with its output captured."""
+    return subprocess.Popen(
+        [sys.executable, "-X", "faulthandler", str(script), *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def output_of(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Wait for a process: its exit code, output and errors. One that hangs is killed, and the test fails."""
+    try:
+        output, errors = process.communicate(timeout=DEADLINE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, errors = process.communicate()
+        raise AssertionError(f"the process hung; it said {output!r} and {errors!r}") from None
+    return process.returncode, output, errors

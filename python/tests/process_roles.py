@@ -1,0 +1,146 @@
+"""What the processes of test_processes do: functions for multiprocessing, and roles for whole processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from types import FrameType
+
+import shmlimit as sl
+from observing import queued, until
+
+
+def try_and_hold(limits: sl.Limits, line: Connection) -> None:
+    """Try once, say whether it was admitted, and hold until told to go."""
+    with limits.try_acquire() as result:
+        line.send((os.getpid(), bool(result)))
+        line.recv()
+
+
+def wait_and_hold(limits: sl.Limits, line: Connection) -> None:
+    """Wait in line for as long as it takes, say so, and hold until told to go."""
+    line.send(os.getpid())
+    with limits.acquire():
+        line.send("admitted")
+        line.recv()
+
+
+def exit_with_waiting_daemon_threads(segment: sl.Segment) -> None:
+    limits = segment["jobs"]
+    for _ in range(4):
+        threading.Thread(target=limits.acquire, daemon=True).start()
+    until(lambda: queued(segment, "jobs") == 4, "four threads in line")
+
+
+def exit_with_a_cancelled_asyncio_wait(segment: sl.Segment) -> None:
+    async def main() -> None:
+        waits = [asyncio.ensure_future(segment["jobs"].acquire_async()) for _ in range(4)]
+        while queued(segment, "jobs") != len(waits):
+            await asyncio.sleep(0.001)
+
+    asyncio.run(main())
+
+
+def exit_with_an_abandoned_asyncio_wait(segment: sl.Segment) -> None:
+    async def wait() -> None:
+        async with segment["jobs"].acquire_async():
+            pass
+
+    async def main() -> None:
+        waits.extend(asyncio.ensure_future(wait()) for _ in range(4))
+        while queued(segment, "jobs") != len(waits):
+            await asyncio.sleep(0.001)
+
+    waits: list[asyncio.Future[None]] = []
+    # The loop is neither closed nor are its tasks cancelled: the interpreter takes them down.
+    asyncio.new_event_loop().run_until_complete(main())
+
+
+def wait_in_the_main_thread(segment: sl.Segment) -> None:
+    try:
+        segment["jobs"].acquire()
+    except KeyboardInterrupt:
+        print("interrupted")
+
+
+def wait_in_every_thread(segment: sl.Segment) -> None:
+    limits = segment["jobs"]
+    for _ in range(3):
+        threading.Thread(target=limits.acquire, daemon=True).start()
+    until(lambda: queued(segment, "jobs") == 3, "three threads in line")
+    wait_in_the_main_thread(segment)
+
+
+def wait_in_a_decorated_function(segment: sl.Segment) -> None:
+    @segment["jobs"].limited(timeout=None)
+    def work() -> None:
+        print("ran")
+
+    try:
+        work()
+    except KeyboardInterrupt:
+        print("interrupted")
+
+
+def wait_in_asyncio(segment: sl.Segment) -> None:
+    async def wait() -> None:
+        async with segment["jobs"].acquire_async():
+            print("ran")
+
+    try:
+        asyncio.run(wait())
+    except KeyboardInterrupt:
+        print("interrupted")
+
+
+def wait_and_handle_sigterm(segment: sl.Segment) -> None:
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        print("handled", flush=True)
+
+    signal.signal(signal.SIGTERM, handle)
+    with segment["jobs"].acquire():
+        print("admitted", flush=True)
+
+
+def wait_for_a_release_by_another_thread(segment: sl.Segment) -> None:
+    limits = segment["jobs"]
+    permit = limits.acquire(key=None)
+    turns = 0
+
+    def release_once_somebody_waits() -> None:
+        nonlocal turns
+        until(lambda: queued(segment, "jobs") == 1, "the main thread in line")
+        # Nothing of this runs unless the waiting thread lets go of the interpreter.
+        for turn in range(100_000):
+            turns = turn + 1
+        permit.release()
+
+    other = threading.Thread(target=release_once_somebody_waits)
+    other.start()
+    limits.acquire(timeout=None).release()
+    other.join()
+    print(turns)
+
+
+ROLES: dict[str, Callable[[sl.Segment], None]] = {
+    role.__name__: role
+    for role in [
+        exit_with_waiting_daemon_threads,
+        exit_with_a_cancelled_asyncio_wait,
+        exit_with_an_abandoned_asyncio_wait,
+        wait_in_the_main_thread,
+        wait_in_every_thread,
+        wait_in_a_decorated_function,
+        wait_in_asyncio,
+        wait_and_handle_sigterm,
+        wait_for_a_release_by_another_thread,
+    ]
+}
+
+if __name__ == "__main__":
+    ROLES[sys.argv[1]](sl.open(sys.argv[2]))

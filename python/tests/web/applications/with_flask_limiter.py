@@ -1,0 +1,32 @@
+"""An existing application of Flask-Limiter, in which nothing but the storage's URI has been changed."""
+
+import os
+
+from flask import Flask
+from flask_limiter import Limiter
+from flask_limiter.util import get_remote_address
+
+app = Flask(__name__)
+limiter = Limiter(
+    get_remote_address,
+    app=app,
+    storage_uri=f"shm://{os.environ['FOLDER']}/limits",
+    strategy=os.environ.get("STRATEGY", "fixed-window"),
+    headers_enabled=True,
+)
+
+
+@app.get("/ready")
+def ready() -> str:
+    return "ready"
+
+
+@app.get("/")
+@limiter.limit("5 per hour")
+def limited() -> str:
+    return str(os.getpid())
+
+
+@app.errorhandler(429)
+def refused(_: Exception) -> tuple[str, int]:
+    return str(os.getpid()), 429

@@ -1,0 +1,160 @@
+"""Real servers with real workers, and real clients over real sockets."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+import venv
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import shmlimit
+
+APPLICATIONS = Path(__file__).parent / "applications"
+PURELIB = Path(__file__).parents[2] / "wheel-data" / "purelib"
+
+# For everything that must happen some time; a machine under load takes long.
+DEADLINE = 60.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a server has answered."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server with its workers."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+
+    def connect(self) -> http.client.HTTPConnection:
+        """A connection of its own."""
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
+
+    def get(self, path: str = "/", headers: dict[str, str] | None = None, method: str = "GET") -> Reply:
+        """One request over a connection of its own."""
+        connection = self.connect()
+        try:
+            connection.request(method, path, headers=headers or {})
+            response = connection.getresponse()
+            fields = {name.lower(): value for name, value in response.getheaders()}
+            return Reply(response.status, fields, response.read())
+        finally:
+            connection.close()
+
+    def get_many(self, count: int, path: str = "/", headers: dict[str, str] | None = None) -> list[Reply]:
+        """Many requests, sixteen at a time."""
+        with ThreadPoolExecutor(16) as clients:
+            return list(clients.map(lambda _: self.get(path, headers), range(count)))
+
+
+Serve = Callable[..., Server]
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Waits for what other processes do."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, f"still waiting until {what}"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder in shared memory, of this test alone."""
+    path = Path(f"/dev/shm/shmlimit-web-{uuid.uuid4().hex}")
+    path.mkdir(mode=0o700)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has the packages of this one, and what the wheel adds to the root of its site-packages."""
+    home = tmp_path_factory.mktemp("interpreter")
+    venv.create(home, symlinks=True)
+    [packages] = home.glob("lib/python*/site-packages")
+    for file in PURELIB.iterdir():
+        if file.is_file():
+            shutil.copy(file, packages)
+    here = [str(Path(shmlimit.__file__).parents[1]), *(path for path in sys.path if path.endswith("-packages"))]
+    (packages / "packages_of_the_tests.pth").write_text("\n".join(here) + "\n")
+    return home / "bin" / "python"
+
+
+@pytest.fixture
+def serve(interpreter: Path, folder: Path, tmp_path: Path) -> Iterator[Serve]:
+    """Starts `gunicorn` or `uvicorn` with an application of the tests, and stops it in the end."""
+    with ExitStack() as servers:
+
+        def start(server: str, application: str, *options: str, workers: int = 4, **environment: str) -> Server:
+            variables = {**os.environ, **environment, "FOLDER": str(folder), "PYTHONPATH": str(APPLICATIONS)}
+            log = tmp_path / f"{server}-{uuid.uuid4().hex}.log"
+            running = _running(interpreter, server, application, options, workers, variables, log)
+            return servers.enter_context(running)
+
+        yield start
+
+
+@contextmanager
+def _running(
+    interpreter: Path,
+    server: str,
+    application: str,
+    options: tuple[str, ...],
+    workers: int,
+    variables: dict[str, str],
+    log: Path,
+) -> Iterator[Server]:
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener, log.open("wb") as output:
+        listening = listener.fileno()
+        bound = {
+            "gunicorn": ["--bind", f"fd://{listening}", "--graceful-timeout", "1"],
+            "uvicorn": ["--fd", str(listening), "--timeout-graceful-shutdown", "1"],
+        }[server]
+        process = subprocess.Popen(
+            [str(interpreter), "-m", server, *bound, "--workers", str(workers), *options, application],
+            cwd=log.parent,
+            env=variables,
+            pass_fds=[listening],
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        port = listener.getsockname()[1]
+    try:
+        running = Server(process, port)
+        try:
+            running.get("/ready")
+        except OSError as error:
+            raise AssertionError(f"{server} does not answer: {log.read_text()}") from error
+        yield running
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(DEADLINE)
+        finally:
+            # Workers that are left over, too: they are of the same group.
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()

@@ -1,0 +1,84 @@
+"""Places of clients that leave and of workers that are killed."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import select
+import signal
+from pathlib import Path
+
+import pytest
+
+import shmlimit as sl
+
+from .conftest import DEADLINE, Serve, Server, wait_until
+
+SERVERS = [("gunicorn", "plain:wsgi_app"), ("uvicorn", "plain:asgi_app")]
+KILLS = int(os.environ.get("SHMLIMIT_KILLS", "100"))
+
+
+def _one_at_a_time(folder: Path) -> sl.Limits:
+    return sl.open(folder / "segment", sl.LimitSet("api", limits=[sl.Concurrency("in_flight", 1)]))["api"]
+
+
+def _start_staying(server: Server) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse, int]:
+    """Sends a request whose answer does not end; gives the process that answers it, too."""
+    connection = server.connect()
+    connection.request("GET", "/stay")
+    response = connection.getresponse()
+    assert response.status == 200, response.read()
+    return connection, response, int(response.readline())
+
+
+@pytest.mark.parametrize(("server", "application"), SERVERS)
+def test_a_client_that_leaves_in_the_middle_of_the_body_gives_its_place_back(
+    serve: Serve, folder: Path, server: str, application: str
+) -> None:
+    limits = _one_at_a_time(folder)
+    running = serve(server, application)
+    connection, response, _ = _start_staying(running)
+    assert not limits.try_acquire()
+    assert running.get().status == 429
+    response.close()
+    connection.close()
+    wait_until(lambda: running.get().status == 200, "the place is free again")
+
+
+@pytest.mark.parametrize(("server", "application"), SERVERS)
+def test_a_place_is_free_again_when_the_body_has_ended(
+    serve: Serve, folder: Path, server: str, application: str
+) -> None:
+    _one_at_a_time(folder)
+    running = serve(server, application)
+    for _ in range(20):
+        wait_until(lambda: running.get().status == 200, "the one before has ended")
+
+
+@pytest.mark.parametrize(("server", "application"), SERVERS)
+def test_workers_killed_in_the_middle_of_a_request_leave_no_place_taken(
+    serve: Serve, folder: Path, server: str, application: str
+) -> None:
+    limits = _one_at_a_time(folder)
+    running = serve(server, application)
+    for _ in range(KILLS):
+        connection, response, worker = _start_staying(running)
+        assert not limits.try_acquire()
+        _kill(worker)
+        with limits.try_acquire() as permit:
+            assert permit, "nobody has to wait for the place of the dead"
+        response.close()
+        connection.close()
+    assert running.process.poll() is None
+
+
+def _kill(process: int) -> None:
+    """Kills a process at once, and comes back when none of its threads is there any more."""
+    descriptor = os.pidfd_open(process)
+    try:
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        ended = select.poll()
+        ended.register(descriptor, select.POLLIN)
+        assert ended.poll(DEADLINE * 1000), "still dying"
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,273 @@
+"""The storage of `limits`, beside the one that it brings along."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import limits.aio.storage.memory
+import limits.aio.strategies
+import limits.storage.memory
+import limits.strategies
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from limits import RateLimitItemPerHour, parse
+from limits.aio.strategies import STRATEGIES as ASYNC_STRATEGIES
+from limits.errors import ConfigurationError, StorageError
+from limits.storage import MemoryStorage, storage_from_string
+from limits.strategies import STRATEGIES, FixedWindowRateLimiter
+
+import shmlimit as sl
+import shmlimit.limits_storage
+from shmlimit.limits_storage import AsyncShmStorage, ShmStorage
+
+NAMES = sorted(STRATEGIES)
+
+# Windows so long that none turns while a test runs.
+ITEMS = [parse(text) for text in ["1/month", "5 per month", "3 per 2 month", "40/year", "7 per 3 year"]]
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["hit", "hit", "hit", "test", "stats", "clear"]),
+        st.sampled_from(ITEMS),
+        st.sampled_from([(), ("ann",), ("bob", "/search")]),
+        st.integers(1, 6),
+    ),
+    max_size=40,
+)
+
+HYPOTHESIS = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+# Their windows are cut wrongly in the first window after the epoch. Windows of all lengths here begin with this one.
+_EPOCH = 20 * 3 * 12 * 30 * 86_400
+
+
+def _boot_time() -> float:
+    return _EPOCH + time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@pytest.fixture
+def one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has `limits` cut its windows by the clock that segments go by, so that both turn them at the same time."""
+    clock = SimpleNamespace(time=_boot_time)
+    for module in (limits.storage.memory, limits.aio.storage.memory, limits.strategies, limits.aio.strategies):
+        monkeypatch.setattr(module, "time", clock)
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryStorage]:
+    storage = MemoryStorage()
+    yield storage
+    storage.timer.cancel()
+    storage.timer.join()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_decides_as_the_memory_storage_does(one_clock: None, folder: Path, memory: MemoryStorage, name: str) -> None:
+    storage = ShmStorage(f"shm://{folder}/limits?entries=64&max_keys=100")
+
+    @HYPOTHESIS
+    @given(actions=ACTIONS)
+    def check(actions: list[Any]) -> None:
+        storage.reset()
+        memory.reset()
+        ours, theirs = STRATEGIES[name](storage), STRATEGIES[name](memory)
+        for action, item, who, cost in actions:
+            if action == "hit":
+                assert ours.hit(item, *who, cost=cost) == theirs.hit(item, *who, cost=cost)
+            elif action == "test":
+                assert ours.test(item, *who, cost=cost) == theirs.test(item, *who, cost=cost)
+            elif action == "clear":
+                ours.clear(item, *who)
+                theirs.clear(item, *who)
+            else:
+                mine, other = ours.get_window_stats(item, *who), theirs.get_window_stats(item, *who)
+                assert mine.remaining == other.remaining
+                # The strategy adds what sliding windows say to the time; the others say a time.
+                clock = _boot_time if name == "sliding-window-counter" else time.time
+                # A weighted sum is a millionth late where it is about to fall below a whole number.
+                near = pytest.approx(other.reset_time - _boot_time(), abs=1.0 + 2e-6 * item.get_expiry())
+                assert mine.reset_time - clock() == near
+
+    check()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_decides_asynchronously_as_the_asynchronous_memory_storage_does(
+    one_clock: None, folder: Path, name: str
+) -> None:
+    storage = AsyncShmStorage(f"async+shm://{folder}/limits?entries=64&max_keys=100")
+
+    async def compare(actions: list[Any]) -> None:
+        memory = limits.aio.storage.MemoryStorage()
+        await storage.reset()
+        ours, theirs = ASYNC_STRATEGIES[name](storage), ASYNC_STRATEGIES[name](memory)
+        for action, item, who, cost in actions:
+            if action == "hit":
+                assert await ours.hit(item, *who, cost=cost) == await theirs.hit(item, *who, cost=cost)
+            elif action == "test":
+                assert await ours.test(item, *who, cost=cost) == await theirs.test(item, *who, cost=cost)
+            elif action == "clear":
+                await ours.clear(item, *who)
+                await theirs.clear(item, *who)
+            else:
+                mine, other = await ours.get_window_stats(item, *who), await theirs.get_window_stats(item, *who)
+                assert mine.remaining == other.remaining
+
+    @HYPOTHESIS
+    @given(actions=ACTIONS)
+    def check(actions: list[Any]) -> None:
+        asyncio.run(compare(actions))
+
+    check()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_windows_turn_when_those_of_the_memory_storage_do(
+    one_clock: None, folder: Path, memory: MemoryStorage, name: str
+) -> None:
+    ours, theirs = STRATEGIES[name](ShmStorage(f"shm://{folder}/limits")), STRATEGIES[name](memory)
+    item = parse("4 per second")
+    admitted = 0
+    # Steps that put no request where a window ends, so that both are asked on the same side of it.
+    begin = float(int(_boot_time()) + 1) + 0.05
+    for step in range(15):
+        time.sleep(max(0.0, begin + step * 0.3 - _boot_time()))
+        for cost in (1, 2):
+            decided = ours.hit(item, "ann", cost=cost)
+            assert decided == theirs.hit(item, "ann", cost=cost), f"step {step}, cost {cost}"
+            admitted += decided
+        mine, other = ours.get_window_stats(item, "ann"), theirs.get_window_stats(item, "ann")
+        assert mine.remaining == other.remaining, f"step {step}"
+    assert 4 < admitted < 30
+
+
+def test_fixed_windows_count_what_is_refused_and_expire_by_the_wall_clock(folder: Path) -> None:
+    storage = ShmStorage(f"shm://{folder}/limits")
+    before = time.time()
+    assert [storage.incr("anything", 60, amount) for amount in (1, 1, 500)] == [1, 2, 502]
+    assert storage.get("anything") == 502
+    assert before + 59 < storage.get_expiry("anything") <= time.time() + 60
+    assert storage.get("another") == 0
+    assert abs(storage.get_expiry("another") - time.time()) < 1
+    storage.clear("anything")
+    assert storage.get("anything") == 0
+
+
+def test_a_moving_window_tells_when_its_oldest_request_came(folder: Path) -> None:
+    storage = ShmStorage(f"shm://{folder}/limits")
+    before = time.time()
+    assert storage.acquire_entry("ann", 3, 60, 2)
+    after = time.time()
+    assert storage.acquire_entry("ann", 3, 60)
+    start, count = storage.get_moving_window("ann", 3, 60)
+    assert count == 3
+    assert before - 0.01 <= start <= after + 0.01
+
+
+def test_more_requests_than_entries_are_refused_early_and_never_late(folder: Path) -> None:
+    storage = ShmStorage(f"shm://{folder}/limits?entries=4")
+    assert sum(storage.acquire_entry("ann", 100, 3600) for _ in range(300)) == 100
+
+
+def test_reset_forgets_everything_and_says_how_many_keys_there_were(folder: Path) -> None:
+    storage = ShmStorage(f"shm://{folder}/limits")
+    storage.incr("ann", 60)
+    storage.incr("bob", 3600)
+    storage.acquire_entry("ann", 1, 60)
+    assert storage.reset() == 3
+    assert storage.get("ann") == storage.get("bob") == 0
+    assert storage.acquire_entry("ann", 1, 60)
+
+
+def test_another_storage_of_the_same_folder_finds_what_was_counted(folder: Path) -> None:
+    uri = f"shm://{folder}/limits"
+    one, other = ShmStorage(uri), ShmStorage(uri)
+    one.incr("ann", 60)
+    assert other.get("ann") == 1
+    other.clear("ann")
+    assert one.get("ann") == 0
+    item = RateLimitItemPerHour(3)
+    one.acquire_sliding_window_entry(item.key_for("ann"), 3, 3600)
+    assert other.get_sliding_window(item.key_for("ann"), 3600)[2] == 1
+    one.acquire_sliding_window_entry("of another form", 3, 3600)
+    assert other.get_sliding_window("of another form", 3600)[2] == 1
+
+
+def test_a_full_table_refuses_new_keys_and_forgets_no_old_one(folder: Path) -> None:
+    storage = ShmStorage(f"shm://{folder}/limits?max_keys=4")
+    limiter = FixedWindowRateLimiter(storage)
+    item = RateLimitItemPerHour(1)
+    admitted = [name for name in map(str, range(200)) if limiter.hit(item, name)]
+    assert 4 <= len(admitted) < 200
+    assert not any(limiter.hit(item, name) for name in admitted)
+
+
+def test_a_full_table_evicts_the_oldest_key_where_that_is_declared(folder: Path) -> None:
+    limiter = FixedWindowRateLimiter(ShmStorage(f"shm://{folder}/limits", max_keys="4", when_full="evict_oldest"))
+    item = RateLimitItemPerHour(1)
+    assert all(limiter.hit(item, name) for name in map(str, range(200)))
+
+
+def test_workers_with_other_options_count_apart_instead_of_failing(folder: Path) -> None:
+    before = ShmStorage(f"shm://{folder}/limits?max_keys=100")
+    after = ShmStorage(f"shm://{folder}/limits?max_keys=200")
+    assert before.incr("ann", 60) == after.incr("ann", 60) == 1
+    assert before.incr("ann", 60) == 2
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("shm://", "three slashes"),
+        ("shm://myapp.limits", "three slashes"),
+        ("shm:///dev/shm/{}?max_kees=1", "max_kees"),
+        ("shm:///dev/shm/{}?max_keys=many", "many"),
+        ("shm:///dev/shm/{}?max_keys=0", "at least 1"),
+        ("shm:///dev/shm/{}?when_full=panic", "evict_oldest"),
+        ("shm:///dev/shm/{}?entries=0", "entries"),
+    ],
+)
+def test_a_uri_that_cannot_be_is_refused_at_once(folder: Path, uri: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        storage_from_string(uri.format(folder.name))
+
+
+def test_a_folder_in_which_anybody_writes_is_refused(folder: Path) -> None:
+    folder.chmod(0o777)
+    with pytest.raises(PermissionError, match="a folder of your own"):
+        ShmStorage(f"shm://{folder}")
+
+
+def test_a_retired_file_is_made_anew(folder: Path) -> None:
+    storage = ShmStorage(f"shm://{folder}/limits")
+    storage.incr("ann", 60)
+    for file in (folder / "limits").iterdir():
+        sl.remove(file, force=True)
+    assert storage.incr("ann", 60) == 1
+
+
+def test_errors_are_wrapped_where_that_is_asked_for_and_check_tells(folder: Path) -> None:
+    storage = ShmStorage(f"shm://{folder}/limits", wrap_exceptions=True)
+    assert storage.check()
+    storage.incr("ann", 60)
+    [file] = (folder / "limits").iterdir()
+    file.unlink()
+    file.write_bytes(b"something else")
+    fresh = ShmStorage(f"shm://{folder}/limits", wrap_exceptions=True)
+    assert not fresh.check()
+    with pytest.raises(StorageError):
+        fresh.incr("ann", 60)
+
+
+def test_importing_the_module_makes_the_schemes_known(folder: Path) -> None:
+    assert isinstance(storage_from_string(f"shm://{folder}/limits"), shmlimit.limits_storage.ShmStorage)
+    assert isinstance(storage_from_string(f"async+shm://{folder}/limits"), shmlimit.limits_storage.AsyncShmStorage)

@@ -1,0 +1,134 @@
+"""The throttles of Django REST Framework, beside its own, asked through its client."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import django
+import pytest
+from django.conf import settings
+
+if not settings.configured:
+    settings.configure(
+        SECRET_KEY="of the tests",
+        ROOT_URLCONF=__name__,
+        ALLOWED_HOSTS=["*"],
+        CACHES={"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}},
+        REST_FRAMEWORK={"DEFAULT_AUTHENTICATION_CLASSES": [], "UNAUTHENTICATED_USER": None},
+    )
+    django.setup()
+
+from django.core.exceptions import ImproperlyConfigured  # noqa: E402
+from django.urls import path  # noqa: E402
+from rest_framework import throttling as theirs  # noqa: E402
+from rest_framework.request import Request  # noqa: E402
+from rest_framework.response import Response  # noqa: E402
+from rest_framework.test import APIClient, APIRequestFactory  # noqa: E402
+from rest_framework.views import APIView  # noqa: E402
+
+from shmlimit import rest_framework as ours  # noqa: E402
+
+
+class _Named:
+    """Somebody who is logged in."""
+
+    is_authenticated = True
+
+    def __init__(self, number: int) -> None:
+        self.pk = number
+
+
+class View(APIView):
+    """Throttled by whatever a test puts here."""
+
+    def get(self, _: Request) -> Response:
+        return Response("done")
+
+
+urlpatterns = [path("", View.as_view())]
+
+
+@pytest.fixture(autouse=True)
+def throttles(folder: Path) -> Iterator[None]:
+    """Settings that name a folder of the test's own."""
+    settings.SHMLIMIT_THROTTLES = {"folder": str(folder / "throttles"), "max_keys": 100}
+    ours._folder.cache_clear()
+    yield
+    ours._folder.cache_clear()
+    del settings.SHMLIMIT_THROTTLES
+
+
+def _throttles(module: Any, rates: dict[str, str | None]) -> list[type[Any]]:
+    return [
+        type("Anon", (module.AnonRateThrottle,), {"THROTTLE_RATES": rates}),
+        type("User", (module.UserRateThrottle,), {"THROTTLE_RATES": rates}),
+        type("Scoped", (module.ScopedRateThrottle,), {"THROTTLE_RATES": rates}),
+    ]
+
+
+def _decisions(throttle: type[Any], view: Any, people: list[_Named | None]) -> list[bool]:
+    decisions = []
+    for person in people:
+        request = APIRequestFactory().get("/")
+        request.user = person
+        decisions.append(throttle().allow_request(request, view))
+    return decisions
+
+
+def test_decides_as_the_throttles_of_the_framework_do() -> None:
+    rates: dict[str, str | None] = {"anon": "3/hour", "user": "2/min", "search": "1/day"}
+    view = View()
+    view.throttle_scope = "search"
+    people = [None, _Named(1), _Named(2), None, _Named(1), _Named(1), None, None, _Named(2), _Named(2)]
+    for mine, other in zip(_throttles(ours, rates), _throttles(theirs, rates), strict=True):
+        mine_decides = _decisions(mine, view, people)
+        assert mine_decides == _decisions(other, view, people)
+        assert set(mine_decides) == {True, False}
+
+
+def test_no_rate_no_key_and_no_scope_are_no_limit_and_a_rate_of_none_lets_nobody_through() -> None:
+    rates: dict[str, str | None] = {"anon": None, "user": "0/min"}
+    anon, user, scoped = _throttles(ours, rates)
+    assert all(_decisions(anon, View(), [None] * 9))
+    assert not any(_decisions(user, View(), [None] * 3))
+    assert all(_decisions(scoped, View(), [None] * 9))
+    assert all(_decisions(type("One", (ours.AnonRateThrottle,), {"rate": "1/day"}), View(), [_Named(1)] * 3))
+
+
+def test_a_client_is_told_when_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(View, "throttle_classes", [type("Two", (ours.AnonRateThrottle,), {"rate": "2/hour"})])
+    client = APIClient()
+    statuses = [client.get("/").status_code for _ in range(2)]
+    refused = client.get("/")
+    assert [*statuses, refused.status_code] == [200, 200, 429]
+    assert 3500 < int(refused["Retry-After"]) <= 3600
+
+
+def test_two_throttles_of_other_rates_count_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    burst = type("Burst", (ours.AnonRateThrottle,), {"rate": "2/min", "scope": "burst"})
+    daily = type("Daily", (ours.AnonRateThrottle,), {"rate": "3/day", "scope": "daily"})
+    monkeypatch.setattr(View, "throttle_classes", [burst, daily])
+    client = APIClient()
+    assert [client.get("/").status_code for _ in range(4)] == [200, 200, 429, 429]
+
+
+def test_settings_without_a_folder_are_an_error_that_says_what_to_write() -> None:
+    settings.SHMLIMIT_THROTTLES = {}
+    with pytest.raises(ImproperlyConfigured, match="SHMLIMIT_THROTTLES"):
+        _decisions(type("One", (ours.AnonRateThrottle,), {"rate": "1/day"}), View(), [None])
+
+
+def test_keys_without_room_are_refused_and_told_no_time() -> None:
+    settings.SHMLIMIT_THROTTLES["max_keys"] = 1
+    throttle_class = type("One", (ours.UserRateThrottle,), {"rate": "1/day"})
+    for number in itertools.count():
+        throttle = throttle_class()
+        request = APIRequestFactory().get("/")
+        request.user = _Named(number)
+        if not throttle.allow_request(request, View()):
+            break
+    assert number > 0
+    assert throttle.wait() is None
