@@ -71,6 +71,27 @@ def test_workers_of_joblib_share():
         joblib.externals.loky.get_reusable_executor().shutdown(wait=True)
 
 
+def test_workers_of_ray_share():
+    ray = pytest.importorskip("ray", reason="ray has no release for this version of Python")
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=80 * 1024 * 1024,
+        log_to_driver=False,
+        _node_ip_address="127.0.0.1",
+    )
+    try:
+        limits = LimitSet(limits=[CallLimit(window="day", capacity=5)], shared=True, mode="ray")
+
+        @ray.remote(num_cpus=0.5)
+        def attempt(limits):
+            return sum(limits.try_acquire().successful for _ in range(3))
+
+        assert sum(ray.get([attempt.remote(limits) for _ in range(6)], timeout=PATIENCE)) == 5
+    finally:
+        ray.shutdown()
+
+
 def test_workers_share_the_sets_of_a_pool():
     pool = LimitPool(limit_sets=[shared_calls(2), shared_calls(3)])
     with concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
