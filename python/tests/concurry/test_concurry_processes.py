@@ -17,6 +17,9 @@ from conftest import PATIENCE, queued, wait_until
 import shmlimit
 from shmlimit.concurry import CallLimit, LimitPool, LimitSet, RateLimit, ResourceLimit
 
+# From Python 3.12 on forking beside threads is warned about; these limits are meant to survive it.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
 CONTEXTS = ["fork", "spawn", "forkserver"]
 
 
