@@ -541,6 +541,27 @@ def test_waits_until_time_has_passed(algorithm):
     assert_same(script)
 
 
+def test_requests_leave_a_sliding_window_one_by_one():
+    window = 1.0
+
+    def attempt(library):
+        limits = library.LimitSet(limits=[rate(library, "tokens", 4, "SlidingWindow", window=window)])
+        limits.acquire({"tokens": 2})
+        time.sleep(window / 2)
+        began = time.monotonic()
+        limits.acquire({"tokens": 2})
+        limits.acquire({"tokens": 2}, timeout=PATIENCE)
+        third = limits.try_acquire({"tokens": 1}).successful
+        # Where the second two had time to leave as well, it says nothing.
+        return third, time.monotonic() - began < window
+
+    def script(library, note):
+        outcomes = (attempt(library) for _ in range(20))
+        note(lambda: next(third for third, counts in outcomes if counts))
+
+    assert_same(script)
+
+
 def test_waits_until_another_thread_releases():
     def script(library, note):
         limits = library.LimitSet(
