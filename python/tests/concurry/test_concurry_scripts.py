@@ -545,6 +545,8 @@ def test_requests_leave_a_sliding_window_one_by_one():
     window = 0.5
 
     def attempt(library):
+        # At another place between the full half seconds each time.
+        time.sleep(window / 3)
         limits = library.LimitSet(limits=[rate(library, "tokens", 4, "SlidingWindow", window=window)])
         limits.acquire({"tokens": 2})
         first = time.monotonic()
