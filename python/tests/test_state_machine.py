@@ -263,5 +263,5 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestLife.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
 TestLife = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")(TestLife)
