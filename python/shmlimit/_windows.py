@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -51,17 +51,17 @@ class WindowFolder:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._require_private()
 
-    def limits(self, kind: str, declared: shmlimit.Rate | shmlimit.Calls) -> Limits:
+    def limits(self, kind: str, declare: Callable[[], shmlimit.Rate | shmlimit.Calls]) -> Limits:
         """The set of a limit: from this process's memory, the file, or a new file.
 
         Args:
             kind: Names the file; the same for the same declaration, another for another.
-            declared: The limit.
+            declare: Declares the limit, where this process has not opened the file yet.
         """
         opened = self._opened.get(kind)
         if opened is None:
             path = self._file(kind)
-            declaration = LimitSet(_SET, limits=[declared], keyed=self._keyed)
+            declaration = LimitSet(_SET, limits=[declare()], keyed=self._keyed)
             opened = self._opened.setdefault(kind, shmlimit.open(path, declaration)[_SET])
         return opened
 

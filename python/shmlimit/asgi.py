@@ -20,10 +20,9 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 from shmlimit import Limits
-
-from ._web.door import Admission, Advertise, Costs, Door, OnError, is_server_error
-from ._web.keys import ClientAddress, Header, KeyFinder
-from ._web.problem import Answer
+from shmlimit._web.door import Admission, Advertise, Costs, Door, OnError, is_server_error
+from shmlimit._web.keys import ClientAddress, Header, KeyFinder
+from shmlimit._web.problem import Answer
 
 __all__ = ["ClientAddress", "Header", "LimitMiddleware"]
 

@@ -17,7 +17,7 @@ If the process is killed, the others take it back.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
@@ -27,10 +27,9 @@ from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
 import shmlimit
-
-from ._web.door import Admission, Door
-from ._web.keys import ClientAddress, Header
-from ._web.problem import Answer
+from shmlimit._web.door import Admission, Door
+from shmlimit._web.keys import ClientAddress, Header
+from shmlimit._web.problem import Answer
 
 __all__ = ["ClientAddress", "Header", "LimitMiddleware"]
 
@@ -121,11 +120,13 @@ def _held(response: HttpResponseBase, admission: Admission) -> HttpResponseBase:
         # A list, to which others may have added theirs.
         response[name] = f"{response[name]}, {value}" if name in response else value
     if isinstance(response, StreamingHttpResponse):
-        # Not left to `close`: Django does not call that where a client leaves in the middle of an asynchronous body.
+        # Not left to `close`, which comes later and does not know whether the body broke off.
         if response.is_async:
-            response.streaming_content = _parts_async(response.streaming_content, admission)
+            response.streaming_content = _parts_async(
+                cast("AsyncIterator[bytes]", response.streaming_content), admission
+            )
         else:
-            response.streaming_content = _parts(response.streaming_content, admission)
+            response.streaming_content = _parts(cast("Iterator[bytes]", response.streaming_content), admission)
     close = response.close
 
     def close_and_release() -> None:

@@ -23,18 +23,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import timedelta
 
-from starlette.exceptions import HTTPException
+from fastapi import HTTPException, Request
+from fastapi import Response as FastAPIResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import HTTPConnection
 from starlette.requests import Request as StarletteRequest
 from starlette.responses import Response
 
-from fastapi import Request
-from fastapi import Response as FastAPIResponse
 from shmlimit import Limits, Permit
-
-from ._web.door import Advertise, Costs, Door, OnError, is_server_error
-from ._web.keys import ClientAddress, Header, KeyFinder
-from ._web.problem import Answer
+from shmlimit._web.door import Advertise, Costs, Door, OnError, is_server_error
+from shmlimit._web.keys import ClientAddress, Header, KeyFinder
+from shmlimit._web.problem import Answer
 
 __all__ = ["ClientAddress", "Header", "LimitRefused", "Limited", "problem_response"]
 
@@ -121,7 +120,7 @@ class Limited:
             response.headers.append(name, value)
         try:
             yield admission.permit
-        except HTTPException as answered:
+        except StarletteHTTPException as answered:
             admission.note_status(answered.status_code)
             raise
         except Exception:

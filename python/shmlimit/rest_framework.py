@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-
 from rest_framework import throttling
-from shmlimit import Calls, Checked
 
-from ._windows import WindowFolder
+from shmlimit import Calls, Checked, Limits, Retired
+from shmlimit._windows import WindowFolder
 
 if TYPE_CHECKING:
     # Views import the throttles that the settings name: at that time there are no views.
@@ -39,8 +38,9 @@ _ENTRIES = 32
 
 
 class SimpleRateThrottle(throttling.SimpleRateThrottle):
-    """As DRF's, with `scope`, `rate`, `THROTTLE_RATES` and `get_cache_key` as there: at most so many requests in any
-    stretch of the period, and a refused one is not counted.
+    """As DRF's, with `scope`, `rate`, `THROTTLE_RATES` and `get_cache_key` as there.
+
+    It lets so many requests through in any stretch of the period; one that is refused is not counted.
 
     Where more than `entries` requests of a key fall into one period, those closest to each other leave it together:
     a request may then be refused for up to a part in `entries` of the period longer, and is never let through earlier.
@@ -49,29 +49,40 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
     `when_full` (`"refuse"` or `"evict_oldest"`) and `entries` (32).
     """
 
+    num_requests: int | None
+    duration: int | None
     _refusal: Checked | None = None
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         """Takes the request's place in its period, if there is one."""
         self._refusal = None
-        if self.rate is None:
+        if self.num_requests is None or self.duration is None:
             return True
         key = self.get_cache_key(request, view)
         if key is None:
             return True
         if self.num_requests == 0:
             return self.throttle_failure()
-        folder, entries = _folder()
-        entries = min(entries, self.num_requests)
-        declared = Calls(
-            "requests", self.num_requests, self.duration, algorithm="sliding_window", entries=entries
-        )
-        limits = folder.limits(f"throttle.{self.num_requests}-per-{self.duration}s.{entries}-entries", declared)
-        checked = limits.check(key=key)
+        folder, _ = _folder()
+        try:
+            checked = self._limits().check(key=key)
+        except Retired:
+            # Its file was removed, and is made anew.
+            folder.forget()
+            checked = self._limits().check(key=key)
         if checked:
             return self.throttle_success()
         self._refusal = checked
         return self.throttle_failure()
+
+    def _limits(self) -> Limits:
+        folder, entries = _folder()
+        count, duration = self.num_requests or 1, self.duration or 1
+        entries = min(entries, count)
+        return folder.limits(
+            f"throttle.{count}-per-{duration}s.{entries}-entries",
+            lambda: Calls("requests", count, duration, algorithm="sliding_window", entries=entries),
+        )
 
     def throttle_success(self) -> bool:
         """Called when the request was let through, and has been counted."""

@@ -21,10 +21,9 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from shmlimit import Limits
-
-from ._web.door import Admission, Advertise, Costs, Door, OnError, is_server_error
-from ._web.keys import ClientAddress, Header, KeyFinder
-from ._web.problem import Answer
+from shmlimit._web.door import Admission, Advertise, Costs, Door, OnError, is_server_error
+from shmlimit._web.keys import ClientAddress, Header, KeyFinder
+from shmlimit._web.problem import Answer
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -90,7 +89,9 @@ class LimitMiddleware:
             return [] if environ["REQUEST_METHOD"] == "HEAD" else [decision.body]
         admission = decision
 
-        def start_limited(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], object]:
+        def start_limited(
+            status: str, headers: list[tuple[str, str]], exc_info: Any = None
+        ) -> Callable[[bytes], object]:
             admission.note_status(int(status[:3]))
             if exc_info is None:
                 return start_response(status, headers + admission.fields)

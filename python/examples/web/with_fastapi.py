@@ -1,6 +1,10 @@
 """A dependency of FastAPI: what a path costs is reserved, and settled when it is known.
 
+<<<<<<< HEAD
+Run it: `python examples/web/with_fastapi.py`.
+=======
 python examples/web/with_fastapi.py
+>>>>>>> queues
 """
 
 import os
@@ -14,7 +18,14 @@ from shmlimit.fastapi import ClientAddress, Limited, LimitRefused, problem_respo
 
 limits = sl.open(
     f"{FOLDER}/example.limits",
-    sl.LimitSet("api", [sl.Rate("tokens", 1_000, "1h", algorithm="token_bucket")], keyed=10_000),
+    sl.LimitSet(
+        "api",
+        [
+            sl.Calls("requests", 5, "60s", algorithm="sliding_window"),
+            sl.Rate("tokens", 100_000, "1h", algorithm="token_bucket"),
+        ],
+        keyed=10_000,
+    ),
 )["api"]
 tokens = Limited(limits, key=ClientAddress(), costs={"tokens": 400}, quota_units={"tokens": "tokens"})
 

@@ -1,6 +1,10 @@
 """A throttle of Django REST Framework: nothing changes but where its class comes from, and a folder.
 
+<<<<<<< HEAD
+Run it: `python examples/web/with_rest_framework.py`.
+=======
 python examples/web/with_rest_framework.py
+>>>>>>> queues
 """
 
 import os
@@ -28,9 +32,9 @@ if not settings.configured:
     )
     django.setup()
 
-from rest_framework.decorators import api_view  # noqa: E402
-from rest_framework.request import Request  # noqa: E402
-from rest_framework.response import Response  # noqa: E402
+from rest_framework.decorators import api_view
+from rest_framework.request import Request
+from rest_framework.response import Response
 
 
 @api_view(["GET"])

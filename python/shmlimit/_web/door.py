@@ -9,13 +9,12 @@ from datetime import timedelta
 from typing import Any, Generic, Literal, TypeAlias
 
 import shmlimit
-from shmlimit import Limits, Permit, Refusal, Refused
-
-from . import problem
-from .fields import retry_after
-from .keys import Head, Key, KeyFinder, Request, finder
-from .problem import Answer
-from .told import Told
+from shmlimit import Checked, Limits, Permit, Refusal, Refused
+from shmlimit._web import problem
+from shmlimit._web.fields import retry_after
+from shmlimit._web.keys import Head, Key, KeyFinder, Request, finder
+from shmlimit._web.problem import Answer
+from shmlimit._web.told import Told
 
 Advertise: TypeAlias = Literal["always", "when_refused", "never"]
 OnError: TypeAlias = Literal["refuse", "admit"]
@@ -54,8 +53,13 @@ class Admission:
             failed: The application gave no answer, or broke off in the middle of one.
         """
         permit, self.permit = self.permit, None
-        if permit is not None:
+        if permit is None:
+            return
+        try:
             permit.release(dropped=failed or self._has_failed)
+        except shmlimit.Error as error:
+            # The response is as good as before. It is tried once more when the permit is let go of.
+            _log.error("what a request held could not be given back: %s", error)
 
 
 class Door(Generic[Request]):
@@ -89,6 +93,9 @@ class Door(Generic[Request]):
         self._advertise = advertise
         self._fails_with = fails_with
         self._told = Told(limits, quota_units or {}, policy_prefix)
+        self._count_networks = self._told.policies().count_networks
+        if self._count_networks and timeout is not None:
+            raise ValueError(f"the limits of set {limits.name!r} count networks: nobody can wait in line for those")
 
     def decide(self, head: Head[Request]) -> Admission | Answer:
         """Asks the limits, and waits in line for as long as the door is told to."""
@@ -98,6 +105,8 @@ class Door(Generic[Request]):
         if key is None and self._limits.keyed:
             return problem.without_a_key()
         try:
+            if self._count_networks:
+                return self._decided(self._limits.check(costs, key=key))
             if self._timeout is None:
                 return self._decided(self._limits.try_acquire(costs, key=key))
             return self._decided(self._limits.acquire(costs, key=key, timeout=self._timeout))
@@ -131,15 +140,17 @@ class Door(Generic[Request]):
     def _costs_of(self, head: Head[Request]) -> Costs | None:
         return self._costs(head.request) if callable(self._costs) else self._costs
 
-    def _decided(self, result: Permit | Refusal) -> Admission | Answer:
+    def _decided(self, result: Permit | Refusal | Checked | None) -> Admission | Answer:
+        assert result is not None, "a refusal without its limits comes out of a pickle only"
         # After the decision, by which this process hears of limits that have changed.
         policies = self._told.policies()
-        if not isinstance(result, Refusal):
+        if result:
             fields = []
             if self._advertise == "always":
                 standing = policies.standing(result.verdicts.values(), admitted=True)
                 fields = _fields(policies.field, standing)
-            return Admission(result, fields, self._fails_with)
+            permit = result if isinstance(result, Permit) else None
+            return Admission(permit, fields, self._fails_with)
         violated = [verdict.limit for verdict in result.verdicts.values() if not verdict.admitted]
         if result.binding is not None:
             violated = [result.binding, *(limit for limit in violated if limit != result.binding)]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from shmlimit import Refusal, Verdict
+from shmlimit import Checked, Refusal, Verdict
 
 # The largest integer of a structured field.
 _LARGEST = 999_999_999_999_999
@@ -30,8 +30,11 @@ class Policies:
     def __init__(self, limits: Iterable[Mapping[str, Any]], quota_units: Mapping[str, str], prefix: str) -> None:
         self._prefix = prefix
         self._kinds: dict[str, str] = {}
+        self.count_networks = False
+        """Whether the limits are those of the networks of an address, which are taken and not held."""
         items = []
         for limit in limits:
+            self.count_networks = self.count_networks or "prefix" in limit
             item = _item(limit, quota_units.get(limit["name"]), self.name(limit["name"]))
             if item is not None:
                 items.append(item)
@@ -59,7 +62,7 @@ class Policies:
         return ", ".join(items)
 
 
-def retry_after(refusal: Refusal) -> int | None:
+def retry_after(refusal: Refusal | Checked) -> int | None:
     """Whole seconds: the longest that any limit which refused, or binds those who wait before, knows to take.
 
     None where none of them knows, as is so with concurrency. No window in the `RateLimit` field beside it ends later,
@@ -118,7 +121,7 @@ def _window_seconds(window: str) -> int | None:
     return seconds if rest == 0 else None
 
 
-def _whole(amount: int | str | float | Decimal) -> int:
+def _whole(amount: float | str | Decimal) -> int:
     return min(int(Decimal(str(amount))), _LARGEST)
 
 

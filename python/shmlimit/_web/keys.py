@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-Key: TypeAlias = "str | bytes | int | IPv4Address | IPv6Address"
+Key: TypeAlias = "str | bytes | int"
 
 Request = TypeVar("Request")
+OfFramework = TypeVar("OfFramework", covariant=True)
 
 
-class Head(Protocol[Request]):
+class Head(Protocol[OfFramework]):
     """What is read of a request, whichever framework it comes from."""
 
     @property
-    def request(self) -> Request:
+    def request(self) -> OfFramework:
         """The request as the framework has it: what callables are given."""
 
     @property
@@ -54,8 +54,10 @@ class Header:
 
 @dataclass(frozen=True)
 class ClientAddress:
-    """Limits each address by itself. Behind a proxy every request has the proxy's, unless the server is told to trust
-    what that says (`--forwarded-allow-ips` of gunicorn and uvicorn).
+    """Limits each address by itself.
+
+    Behind a proxy every request has the proxy's, unless the server is told to trust what that says
+    (`--forwarded-allow-ips` of gunicorn and uvicorn).
 
     Attributes:
         default: The key of requests that come over a Unix socket and have no address. Without it they are answered 400.

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import shmlimit
-
-from .fields import Policies
+from shmlimit._web.fields import Policies
 
 # Limits that were changed in a live segment are told as they are then after this many seconds at most.
 _FRESH_FOR = 2.0

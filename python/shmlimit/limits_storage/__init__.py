@@ -10,9 +10,11 @@ as well:
 
 | option | default | what it says |
 |---|---|---|
-| `max_keys` | 10000 | how many keys each limit keeps apart at once; the memory for them is reserved when it is first used |
-| `when_full` | `refuse` | of a new key when there are as many that have something used: `refuse` it, or `evict_oldest` |
+| `max_keys` | 10000 | how many keys each limit keeps apart at once |
+| `when_full` | `refuse` | what becomes of a new key without room: that, or `evict_oldest` |
 | `entries` | 32 | moving windows: requests of one key that are kept apart by time |
+
+The memory for all keys of a limit is reserved when the limit is first used.
 
 The schemes are `shm` and `async+shm`. The wheel brings a file that makes them known when `limits` is imported; where
 that is not installed, importing this module does.
@@ -20,7 +22,7 @@ that is not installed, importing this module does.
 
 from __future__ import annotations
 
-from ._asynchronous import AsyncShmStorage
-from ._synchronous import ShmStorage
+from shmlimit.limits_storage._asynchronous import AsyncShmStorage
+from shmlimit.limits_storage._synchronous import ShmStorage
 
 __all__ = ["AsyncShmStorage", "ShmStorage"]

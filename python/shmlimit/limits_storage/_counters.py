@@ -13,8 +13,7 @@ from limits.errors import ConfigurationError
 from limits.limits import TIME_TYPES
 
 from shmlimit import Calls, Limits, Rate, Retired, Verdict
-
-from .._windows import WhenFull, WindowFolder
+from shmlimit._windows import WhenFull, WindowFolder
 
 # More than anybody counts to: a fixed window counts what is refused as well, and the strategy compares.
 _UNREACHABLE = 2**62
@@ -35,7 +34,7 @@ def _whichever_file(
     """Tries once more with new files, where one was retired since it was opened."""
 
     @wraps(method)
-    def tried(self: Counters, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+    def tried(self: Counters, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         try:
             return method(self, *args, **kwargs)
         except Retired:
@@ -77,11 +76,11 @@ class Counters:
     @_whichever_file
     def incr(self, key: str, expiry: int, amount: int) -> int:
         """Counts in a fixed window that begins with the first of its requests; answers the count."""
-        checked = self._fixed(expiry).check({_LIMIT: amount}, key=key)
+        checked = self._fixed(expiry).check(None if amount == 1 else {_LIMIT: amount}, key=key)
         if not checked:
             # There is no row for the key. What nobody can count is not let through.
             return _UNREACHABLE
-        return _counted(checked.verdicts[_LIMIT])
+        return _UNREACHABLE - int(checked.remaining or 0)
 
     @_whichever_file
     def get(self, key: str) -> int:
@@ -122,7 +121,9 @@ class Counters:
     @_whichever_file
     def acquire_entry(self, key: str, limit: int, expiry: int, amount: int) -> bool:
         """Takes places in a moving window, all or none."""
-        return amount <= limit and bool(self._moving(limit, expiry).check({_LIMIT: amount}, key=key))
+        if amount > limit:
+            return False
+        return bool(self._moving(limit, expiry).check(None if amount == 1 else {_LIMIT: amount}, key=key))
 
     @_whichever_file
     def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
@@ -168,26 +169,32 @@ class Counters:
             limits.reset(key=key)
 
     def _fixed(self, expiry: int) -> Limits:
-        declared = Calls(_LIMIT, _UNREACHABLE, expiry, algorithm="fixed_window", align="first_use")
-        return self.folder.limits(f"{_FIXED}{expiry}s", declared)
+        return self.folder.limits(
+            f"{_FIXED}{expiry}s",
+            lambda: Calls(_LIMIT, _UNREACHABLE, expiry, algorithm="fixed_window", align="first_use"),
+        )
 
     def _moving(self, limit: int, expiry: int) -> Limits:
         entries = min(self._entries, limit)
-        declared = Calls(_LIMIT, limit, expiry, algorithm="sliding_window", entries=entries)
-        return self.folder.limits(f"{_MOVING}{limit}-per-{expiry}s.{entries}-entries", declared)
+        return self.folder.limits(
+            f"{_MOVING}{limit}-per-{expiry}s.{entries}-entries",
+            lambda: Calls(_LIMIT, limit, expiry, algorithm="sliding_window", entries=entries),
+        )
 
     def _sliding(self, limit: int, expiry: int) -> Limits:
         # `limits` rounds the weighted sum down before it compares, the segment rounds it up to the next unit. In units
         # of a millionth, with all but one of them above the limit, that comes to the same.
-        declared = Rate(
-            _LIMIT,
-            f"{limit}.999999",
-            expiry,
-            algorithm="sliding_window_counter",
-            buckets=1,
-            unit="0.000001",
+        return self.folder.limits(
+            f"{_SLIDING}{limit}-per-{expiry}s",
+            lambda: Rate(
+                _LIMIT,
+                f"{limit}.999999",
+                expiry,
+                algorithm="sliding_window_counter",
+                buckets=1,
+                unit="0.000001",
+            ),
         )
-        return self.folder.limits(f"{_SLIDING}{limit}-per-{expiry}s", declared)
 
     def _find_fixed(self, key: str) -> Verdict | None:
         """How the fixed window of a key stands, if one has begun."""

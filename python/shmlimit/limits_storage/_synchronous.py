@@ -5,14 +5,13 @@ from __future__ import annotations
 from limits.storage.base import MovingWindowSupport, SlidingWindowCounterSupport, Storage
 
 import shmlimit
-
-from ._counters import Counters
+from shmlimit.limits_storage._counters import Counters
 
 
 class ShmStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
     """Counts in shared memory: see `shmlimit.limits_storage`."""
 
-    STORAGE_SCHEME = ["shm"]
+    STORAGE_SCHEME: list[str] | None = ["shm"]  # noqa: RUF012 (as the base class has it)
 
     def __init__(self, uri: str | None = None, wrap_exceptions: bool = False, **options: float | str | bool) -> None:
         """Makes the folder that the URI names, if it is not there.

@@ -14,13 +14,24 @@ import uuid
 import venv
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import django
 import pytest
+from django.conf import settings
 
 import shmlimit
+
+# Of all tests that are in one process: Django has one set of settings.
+settings.configure(
+    SECRET_KEY="of the tests",
+    ALLOWED_HOSTS=["*"],
+    ROOT_URLCONF=f"{__package__}.test_rest_framework",
+    REST_FRAMEWORK={"DEFAULT_AUTHENTICATION_CLASSES": [], "UNAUTHENTICATED_USER": None},
+)
+django.setup()
 
 APPLICATIONS = Path(__file__).parent / "applications"
 PURELIB = Path(__file__).parents[2] / "wheel-data" / "purelib"
@@ -114,6 +125,18 @@ def serve(interpreter: Path, folder: Path, tmp_path: Path) -> Iterator[Serve]:
         yield start
 
 
+def _wait_for(server: Server, workers: int, log: Path) -> None:
+    """Until every worker has answered: otherwise the first to come does all the work."""
+    answered: set[bytes] = set()
+    deadline = time.monotonic() + DEADLINE
+    while len(answered) < workers:
+        try:
+            answered |= {reply.body for reply in server.get_many(16, "/ready")}
+        except OSError as error:
+            raise AssertionError(f"the server does not answer: {log.read_text()}") from error
+        assert time.monotonic() < deadline, f"only {answered} of the workers answer: {log.read_text()}"
+
+
 @contextmanager
 def _running(
     interpreter: Path,
@@ -142,10 +165,7 @@ def _running(
         port = listener.getsockname()[1]
     try:
         running = Server(process, port)
-        try:
-            running.get("/ready")
-        except OSError as error:
-            raise AssertionError(f"{server} does not answer: {log.read_text()}") from error
+        _wait_for(running, workers, log)
         yield running
     finally:
         process.send_signal(signal.SIGTERM)
@@ -153,8 +173,6 @@ def _running(
             process.wait(DEADLINE)
         finally:
             # Workers that are left over, too: they are of the same group.
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             process.wait()

@@ -30,8 +30,11 @@ def test_flask_limiter_under_four_gunicorn_workers_admits_exactly_five(serve: Se
     assert len(_workers(replies)) > 1
 
 
-def test_flask_limiter_loaded_before_the_workers_are_forked_admits_exactly_five(serve: Serve) -> None:
-    server = serve("gunicorn", "with_flask_limiter:app", "--preload")
+@pytest.mark.parametrize("options", [["--preload"], ["--preload", "--threads", "4"]], ids=["processes", "threads"])
+def test_flask_limiter_loaded_before_the_workers_are_forked_admits_exactly_five(
+    serve: Serve, options: list[str]
+) -> None:
+    server = serve("gunicorn", "with_flask_limiter:app", *options)
     replies = server.get_many(200)
     assert _statuses(replies) == {200: 5, 429: 195}
     assert len(_workers(replies)) > 1

@@ -29,9 +29,7 @@ def test_a_site_admits_exactly_five_under_four_workers(
             assert 0 < int(reply.headers["retry-after"]) <= 3600
 
 
-@pytest.mark.parametrize(
-    ("server", "application", "path"), [(*SERVERS[0], "/stay"), (*SERVERS[1], "/stay_async")]
-)
+@pytest.mark.parametrize(("server", "application", "path"), [(*SERVERS[0], "/stay"), (*SERVERS[1], "/stay_async")])
 def test_a_client_that_leaves_in_the_middle_of_the_body_gives_its_place_back(
     serve: Serve, folder: Path, server: str, application: str, path: str
 ) -> None:

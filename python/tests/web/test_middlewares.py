@@ -158,6 +158,16 @@ def test_each_address_has_limits_of_its_own(limited: Limited, declare: Declare) 
     assert not limits.check(key="10.1.2.3")
 
 
+def test_addresses_are_counted_by_their_networks_where_the_limits_say_so(limited: Limited, declare: Declare) -> None:
+    limits = declare(sl.Calls("requests", 1, 60, prefix={"ipv4": 24, "ipv6": 48}), keyed=100)
+    assert limited(limits, key=asgi.ClientAddress())().status_code == 200
+    get = limited(limits, key=asgi.Header("X-Real-Ip"))
+    statuses = [get(headers={"x-real-ip": address}).status_code for address in ["10.1.2.99", "10.1.3.1", "nonsense"]]
+    assert statuses == [429, 200, 400]
+    with pytest.raises(ValueError, match="networks"):
+        limited(limits, key=asgi.ClientAddress(), timeout=1)
+
+
 def test_keys_costs_and_exemptions_can_be_called_for(limited: Limited, declare: Declare) -> None:
     def path(request: Any) -> str:
         return str(request.get("PATH_INFO") or request["path"])

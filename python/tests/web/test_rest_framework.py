@@ -7,29 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import django
 import pytest
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.urls import path
+from rest_framework import throttling as theirs
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.test import APIClient, APIRequestFactory
+from rest_framework.views import APIView
 
-if not settings.configured:
-    settings.configure(
-        SECRET_KEY="of the tests",
-        ROOT_URLCONF=__name__,
-        ALLOWED_HOSTS=["*"],
-        CACHES={"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}},
-        REST_FRAMEWORK={"DEFAULT_AUTHENTICATION_CLASSES": [], "UNAUTHENTICATED_USER": None},
-    )
-    django.setup()
-
-from django.core.exceptions import ImproperlyConfigured  # noqa: E402
-from django.urls import path  # noqa: E402
-from rest_framework import throttling as theirs  # noqa: E402
-from rest_framework.request import Request  # noqa: E402
-from rest_framework.response import Response  # noqa: E402
-from rest_framework.test import APIClient, APIRequestFactory  # noqa: E402
-from rest_framework.views import APIView  # noqa: E402
-
-from shmlimit import rest_framework as ours  # noqa: E402
+from shmlimit import rest_framework as ours
 
 
 class _Named:

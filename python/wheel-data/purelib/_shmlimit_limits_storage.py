@@ -10,19 +10,19 @@ import sys
 _AWAITED = "limits.storage"
 
 
-def _storage(uri, **options):  # type: ignore[no-untyped-def]
+def _storage(uri: str, **options: object) -> object:
     from shmlimit.limits_storage import ShmStorage
 
-    return ShmStorage(uri, **options)
+    return ShmStorage(uri, **options)  # type: ignore[arg-type]
 
 
-def _async_storage(uri, **options):  # type: ignore[no-untyped-def]
+def _async_storage(uri: str, **options: object) -> object:
     from shmlimit.limits_storage import AsyncShmStorage
 
-    return AsyncShmStorage(uri, **options)
+    return AsyncShmStorage(uri, **options)  # type: ignore[arg-type]
 
 
-def _register(module):  # type: ignore[no-untyped-def]
+def _register(module: object) -> None:
     schemes = getattr(module, "SCHEMES", None)
     if isinstance(schemes, dict):
         schemes.setdefault("shm", _storage)
@@ -33,29 +33,30 @@ class _Finder:
     """Has the one module found by those who find it anyway, and is called back when it has been loaded."""
 
     @classmethod
-    def find_spec(cls, name, path=None, target=None):  # type: ignore[no-untyped-def]
+    def find_spec(cls, name: str, path: object = None, target: object = None) -> object:
         if name != _AWAITED:
             return None
-        if cls in sys.meta_path:
-            sys.meta_path.remove(cls)
+        finders: list[object] = sys.meta_path  # type: ignore[assignment]
+        if cls in finders:
+            finders.remove(cls)
         for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target)
+            spec = finder.find_spec(name, path, target)  # type: ignore[arg-type]
             if spec is not None:
                 cls._call_back(spec.loader)
                 return spec
         return None
 
     @staticmethod
-    def _call_back(loader):  # type: ignore[no-untyped-def]
+    def _call_back(loader: object) -> None:
         try:
-            execute = loader.exec_module
+            execute = loader.exec_module  # type: ignore[attr-defined]
 
-            def execute_and_register(module):  # type: ignore[no-untyped-def]
-                del loader.exec_module
+            def execute_and_register(module: object) -> None:
+                del loader.exec_module  # type: ignore[attr-defined]
                 execute(module)
                 _register(module)
 
-            loader.exec_module = execute_and_register
+            loader.exec_module = execute_and_register  # type: ignore[attr-defined]
         except AttributeError:
             # A loader of another kind: `import shmlimit.limits_storage` is what helps there.
             pass

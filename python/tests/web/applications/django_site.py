@@ -41,7 +41,7 @@ def is_exempt(request: HttpRequest) -> bool:
 
 
 def ready(_: HttpRequest) -> HttpResponse:
-    return HttpResponse("ready")
+    return HttpResponse(str(os.getpid()))
 
 
 def short(_: HttpRequest) -> HttpResponse:

@@ -25,7 +25,7 @@ async def lifespan(_: Starlette) -> AsyncIterator[None]:
 
 
 async def ready(_: Request) -> PlainTextResponse:
-    return PlainTextResponse(",".join(started))
+    return PlainTextResponse(f"{os.getpid()} {','.join(started)}")
 
 
 async def echo(socket: WebSocket) -> None:

@@ -18,7 +18,7 @@ limiter = Limiter(
 
 @app.get("/ready")
 def ready() -> str:
-    return "ready"
+    return str(os.getpid())
 
 
 @app.get("/")

@@ -18,8 +18,8 @@ app.state.limiter = limiter
 
 
 @app.get("/ready")
-async def ready() -> str:
-    return "ready"
+async def ready() -> int:
+    return os.getpid()
 
 
 @app.get("/")
