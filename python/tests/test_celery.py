@@ -110,6 +110,19 @@ def test_a_task_that_was_refused_too_often_fails(application: Any) -> None:
 
 
 @pytest.mark.usefixtures("worker")
+def test_a_task_that_was_sent_back_is_followed_by_the_rest_of_its_chain(application: Any) -> None:
+    def refused() -> int:
+        count: int = snapshot_of(application.segment, "taken")["counts"]["refused_concurrency"]
+        return count
+
+    with application.segment["taken"].acquire():
+        before = refused()
+        result = (application.come_back_until_admitted.s() | application.follow.s()).delay()
+        until(lambda: refused() >= before + 2, "two refusals")
+    assert result.get(timeout=DEADLINE) == ["ran", "followed"]
+
+
+@pytest.mark.usefixtures("worker")
 def test_a_task_may_fail_when_it_is_refused(application: Any) -> None:
     with application.segment["taken"].acquire():
         result = application.fail_when_refused.delay()
