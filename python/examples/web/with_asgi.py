@@ -1,10 +1,6 @@
 """The ASGI middleware, before an application of Starlette: requests per minute and requests at once.
 
-<<<<<<< HEAD
 Run it: `python examples/web/with_asgi.py`.
-=======
-python examples/web/with_asgi.py
->>>>>>> queues
 """
 
 import os

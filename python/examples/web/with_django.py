@@ -1,10 +1,6 @@
 """Django's middleware, in a site of one file.
 
-<<<<<<< HEAD
 Run it: `python examples/web/with_django.py`.
-=======
-python examples/web/with_django.py
->>>>>>> queues
 """
 
 import os

@@ -1,10 +1,6 @@
 """A dependency of FastAPI: what a path costs is reserved, and settled when it is known.
 
-<<<<<<< HEAD
 Run it: `python examples/web/with_fastapi.py`.
-=======
-python examples/web/with_fastapi.py
->>>>>>> queues
 """
 
 import os

@@ -1,10 +1,6 @@
 """Flask-Limiter: nothing changes but the storage's URI.
 
-<<<<<<< HEAD
 Run it: `python examples/web/with_flask_limiter.py`.
-=======
-python examples/web/with_flask_limiter.py
->>>>>>> queues
 """
 
 import os

@@ -1,10 +1,6 @@
 """A throttle of Django REST Framework: nothing changes but where its class comes from, and a folder.
 
-<<<<<<< HEAD
 Run it: `python examples/web/with_rest_framework.py`.
-=======
-python examples/web/with_rest_framework.py
->>>>>>> queues
 """
 
 import os

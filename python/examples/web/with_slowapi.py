@@ -1,10 +1,6 @@
 """slowapi: nothing changes but the storage's URI.
 
-<<<<<<< HEAD
 Run it: `python examples/web/with_slowapi.py`.
-=======
-python examples/web/with_slowapi.py
->>>>>>> queues
 """
 
 import os
