@@ -8,9 +8,9 @@ limits = sl.open("/dev/shm/api.limits", config="limits.toml")["api"]
 app = LimitMiddleware(app, limits=limits, key=Header("x-api-key"))
 ```
 
-The permit of a request is held until the body of the response has been sent to its end, or the application has
-returned: frameworks stop a response whose client is gone, and the place is free then. If the process is killed, the
-others take it back. What the middleware answers, and which fields it adds, is described in `docs/python/web.md`.
+The permit of a request is held until the body of the response has been sent to its end, its client is gone, or the
+application has returned. If the process is killed, the others take it back. What the middleware answers, and which
+fields it adds, is described in `docs/python/web.md`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 from shmlimit import Limits
+from shmlimit._web.departure import ClientGone, Departures, Message, Receive
 from shmlimit._web.door import Admission, Advertise, Costs, Door, OnError, is_server_error
 from shmlimit._web.keys import ClientAddress, Header, KeyFinder
 from shmlimit._web.problem import Answer
@@ -27,8 +28,6 @@ from shmlimit._web.problem import Answer
 __all__ = ["ClientAddress", "Header", "LimitMiddleware"]
 
 Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -102,6 +101,7 @@ class LimitMiddleware:
 
     async def _serve(self, admission: Admission, scope: Scope, receive: Receive, send: Send) -> None:
         has_trailers = False
+        departures = Departures(receive)
 
         async def send_limited(message: Message) -> None:
             nonlocal has_trailers
@@ -112,6 +112,8 @@ class LimitMiddleware:
                 message = {**message, "headers": [*message.get("headers", ()), *_encoded(admission.fields)]}
             try:
                 await send(message)
+                if kind == "http.response.body" and message.get("more_body", False) and departures.has_left():
+                    raise ClientGone("the client has left before the end of its response")
             except BaseException:
                 # The client is gone, which is no failure of the application.
                 admission.release()
@@ -126,13 +128,17 @@ class LimitMiddleware:
                 admission.release()
 
         try:
-            await self.app(scope, receive, send_limited)
+            await self.app(scope, departures.receive if scope["type"] == "http" else receive, send_limited)
+        except ClientGone:
+            # Nobody is there to be told.
+            pass
         except Exception:
             admission.release(failed=True)
             raise
         finally:
             # Also where the request was cancelled, as it is when its client leaves.
             admission.release()
+            departures.stop()
 
 
 class _ScopeHead:
