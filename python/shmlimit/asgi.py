@@ -91,17 +91,42 @@ class LimitMiddleware:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        decision = await self._door.decide_async(_ScopeHead(scope))
-        if isinstance(decision, Admission):
-            await self._serve(decision, scope, receive, send)
-        elif scope["type"] == "http":
-            await _answer(decision, "http.response", send, without_body=scope["method"] == "HEAD")
-        else:
-            await _deny(decision, scope, receive, send)
-
-    async def _serve(self, admission: Admission, scope: Scope, receive: Receive, send: Send) -> None:
-        has_trailers = False
+        head = _ScopeHead(scope)
+        if scope["type"] == "websocket":
+            decision = await self._door.decide_async(head)
+            if isinstance(decision, Admission):
+                await self._serve(decision, scope, receive, send)
+            else:
+                await _deny(decision, scope, receive, send)
+            return
         departures = Departures(receive)
+        try:
+            if self._door.waits:
+                waited = await departures.unless_left(self._door.decide_async(head), _give_back)
+                if waited is None:
+                    return
+                decision = waited
+            else:
+                decision = self._door.decide(head)
+            if isinstance(decision, Admission):
+                await self._serve(decision, scope, departures.receive, send, departures.has_left)
+            else:
+                await _answer(decision, "http.response", send, without_body=scope["method"] == "HEAD")
+        except ClientGone:
+            # Nobody is there to be told.
+            return
+        finally:
+            departures.stop()
+
+    async def _serve(
+        self,
+        admission: Admission,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        has_left: Callable[[], bool] = lambda: False,
+    ) -> None:
+        has_trailers = False
 
         async def send_limited(message: Message) -> None:
             nonlocal has_trailers
@@ -112,7 +137,7 @@ class LimitMiddleware:
                 message = {**message, "headers": [*message.get("headers", ()), *_encoded(admission.fields)]}
             try:
                 await send(message)
-                if kind == "http.response.body" and message.get("more_body", False) and departures.has_left():
+                if kind == "http.response.body" and message.get("more_body", False) and has_left():
                     raise ClientGone("the client has left before the end of its response")
             except BaseException:
                 # The client is gone, which is no failure of the application.
@@ -128,17 +153,13 @@ class LimitMiddleware:
                 admission.release()
 
         try:
-            await self.app(scope, departures.receive if scope["type"] == "http" else receive, send_limited)
-        except ClientGone:
-            # Nobody is there to be told.
-            pass
+            await self.app(scope, receive, send_limited)
         except Exception:
             admission.release(failed=True)
             raise
         finally:
             # Also where the request was cancelled, as it is when its client leaves.
             admission.release()
-            departures.stop()
 
 
 class _ScopeHead:
@@ -155,6 +176,11 @@ class _ScopeHead:
     def header_values(self, name: str) -> list[str]:
         wanted = name.lower().encode("latin-1")
         return [value.decode("latin-1") for header, value in self.request["headers"] if header.lower() == wanted]
+
+
+def _give_back(decision: Admission | Answer) -> None:
+    if isinstance(decision, Admission):
+        decision.release()
 
 
 async def _answer(answer: Answer, prefix: str, send: Send, *, without_body: bool = False) -> None:

@@ -1,14 +1,16 @@
-"""Notices that a client has left while its response is being sent."""
+"""Notices that a client has left while it waits in line, or while its response is being sent."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from typing import Any, TypeAlias, TypeVar
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
+
+Decided = TypeVar("Decided")
 
 
 class ClientGone(OSError):
@@ -62,6 +64,32 @@ class Departures:
         if self._looking is None and not is_body_coming and _is_on_asyncio():
             self._looking = asyncio.ensure_future(self._receive())
         return False
+
+    async def unless_left(
+        self, decision: Coroutine[Any, Any, Decided], undo: Callable[[Decided], None]
+    ) -> Decided | None:
+        """What a decision comes to that may take long; none where the client has left before.
+
+        Args:
+            decision: Is cancelled then.
+            undo: Takes back what was decided all the same.
+        """
+        if not _is_on_asyncio():
+            return await decision
+        deciding = asyncio.ensure_future(decision)
+        try:
+            while not deciding.done():
+                if self.has_left():
+                    return None
+                looking = [] if self._looking is None or self._looking.done() else [self._looking]
+                await asyncio.wait([deciding, *looking], return_when=asyncio.FIRST_COMPLETED)
+            return deciding.result()
+        finally:
+            if not deciding.done():
+                deciding.cancel()
+                await asyncio.wait([deciding])
+                if not deciding.cancelled() and deciding.exception() is None:
+                    undo(deciding.result())
 
     def stop(self) -> None:
         """Looks no more."""

@@ -52,6 +52,27 @@ def test_a_client_that_leaves_in_the_middle_of_the_body_gives_its_place_back(
     wait_until(lambda: running.get().status == 200, "the place is free again")
 
 
+def test_a_client_that_leaves_while_it_waits_leaves_the_line(serve: Serve, folder: Path) -> None:
+    limits = _one_at_a_time(folder)
+    running = serve("uvicorn", "plain:patient_app", workers=2)
+
+    def waiting() -> int:
+        [snapshot] = sl.open(limits.path).snapshot()["sets"]
+        return len(snapshot["tickets"])
+
+    with limits.acquire():
+        connection = running.connect()
+        connection.request("POST", "/", b"body")
+        wait_until(lambda: waiting() == 1, "the request waits in line")
+        connection.close()
+        wait_until(lambda: waiting() == 0, "the request has left the line")
+        connection.request("POST", "/", b"the next one's")
+        wait_until(lambda: waiting() == 1, "the next request waits in line")
+    assert connection.getresponse().read() == b"the next one's"
+    connection.close()
+    assert running.get().status == 200
+
+
 def test_a_body_that_is_read_while_the_response_is_sent_arrives_in_order(serve: Serve, folder: Path) -> None:
     _one_at_a_time(folder)
     running = serve("uvicorn", "plain:asgi_app", workers=1)
