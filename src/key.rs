@@ -111,7 +111,8 @@ pub(crate) fn identify(set: &SetEngine, key: &[u8]) -> Result<KeyIdentity, Error
             most: MOST_KEY_BYTES,
         });
     }
-    Ok(KeyIdentity::of(set.seed, key))
+    let keeps_names = set.plan.keyed.is_some_and(|keyed| keyed.store_keys);
+    Ok(KeyIdentity::of(set.seed, key, keeps_names))
 }
 
 impl<'a> Key<'a> {

@@ -40,12 +40,12 @@ def shmlimit_segment(folder: Path) -> Iterator[Contender]:
     """This package, on a file in memory."""
     never = sl.Calls("calls", 1, "30d", algorithm="fixed_window", align="first_use")
     calls = sl.Calls("calls", PLENTY, WINDOW)
-    three = [sl.Rate("tokens", PLENTY, WINDOW), sl.Concurrency("in_flight", 1000)]
+    tokens, in_flight = sl.Rate("tokens", PLENTY, WINDOW), sl.Concurrency("in_flight", 1000)
     segment = sl.open(
         folder / "bench.limits",
         config=[
             sl.LimitSet("one", [calls]),
-            sl.LimitSet("three", [calls, *three]),
+            sl.LimitSet("three", [calls, tokens, in_flight]),
             sl.LimitSet("keyed", [calls], keyed=2 * len(KEYS)),
             sl.LimitSet("refused", [never]),
         ],

@@ -32,9 +32,7 @@ def growth(pairs: int) -> int:
         segment = sl.open(
             Path(folder) / "memory.limits",
             config=[
-                sl.LimitSet(
-                    "model", [sl.Rate("tokens", 10**12, 1), sl.Concurrency("in_flight", 8)], keyed=2000
-                ),
+                sl.LimitSet("model", [sl.Rate("tokens", 10**12, 1), sl.Concurrency("in_flight", 8)], keyed=2000),
                 sl.LimitSet("refused", [sl.Concurrency("in_flight", 1)]),
             ],
         )

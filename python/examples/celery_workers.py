@@ -16,8 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
-import shmlimit as sl
 from celery import Celery  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+import shmlimit as sl
 from shmlimit.celery import limited
 
 FOLDER = Path(os.environ.get("EXAMPLE_FOLDER") or tempfile.mkdtemp(prefix="celery-workers-"))

@@ -9,8 +9,9 @@ import os
 import tempfile
 import time
 
-import shmlimit as sl
 from joblib import Parallel, delayed  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+import shmlimit as sl
 
 
 def query(database: sl.Limits, number: int) -> tuple[int, int]:
@@ -25,13 +26,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         limits = sl.LimitSet("database", [sl.Concurrency("connections", 2)])
         segment = sl.open(os.path.join(folder, "database.limits"), config=limits)
-        answers = Parallel(n_jobs=4, backend="loky")(
-            delayed(query)(segment["database"], n) for n in range(40)
-        )
+        answers = Parallel(n_jobs=4, backend="loky")(delayed(query)(segment["database"], n) for n in range(40))
         workers = {pid for _, pid in answers}
         counts = segment.snapshot()["sets"][0]["counts"]
-        most = counts["active_high_water"]
-        print(f"{len(answers)} queries in {len(workers)} processes, at most {most} at once")
+        print(f"{len(answers)} queries ran in {len(workers)} processes.")
+        print(f"The most that ran at once: {counts['active_high_water']}.")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""Requests per minute and tokens per minute of a language model, shared by four processes, without one answer
-of 429.
+"""Requests and tokens per minute of a language model, shared by four processes, without one answer of 429.
 
     python python/examples/llm_client.py
 
@@ -28,7 +27,7 @@ from typing import Any
 import shmlimit as sl
 
 QUOTA_REQUESTS = 200
-QUOTA_TOKENS = 40_000
+QUOTA_TOKENS = 60_000
 PROCESSES = 4
 THREADS = 6
 LONGEST_ANSWER = 400
@@ -46,8 +45,7 @@ class Outcome:
 
 
 def declaration(window: float, slack: float) -> sl.LimitSet:
-    """Limits that keep within the quotas although a request arrives up to `slack` seconds after it was
-    admitted.
+    """Limits within the quotas, although a request may arrive `slack` seconds after it was admitted.
 
     In any window at most `capacity + burst` are admitted, and in `window + slack` seconds that much more of
     `capacity`.
@@ -57,9 +55,7 @@ def declaration(window: float, slack: float) -> sl.LimitSet:
     return sl.LimitSet(
         "model",
         [
-            sl.Calls(
-                "requests", int((QUOTA_REQUESTS - burst_requests) / stretched), window, burst=burst_requests
-            ),
+            sl.Calls("requests", int((QUOTA_REQUESTS - burst_requests) / stretched), window, burst=burst_requests),
             sl.Rate("tokens", int((QUOTA_TOKENS - burst_tokens) / stretched), window, burst=burst_tokens),
         ],
     )
@@ -68,18 +64,14 @@ def declaration(window: float, slack: float) -> sl.LimitSet:
 def work(model: sl.Limits, port: int, until: float) -> None:
     """Ask the model one question after the other. This is the part that an application would have."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
-    while True:
+    while (left := until - time.monotonic()) > 0:
         prompt = random.randint(20, 200)
         try:
-            permit = model.acquire(
-                {"tokens": prompt + LONGEST_ANSWER}, timeout=max(0.0, until - time.monotonic())
-            )
+            permit = model.acquire({"tokens": prompt + LONGEST_ANSWER}, timeout=left)
         except sl.AcquireTimeout:
             return
         with permit:
-            connection.request(
-                "POST", "/", json.dumps({"prompt_tokens": prompt, "max_tokens": LONGEST_ANSWER})
-            )
+            connection.request("POST", "/", json.dumps({"prompt_tokens": prompt, "max_tokens": LONGEST_ANSWER}))
             response = connection.getresponse()
             answer = json.load(response)
             if response.status == 200:
@@ -135,9 +127,7 @@ def serve(line: Connection, window: float) -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
-                length = next(
-                    int(line[15:]) for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"
-                )
+                length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:")
                 status, content = answer(json.loads(await reader.readexactly(length)))
                 await asyncio.sleep(random.uniform(0.02, 0.08))
                 body = json.dumps(content)
@@ -163,10 +153,7 @@ def run(seconds: float, window: float, slack: float) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         model = sl.open(os.path.join(folder, "model.limits"), config=declaration(window, slack))["model"]
         until = time.monotonic() + seconds
-        clients = [
-            multiprocessing.Process(target=work_in_threads, args=(model, port, until))
-            for _ in range(PROCESSES)
-        ]
+        clients = [multiprocessing.Process(target=work_in_threads, args=(model, port, until)) for _ in range(PROCESSES)]
         for client in clients:
             client.start()
         for client in clients:
@@ -184,9 +171,7 @@ def run(seconds: float, window: float, slack: float) -> Outcome:
 
 def main() -> None:
     """Run with the options of the command line, and say what came of it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=12.0, help="how long to ask")
     parser.add_argument("--window", type=float, default=4.0, help="how long a minute is")
     parser.add_argument("--slack", type=float, default=0.25, help="how late a request may reach the server")

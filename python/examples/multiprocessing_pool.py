@@ -1,7 +1,6 @@
-"""One limit for multiprocessing.Pool under each start method, with the handle as an argument and by an
-initializer.
+"""One limit for multiprocessing.Pool, by handles in arguments and by an initializer, for each start method.
 
-    python python/examples/multiprocessing_pool.py
+python python/examples/multiprocessing_pool.py
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ def take_by_initializer(_turn: int) -> bool:
 
 def main() -> None:
     """Ask two hundred times under each start method, where twelve are allowed."""
-    limits = sl.LimitSet(
-        "calls", [sl.Calls("started", 12, "1h", algorithm="fixed_window", align="first_use")]
-    )
+    limits = sl.LimitSet("calls", [sl.Calls("started", 12, "1h", algorithm="fixed_window", align="first_use")])
     with tempfile.TemporaryDirectory() as folder:
         calls = sl.open(os.path.join(folder, "calls.limits"), config=limits)["calls"]
         for method in ("fork", "spawn", "forkserver"):

@@ -36,9 +36,7 @@ def main() -> None:
             workers = {future.result()[1] for future in futures}
         took = time.monotonic() - begun
         counts = segment.snapshot()["sets"][0]["counts"]
-        print(
-            f"{len(futures)} calls in {len(workers)} processes took {took:.2f} s: {40 / took:.0f} a second."
-        )
+        print(f"{len(futures)} calls in {len(workers)} processes took {took:.2f} s: {40 / took:.0f} a second.")
         print(f"The most that ran at once: {counts['active_high_water']}.")
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from typing import Any
 
 import ray  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
 import shmlimit as sl
 
 
@@ -17,11 +19,10 @@ import shmlimit as sl
 def call(limits: sl.Limits) -> int:
     """A task: a handle is pickled as the path of the file and the name of the set."""
     with limits.acquire(timeout=60.0):
-        time.sleep(0.01)
+        time.sleep(0.1)
     return os.getpid()
 
 
-@ray.remote(num_cpus=0.25)  # type: ignore[untyped-decorator, misc, unused-ignore]
 class Caller:
     """An actor that keeps its handle."""
 
@@ -31,7 +32,7 @@ class Caller:
     def call(self) -> int:
         """One call."""
         with self.limits.acquire(timeout=60.0):
-            time.sleep(0.01)
+            time.sleep(0.1)
         return os.getpid()
 
 
@@ -49,7 +50,7 @@ def main() -> None:
         )
         try:
             model = segment["model"]
-            actors = [Caller.remote(model) for _ in range(2)]
+            actors: list[Any] = [ray.remote(num_cpus=0.25)(Caller).remote(model) for _ in range(2)]
             begun = time.monotonic()
             calls = [call.remote(model) for _ in range(20)] + [actors[n % 2].call.remote() for n in range(20)]
             workers = set(ray.get(calls))

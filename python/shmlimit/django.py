@@ -135,7 +135,7 @@ def _held(response: HttpResponseBase, admission: Admission) -> HttpResponseBase:
         finally:
             admission.release()
 
-    response.close = close_and_release  # type: ignore[method-assign]
+    response.close = close_and_release
     return response
 
 

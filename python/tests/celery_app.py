@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import shmlimit as sl
 from celery import Celery  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+import shmlimit as sl
 from shmlimit.celery import LimitedTask, limited
 
 FOLDER = Path(os.environ["SHMLIMIT_CELERY_FOLDER"])

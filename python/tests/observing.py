@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -48,15 +50,19 @@ def run_role(script: Path, *arguments: object) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 
 def output_of(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Wait for a process: its exit code, output and errors. One that hangs is killed, and the test fails."""
+    """Wait for a process: its exit code, output and errors.
+
+    One that hangs is killed with all that it started, and the test fails.
+    """
     try:
         output, errors = process.communicate(timeout=DEADLINE)
     except subprocess.TimeoutExpired:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         output, errors = process.communicate()
         raise AssertionError(f"the process hung; it said {output!r} and {errors!r}") from None
     return process.returncode, output, errors

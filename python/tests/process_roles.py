@@ -11,8 +11,15 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from types import FrameType
 
-import shmlimit as sl
 from observing import queued, until
+
+import shmlimit as sl
+
+
+def say(line: str) -> None:
+    """Tell the test, which reads what this process prints."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def try_and_hold(limits: sl.Limits, line: Connection) -> None:
@@ -40,8 +47,7 @@ def exit_with_waiting_daemon_threads(segment: sl.Segment) -> None:
 def exit_with_a_cancelled_asyncio_wait(segment: sl.Segment) -> None:
     async def main() -> None:
         waits = [asyncio.ensure_future(segment["jobs"].acquire_async()) for _ in range(4)]
-        while queued(segment, "jobs") != len(waits):
-            await asyncio.sleep(0.001)
+        await asyncio.to_thread(until, lambda: queued(segment, "jobs") == len(waits), "the tasks in line")
 
     asyncio.run(main())
 
@@ -53,8 +59,7 @@ def exit_with_an_abandoned_asyncio_wait(segment: sl.Segment) -> None:
 
     async def main() -> None:
         waits.extend(asyncio.ensure_future(wait()) for _ in range(4))
-        while queued(segment, "jobs") != len(waits):
-            await asyncio.sleep(0.001)
+        await asyncio.to_thread(until, lambda: queued(segment, "jobs") == 4, "four tasks in line")
 
     waits: list[asyncio.Future[None]] = []
     # The loop is neither closed nor are its tasks cancelled: the interpreter takes them down.
@@ -65,7 +70,7 @@ def wait_in_the_main_thread(segment: sl.Segment) -> None:
     try:
         segment["jobs"].acquire()
     except KeyboardInterrupt:
-        print("interrupted")
+        say("interrupted")
 
 
 def wait_in_every_thread(segment: sl.Segment) -> None:
@@ -79,32 +84,32 @@ def wait_in_every_thread(segment: sl.Segment) -> None:
 def wait_in_a_decorated_function(segment: sl.Segment) -> None:
     @segment["jobs"].limited(timeout=None)
     def work() -> None:
-        print("ran")
+        say("ran")
 
     try:
         work()
     except KeyboardInterrupt:
-        print("interrupted")
+        say("interrupted")
 
 
 def wait_in_asyncio(segment: sl.Segment) -> None:
     async def wait() -> None:
         async with segment["jobs"].acquire_async():
-            print("ran")
+            say("ran")
 
     try:
         asyncio.run(wait())
     except KeyboardInterrupt:
-        print("interrupted")
+        say("interrupted")
 
 
 def wait_and_handle_sigterm(segment: sl.Segment) -> None:
     def handle(_signal: int, _frame: FrameType | None) -> None:
-        print("handled", flush=True)
+        say("handled")
 
     signal.signal(signal.SIGTERM, handle)
     with segment["jobs"].acquire():
-        print("admitted", flush=True)
+        say("admitted")
 
 
 def wait_for_a_release_by_another_thread(segment: sl.Segment) -> None:
@@ -124,7 +129,7 @@ def wait_for_a_release_by_another_thread(segment: sl.Segment) -> None:
     other.start()
     limits.acquire(timeout=None).release()
     other.join()
-    print(turns)
+    say(str(turns))
 
 
 ROLES: dict[str, Callable[[sl.Segment], None]] = {

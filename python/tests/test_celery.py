@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import shmlimit as sl
 from observing import DEADLINE, active, queued, snapshot_of, until
 
-pytest.importorskip("celery")
+import shmlimit as sl
+
+celery = pytest.importorskip("celery")
 
 KILLS = int(os.environ.get("SHMLIMIT_KILLS", "100"))
 CHILDREN = 4
@@ -142,10 +143,8 @@ def test_an_applications_own_class_of_tasks_is_built_on(application: Any) -> Non
 
 @pytest.mark.usefixtures("worker")
 def test_a_soft_time_limit_ends_the_wait(application: Any) -> None:
-    from celery.exceptions import SoftTimeLimitExceeded
-
     with application.segment["late"].acquire():
-        with pytest.raises(SoftTimeLimitExceeded):
+        with pytest.raises(celery.exceptions.SoftTimeLimitExceeded):
             application.wait_longer_than_allowed.delay().get(timeout=DEADLINE)
         assert queued(application.segment, "late") == 0
     assert application.wait_longer_than_allowed.delay().get(timeout=DEADLINE) == "ran"

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pool_jobs
 import pytest
-import shmlimit as sl
 from observing import DEADLINE, active, queued, snapshot_of, until
+
+import shmlimit as sl
 from shmlimit.futures import LimitedExecutor, current_permit
 
 Pool = Callable[[int], Executor]

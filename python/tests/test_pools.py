@@ -12,8 +12,9 @@ from typing import Any
 
 import pool_jobs
 import pytest
-import shmlimit as sl
 from observing import DEADLINE, active, snapshot_of, until
+
+import shmlimit as sl
 
 every_start_method = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 
@@ -38,18 +39,14 @@ def test_a_pool_admits_seven_of_two_hundred_by_handles_in_arguments(segment: sl.
 
 
 @every_start_method
-def test_a_pool_admits_seven_of_two_hundred_by_handles_of_its_initializer(
-    segment: sl.Segment, method: str
-) -> None:
+def test_a_pool_admits_seven_of_two_hundred_by_handles_of_its_initializer(segment: sl.Segment, method: str) -> None:
     context = multiprocessing.get_context(method)
     with context.Pool(3, initializer=pool_jobs.remember, initargs=(segment["calls"],)) as pool:
         assert sum(pool.map(pool_jobs.check_by_initializer, range(200))) == 7
 
 
 @every_start_method
-def test_a_pool_that_is_terminated_in_its_calls_leaves_no_place_taken(
-    segment: sl.Segment, method: str
-) -> None:
+def test_a_pool_that_is_terminated_in_its_calls_leaves_no_place_taken(segment: sl.Segment, method: str) -> None:
     with multiprocessing.get_context(method).Pool(3) as pool:
         for _ in range(3):
             pool.apply_async(hold_a_place_for_ever, (segment["places"],))
@@ -65,9 +62,7 @@ def hold_a_place_for_ever(limits: sl.Limits) -> None:
 
 def test_loky_workers_share_the_places(segment: sl.Segment) -> None:
     joblib = pytest.importorskip("joblib")
-    calls = (
-        joblib.delayed(pool_jobs.work_under_a_permit)(segment["places"], number) for number in range(100)
-    )
+    calls = (joblib.delayed(pool_jobs.work_under_a_permit)(segment["places"], number) for number in range(100))
     answers = joblib.Parallel(n_jobs=3, backend="loky")(calls)
     assert [number for number, _ in answers] == [number * number for number in range(100)]
     assert os.getpid() not in {pid for _, pid in answers}
@@ -94,7 +89,6 @@ def ray() -> Iterator[Any]:
 
 
 def test_ray_tasks_and_actors_share_the_places(segment: sl.Segment, ray: Any) -> None:
-    @ray.remote(num_cpus=0.5)
     class Worker:
         def __init__(self, limits: sl.Limits) -> None:
             self.limits = limits
@@ -103,7 +97,7 @@ def test_ray_tasks_and_actors_share_the_places(segment: sl.Segment, ray: Any) ->
             return pool_jobs.work_under_a_permit(self.limits, 0)[1]
 
     task = ray.remote(num_cpus=0.5)(pool_jobs.work_under_a_permit)
-    actors = [Worker.remote(segment["places"]) for _ in range(2)]
+    actors = [ray.remote(num_cpus=0.5)(Worker).remote(segment["places"]) for _ in range(2)]
     from_tasks = [task.remote(segment["places"], number) for number in range(30)]
     from_actors = [actor.work.remote() for actor in actors for _ in range(15)]
     assert [square for square, _ in ray.get(from_tasks)] == [number * number for number in range(30)]
@@ -114,13 +108,12 @@ def test_ray_tasks_and_actors_share_the_places(segment: sl.Segment, ray: Any) ->
 
 
 def test_a_ray_actor_that_is_killed_gives_its_place_back(segment: sl.Segment, ray: Any) -> None:
-    @ray.remote(num_cpus=0.5)
     class Holder:
         def hold(self, limits: sl.Limits) -> None:
             with limits.acquire():
                 time.sleep(DEADLINE)
 
-    holders = [Holder.remote() for _ in range(2)]
+    holders = [ray.remote(num_cpus=0.5)(Holder).remote() for _ in range(2)]
     for holder in holders:
         holder.hold.remote(segment["places"])
     until(lambda: active(segment, "places") == 2, "two actors that hold a place")

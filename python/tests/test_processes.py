@@ -14,9 +14,10 @@ from typing import Any
 
 import process_roles
 import pytest
-import shmlimit as sl
 from observing import DEADLINE, active, output_of, queued, run_role, until
 from process_roles import try_and_hold, wait_and_hold
+
+import shmlimit as sl
 
 ROLES = Path(process_roles.__file__)
 every_start_method = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -84,9 +85,7 @@ def exit_code_of(pid: int) -> int:
 
 @every_start_method
 def test_children_share_the_places_of_their_parent(tmp_path: Path, method: str) -> None:
-    limits = sl.open(tmp_path / "jobs.limits", config=sl.LimitSet("jobs", [sl.Concurrency("places", 2)]))[
-        "jobs"
-    ]
+    limits = sl.open(tmp_path / "jobs.limits", config=sl.LimitSet("jobs", [sl.Concurrency("places", 2)]))["jobs"]
     with (
         child_of(method, try_and_hold, limits) as (_, first),
         child_of(method, try_and_hold, limits) as (_, second),
@@ -104,9 +103,7 @@ def test_children_share_the_places_of_their_parent(tmp_path: Path, method: str) 
 def test_a_child_is_a_participant_of_its_own(segment: sl.Segment, method: str) -> None:
     with child_of(method, try_and_hold, segment["jobs"]) as (child, line):
         assert told(line) == (child.pid, True)
-        pids = {
-            participant["pid"] for participant in segment.snapshot()["participants"] if participant["alive"]
-        }
+        pids = {participant["pid"] for participant in segment.snapshot()["participants"] if participant["alive"]}
         assert {os.getpid(), child.pid} <= pids
 
 

@@ -66,16 +66,28 @@ impl SegmentEngine {
         costs: &Costs,
         decision: &mut Decision,
     ) -> Result<bool, Box<Error>> {
+        self.decide_at_once(target, costs, decision, |decision, attempt| {
+            self.decide(target, costs, decision, attempt)
+        })
+    }
+
+    /// Answers whether `decide` admits, which is asked again where it is worth a look first whether holders have died.
+    #[inline(always)]
+    pub(super) fn decide_at_once(
+        &self,
+        target: Target<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        decide: impl Fn(&mut Decision, Attempt) -> Result<Answer, Box<Error>>,
+    ) -> Result<bool, Box<Error>> {
         decision.owner = self.membership.owner()?;
-        let answer = match self.decide(target, costs, decision, Attempt::First)? {
-            Answer::WorthALook => {
-                self.reclaim_if_due(target.part())?;
-                // A process that had lost its slot has another one now.
-                decision.owner = self.membership.owner()?;
-                self.decide(target, costs, decision, Attempt::Last)?
-            }
-            answer => answer,
-        };
+        let mut answer = decide(decision, Attempt::First)?;
+        if answer == Answer::WorthALook {
+            self.reclaim_if_due(target.part())?;
+            // A process that had lost its slot has another one now.
+            decision.owner = self.membership.owner()?;
+            answer = decide(decision, Attempt::Last)?;
+        }
         match answer {
             Answer::Admitted => Ok(true),
             Answer::Impossible => Err(target.part().never_admissible(costs)),
@@ -100,19 +112,8 @@ impl SegmentEngine {
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        self.decide_locked(self.lock(target.part())?, target.key, costs, decision, attempt)
-    }
-
-    #[inline(always)]
-    pub(super) fn decide_locked(
-        &self,
-        locked: LockedPart<'_>,
-        key: Option<&KeyIdentity>,
-        costs: &Costs,
-        decision: &mut Decision,
-        attempt: Attempt,
-    ) -> Result<Answer, Box<Error>> {
-        let Some(row) = locked.row_for_request(key, costs)? else {
+        let locked = self.lock(target.part())?;
+        let Some(row) = locked.row_for(target.key, costs)? else {
             return locked.without_a_row(costs, decision, attempt);
         };
         if locked.part.nobody_waits(row) {

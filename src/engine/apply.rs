@@ -6,7 +6,7 @@ use super::segment::SegmentEngine;
 use super::set::SetEngine;
 use crate::error::Error;
 use crate::shm::attach::damaged;
-use crate::shm::definition::{Definition, read_definition, write_definition};
+use crate::shm::definition::{Definition, read_definition_in_force, write_definition};
 
 /// What became of a new definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,26 +22,14 @@ pub(crate) enum Applied {
 impl SegmentEngine {
     /// The definition of a set that is in force.
     pub(crate) fn definition(&self, set: &SetEngine) -> Result<Definition, Box<Error>> {
-        let unreadable = |what: &str| {
+        let definition = read_definition_in_force(self.region(), &set.geometry, &set.entry[0])
+            .map_err(|place| damaged(self.path(), place))?;
+        definition.map_err(|invalid| {
             Box::new(Error::Damaged {
                 path: self.path().to_owned(),
-                what: what.to_owned(),
+                what: invalid.what().to_owned(),
             })
-        };
-        let entry = &set.entry[0];
-        loop {
-            let generation = self.generation_of(set);
-            let definition = read_definition(self.region(), &set.geometry, entry, generation)
-                .map_err(|place| damaged(self.path(), place))?;
-            match definition {
-                Ok(definition) => return Ok(definition),
-                Err(invalid) if self.generation_of(set) == generation => {
-                    return Err(unreadable(invalid.what()));
-                }
-                // Two have come into force while it was read.
-                Err(_) => {}
-            }
-        }
+        })
     }
 
     /// Brings `text` into force as the definition that follows that of `generation`. Whoever dies on the way has changed

@@ -34,25 +34,10 @@ impl SegmentEngine {
         decision: &mut Decision,
     ) -> Result<bool, Box<Error>> {
         target.set.require_forgettable(costs)?;
-        decision.owner = self.membership.owner()?;
-        let part = target.part();
-        // Not within the match, which would keep the lock until its end.
-        let first = self
-            .lock(part)?
-            .check(target.key, costs, decision, Attempt::First)?;
-        let answer = match first {
-            Answer::WorthALook => {
-                self.reclaim_if_due(part)?;
-                self.lock(part)?
-                    .check(target.key, costs, decision, Attempt::Last)?
-            }
-            answer => answer,
-        };
-        match answer {
-            Answer::Admitted => Ok(true),
-            Answer::Impossible => Err(target.part().never_admissible(costs)),
-            Answer::Refused | Answer::WorthALook | Answer::MustWait => Ok(false),
-        }
+        self.decide_at_once(target, costs, decision, |decision, attempt| {
+            self.lock(target.part())?
+                .check(target.key, costs, decision, attempt)
+        })
     }
 
     /// As [`check`](Self::check) for each of many keys, all at one instant. `answers` has one for each key.
@@ -187,7 +172,7 @@ impl LockedPart<'_> {
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        let Some(row) = self.row_for_request(key, costs)? else {
+        let Some(row) = self.row_for(key, costs)? else {
             return self.without_a_row(costs, decision, attempt);
         };
         decision.stage = Stage::Reserved;

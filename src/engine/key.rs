@@ -20,12 +20,14 @@ pub(crate) struct KeyName {
 }
 
 impl KeyIdentity {
-    /// `seed` is the segment's.
+    /// `seed` is the segment's. The name is of use only where names are kept.
     #[inline]
-    pub(crate) fn of(seed: [u64; 2], key: &[u8]) -> Self {
-        Self {
-            fingerprint: Fingerprint::of(seed, key),
-            name: KeyName::of(key),
+    pub(crate) fn of(seed: [u64; 2], key: &[u8], keeps_names: bool) -> Self {
+        let fingerprint = Fingerprint::of(seed, key);
+        if keeps_names {
+            Self::named(fingerprint, key)
+        } else {
+            Self::nameless(fingerprint)
         }
     }
 

@@ -81,19 +81,10 @@ impl<'a> Part<'a> {
 }
 
 impl<'a> LockedPart<'a> {
-    /// The row of a key, made if it has none; `None` where none can be made.
-    #[inline]
-    pub(super) fn row_for(&self, key: Option<&KeyIdentity>) -> Result<Option<Row<'a>>, Box<Error>> {
-        match (self.part.find_row(key), key) {
-            (Some(row), _) => Ok(Some(row)),
-            (None, Some(key)) => self.add_row(key, &[]),
-            (None, None) => Ok(None),
-        }
-    }
-
-    /// As [`row_for`](Self::row_for), but what can never be met takes no row from anybody.
+    /// The row of a key, made if it has none; `None` where none can be made. What can never be met takes no row from
+    /// anybody.
     #[inline(always)]
-    pub(super) fn row_for_request(
+    pub(super) fn row_for(
         &self,
         key: Option<&KeyIdentity>,
         costs: &Costs,

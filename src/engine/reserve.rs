@@ -60,7 +60,7 @@ impl SegmentEngine {
         decision.owner = self.membership.owner()?;
         let mut locked = self.lock(target.part())?;
         let part = locked.part;
-        let Some(row) = locked.row_for_request(target.key, costs)? else {
+        let Some(row) = locked.row_for(target.key, costs)? else {
             return Ok(match locked.without_a_row(costs, decision, attempt)? {
                 Answer::WorthALook => None,
                 Answer::Impossible => return Err(part.never_admissible(costs)),

@@ -177,7 +177,7 @@ impl<'a> LockedPart<'a> {
     pub(super) fn row_of(&self, permit: &Decision) -> Result<Option<Row<'a>>, Box<Error>> {
         match self.find_row_of(permit) {
             Some(row) => Ok(Some(row)),
-            None => self.row_for(Some(&KeyIdentity::nameless(permit.key().1))),
+            None => self.add_row(&KeyIdentity::nameless(permit.key().1), &[]),
         }
     }
 

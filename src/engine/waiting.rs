@@ -261,7 +261,7 @@ impl SegmentEngine {
         decision.owner = self.membership.owner()?;
         let mut locked = self.lock(target.part())?;
         let part = locked.part;
-        let Some(row) = locked.row_for_request(target.key, costs)? else {
+        let Some(row) = locked.row_for(target.key, costs)? else {
             return match locked.without_a_row(costs, decision, attempt)? {
                 Answer::WorthALook => Ok(None),
                 Answer::Impossible => Err(part.never_admissible(costs)),

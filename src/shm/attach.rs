@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::sys::statfs::fstatfs;
 
-use super::definition::{Definition, read_definition};
+use super::definition::{Definition, read_definition_in_force};
 use super::descriptor::{FileIdentity, above_standard_streams};
 use super::file_lock::{ByteRange, is_locked_by_others, try_lock, unlock};
 use super::geometry::{Geometry, SetShape};
@@ -382,20 +382,9 @@ pub(crate) fn verify(region: Arc<Region>, path: &Path) -> Result<Verified, Error
                 "a directory entry's extent does not follow from its counts",
             ));
         }
-        let definition = loop {
-            let generation = entry.generation.load(Ordering::Acquire);
-            let read =
-                read_definition(&region, set, entry, generation).map_err(|place| damaged(path, place))?;
-            match read {
-                Ok(definition) => break definition,
-                Err(invalid) if entry.generation.load(Ordering::Acquire) == generation => {
-                    return Err(inconsistent(invalid.what()));
-                }
-                // Others have come into force while it was read.
-                Err(_) => {}
-            }
-        };
-        definitions.push(definition);
+        let definition =
+            read_definition_in_force(&region, set, entry).map_err(|place| damaged(path, place))?;
+        definitions.push(definition.map_err(|invalid| inconsistent(invalid.what()))?);
     }
     Ok(Verified {
         region,

@@ -72,6 +72,22 @@ pub(crate) fn write_definition(
     Ok(())
 }
 
+/// The definition that is in force. Others may follow it while it is read.
+pub(crate) fn read_definition_in_force(
+    region: &Region,
+    set: &SetGeometry,
+    entry: &DirectoryEntry,
+) -> Result<Result<Definition, InvalidDefinition>, OutOfRegion> {
+    loop {
+        let generation = entry.generation.load(Ordering::Acquire);
+        let read = read_definition(region, set, entry, generation)?;
+        // Where it could not be read, two may have come into force meanwhile.
+        if read.is_ok() || entry.generation.load(Ordering::Acquire) == generation {
+            return Ok(read);
+        }
+    }
+}
+
 /// The definition of a generation that is in force, or was before the present one.
 pub(crate) fn read_definition(
     region: &Region,

@@ -180,9 +180,7 @@ class LimitSetAcquisition:
         if not self.successful:
             return None
         missing = sorted(
-            key
-            for key, part in self.acquisitions.items()
-            if part._must_be_updated() and key not in self._updated
+            key for key, part in self.acquisitions.items() if part._must_be_updated() and key not in self._updated
         )
         if not missing:
             return None

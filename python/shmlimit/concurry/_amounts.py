@@ -21,6 +21,8 @@ def check_number(amount: object, limit: str) -> float | Decimal:
         TypeError: It is not a number.
         ValueError: It is negative or not finite.
     """
+    if type(amount) is int and amount >= 0:
+        return amount
     if not isinstance(amount, (Real, Decimal)):
         raise TypeError(f"an amount of limit {limit!r} must be a number, not {type(amount).__name__}")
     if isinstance(amount, Integral):

@@ -51,9 +51,7 @@ def takes_fractions(limit: Limit) -> bool:
 
 def decimals(limit: Limit) -> int:
     """To how many decimals a limit counts."""
-    return (
-        decimals_of(limit.capacity, fractions=takes_fractions(limit)) if isinstance(limit, RateLimit) else 0
-    )
+    return decimals_of(limit.capacity, fractions=takes_fractions(limit)) if isinstance(limit, RateLimit) else 0
 
 
 def declaration(name: str, limits: Sequence[Limit]) -> shmlimit.LimitSet:
@@ -75,9 +73,7 @@ def _declared(limit: Limit) -> DeclaredLimit:
     entries = max(1, int(min(limit.capacity, _MOST_ENTRIES))) if logged else None
     places = decimals(limit)
     if isinstance(limit, CallLimit) and places == 0:
-        return shmlimit.Calls(
-            limit.key, capacity, limit.window, algorithm=algorithm, align=align, entries=entries
-        )
+        return shmlimit.Calls(limit.key, capacity, limit.window, algorithm=algorithm, align=align, entries=entries)
     unit = f"{10**-places:.{places}f}" if places else None
     return shmlimit.Rate(
         limit.key, capacity, limit.window, algorithm=algorithm, align=align, entries=entries, unit=unit

@@ -113,9 +113,7 @@ class LimitPool:
             TypeError: The index is not an integer: sets need not have the same keys.
         """
         if not isinstance(index, int):
-            raise TypeError(
-                f"a LimitPool is indexed by integers, not {type(index).__name__}; write pool[0]['key']"
-            )
+            raise TypeError(f"a LimitPool is indexed by integers, not {type(index).__name__}; write pool[0]['key']")
         return self.limit_sets[index]
 
     def __setattr__(self, name: str, value: object) -> None:

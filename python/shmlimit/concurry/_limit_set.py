@@ -300,9 +300,7 @@ class LimitSet:
     def _warn_of(self, key: str) -> None:
         if key not in self._warned:
             self._warned.add(key)
-            logger.warning(
-                "Unknown limit key %r in a request is ignored; the keys are %s.", key, list(self._by_key)
-            )
+            logger.warning("Unknown limit key %r in a request is ignored; the keys are %s.", key, list(self._by_key))
 
     def _acquired(
         self, amounts: Mapping[str, Amount], permit: shmlimit.Permit | None, *, successful: bool = True

@@ -38,9 +38,7 @@ def rate(library: ModuleType, key: str, capacity: float, algorithm: str, window:
     return library.RateLimit(key=key, capacity=capacity, algorithm=algorithm, **{_WINDOW_WORD: window})
 
 
-def calls(
-    library: ModuleType, capacity: float, algorithm: str = "SlidingWindow", window: float = LONG
-) -> Any:
+def calls(library: ModuleType, capacity: float, algorithm: str = "SlidingWindow", window: float = LONG) -> Any:
     return library.CallLimit(capacity=capacity, algorithm=algorithm, **{_WINDOW_WORD: window})
 
 
