@@ -2,6 +2,7 @@
 //! file may contain.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -80,7 +81,14 @@ impl Source {
 
 /// The files of `src` that are compiled into the library: not those that only tests are made of.
 fn sources() -> Vec<Source> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let sources = sources_of("src");
+    assert!(sources.len() > 30, "only {} files found", sources.len());
+    sources
+}
+
+/// The same of any folder of sources.
+fn sources_of(folder: &str) -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let mut sources = Vec::new();
     let mut test_modules = BTreeSet::new();
     collect(&root, &root, &mut sources);
@@ -100,7 +108,6 @@ fn sources() -> Vec<Source> {
         let module = source.module();
         !(0..=module.len()).any(|length| test_modules.contains(&module[..length]))
     });
-    assert!(sources.len() > 30, "only {} files found", sources.len());
     sources
 }
 
@@ -296,38 +303,43 @@ fn every_module_uses_only_what_lies_below_it() {
 
 #[test]
 fn unsafe_code_is_only_in_the_files_of_the_audit_list() {
-    let sources = sources();
-    let audited: BTreeSet<PathBuf> = sources
-        .iter()
-        .find(|source| source.path == Path::new("shm/mod.rs"))
-        .expect("the ground")
-        .text
-        .lines()
-        .filter_map(|line| line.strip_prefix("//! - `")?.split_once('`'))
-        .map(|(name, _)| Path::new("shm").join(name))
-        .collect();
-    let opted_in: BTreeSet<PathBuf> = sources
-        .iter()
-        .filter(|source| source.text.contains("allow(unsafe_code)"))
-        .map(|source| source.path.clone())
-        .collect();
-    assert_eq!(audited, opted_in);
-    let root = sources.iter().find(|source| source.path == Path::new("lib.rs"));
-    // Without the opt-in the compiler refuses it.
-    let denied = root.is_some_and(|root| {
-        root.text
+    for (folder, list) in [("src", "shm/mod.rs"), ("python/src", "lib.rs")] {
+        let sources = sources_of(folder);
+        let list = Path::new(list);
+        let audited: BTreeSet<PathBuf> = sources
+            .iter()
+            .find(|source| source.path == list)
+            .expect("the list")
+            .text
             .lines()
-            .any(|line| line.starts_with("#![deny(") && line.contains("unsafe_code"))
-    });
-    assert!(denied, "src/lib.rs no longer denies unsafe_code");
+            .filter_map(|line| line.strip_prefix("//! - `")?.split_once('`'))
+            .map(|(name, _)| list.with_file_name(name))
+            .collect();
+        let opted_in: BTreeSet<PathBuf> = sources
+            .iter()
+            .filter(|source| source.text.contains("allow(unsafe_code)"))
+            .map(|source| source.path.clone())
+            .collect();
+        assert_eq!(audited, opted_in, "in {folder}");
+        let root = sources.iter().find(|source| source.path == Path::new("lib.rs"));
+        // Without the opt-in the compiler refuses it.
+        let denied = root.is_some_and(|root| {
+            root.text
+                .lines()
+                .any(|line| line.starts_with("#![deny(") && line.contains("unsafe_code"))
+        });
+        assert!(denied, "{folder}/lib.rs no longer denies unsafe_code");
+    }
 }
 
 #[test]
 fn no_file_prints_panics_or_unwraps() {
     let mut found = Vec::new();
-    for source in sources() {
-        for name in Uses::of(&source).forbidden {
-            found.push(format!("src/{}: {name}", source.path.display()));
+    for folder in ["src", "python/src"] {
+        for source in sources_of(folder) {
+            for name in Uses::of(&source).forbidden {
+                found.push(format!("{folder}/{}: {name}", source.path.display()));
+            }
         }
     }
     assert!(found.is_empty(), "{found:#?}");
@@ -342,6 +354,7 @@ fn no_file_is_too_long_to_read() {
         "examples",
         "tools",
         "fuzz/fuzz_targets",
+        "python",
     ];
     let mut too_long = Vec::new();
     for folder in folders.map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)) {
@@ -357,7 +370,10 @@ fn note_long_files(folder: &Path, too_long: &mut Vec<String>) {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
             note_long_files(&path, too_long);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+        } else if path
+            .extension()
+            .is_some_and(|extension| ["rs", "py", "pyi"].map(OsStr::new).contains(&extension))
+        {
             let lines = fs::read_to_string(&path).expect("a source").lines().count();
             if lines > MOST_LINES {
                 too_long.push(format!("{} has {lines} lines", path.display()));

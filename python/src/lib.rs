@@ -2,6 +2,11 @@
 //!
 //! Every operation holds the interpreter's lock, but for what waits in line: a decision takes less time than giving the
 //! lock up and getting it back.
+//!
+//! Unsafe code is in these files alone:
+//!
+//! - `handle.rs` keeps what borrows from a set beside the set, for callers that have no lifetimes.
+//! - `interruption.rs` releases the interpreter's lock in the middle of a wait.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, unsafe_code)]
 
 mod amount;

@@ -78,6 +78,16 @@ def give_up_after_two_refusals() -> str:
     return "ran"
 
 
+@app.task(base=limited(segment["taken"], timeout=0, retry_delay=0.01))
+def come_back_until_admitted() -> str:
+    return "ran"
+
+
+@app.task
+def follow(before: str) -> list[str]:
+    return [before, "followed"]
+
+
 @app.task(base=limited(segment["taken"], timeout=0, when_refused="fail"))
 def fail_when_refused() -> str:
     return "ran"

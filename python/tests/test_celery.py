@@ -41,6 +41,7 @@ def worker_of(application: Any, name: str) -> Iterator[subprocess.Popen[bytes]]:
         "--without-heartbeat",
         "--loglevel=INFO",
         f"--hostname={name}@%h",
+        f"--queues={name}",
     ]
     with log.open("wb") as output:
         worker = subprocess.Popen(
@@ -106,6 +107,19 @@ def test_a_task_that_was_refused_too_often_fails(application: Any) -> None:
             result.get(timeout=DEADLINE)
     assert result.state == "FAILURE"
     assert application.give_up_after_two_refusals.delay().get(timeout=DEADLINE) == "ran"
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_task_that_was_sent_back_is_followed_by_the_rest_of_its_chain(application: Any) -> None:
+    def refused() -> int:
+        count: int = snapshot_of(application.segment, "taken")["counts"]["refused_concurrency"]
+        return count
+
+    with application.segment["taken"].acquire():
+        before = refused()
+        result = (application.come_back_until_admitted.s() | application.follow.s()).delay()
+        until(lambda: refused() >= before + 2, "two refusals")
+    assert result.get(timeout=DEADLINE) == ["ran", "followed"]
 
 
 @pytest.mark.usefixtures("worker")

@@ -17,6 +17,9 @@ from observing import DEADLINE, active, queued, snapshot_of, until
 import shmlimit as sl
 from shmlimit.futures import LimitedExecutor, current_permit
 
+# Pools fork while threads of their own run; Python 3.12 and later warn of that.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+
 Pool = Callable[[int], Executor]
 
 

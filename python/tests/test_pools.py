@@ -16,6 +16,9 @@ from observing import DEADLINE, active, snapshot_of, until
 
 import shmlimit as sl
 
+# Pools fork while threads of their own run; Python 3.12 and later warn of that.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+
 every_start_method = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 
 

@@ -20,6 +20,9 @@ from process_roles import try_and_hold, wait_and_hold
 import shmlimit as sl
 
 ROLES = Path(process_roles.__file__)
+# Forks while threads run are what these tests are for; Python 3.12 and later warn of them.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+
 every_start_method = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 
 
