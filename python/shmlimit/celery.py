@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -29,7 +29,8 @@ from celery.exceptions import (  # type: ignore[import-untyped, import-not-found
     Retry,
 )
 
-from . import Limits, Permit, Refused
+from shmlimit import Limits, Permit, Refused
+from shmlimit._by_arguments import ByArguments, Costs, Key
 
 __all__ = ["LimitedTask", "limited"]
 
@@ -45,18 +46,11 @@ class _Terms:
     """What a class of tasks takes, and what becomes of a task that is refused."""
 
     limits: Limits
-    costs: Mapping[str, Any] | Callable[..., Mapping[str, Any] | None] | None
-    key: Any
+    takes: ByArguments
     timeout: float | timedelta | None
     when_refused: Literal["retry", "fail"]
     max_refusals: int | None
     retry_delay: float
-
-    def request(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Any]:
-        """The costs and the key of a task called with these arguments."""
-        costs = self.costs(*arguments, **keywords) if callable(self.costs) else self.costs
-        key = self.key(*arguments, **keywords) if callable(self.key) else self.key
-        return costs, key
 
     def countdown(self, refused: Refused, refusals: int) -> float:
         """Seconds until a refused task is worth another try."""
@@ -88,11 +82,11 @@ class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
         permit: Permit | None = self.request.get("shmlimit_permit")
         return permit
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the task under a permit, or send it back."""
         if self.request.called_directly or self.permit is not None:
-            return super().__call__(*arguments, **keywords)
-        costs, key = self._terms.request(arguments, keywords)
+            return super().__call__(*args, **kwargs)
+        costs, key = self._terms.takes.of(args, kwargs)
         try:
             permit = self._terms.limits.acquire(costs, key=key, timeout=self._terms.timeout)
         except Refused as refused:
@@ -103,7 +97,7 @@ class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
         with permit:
             self.request.shmlimit_permit = permit
             try:
-                return super().__call__(*arguments, **keywords)
+                return super().__call__(*args, **kwargs)
             except (Ignore, Reject):
                 # The task ended as it meant to, so this is no sign of overload to an adaptive limit.
                 permit.release()
@@ -135,9 +129,9 @@ class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
 
 def limited(
     limits: Limits,
-    costs: Mapping[str, Any] | Callable[..., Mapping[str, Any] | None] | None = None,
+    costs: Costs | Callable[..., Costs | None] | None = None,
     *,
-    key: Any = None,
+    key: Key | Callable[..., Key | None] | None = None,
     timeout: float | timedelta | None = None,
     when_refused: Literal["retry", "fail"] = "retry",
     max_refusals: int | None = None,
@@ -173,6 +167,6 @@ def limited(
     Returns:
         A class for `@app.task(base=...)`, or to derive task classes from.
     """
-    terms = _Terms(limits, costs, key, timeout, when_refused, max_refusals, retry_delay)
+    terms = _Terms(limits, ByArguments(costs, key), timeout, when_refused, max_refusals, retry_delay)
     parents = (LimitedTask,) if issubclass(LimitedTask, base) else (LimitedTask, base)
     return type("LimitedTask", parents, {"_terms": terms})

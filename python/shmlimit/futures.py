@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
-from . import Limits, Permit
+from shmlimit import Limits, Permit
+from shmlimit._by_arguments import ByArguments, Costs, Key
 
 __all__ = ["LimitedExecutor", "current_permit"]
 
@@ -57,31 +58,29 @@ class LimitedExecutor(Executor):
         self,
         executor: Executor,
         limits: Limits,
-        costs: Mapping[str, Any] | Callable[..., Mapping[str, Any] | None] | None = None,
+        costs: Costs | Callable[..., Costs | None] | None = None,
         *,
-        key: Any = None,
+        key: Key | Callable[..., Key | None] | None = None,
         timeout: float | timedelta | None = None,
     ) -> None:
         self._executor = executor
         self._limits = limits
-        self._costs = costs
-        self._key = key
+        self._takes = ByArguments(costs, key)
         self._timeout = timeout
 
     def submit(
         self,
         function: Callable[_Parameters, _Result],
         /,
-        *arguments: _Parameters.args,
-        **keywords: _Parameters.kwargs,
+        *args: _Parameters.args,
+        **kwargs: _Parameters.kwargs,
     ) -> Future[_Result]:
         """Have `function` called with these arguments, under a permit."""
         # Answered here and not in the worker, since functions such as lambdas do not travel to other
         # processes.
-        costs = self._costs(*arguments, **keywords) if callable(self._costs) else self._costs
-        key = self._key(*arguments, **keywords) if callable(self._key) else self._key
+        costs, key = self._takes.of(args, kwargs)
         return self._executor.submit(
-            _call_under_permit, self._limits, costs, key, self._timeout, function, arguments, keywords
+            _call_under_permit, self._limits, costs, key, self._timeout, function, args, kwargs
         )
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -91,16 +90,16 @@ class LimitedExecutor(Executor):
 
 def _call_under_permit(
     limits: Limits,
-    costs: Mapping[str, Any] | None,
-    key: Any,
+    costs: Costs | None,
+    key: Key | None,
     timeout: float | timedelta | None,
     function: Callable[..., _Result],
-    arguments: tuple[Any, ...],
-    keywords: dict[str, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> _Result:
     with limits.acquire(costs, key=key, timeout=timeout) as permit:
         token = _permit.set(permit)
         try:
-            return function(*arguments, **keywords)
+            return function(*args, **kwargs)
         finally:
             _permit.reset(token)
