@@ -6,6 +6,7 @@ use crate::config::{Declaration, Difference};
 use crate::engine::Applied;
 use crate::error::Error;
 use crate::segment::Segment;
+use crate::shm::definition::Definition;
 use crate::snapshot::SegmentReader;
 
 impl Segment {
@@ -27,16 +28,7 @@ impl Segment {
     ///
     /// [`Error::Damaged`] where a definition cannot be read.
     pub fn declaration_in_force(&self) -> Result<Declaration, Error> {
-        let engine = &self.shared().engine;
-        let participants = self.declaration().segment().participants();
-        let mut declaration = Declaration::new().participants(participants);
-        for set in engine.sets() {
-            let definition = engine.definition(set)?;
-            for set in self.parse(&definition.text)?.sets() {
-                declaration = declaration.set(set.clone());
-            }
-        }
-        Ok(declaration)
+        self.declared_by(&self.definitions()?)
     }
 
     /// Changes limits of the live segment, for all processes at once, to what `declaration` says; answers what was
@@ -76,18 +68,8 @@ impl Segment {
         declaration.validate()?;
         let engine = &self.shared().engine;
         'again: loop {
-            let definitions = engine
-                .sets()
-                .iter()
-                .map(|set| Ok(engine.definition(set)?))
-                .collect::<Result<Vec<_>, Error>>()?;
-            let participants = self.declaration().segment().participants();
-            let mut stored = Declaration::new().participants(participants);
-            for definition in &definitions {
-                for set in self.parse(&definition.text)?.sets() {
-                    stored = stored.set(set.clone());
-                }
-            }
+            let definitions = self.definitions()?;
+            let stored = self.declared_by(&definitions)?;
             let (changed, changes) = changes_to(self.path(), &stored, declaration)?;
             if changes.is_empty() {
                 return Ok(changes);
@@ -116,11 +98,27 @@ impl Segment {
         }
     }
 
-    fn parse(&self, text: &str) -> Result<Declaration, Error> {
-        Declaration::from_toml(text).map_err(|error| Error::Damaged {
-            path: self.path().to_owned(),
-            what: format!("a set's definition cannot be read: {error}"),
-        })
+    /// The definitions of the sets that are in force.
+    fn definitions(&self) -> Result<Vec<Definition>, Error> {
+        let engine = &self.shared().engine;
+        let definitions = engine.sets().iter().map(|set| Ok(engine.definition(set)?));
+        definitions.collect()
+    }
+
+    /// What definitions of all sets declare.
+    fn declared_by(&self, definitions: &[Definition]) -> Result<Declaration, Error> {
+        let participants = self.declaration().segment().participants();
+        let mut declaration = Declaration::new().participants(participants);
+        for definition in definitions {
+            let defined = Declaration::from_toml(&definition.text).map_err(|error| Error::Damaged {
+                path: self.path().to_owned(),
+                what: format!("a set's definition cannot be read: {error}"),
+            })?;
+            for set in defined.sets() {
+                declaration = declaration.set(set.clone());
+            }
+        }
+        Ok(declaration)
     }
 }
 

@@ -65,20 +65,25 @@ class WindowFolder:
             opened = self._opened.setdefault(kind, shmlimit.open(path, declaration)[_SET])
         return opened
 
+    def find(self, kind: str) -> Limits | None:
+        """The set of that kind, if any process has made it."""
+        opened = self._opened.get(kind)
+        if opened is None:
+            try:
+                opened = self._opened.setdefault(kind, shmlimit.open(self._file(kind))[_SET])
+            except shmlimit.NotFound:
+                return None
+        return opened
+
     def known(self, beginning: str) -> Iterator[Limits]:
         """The sets of this shape that any process has made, of those kinds whose names begin so."""
         ending = f".{self._shape}{_SUFFIX}"
         for name in sorted(os.listdir(self.path)):
-            if not (name.startswith(beginning) and name.endswith(ending)):
-                continue
-            kind = name.removesuffix(ending)
-            if kind not in self._opened:
-                try:
-                    self._opened.setdefault(kind, shmlimit.open(self.path / name)[_SET])
-                except shmlimit.NotFound:
-                    # Removed since it was listed, or not yet complete: nothing was counted in it.
-                    continue
-            yield self._opened[kind]
+            if name.startswith(beginning) and name.endswith(ending):
+                found = self.find(name.removesuffix(ending))
+                # It may have been removed since it was listed.
+                if found is not None:
+                    yield found
 
     def forget(self) -> None:
         """Opens every file anew when it is needed next, as after one was retired."""

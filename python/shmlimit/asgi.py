@@ -8,9 +8,9 @@ limits = sl.open("/dev/shm/api.limits", config="limits.toml")["api"]
 app = LimitMiddleware(app, limits=limits, key=Header("x-api-key"))
 ```
 
-The permit of a request is held until the body of the response has been sent to its end, or the application has
-returned: frameworks stop a response whose client is gone, and the place is free then. If the process is killed, the
-others take it back. What the middleware answers, and which fields it adds, is described in `docs/python/web.md`.
+The permit of a request is held until the body of the response has been sent to its end, its client is gone, or the
+application has returned. If the process is killed, the others take it back. What the middleware answers, and which
+fields it adds, is described in `docs/python/web.md`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 from shmlimit import Limits
+from shmlimit._web.departure import ClientGone, Departures, Message, Receive
 from shmlimit._web.door import Admission, Advertise, Costs, Door, OnError, is_server_error
 from shmlimit._web.keys import ClientAddress, Header, KeyFinder
 from shmlimit._web.problem import Answer
@@ -27,8 +28,6 @@ from shmlimit._web.problem import Answer
 __all__ = ["ClientAddress", "Header", "LimitMiddleware"]
 
 Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -92,15 +91,41 @@ class LimitMiddleware:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        decision = await self._door.decide_async(_ScopeHead(scope))
-        if isinstance(decision, Admission):
-            await self._serve(decision, scope, receive, send)
-        elif scope["type"] == "http":
-            await _answer(decision, "http.response", send, without_body=scope["method"] == "HEAD")
-        else:
-            await _deny(decision, scope, receive, send)
+        head = _ScopeHead(scope)
+        if scope["type"] == "websocket":
+            decision = await self._door.decide_async(head)
+            if isinstance(decision, Admission):
+                await self._serve(decision, scope, receive, send)
+            else:
+                await _deny(decision, scope, receive, send)
+            return
+        departures = Departures(receive)
+        try:
+            if self._door.waits:
+                waited = await departures.unless_left(self._door.decide_async(head), _give_back)
+                if waited is None:
+                    return
+                decision = waited
+            else:
+                decision = self._door.decide(head)
+            if isinstance(decision, Admission):
+                await self._serve(decision, scope, departures.receive, send, departures.has_left)
+            else:
+                await _answer(decision, "http.response", send, without_body=scope["method"] == "HEAD")
+        except ClientGone:
+            # Nobody is there to be told.
+            return
+        finally:
+            departures.stop()
 
-    async def _serve(self, admission: Admission, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(
+        self,
+        admission: Admission,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        has_left: Callable[[], bool] = lambda: False,
+    ) -> None:
         has_trailers = False
 
         async def send_limited(message: Message) -> None:
@@ -112,6 +137,8 @@ class LimitMiddleware:
                 message = {**message, "headers": [*message.get("headers", ()), *_encoded(admission.fields)]}
             try:
                 await send(message)
+                if kind == "http.response.body" and message.get("more_body", False) and has_left():
+                    raise ClientGone("the client has left before the end of its response")
             except BaseException:
                 # The client is gone, which is no failure of the application.
                 admission.release()
@@ -149,6 +176,11 @@ class _ScopeHead:
     def header_values(self, name: str) -> list[str]:
         wanted = name.lower().encode("latin-1")
         return [value.decode("latin-1") for header, value in self.request["headers"] if header.lower() == wanted]
+
+
+def _give_back(decision: Admission | Answer) -> None:
+    if isinstance(decision, Admission):
+        decision.release()
 
 
 async def _answer(answer: Answer, prefix: str, send: Send, *, without_body: bool = False) -> None:

@@ -100,9 +100,7 @@ impl SetEngine {
             .map(|lengths| Network::containing(address, *lengths, self.seed))
             .collect()
     }
-}
 
-impl SetEngine {
     /// The part that the networks of one address lie in.
     pub(crate) fn part_of_networks(&self, networks: &Networks) -> Part<'_> {
         let largest = networks.first();
@@ -119,11 +117,8 @@ impl SegmentEngine {
         costs: &Costs,
         decision: &mut Decision,
     ) -> Result<bool, Box<Error>> {
-        let Some(largest) = networks.first() else {
-            return Ok(false);
-        };
         decision.owner = self.membership.owner()?;
-        let part = set.part_of_fingerprint(largest.fingerprint);
+        let part = set.part_of_networks(networks);
         let locked = self.lock(part)?;
         match locked.check_networks(networks, costs, decision)? {
             Answer::Admitted => Ok(true),
@@ -140,10 +135,7 @@ impl SegmentEngine {
         costs: &Costs,
     ) -> Result<Decision, Box<Error>> {
         let mut decision = Decision::pending(costs, false);
-        let fingerprint = networks
-            .first()
-            .map_or(Fingerprint::NONE, |largest| largest.fingerprint);
-        let locked = self.lock(set.part_of_fingerprint(fingerprint))?;
+        let locked = self.lock(set.part_of_networks(networks))?;
         let rows: RowsOfLevels<'_> = networks
             .iter()
             .map(|network| {
@@ -164,12 +156,10 @@ impl SegmentEngine {
         networks: &Networks,
         limits: u32,
     ) -> Result<bool, Box<Error>> {
+        let part = set.part_of_networks(networks);
         let mut any = false;
-        if let Some(largest) = networks.first() {
-            let part = set.part_of_fingerprint(largest.fingerprint);
-            for network in networks {
-                any |= self.reset_key(part, &network.identity(), limits)?;
-            }
+        for network in networks {
+            any |= self.reset_key(part, &network.identity(), limits)?;
         }
         Ok(any)
     }

@@ -97,6 +97,11 @@ class Door(Generic[Request]):
         if self._count_networks and timeout is not None:
             raise ValueError(f"the limits of set {limits.name!r} count networks: nobody can wait in line for those")
 
+    @property
+    def waits(self) -> bool:
+        """Whether a decision may take long."""
+        return self._timeout is not None
+
     def decide(self, head: Head[Request]) -> Admission | Answer:
         """Asks the limits, and waits in line for as long as the door is told to."""
         if self._exempt is not None and self._exempt(head.request):

@@ -170,7 +170,7 @@ class Counters:
 
     def _fixed(self, expiry: int) -> Limits:
         return self.folder.limits(
-            f"{_FIXED}{expiry}s",
+            _fixed_kind(expiry),
             lambda: Calls(_LIMIT, _UNREACHABLE, expiry, algorithm="fixed_window", align="first_use"),
         )
 
@@ -185,7 +185,7 @@ class Counters:
         # `limits` rounds the weighted sum down before it compares, the segment rounds it up to the next unit. In units
         # of a millionth, with all but one of them above the limit, that comes to the same.
         return self.folder.limits(
-            f"{_SLIDING}{limit}-per-{expiry}s",
+            _sliding_kind(limit, expiry),
             lambda: Rate(
                 _LIMIT,
                 f"{limit}.999999",
@@ -199,7 +199,7 @@ class Counters:
     def _find_fixed(self, key: str) -> Verdict | None:
         """How the fixed window of a key stands, if one has begun."""
         named = _named(key)
-        likely = [] if named is None else [self._fixed(named[1])]
+        likely = None if named is None else self.folder.find(_fixed_kind(named[1]))
         for limits in _each_once(likely, self.folder.known(_FIXED)):
             verdict = limits.peek({_LIMIT: 0}, key=key)[_LIMIT]
             if _counted(verdict) > 0:
@@ -208,17 +208,25 @@ class Counters:
 
     def _sliding_files(self, key: str, expiry: int) -> Iterator[Limits]:
         named = _named(key)
-        likely = [] if named is None or named[0] < 1 else [self._sliding(named[0], expiry)]
+        likely = None if named is None else self.folder.find(_sliding_kind(named[0], expiry))
         every = self.folder.known(_SLIDING)
         return _each_once(likely, (limits for limits in every if f"-per-{expiry}s." in limits.path))
 
 
-def _each_once(likely: list[Limits], every: Iterator[Limits]) -> Iterator[Limits]:
-    """First those that are likely, and the others only where somebody goes on asking."""
-    yield from likely
-    paths = {limits.path for limits in likely}
+def _fixed_kind(expiry: int) -> str:
+    return f"{_FIXED}{expiry}s"
+
+
+def _sliding_kind(limit: int, expiry: int) -> str:
+    return f"{_SLIDING}{limit}-per-{expiry}s"
+
+
+def _each_once(likely: Limits | None, every: Iterator[Limits]) -> Iterator[Limits]:
+    """First the one that is likely, and the others only where somebody goes on asking."""
+    if likely is not None:
+        yield likely
     for limits in every:
-        if limits.path not in paths:
+        if likely is None or limits.path != likely.path:
             yield limits
 
 

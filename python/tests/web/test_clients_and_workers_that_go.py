@@ -7,6 +7,7 @@ import os
 import select
 import signal
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -22,25 +23,63 @@ def _one_at_a_time(folder: Path) -> sl.Limits:
     return sl.open(folder / "segment", sl.LimitSet("api", limits=[sl.Concurrency("in_flight", 1)]))["api"]
 
 
-def _start_staying(server: Server) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse, int]:
+Connection: TypeAlias = http.client.HTTPConnection
+
+
+def _start_staying(server: Server, path: str = "/stay") -> tuple[Connection, http.client.HTTPResponse, int]:
     """Sends a request whose answer does not end; gives the process that answers it, too."""
     connection = server.connect()
-    connection.request("GET", "/stay")
+    connection.request("GET", path)
     response = connection.getresponse()
     assert response.status == 200, response.read()
     return connection, response, int(response.readline())
 
 
-@pytest.mark.parametrize(("server", "application"), SERVERS)
+@pytest.mark.parametrize(
+    ("server", "application", "path"),
+    [(*SERVERS[0], "/stay"), (*SERVERS[1], "/stay"), (*SERVERS[1], "/stay-without-looking")],
+)
 def test_a_client_that_leaves_in_the_middle_of_the_body_gives_its_place_back(
-    serve: Serve, folder: Path, server: str, application: str
+    serve: Serve, folder: Path, server: str, application: str, path: str
 ) -> None:
     limits = _one_at_a_time(folder)
     running = serve(server, application)
-    connection, response, _ = _start_staying(running)
+    connection, response, _ = _start_staying(running, path)
     assert not limits.try_acquire()
     assert running.get().status == 429
     response.close()
+    connection.close()
+    wait_until(lambda: running.get().status == 200, "the place is free again")
+
+
+def test_a_client_that_leaves_while_it_waits_leaves_the_line(serve: Serve, folder: Path) -> None:
+    limits = _one_at_a_time(folder)
+    running = serve("uvicorn", "plain:patient_app", workers=2)
+
+    def waiting() -> int:
+        [snapshot] = sl.open(limits.path).snapshot()["sets"]
+        return len(snapshot["tickets"])
+
+    with limits.acquire():
+        connection = running.connect()
+        connection.request("POST", "/", b"body")
+        wait_until(lambda: waiting() == 1, "the request waits in line")
+        connection.close()
+        wait_until(lambda: waiting() == 0, "the request has left the line")
+        connection.request("POST", "/", b"the next one's")
+        wait_until(lambda: waiting() == 1, "the next request waits in line")
+    assert connection.getresponse().read() == b"the next one's"
+    connection.close()
+    assert running.get().status == 200
+
+
+def test_a_body_that_is_read_while_the_response_is_sent_arrives_in_order(serve: Serve, folder: Path) -> None:
+    _one_at_a_time(folder)
+    running = serve("uvicorn", "plain:asgi_app", workers=1)
+    connection = running.connect()
+    body = b"".join(b"%d\n" % number for number in range(200_000))
+    connection.request("POST", "/", body)
+    assert connection.getresponse().read() == body
     connection.close()
     wait_until(lambda: running.get().status == 200, "the place is free again")
 

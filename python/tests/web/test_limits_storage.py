@@ -209,6 +209,18 @@ def test_another_storage_of_the_same_folder_finds_what_was_counted(folder: Path)
     assert other.get_sliding_window("of another form", 3600)[2] == 1
 
 
+def test_asking_makes_no_file(folder: Path) -> None:
+    storage = ShmStorage(f"shm://{folder}/limits")
+    for key in ["anything", "LIMITER/ann/5/1/minute", "LIMITER/ann/0/7/day"]:
+        assert storage.get(key) == 0
+        assert storage.get_sliding_window(key, 60) == (0, 0.0, 0, 60.0)
+        storage.get_expiry(key)
+        storage.clear(key)
+        storage.clear_sliding_window(key, 60)
+    assert storage.check()
+    assert list((folder / "limits").iterdir()) == []
+
+
 def test_a_full_table_refuses_new_keys_and_forgets_no_old_one(folder: Path) -> None:
     storage = ShmStorage(f"shm://{folder}/limits?max_keys=4")
     limiter = FixedWindowRateLimiter(storage)

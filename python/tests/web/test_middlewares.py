@@ -307,8 +307,11 @@ def test_the_permit_is_held_until_an_asgi_body_has_ended_and_no_longer(declare: 
     async def discard(message: Any) -> None:
         pass
 
+    async def nothing_more() -> dict[str, Any]:
+        return await asyncio.Future()
+
     app = asgi.LimitMiddleware(two_parts, limits)
-    asyncio.run(app({"type": "http", "method": "GET"}, None, discard))  # type: ignore[arg-type]
+    asyncio.run(app({"type": "http", "method": "GET"}, nothing_more, discard))
     assert seen == [False, True]
 
 

@@ -1,5 +1,6 @@
 """Plain WSGI and ASGI applications behind the middlewares, which stream the number of their process and stay."""
 
+import asyncio
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -34,13 +35,34 @@ def _stay() -> Iterator[bytes]:
 async def _asgi(scope: Any, receive: Any, send: Any) -> None:
     if scope["type"] == "lifespan":
         raise NotImplementedError
-    if scope["path"] != "/stay":
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
-        await send({"type": "http.response.body", "body": b"%d\n" % os.getpid()})
+    if scope["path"] == "/stay":
+        response = StreamingResponse(_stay(), media_type="text/plain")
+        await response(scope, receive, send)
         return
-    response = StreamingResponse(_stay(), media_type="text/plain")
-    await response(scope, receive, send)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+    while scope["path"] == "/stay-without-looking":
+        await send({"type": "http.response.body", "body": b"%d\n" % os.getpid() + b"." * 65536, "more_body": True})
+        await asyncio.sleep(0.01)
+    await send({"type": "http.response.body", "body": b"%d\n" % os.getpid()})
 
 
+async def _echo(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    is_more = True
+    while is_more:
+        # Before it is read, so that the middleware looks first.
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+        await asyncio.sleep(0)
+        message = await receive()
+        is_more = message["more_body"]
+        await send({"type": "http.response.body", "body": message["body"], "more_body": is_more})
+
+
+async def _by_method(scope: Any, receive: Any, send: Any) -> None:
+    application = _echo if scope.get("method") == "POST" else _asgi
+    await application(scope, receive, send)
+
+
+patient_app = asgi.LimitMiddleware(_by_method, limits, timeout=600, exempt=lambda scope: _is_exempt_path(scope["path"]))
 wsgi_app = wsgi.LimitMiddleware(_wsgi, limits, exempt=lambda environ: _is_exempt_path(environ["PATH_INFO"]))
-asgi_app = asgi.LimitMiddleware(_asgi, limits, exempt=lambda scope: _is_exempt_path(scope["path"]))
+asgi_app = asgi.LimitMiddleware(_by_method, limits, exempt=lambda scope: _is_exempt_path(scope["path"]))
