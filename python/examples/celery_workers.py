@@ -2,7 +2,7 @@
 
     python python/examples/celery_workers.py
 
-Starts the worker itself, with a folder as its broker; as an application it would be `celery -A celery_workers
+Starts the worker itself, with a file as its broker; as an application it would be `celery -A celery_workers
 worker`.
 """
 
@@ -22,18 +22,15 @@ import shmlimit as sl
 from shmlimit.celery import limited
 
 FOLDER = Path(os.environ.get("EXAMPLE_FOLDER") or tempfile.mkdtemp(prefix="celery-workers-"))
+(FOLDER / "results").mkdir(exist_ok=True)
 
-for name in ("queue", "control", "results"):
-    (FOLDER / name).mkdir(exist_ok=True)
-
-app = Celery("celery_workers", broker="filesystem://", backend=f"file://{FOLDER / 'results'}")
-app.conf.broker_transport_options = {
-    "data_folder_in": str(FOLDER / "queue"),
-    "data_folder_out": str(FOLDER / "queue"),
-    "control_folder": str(FOLDER / "control"),
-    "polling_interval": 0.05,
-}
-app.conf.broker_connection_retry_on_startup = True
+app = Celery(
+    "celery_workers",
+    broker=f"sqla+sqlite:///{FOLDER}/broker.sqlite",
+    backend=f"file://{FOLDER}/results",
+    broker_connection_retry_on_startup=True,
+    broker_transport_options={"connect_args": {"timeout": 60}},
+)
 
 segment = sl.open(
     FOLDER / "jobs.limits",

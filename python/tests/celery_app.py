@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import celery_folders  # noqa: F401  (registers the broker's scheme)
 from celery import Celery  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 import shmlimit as sl
@@ -28,7 +29,7 @@ LIMITS = [
 for folder in ("queue", "control", "results"):
     (FOLDER / folder).mkdir(exist_ok=True)
 
-app = Celery("celery_app", broker="filesystem://", backend=f"file://{FOLDER / 'results'}")
+app = Celery("celery_app", broker="folders://", backend=f"file://{FOLDER / 'results'}")
 app.conf.update(
     broker_transport_options={
         "data_folder_in": str(FOLDER / "queue"),
