@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any, TypeAlias
 
 from shmlimit._declaration import Amount
@@ -11,7 +12,7 @@ from shmlimit._declaration import Amount
 Costs: TypeAlias = Mapping[str, Amount]
 """Amounts by the names of limits."""
 
-Key: TypeAlias = str | bytes | int
+Key: TypeAlias = str | bytes | int | IPv4Address | IPv6Address
 """Who is limited."""
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, overload
 
 from shmlimit import _native
 from shmlimit._acquisition import Acquisition, admitted
-from shmlimit._limited import Limited
-
-if TYPE_CHECKING:
-    from shmlimit._declaration import Amount
+from shmlimit._by_arguments import ByArguments, Costs, Key
+from shmlimit._limited import P, R, wrap
 
 
-class Limits(Limited, _native.Limits):
+class Limits(_native.Limits):
     """A set of limits that are taken together, all or nothing, by all processes that have the segment open.
 
     A handle may be used by any number of threads, event loops and forked children. Pickled, it is the path of the
@@ -25,9 +23,9 @@ class Limits(Limited, _native.Limits):
 
     def acquire(
         self,
-        costs: Mapping[str, Amount] | None = None,
+        costs: Costs | None = None,
         *,
-        key: str | bytes | int | None = None,
+        key: Key | None = None,
         timeout: float | timedelta | None = None,
     ) -> _native.Permit:
         """Takes everything that the request names, waiting in line for it, over all threads and processes.
@@ -49,9 +47,9 @@ class Limits(Limited, _native.Limits):
 
     def acquire_async(
         self,
-        costs: Mapping[str, Amount] | None = None,
+        costs: Costs | None = None,
         *,
-        key: str | bytes | int | None = None,
+        key: Key | None = None,
         timeout: float | timedelta | None = None,
     ) -> Acquisition:
         """As `acquire`, for a task of asyncio (also on uvloop) or trio: in the same line as everybody else.
@@ -70,6 +68,58 @@ class Limits(Limited, _native.Limits):
             RequestError: When awaited, as `acquire`.
         """
         return Acquisition(lambda: self._begin(costs, key, timeout))
+
+    @overload
+    def limited(self, function: Callable[P, R], /) -> Callable[P, R]: ...
+
+    @overload
+    def limited(
+        self,
+        function: None = None,
+        /,
+        *,
+        costs: Costs | Callable[..., Costs | None] | None = None,
+        key: Key | Callable[..., Key | None] | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+    def limited(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        costs: Costs | Callable[..., Costs | None] | None = None,
+        key: Key | Callable[..., Key | None] | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> Any:
+        """Makes a function take a permit before it runs, waiting for it, and give it back when it ends.
+
+        A generator holds its permit from its first step to its end. Works for functions, coroutine functions,
+        generators and asynchronous generators.
+
+        Args:
+            function: The function, where this is used without arguments.
+            costs: What to take of each limit, or a function of the call's arguments that says it.
+            key: Who is limited, or a function of the call's arguments that says it.
+            timeout: Seconds to wait at most; as long as it takes unless given.
+
+        Returns:
+            The limited function, or what makes a function one. Called, it raises what `acquire` raises.
+        """
+        taken = ByArguments(costs, key)
+
+        def acquire(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Permit:
+            costs, key = taken.of(args, kwargs)
+            return self.acquire(costs, key=key, timeout=timeout)
+
+        def acquire_async(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Acquisition:
+            costs, key = taken.of(args, kwargs)
+            return self.acquire_async(costs, key=key, timeout=timeout)
+
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            return wrap(function, acquire, acquire_async)
+
+        return decorate if function is None else decorate(function)
 
     def __reduce__(self) -> tuple[Any, ...]:
         from shmlimit._segment import reopen_limits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,7 +10,7 @@ from shmlimit import _native
 from shmlimit._acquisition import Acquisition, admitted
 
 if TYPE_CHECKING:
-    from shmlimit._declaration import Amount
+    from shmlimit._by_arguments import Costs
     from shmlimit._limits import Limits
 
 
@@ -43,9 +43,7 @@ class Pool(_native.Pool):
         self.strategy = strategy
         self.failover = failover
 
-    def acquire(
-        self, costs: Mapping[str, Amount] | None = None, *, timeout: float | timedelta | None = None
-    ) -> _native.Permit:
+    def acquire(self, costs: Costs | None = None, *, timeout: float | timedelta | None = None) -> _native.Permit:
         """Chooses a set and waits in its line. With failover, every set is first asked without waiting.
 
         Args:
@@ -62,9 +60,7 @@ class Pool(_native.Pool):
         """
         return admitted(self._acquire(costs, timeout))
 
-    def acquire_async(
-        self, costs: Mapping[str, Amount] | None = None, *, timeout: float | timedelta | None = None
-    ) -> Acquisition:
+    def acquire_async(self, costs: Costs | None = None, *, timeout: float | timedelta | None = None) -> Acquisition:
         """As `acquire`, for a task of asyncio or trio.
 
         Args:

@@ -9,7 +9,7 @@ use pyo3::types::{PyBytes, PyInt, PyString};
 
 use crate::error::exception;
 
-/// The bytes of a key: a string as UTF-8, bytes as they are, a whole number in digits.
+/// The bytes of a key: a string as UTF-8, bytes as they are, a whole number in digits, an address as it is written.
 pub fn bytes<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
     if let Ok(text) = key.cast::<PyString>() {
         return Ok(match text.to_cow()? {
@@ -23,8 +23,11 @@ pub fn bytes<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
     if key.is_instance_of::<PyInt>() {
         return Ok(Cow::Owned(key.str()?.to_cow()?.as_bytes().to_vec()));
     }
+    if let Ok(address) = address(key) {
+        return Ok(Cow::Owned(address.to_string().into_bytes()));
+    }
     Err(PyTypeError::new_err(format!(
-        "{} is no key: give a str, bytes or int",
+        "{} is no key: give a str, bytes, int or IP address",
         key.repr()?
     )))
 }

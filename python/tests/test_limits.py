@@ -127,7 +127,7 @@ def test_an_unknown_limit_is_skipped_with_one_warning_and_an_error_where_strict(
 def test_each_key_has_limits_of_its_own(open_set):
     limits = open_set(sl.Calls("requests", 1, 3600), keyed=100)
     assert limits.keyed
-    for key in ["tenant-7", b"tenant-8", 9]:
+    for key in ["tenant-7", b"tenant-8", 9, ip_address("2001:db8::1")]:
         assert limits.try_acquire(key=key)
         assert not limits.try_acquire(key=key)
     assert not limits.try_acquire(key="9")  # which is the same key as the number

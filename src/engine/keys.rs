@@ -255,11 +255,7 @@ impl Table for TableWords<'_> {
 
     #[inline]
     fn fingerprint(&self, row: u64) -> Fingerprint {
-        let words = self.0.row(row).and_then(Row::fingerprint);
-        words.map_or(Fingerprint::NONE, |[low, high]| Fingerprint {
-            low: low.load(Ordering::Relaxed),
-            high: high.load(Ordering::Relaxed),
-        })
+        self.0.row(row).map_or(Fingerprint::NONE, Row::key)
     }
 }
 

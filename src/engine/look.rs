@@ -107,22 +107,11 @@ impl<'a> RowLooker<'a> {
     }
 
     fn read(&mut self, row: Option<Row<'_>>) -> bool {
-        let words = row.and_then(|row| {
-            Some((
-                row,
-                row.fingerprint()?,
-                row.used_at()?,
-                row.counts()?,
-                row.ties()?,
-            ))
-        });
-        let Some((row, [low, high], used_at, counts, ties)) = words else {
+        let words = row.and_then(|row| Some((row, row.used_at()?, row.counts()?, row.ties()?)));
+        let Some((row, used_at, counts, ties)) = words else {
             return false;
         };
-        let fingerprint = Fingerprint {
-            low: low.load(Ordering::Relaxed),
-            high: high.load(Ordering::Relaxed),
-        };
+        let fingerprint = row.key();
         if fingerprint == Fingerprint::NONE {
             return false;
         }
@@ -206,11 +195,7 @@ impl Part<'_> {
 
     /// Whose row it is; none where it is nobody's.
     pub(crate) fn key_of(&self, row: u64) -> Option<(Fingerprint, Option<KeptName>)> {
-        let [low, high] = self.memory.row(row)?.fingerprint()?;
-        let fingerprint = Fingerprint {
-            low: low.load(Ordering::Relaxed),
-            high: high.load(Ordering::Relaxed),
-        };
+        let fingerprint = self.memory.row(row)?.key();
         (fingerprint != Fingerprint::NONE).then(|| (fingerprint, self.key_name(row)))
     }
 

@@ -330,11 +330,19 @@ impl<'a> Row<'a> {
         Some([self.head_word(first)?, self.head_word(first + 8)?])
     }
 
+    /// Whose row it is.
+    #[inline]
+    pub(super) fn key(self) -> Fingerprint {
+        self.fingerprint()
+            .map_or(Fingerprint::NONE, |[low, high]| Fingerprint {
+                low: low.load(Ordering::Relaxed),
+                high: high.load(Ordering::Relaxed),
+            })
+    }
+
     /// Whether the row is that of the key with this fingerprint.
     pub(super) fn is_of(self, fingerprint: Fingerprint) -> bool {
-        self.fingerprint().is_some_and(|[low, high]| {
-            low.load(Ordering::Relaxed) == fingerprint.low && high.load(Ordering::Relaxed) == fingerprint.high
-        })
+        self.head.is_some() && self.key() == fingerprint
     }
 
     /// From when on the row is its key's.
@@ -360,8 +368,7 @@ impl<'a> Row<'a> {
 
     /// Whether no key ever had the row. The row of a set that is not keyed counts as used.
     pub(crate) fn is_unused(self) -> bool {
-        self.fingerprint()
-            .is_some_and(|words| words.iter().all(|word| word.load(Ordering::Relaxed) == 0))
+        self.is_of(Fingerprint::NONE)
     }
 
     /// Whether what was decided on the row at that instant, was decided on the key that it still is of.

@@ -10,9 +10,10 @@ from typing import Any, Generic, Literal, TypeAlias
 
 import shmlimit
 from shmlimit import Checked, Limits, Permit, Refusal, Refused
+from shmlimit._by_arguments import Key
 from shmlimit._web import problem
 from shmlimit._web.fields import retry_after
-from shmlimit._web.keys import Head, Key, KeyFinder, Request, finder
+from shmlimit._web.keys import Head, KeyFinder, Request, finder
 from shmlimit._web.problem import Answer
 from shmlimit._web.told import Told
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-Key: TypeAlias = "str | bytes | int"
+from shmlimit._by_arguments import Key
 
 Request = TypeVar("Request")
 OfFramework = TypeVar("OfFramework", covariant=True)
