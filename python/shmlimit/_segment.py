@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import threading
@@ -130,6 +131,8 @@ class Segment(_native.Segment):
 
 # The segments of this process by path, for handles that arrive pickled: each attachment is a participant of its own.
 _opened: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
+# Those that arrived last stay open: workers that are given a handle with every task let go of it between them.
+_arrived: collections.deque[Segment] = collections.deque(maxlen=16)
 _opening = threading.Lock()
 os.register_at_fork(after_in_child=lambda: globals().update(_opening=threading.Lock()))
 
@@ -187,7 +190,9 @@ def reopen(path: str, strict: bool) -> Segment:
         segment = _opened.get(path)
     if segment is not None and segment._strict == strict and segment._file == _file_at(path):
         return segment
-    return open(path, strict=strict)
+    segment = open(path, strict=strict)
+    _arrived.append(segment)
+    return segment
 
 
 def _file_at(path: str) -> tuple[int, int] | None:

@@ -1,5 +1,6 @@
 """Declarations, segments, errors."""
 
+import gc
 import json
 import pickle
 import subprocess
@@ -158,6 +159,18 @@ def test_pickles_find_what_the_process_has_open_and_reopen_what_was_replaced(seg
     replaced = sl.open(segment_path, declared)
     assert pickle.loads(pickled) is replaced["set"]
     assert pickle.loads(pickled).check()
+
+
+def test_what_arrived_pickled_stays_open_for_the_next_to_arrive(segment_path):
+    segment = sl.open(segment_path, sl.LimitSet("set", [sl.Calls("c", 5, 3600)]))
+    pickled = pickle.dumps(segment["set"])
+    participants = len(segment.snapshot()["participants"])
+    del segment
+    gc.collect()
+    first = id(pickle.loads(pickled))
+    gc.collect()
+    assert id(pickle.loads(pickled)) == first
+    assert len(sl.open(segment_path).snapshot()["participants"]) == participants + 1
 
 
 def test_what_is_bound_to_this_process_does_not_pickle(segment_path):
