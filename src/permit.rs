@@ -175,8 +175,18 @@ impl<'a> Permit<'a> {
         Ok((is_admitted, decision))
     }
 
-    /// As a settle of every limit to zero, calls limits of which one was taken included: nothing was used.
-    pub(crate) fn settle_everything_to_nothing(&mut self) -> Result<(), Error> {
+    /// Gives back everything that was taken, calls included, as far as the algorithms refund, and what is held: for what
+    /// was admitted and not made use of at all. What was settled before stays as it was settled.
+    ///
+    /// # Errors
+    ///
+    /// As [`settle`](Self::settle) and [`release`](Self::release).
+    pub fn cancel(&mut self) -> Result<(), Error> {
+        self.settle_everything_to_nothing()?;
+        self.release()
+    }
+
+    fn settle_everything_to_nothing(&mut self) -> Result<(), Error> {
         if !self.is_own() {
             let set = self.set.name().to_owned();
             return Err(Error::InheritedPermit { set });

@@ -73,8 +73,7 @@ impl<'a> Reservation<'a> {
         if boot_nanos() >= self.due {
             return Ok(false);
         }
-        self.permit.settle_everything_to_nothing()?;
-        self.permit.release()?;
+        self.permit.cancel()?;
         Ok(true)
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from shmlimit import _native
 from shmlimit._errors import AcquireTimeout, Refused
-from shmlimit._event_loops import waiting_room
+from shmlimit._event_loops import current_task, waiting_room
 
 
 def admitted(answer: _native.Permit | _native.Refusal) -> _native.Permit:
@@ -34,21 +34,22 @@ def admitted(answer: _native.Permit | _native.Refusal) -> _native.Permit:
 class Acquisition:
     """A request that a task can await, or enter by `async with`. It takes its place in line when that is done.
 
-    Each awaiting and each entering is a request of its own.
+    Each awaiting and each entering is a request of its own. `asyncio.create_task` wants a coroutine: give it one that
+    awaits this, or use `asyncio.ensure_future`.
     """
 
-    __slots__ = ("_begin", "_permits")
+    __slots__ = ("_begin", "_entered")
 
     def __init__(self, begin: Callable[[], _native.Waiting]) -> None:
         self._begin = begin
-        self._permits: list[_native.Permit] = []
+        self._entered: list[tuple[object, _native.Permit]] = []
 
     def __await__(self) -> Generator[Any, Any, _native.Permit]:
         return self._acquire().__await__()
 
     async def __aenter__(self) -> _native.Permit:
         permit = await self._acquire()
-        self._permits.append(permit)
+        self._entered.append((current_task(), permit))
         return permit
 
     async def __aexit__(
@@ -57,11 +58,16 @@ class Acquisition:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._permits.pop().__exit__(exception_type, exception, traceback)
+        task = current_task()
+        # Its own latest; where another task leaves than entered, the latest of all.
+        own = [index for index, (entered_by, _) in enumerate(self._entered) if entered_by is task]
+        _, permit = self._entered.pop(own[-1] if own else -1)
+        permit.__exit__(exception_type, exception, traceback)
 
     async def _acquire(self) -> _native.Permit:
-        waiting = self._begin()
         room = waiting_room()
+        await room.checkpoint()
+        waiting = self._begin()
         number, place = room.enter()
         try:
             # The last look and the return are one step of the task: nothing can be cancelled between them.

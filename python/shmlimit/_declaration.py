@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
+from numbers import Integral
 from typing import Any, Literal, TypeAlias
 
 from shmlimit import _native
+from shmlimit._errors import DeclarationError
 
 Amount: TypeAlias = int | float | Decimal | str
 """How much, in natural units: a whole number, or a decimal where the limit declares a unit."""
@@ -238,13 +241,23 @@ def _plain(value: object, name: str | None = None) -> object:
     if isinstance(value, (LimitSet, Rate, Calls, Budget, Concurrency, Keyed)):
         return _fields(value)
     if isinstance(value, Mapping):
-        return {key: _plain(each, key) for key, each in value.items() if each is not None}
+        # Metadata is the user's, whatever its keys are called.
+        return {
+            key: each if key == "metadata" else _plain(each, key) for key, each in value.items() if each is not None
+        }
+    if isinstance(value, bool):
+        if name in _SPANS:
+            raise TypeError(f"{value!r} is no {name}: give seconds, a timedelta or text")
+        return value
+    if isinstance(value, Integral):
+        value = int(value)
     if isinstance(value, timedelta) or (name in _SPANS and isinstance(value, (int, float))):
         return _span(value)
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, float):
-        return format(Decimal(repr(value)), "f")
+        # Not as the types of others write themselves.
+        return format(Decimal(float.__repr__(value)), "f")
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     return value
@@ -257,5 +270,7 @@ def _span(value: timedelta | float) -> str:
         return f"{microseconds}us"
     if isinstance(value, int):
         return f"{value}s"
-    nanoseconds = Decimal(repr(value)) * 1_000_000_000
+    if not math.isfinite(value):
+        raise DeclarationError(f"{value!r} seconds are no span of time: give a finite number")
+    nanoseconds = Decimal(float.__repr__(value)) * 1_000_000_000
     return f"{int(nanoseconds.to_integral_value())}ns"

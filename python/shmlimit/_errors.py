@@ -115,6 +115,10 @@ class SegmentError(Error, OSError):
 
     path: str | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The number is kept where pickles do not look.
+        return type(self), self.args, {**vars(self), "errno": self.errno}
+
 
 class NotFound(SegmentError, FileNotFoundError):
     """There is no file at the path."""

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import sys
 import threading
+import weakref
 from typing import Any, Protocol
 
 from shmlimit import _native
@@ -25,6 +27,9 @@ class WaitingRoom(Protocol):
     """The tasks of one event loop that wait."""
 
     bell: _native.Bell
+
+    async def checkpoint(self) -> None:
+        """Does what the loop expects of whatever may wait, also where it need not."""
 
     def enter(self) -> tuple[int, Place]:
         """Takes a number, and a place to wait at."""
@@ -66,18 +71,26 @@ class _AsyncioRoom:
         self.bell = _native.Bell()
         self._places: dict[int, _AsyncioPlace] = {}
         self._numbers = itertools.count()
+        self._process = os.getpid()
+
+    async def checkpoint(self) -> None:
+        # As with asyncio's own locks, what need not wait gives way to nobody.
+        pass
 
     def enter(self) -> tuple[int, Place]:
         if not self._places:
             self.loop.add_reader(self.bell.fileno(), self._answer)
+            _rooms.empty = None
         number = next(self._numbers)
         place = self._places[number] = _AsyncioPlace(self.loop)
         return number, place
 
     def leave(self, number: int) -> None:
         del self._places[number]
-        if not self._places and not self.loop.is_closed():
+        # A forked child shares the loop's selector with its parent, which still waits.
+        if not self._places and not self.loop.is_closed() and os.getpid() == self._process:
             self.loop.remove_reader(self.bell.fileno())
+            _rooms.empty = self
 
     def _answer(self) -> None:
         for number in self.bell.answer():
@@ -115,6 +128,9 @@ class _TrioRoom:
         # Ends with the run, which does not wait for it.
         trio.lowlevel.spawn_system_task(self._answer, name="shmlimit")
 
+    async def checkpoint(self) -> None:
+        await self._trio.lowlevel.checkpoint()
+
     def enter(self) -> tuple[int, Place]:
         number = next(self._numbers)
         place = self._places[number] = _TrioPlace(self._trio)
@@ -135,7 +151,11 @@ class _TrioRoom:
 class _Rooms(threading.local):
     """The room of each thread's event loop. A thread runs one loop at a time, and may run others later."""
 
-    asyncio: _AsyncioRoom | None = None
+    # Who waits keeps the room, and the loop the room's reader: a loop that is closed and forgotten is not kept alive by
+    # this, with the places in line of tasks that will never run again.
+    asyncio: weakref.ref[_AsyncioRoom] | None = None
+    # Nobody waits in it: kept for the next who does.
+    empty: _AsyncioRoom | None = None
     trio: _TrioRoom | None = None
 
 
@@ -151,13 +171,37 @@ def waiting_room() -> WaitingRoom:
     Raises:
         RuntimeError: No loop of asyncio or trio runs the caller.
     """
-    trio = sys.modules.get("trio")
-    if trio is not None and trio.lowlevel.in_trio_task():
+    if (trio := _trio_of_the_caller()) is not None:
         token = trio.lowlevel.current_trio_token()
         if _rooms.trio is None or _rooms.trio.token is not token:
             _rooms.trio = _TrioRoom(trio, token)
         return _rooms.trio
     loop = asyncio.get_running_loop()
-    if _rooms.asyncio is None or _rooms.asyncio.loop is not loop:
-        _rooms.asyncio = _AsyncioRoom(loop)
-    return _rooms.asyncio
+    room = None if _rooms.asyncio is None else _rooms.asyncio()
+    if room is None or room.loop is not loop:
+        room = _AsyncioRoom(loop)
+        _rooms.asyncio = weakref.ref(room)
+    return room
+
+
+def current_task() -> object:
+    """Gives the task that runs the caller.
+
+    Returns:
+        The task of trio or asyncio; None outside of one.
+    """
+    if (trio := _trio_of_the_caller()) is not None:
+        task: object = trio.lowlevel.current_task()
+        return task
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def _trio_of_the_caller() -> Any:
+    """The module trio, where a task of it runs the caller."""
+    # Another thread may be importing it just now; whoever is in a task of it has it whole.
+    trio: Any = sys.modules.get("trio")
+    in_trio_task = getattr(getattr(trio, "lowlevel", None), "in_trio_task", None)
+    return trio if in_trio_task is not None and in_trio_task() else None

@@ -30,33 +30,44 @@ def wrap(
     Returns:
         The function that does so.
     """
+    if isinstance(function, (staticmethod, classmethod)):
+        return cast("Callable[P, R]", type(function)(wrap(function.__func__, acquire, acquire_async)))
     any_function = cast("Callable[..., Any]", function)
+    # An object that is called runs its method for that.
+    forms = [function] if inspect.isclass(function) else [function, getattr(function, "__call__", None)]  # noqa: B004
     wrapper: Callable[..., Any]
-    if inspect.isasyncgenfunction(function):
+    if any(map(inspect.isasyncgenfunction, forms)):
 
         @functools.wraps(function)
         async def wrapper(*args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[Any, Any]:
             async with acquire_async(args, kwargs):
                 inner = any_function(*args, **kwargs)
                 try:
-                    sent = None
+                    step = inner.asend(None)
                     while True:
                         try:
-                            item = await inner.asend(sent)
+                            item = await step
                         except StopAsyncIteration:
                             return
-                        sent = yield item
+                        try:
+                            sent = yield item
+                        except GeneratorExit:
+                            raise
+                        except BaseException as error:
+                            step = inner.athrow(error)
+                        else:
+                            step = inner.asend(sent)
                 finally:
                     await inner.aclose()
 
-    elif inspect.iscoroutinefunction(function):
+    elif any(map(inspect.iscoroutinefunction, forms)):
 
         @functools.wraps(function)
         async def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
             async with acquire_async(args, kwargs):
                 return await any_function(*args, **kwargs)
 
-    elif inspect.isgeneratorfunction(function):
+    elif any(map(inspect.isgeneratorfunction, forms)):
 
         @functools.wraps(function)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> Generator[Any, Any, Any]:
@@ -68,6 +79,11 @@ def wrap(
         @functools.wraps(function)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
             with acquire(args, kwargs):
-                return any_function(*args, **kwargs)
+                result = any_function(*args, **kwargs)
+                if inspect.iscoroutine(result):
+                    # It would run when the permit is long gone.
+                    result.close()
+                    raise TypeError(f"{function!r} gives a coroutine: limit the coroutine function that makes it")
+                return result
 
     return cast("Callable[P, R]", wrapper)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from shmlimit import _native
 from shmlimit._acquisition import Acquisition, admitted
 from shmlimit._by_arguments import ByArguments, Costs, Key
 from shmlimit._limited import P, R, wrap
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from shmlimit._segment import Segment
 
 
 class Limits(_native.Limits):
@@ -19,7 +25,16 @@ class Limits(_native.Limits):
     segment and the name of the set, and opens that where it arrives.
     """
 
-    __slots__ = ()
+    __slots__ = ("__weakref__", "_segment")
+
+    _segment: Segment
+
+    def __new__(cls, segment: Segment, name: str) -> Self:
+        """Gives a handle of a set, as `segment[name]` does."""
+        self = super().__new__(cls, segment, name, strict=segment.strict)
+        # Who has the handle of a set has the segment open, for handles of the same that arrive pickled.
+        self._segment = segment
+        return self
 
     def acquire(
         self,
@@ -122,6 +137,4 @@ class Limits(_native.Limits):
         return decorate if function is None else decorate(function)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from shmlimit._segment import reopen_limits
-
-        return reopen_limits, (self.path, self.name, self.strict)
+        return operator.getitem, (self._segment, self.name)

@@ -9,12 +9,18 @@ import threading
 import weakref
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shmlimit import _native
 from shmlimit._declaration import Config, declaration
 from shmlimit._errors import DeclarationError
 from shmlimit._limits import Limits
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+Manner: TypeAlias = tuple[bool, float | timedelta, bool]
+"""How a segment was opened: strict, the timeout of locks, whether its owner is trusted whoever that is."""
 
 
 class Segment(_native.Segment):
@@ -24,11 +30,34 @@ class Segment(_native.Segment):
     last handle and permit is gone.
     """
 
-    __slots__ = ("__weakref__", "_file", "_handles", "_strict")
+    __slots__ = ("__weakref__", "_file", "_handles", "_manner")
 
     _file: tuple[int, int] | None
-    _handles: dict[str, Limits]
-    _strict: bool
+    _handles: weakref.WeakValueDictionary[str, Limits]
+    _manner: Manner
+
+    def __new__(
+        cls,
+        path: str | os.PathLike[str],
+        declaration: _native.Declaration | None = None,
+        *,
+        strict: bool = False,
+        lock_timeout: float | timedelta = 2.0,
+        trust_any_owner: bool = False,
+    ) -> Self:
+        """Opens a segment, as `open` does."""
+        self = super().__new__(cls, path, declaration, lock_timeout=lock_timeout, trust_any_owner=trust_any_owner)
+        self._file = _file_at(self.path)
+        self._handles = weakref.WeakValueDictionary()
+        self._manner = strict, lock_timeout, trust_any_owner
+        with _opening:
+            _opened[self.path, self._manner] = self
+        return self
+
+    @property
+    def strict(self) -> bool:
+        """Whether a limit that a set does not have is an error, in place of a warning."""
+        return self._manner[0]
 
     def __getitem__(self, name: str) -> Limits:
         """Gives the set of that name.
@@ -37,14 +66,14 @@ class Segment(_native.Segment):
             name: The name.
 
         Returns:
-            A handle, the same one each time.
+            A handle, the same one as long as anybody has it. It keeps the segment open.
 
         Raises:
             UnknownSet: There is none; the message names those that there are.
         """
         handle = self._handles.get(name)
         if handle is None:
-            handle = self._handles.setdefault(name, Limits(self, name, strict=self._strict))
+            handle = self._handles.setdefault(name, Limits(self, name))
         return handle
 
     def __iter__(self) -> Iterator[str]:
@@ -60,7 +89,7 @@ class Segment(_native.Segment):
         return f"<Segment {self.path!r} of {', '.join(self)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return reopen, (self.path, self._strict)
+        return reopen, (self.path, *self._manner)
 
     def snapshot(self) -> dict[str, Any]:
         """Copies everything, without a lock: as `limitctl inspect --json`.
@@ -129,8 +158,8 @@ class Segment(_native.Segment):
         return report
 
 
-# The segments of this process by path, for handles that arrive pickled: each attachment is a participant of its own.
-_opened: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
+# The segments of this process, for handles that arrive pickled: each attachment is a participant of its own.
+_opened: weakref.WeakValueDictionary[tuple[str, Manner], Segment] = weakref.WeakValueDictionary()
 # Those that arrived last stay open: workers that are given a handle with every task let go of it between them.
 _arrived: collections.deque[Segment] = collections.deque(maxlen=16)
 _opening = threading.Lock()
@@ -167,30 +196,25 @@ def open(  # noqa: A001
     file = path if path is not None else declared and declared.path
     if file is None:
         raise DeclarationError("give the path of the segment, or declare it: path in [segment]")
-    segment = Segment(file, declared, lock_timeout=lock_timeout, trust_any_owner=trust_any_owner)
-    segment._handles = {}
-    segment._strict = strict
-    segment._file = _file_at(segment.path)
-    with _opening:
-        _opened[segment.path] = segment
-    return segment
+    return Segment(file, declared, strict=strict, lock_timeout=lock_timeout, trust_any_owner=trust_any_owner)
 
 
-def reopen(path: str, strict: bool) -> Segment:
+def reopen(path: str, *manner: Unpack[Manner]) -> Segment:
     """Opens a segment that a pickle names, or gives the one that this process has open.
 
     Args:
         path: The file.
-        strict: As of `open`.
+        manner: How it was opened.
 
     Returns:
         The segment.
     """
     with _opening:
-        segment = _opened.get(path)
-    if segment is not None and segment._strict == strict and segment._file == _file_at(path):
+        segment = _opened.get((path, manner))
+    if segment is not None and segment._file == _file_at(path):
         return segment
-    segment = open(path, strict=strict)
+    strict, lock_timeout, trust_any_owner = manner
+    segment = open(path, strict=strict, lock_timeout=lock_timeout, trust_any_owner=trust_any_owner)
     _arrived.append(segment)
     return segment
 
@@ -202,17 +226,3 @@ def _file_at(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-def reopen_limits(path: str, name: str, strict: bool) -> Limits:
-    """Opens a set that a pickle names.
-
-    Args:
-        path: The file of the segment.
-        name: The set.
-        strict: As of `open`.
-
-    Returns:
-        A handle of the set.
-    """
-    return reopen(path, strict)[name]

@@ -21,7 +21,10 @@ impl Amount {
     pub fn from_object(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         if object.is_instance_of::<PyFloat>() {
             // The shortest decimal that is this float, which is what was typed.
-            return Ok(Self::Decimal(object.extract::<f64>()?.to_string()));
+            let float = object.extract::<f64>()?;
+            // Zero has a sign, which is no amount.
+            let float = if float == 0.0 { 0.0 } else { float };
+            return Ok(Self::Decimal(float.to_string()));
         }
         if let Ok(text) = object.cast::<PyString>() {
             return Ok(Self::Decimal(text.to_cow()?.into_owned()));

@@ -1,5 +1,8 @@
 //! Errors of the library as exceptions of the package, which are declared in `shmlimit/_errors.py`.
 
+use std::path::Path;
+
+use nix::errno::Errno;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
@@ -11,31 +14,17 @@ pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
     let exception = exception(py, class, error.to_string());
     let details = || -> PyResult<()> {
         let value = exception.value(py);
+        if let Some(errno) = errno(error) {
+            value.setattr("errno", errno)?;
+        }
+        if let Some(path) = path(error) {
+            value.setattr("path", path.as_os_str())?;
+        }
         match error {
-            Error::Io { path, source, .. } => {
-                value.setattr("errno", source.raw_os_error())?;
-                value.setattr("path", path.as_os_str())?;
-            }
-            Error::ConfigMismatch { path, differences } | Error::CannotApply { path, differences } => {
-                value.setattr("path", path.as_os_str())?;
+            Error::ConfigMismatch { differences, .. } | Error::CannotApply { differences, .. } => {
                 value.setattr("differences", differences.clone())?;
             }
-            Error::NotFound { path } => {
-                value.setattr("errno", nix::errno::Errno::ENOENT as i32)?;
-                value.setattr("path", path.as_os_str())?;
-            }
-            Error::AlreadyExists { path } => {
-                value.setattr("errno", nix::errno::Errno::EEXIST as i32)?;
-                value.setattr("path", path.as_os_str())?;
-            }
-            Error::NoSpace { path, .. } => {
-                value.setattr("errno", nix::errno::Errno::ENOSPC as i32)?;
-                value.setattr("path", path.as_os_str())?;
-            }
-            Error::InUse { path, pids } => {
-                value.setattr("path", path.as_os_str())?;
-                value.setattr("pids", pids.clone())?;
-            }
+            Error::InUse { pids, .. } => value.setattr("pids", pids.clone())?,
             Error::NeverAdmissible { limit, .. } => value.setattr("limit", limit.as_str())?,
             Error::LockStuck { pid, .. } => value.setattr("pid", *pid)?,
             _ => {}
@@ -63,6 +52,44 @@ pub fn exception(py: Python<'_>, class: &str, message: String) -> PyErr {
     match module.and_then(|module| module.bind(py).getattr(class)?.call1((message,))) {
         Ok(exception) => PyErr::from_value(exception),
         Err(error) => error,
+    }
+}
+
+/// What the system's number for an error is.
+fn errno(error: &Error) -> Option<i32> {
+    let errno = match error {
+        Error::Io { source, .. } | Error::Unsupported { source, .. } => return source.raw_os_error(),
+        Error::NotFound { .. } => Errno::ENOENT,
+        Error::AlreadyExists { .. } => Errno::EEXIST,
+        Error::NoSpace { .. } => Errno::ENOSPC,
+        Error::Untrusted { .. } => Errno::EACCES,
+        _ => return None,
+    };
+    Some(errno as i32)
+}
+
+/// The file that an error is about.
+fn path(error: &Error) -> Option<&Path> {
+    match error {
+        Error::Io { path, .. }
+        | Error::NotFound { path }
+        | Error::AlreadyExists { path }
+        | Error::NoSpace { path, .. }
+        | Error::NotASegment { path, .. }
+        | Error::Incompatible { path, .. }
+        | Error::ForeignNamespace { path, .. }
+        | Error::ForeignBoot { path }
+        | Error::WrongSize { path, .. }
+        | Error::Damaged { path, .. }
+        | Error::Untrusted { path, .. }
+        | Error::UnsupportedFileSystem { path, .. }
+        | Error::TooManyParticipants { path, .. }
+        | Error::InUse { path, .. }
+        | Error::AttachStuck { path }
+        | Error::ConfigMismatch { path, .. }
+        | Error::CannotApply { path, .. }
+        | Error::Retired { path } => Some(path),
+        _ => None,
     }
 }
 

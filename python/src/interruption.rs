@@ -56,14 +56,9 @@ impl Interruption {
         self.raised.is_none()
     }
 
-    /// Takes the lock again, where it was released.
-    pub fn attach(&mut self) {
-        self.released = None;
-    }
-
     /// The exception that ended the wait, with the lock held again.
     pub fn end(mut self) -> PyResult<()> {
-        self.attach();
+        self.released = None;
         self.raised.take().map_or(Ok(()), Err)
     }
 }

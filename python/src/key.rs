@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyInt, PyString};
+use pyo3::types::{PyBool, PyBytes, PyInt, PyString};
+use pyo3::{PyTypeInfo, intern};
 
 use crate::error::exception;
 
@@ -20,8 +21,13 @@ pub fn bytes<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
     if let Ok(bytes) = key.cast::<PyBytes>() {
         return Ok(Cow::Borrowed(bytes.as_bytes()));
     }
-    if key.is_instance_of::<PyInt>() {
-        return Ok(Cow::Owned(key.str()?.to_cow()?.as_bytes().to_vec()));
+    // Whole numbers of any type, in the digits of an `int`: how the types write themselves differs by version.
+    if !key.is_instance_of::<PyBool>() && key.hasattr(intern!(key.py(), "__index__"))? {
+        let digits = PyInt::type_object(key.py()).call_method1(
+            intern!(key.py(), "__repr__"),
+            (key.call_method0(intern!(key.py(), "__index__"))?,),
+        )?;
+        return Ok(Cow::Owned(digits.str()?.to_cow()?.as_bytes().to_vec()));
     }
     if let Ok(address) = address(key) {
         return Ok(Cow::Owned(address.to_string().into_bytes()));
@@ -36,6 +42,9 @@ pub fn bytes<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
 pub fn address(key: &Bound<'_, PyAny>) -> PyResult<IpAddr> {
     let text = key.str()?;
     let text = text.to_cow()?;
-    text.parse()
+    // Which link of this host an address was met on is no part of it.
+    let (unscoped, _) = text.split_once('%').unwrap_or((&text, ""));
+    unscoped
+        .parse()
         .map_err(|_| exception(key.py(), "InvalidKey", format!("{text:?} is no IP address")))
 }

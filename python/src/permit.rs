@@ -1,7 +1,9 @@
 //! Permits as Python meets them.
 
+use pyo3::PyTypeInfo;
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyTuple, PyType};
 use shmlimit::Outcome;
 
 use crate::error::OrRaise;
@@ -21,6 +23,14 @@ pub struct Permit {
 impl Permit {
     pub fn new(permit: Kept<shmlimit::Permit<'static>>) -> Self {
         Self { permit }
+    }
+}
+
+/// Gives back what was granted to a wait that was interrupted: nobody has it to make use of.
+pub fn undo(outcome: Kept<Outcome<'static>>) {
+    if let Ok(mut permit) = outcome.separate(Outcome::permit) {
+        // Where it cannot be given back, it is tried once more when it is dropped.
+        let _ = permit.get_mut().cancel();
     }
 }
 
@@ -50,18 +60,20 @@ impl Permit {
     ///     InheritedPermit: It is that of the process that forked this one.
     #[pyo3(signature = (actual=None, /, **named))]
     fn settle(
-        &mut self,
-        py: Python<'_>,
+        this: &Bound<'_, Self>,
         actual: Option<&Bound<'_, PyAny>>,
         named: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Settlement> {
+        let py = this.py();
+        let handle = this.try_borrow()?.permit.handle().clone();
+        // Before the permit is borrowed to be changed: reading amounts may run what others wrote, and other threads.
         let mut usage = Vec::new();
         for named in [actual, named.map(|named| named.as_any())].into_iter().flatten() {
-            request::amounts(self.permit.handle(), named, &mut usage)?;
+            request::amounts(&handle, named, &mut usage)?;
         }
-        let handle = self.permit.handle().clone();
+        let mut permit = this.try_borrow_mut()?;
         let used = usage.iter().map(|(limit, units)| (limit, *units));
-        let settlement = self.permit.get_mut().settle(used).or_raise(py)?;
+        let settlement = permit.permit.get_mut().settle(used).or_raise(py)?;
         Settlement::new(py, &handle, &settlement, &usage)
     }
 
@@ -90,10 +102,12 @@ impl Permit {
     ///
     /// Returns:
     ///     Whether any of it had remained: otherwise nothing was debited.
-    fn debit(&mut self, py: Python<'_>, limit: &str, used: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let units = request::units(self.permit.handle(), limit, used)?;
-        let checked = self.permit.get_mut().debit(limit, units).or_raise(py)?;
-        Ok(checked.is_admitted())
+    fn debit(this: &Bound<'_, Self>, limit: &str, used: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let handle = this.try_borrow()?.permit.handle().clone();
+        let units = request::units(&handle, limit, used)?;
+        let mut permit = this.try_borrow_mut()?;
+        let checked = permit.permit.get_mut().debit(limit, units);
+        Ok(checked.or_raise(this.py())?.is_admitted())
     }
 
     /// Renews the leases of what is held.
@@ -194,7 +208,14 @@ impl Permit {
         exception_type: Option<&Bound<'_, PyAny>>,
         _exception: &Bound<'_, PyTuple>,
     ) -> PyResult<bool> {
-        match self.release(py, exception_type.is_some()) {
+        // A generator that is closed early, a task that is cancelled, a program that is ended: the work did not fail.
+        let failure = PyException::type_object(py);
+        let has_failed = match exception_type.map(|raised| raised.cast::<PyType>()) {
+            Some(Ok(raised)) => raised.is_subclass(&failure)?,
+            Some(Err(_)) => true,
+            None => false,
+        };
+        match self.release(py, has_failed) {
             // What the block raised matters more than that the lease had run out meanwhile.
             Err(_) if exception_type.is_some() => Ok(false),
             released => released.map(|()| false),

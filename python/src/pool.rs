@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use shmlimit::{Chosen, Error, LimitPool, PoolRequest, PoolStrategy};
+use shmlimit::{Chosen, Error, LimitPool, Outcome, PoolRequest, PoolStrategy};
 
 use crate::error::{OrRaise, raised};
 use crate::handle::{Handle, Kept, PoolHandle};
@@ -34,17 +34,13 @@ impl Pool {
         Ok(prepared)
     }
 
-    /// Asks the pool, and makes what it answers an object.
-    fn ask(
-        &self,
+    /// What the pool answered, as the outcome of the member that it chose.
+    fn answered(
         py: Python<'_>,
-        ask: impl FnOnce(&'static LimitPool) -> Result<Chosen<'static>, Error>,
-    ) -> PyResult<Py<PyAny>> {
-        match Kept::of_pool(&self.handle, self.first(py)?, ask).separate(|answer| answer) {
-            Ok(chosen) => {
-                let outcome = chosen.map_to_member(|Chosen { index, outcome }| (index, outcome));
-                permit::answer(py, outcome)
-            }
+        answer: Kept<Result<Chosen<'static>, Error>>,
+    ) -> PyResult<Kept<Outcome<'static>>> {
+        match answer.separate(|answer| answer) {
+            Ok(chosen) => Ok(chosen.map_to_member(|Chosen { index, outcome }| (index, outcome))),
             Err(error) => Err(raised(py, error.get())),
         }
     }
@@ -102,7 +98,8 @@ impl Pool {
     #[pyo3(signature = (costs=None))]
     fn try_acquire(&self, py: Python<'_>, costs: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
         let request = self.prepare(costs)?;
-        self.ask(py, |pool| pool.try_acquire(&request))
+        let chosen = Kept::of_pool(&self.handle, self.first(py)?, |pool| pool.try_acquire(&request));
+        permit::answer(py, Self::answered(py, chosen)?)
     }
 
     /// Waits; gives a permit or a refusal.
@@ -116,12 +113,16 @@ impl Pool {
         let request = self.prepare(costs)?;
         let timeout = seconds::timeout(timeout)?;
         let mut interruption = Interruption::new(py);
-        self.ask(py, |pool| {
-            let chosen = pool.acquire_while(&request, timeout, || interruption.keep_waiting());
-            interruption.attach();
-            chosen
-        })
-        .and_then(|answer| interruption.end().map(|()| answer))
+        let chosen = Kept::of_pool(&self.handle, self.first(py)?, |pool| {
+            pool.acquire_while(&request, timeout, || interruption.keep_waiting())
+        });
+        let interrupted = interruption.end();
+        let answered = Self::answered(py, chosen);
+        if let Err(raised) = interrupted {
+            let _ = answered.map(permit::undo);
+            return Err(raised);
+        }
+        permit::answer(py, answered?)
     }
 
     /// A request of a task, to look after.

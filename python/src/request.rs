@@ -78,7 +78,9 @@ fn for_each(
     mut visit: impl FnMut(&str, &Bound<'_, PyAny>) -> PyResult<()>,
 ) -> PyResult<()> {
     if let Ok(mapping) = mapping.cast::<PyDict>() {
-        for (name, value) in mapping {
+        // Read before anything is done with it: to read an amount may run what changes the mapping.
+        let items: Vec<_> = mapping.iter().collect();
+        for (name, value) in items {
             visit(&name.cast::<PyString>()?.to_cow()?, &value)?;
         }
         return Ok(());

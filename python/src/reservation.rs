@@ -33,7 +33,7 @@ impl Reservation {
 }
 
 fn is_gone(py: Python<'_>) -> PyErr {
-    let message = "the reservation was made a permit, which is what to use now";
+    let message = "the reservation was cancelled, or made a permit";
     exception(py, "AlreadyReleased", message.to_owned())
 }
 
@@ -56,7 +56,11 @@ impl Reservation {
     /// Returns:
     ///     Whether that was in time.
     fn cancel(&mut self, py: Python<'_>) -> PyResult<bool> {
-        self.kept(py)?.get_mut().cancel().or_raise(py)
+        let in_time = self.kept(py)?.get_mut().cancel().or_raise(py)?;
+        if in_time {
+            self.reservation = None;
+        }
+        Ok(in_time)
     }
 
     /// Makes it a permit, to settle it to the actual usage.

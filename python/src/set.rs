@@ -9,7 +9,7 @@ use shmlimit::{Checked as LibraryChecked, Error, LimitSet, Outcome};
 
 use crate::check::{Checked, forecasts};
 use crate::credit::LocalCredit;
-use crate::error::OrRaise;
+use crate::error::{OrRaise, exception};
 use crate::handle::{Handle, Kept};
 use crate::interruption::Interruption;
 use crate::segment::Segment;
@@ -130,7 +130,10 @@ impl Limits {
                 Some(key) => set.key(key)?.acquire_while(&request, timeout, keep_waiting),
             }
         });
-        interruption.end()?;
+        if let Err(raised) = interruption.end() {
+            let _ = outcome.map(permit::undo);
+            return Err(raised);
+        }
         permit::answer(py, outcome.or_raise(py)?)
     }
 
@@ -237,11 +240,12 @@ impl Limits {
     fn check_many(
         &self,
         py: Python<'_>,
-        keys: Vec<Bound<'_, PyAny>>,
+        keys: &Bound<'_, PyAny>,
         costs: Object<'_, '_>,
     ) -> PyResult<Vec<Checked>> {
         let handle = &self.handle;
         let request = request::prepare(handle, costs)?;
+        let keys = keys.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         let keys = keys.iter().map(key::bytes).collect::<PyResult<Vec<_>>>()?;
         let answers: Kept<Vec<LibraryChecked<'static>>> =
             Kept::try_new(handle, |set| set.check_many(&keys, &request)).or_raise(py)?;
@@ -351,6 +355,10 @@ impl Limits {
         let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
         let set: &LimitSet = &self.handle.set;
         match key {
+            Some(_) if counters => {
+                let message = "counters are those of the whole set: reset them without a key".to_owned();
+                Err(exception(py, "RequestError", message))
+            }
             None => set.reset(&limits, counters).or_raise(py),
             Some(key) if self.handle.is_by_address => {
                 let address = set.address(key::address(key)?).or_raise(py)?;

@@ -1,5 +1,6 @@
 """Taking, holding, settling, asking: what one process sees of a set."""
 
+import enum
 import gc
 from decimal import Decimal
 from ipaddress import ip_address
@@ -259,3 +260,87 @@ def test_what_python_shows_of_them_says_what_they_are(open_set):
     assert "in_flight" in repr(limits.try_acquire())
     assert "'set'" in repr(limits) or '"set"' in repr(limits)
     assert "remaining=0" in repr(permit.verdicts["in_flight"])
+
+
+def test_a_mapping_that_changes_while_it_is_read_does_no_harm(open_set):
+    limits = open_set(sl.Rate("tokens", 100, 3600))
+    costs = {}
+
+    class Growing:
+        def __index__(self):
+            costs["other"] = 1
+            return 5
+
+    costs["tokens"] = Growing()
+    assert limits.try_acquire(costs).taken == {"tokens": 5}
+
+
+def test_a_permit_can_be_used_while_the_amounts_of_its_settling_are_read(open_set):
+    limits = open_set(sl.Rate("tokens", 100, 3600), sl.Concurrency("in_flight", 1))
+    permit = limits.try_acquire({"tokens": 10})
+
+    class Releasing:
+        def __index__(self):
+            permit.release()
+            return 5
+
+    with pytest.raises(sl.AlreadyReleased):
+        permit.settle(tokens=Releasing())
+    assert limits.try_acquire({"tokens": 1})
+
+
+def test_whole_numbers_of_any_type_are_one_key_and_truth_is_none(open_set):
+    class Number(enum.IntEnum):
+        THREE = 3
+
+    class Index:
+        def __index__(self):
+            return 3
+
+    limits = open_set(sl.Calls("requests", 1, 3600), keyed=100)
+    assert limits.check(key=3)
+    for same in [Number.THREE, Index(), "3"]:
+        assert not limits.check(key=same)
+    with pytest.raises(TypeError, match="no key"):
+        limits.check(key=True)
+
+
+def test_many_keys_may_come_from_any_iterable(open_set):
+    limits = open_set(sl.Calls("requests", 1, 3600), keyed=100)
+    assert [bool(answer) for answer in limits.check_many(name for name in ["ann", "bob"])] == [True, True]
+
+
+def test_the_link_of_an_address_is_no_part_of_it(open_set):
+    limits = open_set(sl.Calls("requests", 1, 3600, prefix={"ipv4": 32, "ipv6": 64}), keyed=100)
+    assert limits.check(key="fe80::1%eth0")
+    assert not limits.check(key=ip_address("fe80::2%eth1"))
+
+
+def test_zero_of_either_sign_asks_without_taking(open_set):
+    limits = open_set(sl.Rate("tokens", 100, 3600))
+    assert limits.try_acquire({"tokens": -0.0}).remaining == 100
+
+
+def test_counters_are_not_of_a_key(open_set):
+    limits = open_set(sl.Calls("requests", 1, 3600), keyed=100)
+    with pytest.raises(sl.RequestError, match="counters"):
+        limits.reset(key="ann", counters=True)
+
+
+def test_a_reservation_is_cancelled_once(open_set):
+    limits = open_set(sl.Calls("requests", 1, 1000))
+    limits.check()
+    reservation = limits.reserve(max_delay=2000)
+    assert reservation.cancel()
+    for again in [reservation.cancel, reservation.into_permit]:
+        with pytest.raises(sl.AlreadyReleased):
+            again()
+
+
+@pytest.mark.parametrize(("error", "failed"), [(ValueError, 1), (GeneratorExit, 0), (KeyboardInterrupt, 0)])
+def test_work_that_was_ended_early_did_not_fail(segment_path, error, failed):
+    limit = sl.Concurrency("in_flight", 4, adaptive="aimd", ceiling=8)
+    segment = sl.open(segment_path, sl.LimitSet("set", [limit]))
+    with pytest.raises(error), segment["set"].try_acquire():
+        raise error
+    assert segment.snapshot()["sets"][0]["limits"][0]["counts"]["dropped"] == failed

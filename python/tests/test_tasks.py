@@ -1,6 +1,7 @@
 """Waiting in line with tasks: asyncio, uvloop, trio, and anyio on both."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import threading
@@ -300,3 +301,115 @@ def test_outside_of_an_event_loop_it_says_so(open_set):
     with pytest.raises(RuntimeError, match="event loop"):
         coroutine.send(None)
     wait_until(lambda: queued(limits) == 0, "it left the line")
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_loop_that_is_closed_and_forgotten_gives_up_the_places_of_its_tasks(open_set, new_loop):
+    limits = open_set(sl.Concurrency("in_flight", 1))
+    held = limits.try_acquire()
+
+    def wait_and_close():
+        loop = new_loop()
+        task = loop.create_task(limits.acquire_async()._acquire())
+        loop.run_until_complete(asyncio.sleep(0.01))
+        assert queued(limits) == 1
+        task._log_destroy_pending = False
+        loop.close()
+
+    wait_and_close()
+    held.release()
+    gc.collect()
+    limits.acquire(timeout=PATIENCE).release()
+
+
+@every_loop
+def test_one_acquisition_serves_several_tasks(open_set, run):
+    limits = open_set(sl.Concurrency("in_flight", 2), sl.Rate("tokens", 100, 3600))
+    acquisition = limits.acquire_async({"tokens": 2})
+    first_left = []
+
+    async def first():
+        async with acquisition:
+            await until(lambda: len(acquisition._entered) == 2)
+        first_left.append(True)
+
+    async def second():
+        await until(lambda: len(acquisition._entered) == 1)
+        async with acquisition as permit:
+            await until(lambda: first_left)
+            permit.settle(tokens=1)
+
+    async def main():
+        async with anyio.create_task_group() as group:
+            group.start_soon(first)
+            group.start_soon(second)
+
+    run(main)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_does_not_make_the_loop_of_its_parent_deaf(open_set):
+    limits = open_set(sl.Concurrency("in_flight", 1))
+
+    async def main():
+        held = await limits.acquire_async()
+        task = asyncio.ensure_future(limits.acquire_async(timeout=PATIENCE))
+        await until(lambda: queued(limits) == 1)
+        child = os.fork()
+        if child == 0:
+            task.get_coro().close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0  # noqa: ASYNC222 (the child ends at once)
+        held.release()
+        (await task).release()
+
+    on_asyncio(main)
+
+
+def test_an_error_reaches_the_limited_asynchronous_generator(open_set):
+    limits = open_set(sl.Concurrency("in_flight", 1))
+    seen = []
+
+    @contextlib.asynccontextmanager
+    @limits.limited
+    async def transaction():
+        try:
+            yield 1
+        except ValueError:
+            seen.append("rolled back")
+
+    async def main():
+        async with transaction():
+            raise ValueError
+        assert limits.try_acquire()
+
+    on_asyncio(main)
+    assert seen == ["rolled back"]
+
+
+def test_whatever_is_called_asynchronously_is_limited_so(open_set):
+    limits = open_set(sl.Concurrency("in_flight", 1))
+
+    class Worker:
+        async def __call__(self):
+            return bool(limits.try_acquire())
+
+        @limits.limited
+        @staticmethod
+        async def work():
+            return bool(limits.try_acquire())
+
+        @limits.limited
+        @classmethod
+        async def work_of_class(cls):
+            return cls, bool(limits.try_acquire())
+
+    async def main():
+        assert await limits.limited(Worker())() is False
+        assert await Worker.work() is False
+        assert await Worker.work_of_class() == (Worker, False)
+        with pytest.raises(TypeError, match="coroutine"):
+            limits.limited(lambda: Worker()())()
+
+    on_asyncio(main)
+    assert limits.try_acquire()

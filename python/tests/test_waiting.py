@@ -1,6 +1,7 @@
 """Waiting in line with threads."""
 
 import pickle
+import signal
 import threading
 import time
 from datetime import timedelta
@@ -154,4 +155,26 @@ def test_a_limited_generator_holds_its_permit_until_it_ends(open_set):
     assert next(steps) == 1
     assert not limits.try_acquire()
     assert list(steps) == [2]
+    assert limits.try_acquire()
+
+
+def test_a_wait_that_a_handler_ends_charges_nothing(open_set):
+    limits = open_set(sl.Concurrency("in_flight", 1), sl.Calls("requests", 1000, "1000h"))
+    held = limits.acquire()
+
+    class Ended(Exception):
+        pass
+
+    def release_and_raise(signal_number, frame):
+        held.release()
+        raise Ended
+
+    before = signal.signal(signal.SIGALRM, release_and_raise)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Ended):
+            limits.acquire(timeout=PATIENCE)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert limits.peek({"requests": 0, "in_flight": 0})["requests"].remaining == 999
     assert limits.try_acquire()
