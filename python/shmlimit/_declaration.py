@@ -190,11 +190,13 @@ Config: TypeAlias = "str | os.PathLike[str] | LimitSet | Iterable[LimitSet] | Ma
 """A declaration: the path of a file of TOML, sets, or a mapping with the fields of the TOML."""
 
 
-def declaration(config: Config) -> _native.Declaration:
+def declaration(config: Config, *, mode: int | None = None, participants: int | None = None) -> _native.Declaration:
     """Reads a declaration, in whichever form it is.
 
     Args:
         config: The declaration.
+        mode: Permissions of the file, where the declaration is of sets alone.
+        participants: How many processes may be attached at once, where the declaration is of sets alone.
 
     Returns:
         The declaration, validated.
@@ -202,6 +204,10 @@ def declaration(config: Config) -> _native.Declaration:
     Raises:
         DeclarationError: Something in it cannot be, or it cannot be read.
     """
+    segment = {"mode": None if mode is None else f"{mode:04o}", "participants": participants}
+    is_whole = isinstance(config, (str, os.PathLike, Mapping))
+    if is_whole and any(each is not None for each in segment.values()):
+        raise DeclarationError("a whole declaration says mode and participants itself: in [segment]")
     if isinstance(config, (str, os.PathLike)):
         return _native.Declaration.from_file(config)
     document: object
@@ -212,7 +218,7 @@ def declaration(config: Config) -> _native.Declaration:
         for each in sets:
             if not isinstance(each, LimitSet):
                 raise TypeError(f"{each!r} is no declaration of a set: give a LimitSet")
-        document = {"set": [_fields(each) for each in sets]}
+        document = {"segment": _plain(segment), "set": [_fields(each) for each in sets]}
     return _native.Declaration.from_json(json.dumps(document, ensure_ascii=False))
 
 

@@ -170,6 +170,8 @@ def open(  # noqa: A001
     path: str | os.PathLike[str] | None = None,
     config: Config | None = None,
     *,
+    mode: int | None = None,
+    participants: int | None = None,
     strict: bool = False,
     lock_timeout: float | timedelta = 2.0,
     trust_any_owner: bool = False,
@@ -179,6 +181,8 @@ def open(  # noqa: A001
     Args:
         path: The file, usually in /dev/shm; where the declaration says it unless given.
         config: The declaration: the path of a file of TOML, one or more `LimitSet`s, or a mapping as of the TOML.
+        mode: Permissions of the file, such as 0o660; 0o600 unless given. Only beside `LimitSet`s.
+        participants: How many processes may have it open at once; 256 unless given. Only beside `LimitSet`s.
         strict: Makes limits that a set does not have an error, in place of a warning.
         lock_timeout: Seconds that an operation waits for a lock before it says that its holder is stuck.
         trust_any_owner: Accepts a file that somebody else may have planted.
@@ -192,7 +196,9 @@ def open(  # noqa: A001
         DeclarationError: The declaration is wrong, or no path is given.
         SegmentError: The file cannot be used.
     """
-    declared = None if config is None else declaration(config)
+    if config is None and not (mode is None and participants is None):
+        raise DeclarationError("mode and participants are declared when a segment is created: give the sets, too")
+    declared = None if config is None else declaration(config, mode=mode, participants=participants)
     file = path if path is not None else declared and declared.path
     if file is None:
         raise DeclarationError("give the path of the segment, or declare it: path in [segment]")

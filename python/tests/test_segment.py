@@ -6,6 +6,7 @@ import gc
 import json
 import pickle
 import signal
+import stat
 import subprocess
 import sys
 import weakref
@@ -75,6 +76,17 @@ def test_every_field_arrives_in_the_segment(segment_path, limit, expected):
     segment = sl.open(segment_path, sl.LimitSet("set", [limit]))
     (declared,) = segment.declaration()["set"][0]["limit"]
     assert {name: declared[name] for name in expected} == expected
+
+
+def test_the_mode_of_the_file_and_its_participants_can_be_given(segment_path, tmp_path):
+    declared = sl.LimitSet("set", [sl.Calls("c", 5, 60)])
+    segment = sl.open(segment_path, declared, mode=0o660, participants=3)
+    assert stat.S_IMODE(segment_path.stat().st_mode) == 0o660
+    assert segment.declaration()["segment"]["participants"] == 3
+    with pytest.raises(sl.DeclarationError, match="segment"):
+        sl.open(tmp_path / "other", {"set": []}, participants=3)
+    with pytest.raises(sl.DeclarationError, match="created"):
+        sl.open(segment_path, mode=0o600)
 
 
 def test_what_cannot_be_declared_says_where_it_is_wrong(segment_path):
