@@ -171,7 +171,7 @@ impl Effort {
         let (kills, every) = match (is_thorough, is_brief) {
             (true, _) => (usize::MAX, 1),
             (false, true) => (4, 32),
-            (false, false) => (20, 24),
+            (false, false) => (12, 24),
         };
         Self {
             is_thorough,
@@ -221,7 +221,13 @@ fn jobs(effort: Effort) -> Vec<Job> {
         );
     }
     jobs.extend(FILE_OPERATIONS.iter().rev().map(|it| Job::File(*it)));
-    jobs.extend(operations().flat_map(|it| [Job::Killed(it), Job::Copies(it)]));
+    for operation in operations() {
+        // A text is read for minutes, an instruction at a time: once for real, and of the keys by copies.
+        if effort.is_thorough || !(operation.applies && operation.is_keyed) {
+            jobs.push(Job::Killed(operation));
+        }
+        jobs.push(Job::Copies(operation));
+    }
     jobs
 }
 
