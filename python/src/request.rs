@@ -22,16 +22,8 @@ pub fn prepare<'a>(handle: &'a Handle, costs: Option<&Bound<'_, PyAny>>) -> PyRe
     let mut request = handle.default.clone();
     for_each(costs, |name, amount| {
         warn_of_unknown(handle, name, amount)?;
-        request = match whole_units(handle, name, amount)? {
-            Ok(whole) => {
-                request.set(name, whole).or_raise(amount.py())?;
-                return Ok(());
-            }
-            Err(text) => std::mem::replace(&mut request, handle.default.clone())
-                .with_decimal(name, &text)
-                .or_raise(amount.py())?,
-        };
-        Ok(())
+        let units = units(handle, name, amount)?;
+        request.set(name, units).or_raise(amount.py())
     })?;
     Ok(Cow::Owned(request))
 }
@@ -48,20 +40,13 @@ pub fn amounts(handle: &Handle, named: &Bound<'_, PyAny>, into: &mut Vec<(String
 
 /// An amount of a limit in units.
 pub fn units(handle: &Handle, name: &str, amount: &Bound<'_, PyAny>) -> PyResult<u64> {
-    match whole_units(handle, name, amount)? {
-        Ok(whole) => Ok(whole),
-        Err(_) if handle.limit(name).is_none() => Ok(0),
-        Err(text) => handle.set.units(name, &text).or_raise(amount.py()),
+    let limit = handle.limit(name);
+    match Amount::from_object(amount)? {
+        Amount::Whole(whole) if !limit.is_some_and(counts_in_parts) => Ok(whole),
+        // What the set does not have, the library skips.
+        _ if limit.is_none() => Ok(0),
+        natural => handle.set.units(name, &natural.into_text()).or_raise(amount.py()),
     }
-}
-
-/// The units where they are plain to see, or the digits of the natural amount.
-fn whole_units(handle: &Handle, name: &str, amount: &Bound<'_, PyAny>) -> PyResult<Result<u64, String>> {
-    let has_unit = || handle.limit(name).is_some_and(counts_in_parts);
-    Ok(match Amount::from_object(amount)? {
-        Amount::Whole(whole) if !has_unit() => Ok(whole),
-        amount => Err(amount.into_text()),
-    })
 }
 
 /// Calls `visit` with each name and amount of a mapping.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use shmlimit::{Checked as LibraryChecked, Error, LimitSet, Outcome};
+use shmlimit::{Checked as LibraryChecked, Error, Key, LimitSet, Outcome};
 
 use crate::check::{Checked, forecasts};
 use crate::credit::LocalCredit;
@@ -25,6 +25,25 @@ pub struct Limits {
 impl Limits {
     pub fn handle(&self) -> &Arc<Handle> {
         &self.handle
+    }
+
+    /// Keeps what the set answers where no key is named, and what the key answers where one is.
+    #[inline]
+    fn ask<T>(
+        &self,
+        py: Python<'_>,
+        key: Object<'_, '_>,
+        of_set: impl FnOnce(&'static LimitSet) -> Result<T, Error>,
+        of_key: impl FnOnce(Key<'static>) -> Result<T, Error>,
+    ) -> PyResult<Kept<T>> {
+        let kept = match key {
+            None => Kept::try_new(&self.handle, of_set),
+            Some(key) => {
+                let key = key::bytes(key)?;
+                Kept::try_new(&self.handle, |set| of_key(set.key(key)?))
+            }
+        };
+        kept.or_raise(py)
     }
 }
 
@@ -97,15 +116,9 @@ impl Limits {
     ///     SegmentError: The segment cannot be used.
     #[pyo3(signature = (costs=None, *, key=None))]
     fn try_acquire(&self, py: Python<'_>, costs: Object<'_, '_>, key: Object<'_, '_>) -> PyResult<Py<PyAny>> {
-        let handle = &self.handle;
-        let request = request::prepare(handle, costs)?;
-        let outcome = match key {
-            None => Kept::try_new(handle, |set| set.try_acquire(&request)).or_raise(py)?,
-            Some(key) => {
-                let key = key::bytes(key)?;
-                Kept::try_new(handle, |set| set.key(key)?.try_acquire(&request)).or_raise(py)?
-            }
-        };
+        let request = request::prepare(&self.handle, costs)?;
+        let of_key = |key: Key<'static>| key.try_acquire(&request);
+        let outcome = self.ask(py, key, |set| set.try_acquire(&request), of_key)?;
         permit::answer(py, outcome)
     }
 
@@ -146,17 +159,11 @@ impl Limits {
         key: Object<'_, '_>,
         timeout: Object<'_, '_>,
     ) -> PyResult<Waiting> {
-        let handle = &self.handle;
-        let request = request::prepare(handle, costs)?;
+        let request = request::prepare(&self.handle, costs)?;
         let timeout = seconds::timeout(timeout)?;
-        let future = match key {
-            None => Kept::try_new(handle, |set| Ok::<_, Error>(set.acquire_async(&request, timeout))),
-            Some(key) => {
-                let key = key::bytes(key)?;
-                Kept::try_new(handle, |set| Ok(set.key(key)?.acquire_async(&request, timeout)))
-            }
-        };
-        Ok(Waiting::of_set(future.or_raise(py)?))
+        let of_key = |key: Key<'static>| Ok(key.acquire_async(&request, timeout));
+        let future = self.ask(py, key, |set| Ok(set.acquire_async(&request, timeout)), of_key)?;
+        Ok(Waiting::of_set(future))
     }
 
     /// Charges everything now, if it can be had within a time, and says how long to wait before making use of it: for
@@ -181,17 +188,11 @@ impl Limits {
         key: Object<'_, '_>,
         max_delay: &Bound<'_, PyAny>,
     ) -> PyResult<Py<PyAny>> {
-        let handle = &self.handle;
-        let request = request::prepare(handle, costs)?;
+        let request = request::prepare(&self.handle, costs)?;
         let max_delay = seconds::duration(max_delay)?;
-        let outcome = match key {
-            None => Kept::try_new(handle, |set| set.reserve(&request, max_delay)),
-            Some(key) => {
-                let key = key::bytes(key)?;
-                Kept::try_new(handle, |set| set.key(key)?.reserve(&request, max_delay))
-            }
-        };
-        reservation::answer(py, outcome.or_raise(py)?)
+        let of_key = |key: Key<'static>| key.reserve(&request, max_delay);
+        let outcome = self.ask(py, key, |set| set.reserve(&request, max_delay), of_key)?;
+        reservation::answer(py, outcome)
     }
 
     /// Takes everything that the request names for good, or nothing: for what is not held.
@@ -211,18 +212,14 @@ impl Limits {
     fn check(&self, py: Python<'_>, costs: Object<'_, '_>, key: Object<'_, '_>) -> PyResult<Checked> {
         let handle = &self.handle;
         let request = request::prepare(handle, costs)?;
-        let checked = match key {
-            None => Kept::try_new(handle, |set| set.check(&request)),
-            Some(key) if handle.is_by_address => {
-                let address = key::address(key)?;
-                Kept::try_new(handle, |set| set.address(address)?.check(&request))
-            }
-            Some(key) => {
-                let key = key::bytes(key)?;
-                Kept::try_new(handle, |set| set.key(key)?.check(&request))
-            }
-        };
-        checked.map(Checked::new).or_raise(py)
+        if let Some(key) = key.filter(|_| handle.is_by_address) {
+            let address = key::address(key)?;
+            let checked = Kept::try_new(handle, |set| set.address(address)?.check(&request));
+            return checked.map(Checked::new).or_raise(py);
+        }
+        let of_key = |key: Key<'static>| key.check(&request);
+        let checked = self.ask(py, key, |set| set.check(&request), of_key)?;
+        Ok(Checked::new(checked))
     }
 
     /// As `check` for each of many keys, decided at one instant, faster than one after the other.
@@ -323,16 +320,10 @@ impl Limits {
         used: &Bound<'_, PyAny>,
         key: Object<'_, '_>,
     ) -> PyResult<Checked> {
-        let handle = &self.handle;
-        let units = request::units(handle, limit, used)?;
-        let checked = match key {
-            None => Kept::try_new(handle, |set| set.debit(limit, units)),
-            Some(key) => {
-                let key = key::bytes(key)?;
-                Kept::try_new(handle, |set| set.key(key)?.debit(limit, units))
-            }
-        };
-        checked.map(Checked::new).or_raise(py)
+        let units = request::units(&self.handle, limit, used)?;
+        let of_key = |key: Key<'static>| key.debit(limit, units);
+        let checked = self.ask(py, key, |set| set.debit(limit, units), of_key)?;
+        Ok(Checked::new(checked))
     }
 
     /// Replenishes limits. What is held stays held.
