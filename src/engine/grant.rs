@@ -53,6 +53,16 @@ impl Part<'_> {
         costs
     }
 
+    /// The hold that a granted ticket was given, where it still is there.
+    pub(super) fn hold_of_grant(&self, ticket: TicketPlace<'_>) -> Option<HoldReference> {
+        ticket.granted_hold().filter(|hold| {
+            // Whoever it belongs to: its owner may have been taken for dead, or have given the ticket up.
+            self.memory.hold(hold.index).is_some_and(|place| {
+                place.is_taken() && place.serial().load(Ordering::Relaxed) == hold.serial.get()
+            })
+        })
+    }
+
     /// Whether nobody waits in the line of a row.
     #[inline]
     pub(crate) fn nobody_waits(&self, row: Row<'_>) -> bool {
@@ -299,12 +309,7 @@ impl<'a> LockedPart<'a> {
 
     /// Gives back what a granted ticket took: nobody has made use of it.
     fn undo_grant(&self, transaction: &mut Transaction<'_>, ticket: TicketPlace<'a>) {
-        let hold = ticket.granted_hold().filter(|hold| {
-            // Whoever it belongs to: its owner may have been taken for dead, or have given the ticket up.
-            self.part.memory.hold(hold.index).is_some_and(|place| {
-                place.is_taken() && place.serial().load(Ordering::Relaxed) == hold.serial.get()
-            })
-        });
+        let hold = self.part.hold_of_grant(ticket);
         let was_reclaimed = hold.is_none() && ticket.granted_hold().is_some();
         let granted_at = ticket.granted_at().load(Ordering::Relaxed);
         let row = self.part.row(ticket.row().load(Ordering::Relaxed));
@@ -320,7 +325,9 @@ impl<'a> LockedPart<'a> {
                 mark: asked.mark(),
                 figure: cost,
             };
-            let refunded = self.refund_unused(transaction, limit, row, cost, &reserved, granted_at);
+            let refunded =
+                self.at_its_instant()
+                    .refund_unused(transaction, limit, row, cost, &reserved, granted_at);
             transaction.add(&self.part.counters(index).refunded, refunded);
         }
         if let Some(hold) = hold {

@@ -8,7 +8,7 @@ use raw_sync::Timeout;
 use super::bell::Rung;
 use super::recover::Repairs;
 use super::segment::SegmentEngine;
-use super::set::Part;
+use super::set::{Part, PartAt};
 use crate::error::Error;
 use crate::limit::Now;
 use crate::shm::host::process_of_thread;
@@ -19,6 +19,20 @@ use crate::units::NANOS_PER_SECOND;
 
 /// How far ahead of a reading of the clock the latest time of a part may be, in nanoseconds: an hour.
 const MOST_AHEAD: u64 = 3600 * NANOS_PER_SECOND;
+
+impl Part<'_> {
+    /// An instant for looking at the part: never before its latest change, unless the time of that is damage.
+    pub(crate) fn instant(&self, now: Now) -> Now {
+        let last_seen = self.memory.control().last_seen.load(Ordering::Relaxed);
+        if last_seen.saturating_sub(now.monotonic) >= MOST_AHEAD {
+            return now;
+        }
+        Now {
+            monotonic: now.monotonic.max(last_seen),
+            ..now
+        }
+    }
+}
 
 /// A part whose lock is held.
 pub(crate) struct LockedPart<'a> {
@@ -48,6 +62,15 @@ impl Drop for AfterUnlock<'_> {
 }
 
 impl LockedPart<'_> {
+    /// The part at the instant that is decided by.
+    #[inline(always)]
+    pub(super) fn at_its_instant(&self) -> PartAt<'_> {
+        PartAt {
+            part: self.part,
+            now: self.now,
+        }
+    }
+
     /// Reads the clock again: for what goes on after the operation that the lock was taken for.
     #[cold]
     pub(super) fn read_clock(&mut self) {
@@ -104,6 +127,15 @@ impl SegmentEngine {
         if locked.needs_attention() {
             self.attend(&mut locked)?;
         }
+        Ok(locked)
+    }
+
+    /// As [`lock`](Self::lock), for what only looks: it leaves no trace of when it looked.
+    #[inline]
+    pub(super) fn lock_to_look<'a>(&'a self, part: Part<'a>) -> Result<LockedPart<'a>, Box<Error>> {
+        let now = self.now(part);
+        let mut locked = self.lock_timeless(part)?;
+        locked.now = locked.part.instant(now);
         Ok(locked)
     }
 

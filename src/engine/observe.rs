@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use super::memory::PartMemory;
 use super::rules::SetRules;
-use super::set::{Part, SetEngine};
+use super::set::{Part, PartAt, SetEngine};
 use crate::limit::Now;
 use crate::queue::{Phase, TicketState};
 use crate::shm::geometry::PartGeometry;
@@ -68,12 +68,12 @@ impl PartObservation<'_> {
         }
     }
 
-    /// An instant for looking at the copy: never before its latest change.
-    pub(crate) fn instant(&self, now: Now) -> Now {
-        let last_seen = self.memory.control().last_seen.load(Ordering::Relaxed);
-        Now {
-            monotonic: now.monotonic.max(last_seen),
-            ..now
+    /// The copy at an instant that is never before its latest change.
+    pub(crate) fn at(&self, now: Now) -> PartAt<'_> {
+        let part = self.part();
+        PartAt {
+            part,
+            now: part.instant(now),
         }
     }
 
