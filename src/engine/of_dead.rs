@@ -6,7 +6,6 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::decision::Decided;
 use super::limit_rules::LimitRules;
 use super::memory::{HoldPlace, Row, TicketPlace};
 use super::plan::Kind;
@@ -198,22 +197,16 @@ impl<'a> LeftOut<'a> {
         let hold = at.part.hold_of_grant(ticket);
         undone.extend(hold.map(|hold| hold.index));
         let was_reclaimed = hold.is_none() && ticket.granted_hold().is_some();
-        let granted_at = ticket.granted_at().load(Ordering::Relaxed);
-        for (index, cost) in at.part.costs_of(ticket).iter() {
-            let (Some(limit), Some(asked)) = (at.part.limits.get(index), ticket.limit(index)) else {
-                continue;
-            };
-            // What a dead holder had reserved was refunded with its hold.
-            if was_reclaimed && limit.refund_on_death {
-                continue;
-            }
-            let reserved = Decided {
-                mark: asked.mark(),
-                figure: cost,
-            };
-            let refunded = at.refund_unused(&mut transaction, limit, self.row, cost, &reserved, granted_at);
-            self.add(limit, refunded);
-        }
+        let row = self.row;
+        at.refund_grant(
+            &mut transaction,
+            row,
+            ticket,
+            was_reclaimed,
+            |_, limit, refunded| {
+                self.add(limit, refunded);
+            },
+        );
         self.tickets += 1;
         commit(transaction);
     }
