@@ -355,7 +355,7 @@ impl SegmentReader {
             definitions: self.definitions(),
             declaration: &self.declaration,
             table: &table,
-            is_alive: &|id| table.is_alive_at(self.observed.same_place, id, self.observed.file.as_fd()),
+            is_alive: &|id| table.is_alive_by(self.observed.file.as_fd(), id),
             clock_offset: header.clock_offset.load(Ordering::Relaxed),
             same_place: self.observed.same_place,
         }
@@ -395,7 +395,7 @@ impl SnapshotSource<'_> {
             .map(|record| ParticipantSnapshot {
                 slot: record.id.slot,
                 generation: record.id.generation,
-                pid: record.pid,
+                pid: record.identity.pid,
                 alive: (self.is_alive)(record.id),
                 name: record.name,
                 joined_utc_ns: record.joined_utc,
@@ -496,7 +496,7 @@ impl SnapshotSource<'_> {
         TicketSnapshot {
             number: ticket.number,
             owner_slot: owner.map(|id| id.slot),
-            owner_pid: record.map(|record| record.pid),
+            owner_pid: record.map(|record| record.identity.pid),
             owner_alive: owner.is_some_and(|id| (self.is_alive)(id)),
             granted: ticket.is_granted,
             key: KeyLabel::of_row(part, ticket.row),
@@ -515,7 +515,7 @@ impl SnapshotSource<'_> {
             index: hold.index,
             serial: hold.serial,
             owner_slot: owner.map(|id| id.slot),
-            owner_pid: record.map(|record| record.pid),
+            owner_pid: record.map(|record| record.identity.pid),
             owner_alive: owner.is_some_and(|id| (self.is_alive)(id)),
             key: KeyLabel::of_row(part, hold.row),
             held_ns: now.monotonic.saturating_sub(hold.taken_at),
