@@ -344,16 +344,18 @@ fn attaching_stores_nothing_where_the_file_system_cannot_allocate() {
         let path = folder.join("shared");
         drop(Segment::create(&path, &mostly_zeros()).expect("a segment"));
         let bytes = fs::read(&path).expect("bytes");
-        // Pages of free holds, whose last words mean nothing.
+        // The C library stores into the byte of each page that the last byte of the file has in its own. Here it belongs
+        // to pages of free holds, where nothing is read.
+        let in_page = (bytes.len() - 8) % 4096;
         let unused: Vec<usize> = (0..bytes.len() / 4096)
             .filter(|page| bytes[page * 4096..][..4096].iter().all(|byte| *byte == 0))
             .collect();
         assert!(!unused.is_empty());
         let file = File::options().read(true).write(true).open(&path).expect("opens");
         let map = MmapRaw::map_raw(&file).expect("a mapping");
-        let last_word_of = |page: &usize| {
+        let word_of = |page: &usize| {
             // SAFETY: the word lies in the mapping, is aligned, and every process uses it as an atomic.
-            unsafe { AtomicU64::from_ptr(map.as_mut_ptr().add(page * 4096 + 4088).cast()) }
+            unsafe { AtomicU64::from_ptr(map.as_mut_ptr().add(page * 4096 + in_page).cast()) }
         };
         let words = SharedWords::new(1);
         let stop = &words[0];
@@ -361,7 +363,7 @@ fn attaching_stores_nothing_where_the_file_system_cannot_allocate() {
             let (mut value, mut lost) = (0, 0);
             while stop.load(Ordering::SeqCst) == 0 {
                 for page in &unused {
-                    let is_lost = last_word_of(page).swap(!value, Ordering::SeqCst) != value;
+                    let is_lost = word_of(page).swap(!value, Ordering::SeqCst) != value;
                     lost += u64::from(is_lost);
                 }
                 value = !value;
