@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::cold_start::{is_same_place, start_cold_if_needed};
+use super::cold_start::{current_place, is_same_place, start_cold_if_needed};
 use super::definition::{Definition, read_definition_in_force};
 use super::descriptor::{FileIdentity, above_standard_streams};
 use super::file_lock::{ByteRange, try_lock, unlock};
@@ -182,7 +182,7 @@ pub(crate) fn observe(path: &Path, trust_any_owner: bool) -> Result<Observed, Er
     check_header(&region, size, path)?;
     let verified = verify(Arc::new(region), path)?;
     let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
-    let same_place = is_same_place(header, identity(&file, path)?);
+    let same_place = is_same_place(header, current_place(path)?, identity(&file, path)?);
     Ok(Observed {
         verified,
         file,

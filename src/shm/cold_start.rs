@@ -22,8 +22,8 @@ use crate::error::Error;
 use crate::shm::clock::{boot_nanos, utc_nanos};
 use crate::units::LATEST_INSTANT;
 
-pub(crate) fn is_same_place(header: &Header, file: FileIdentity) -> bool {
-    let place = Place::current();
+/// Whether the segment is of that place, and of this file.
+pub(crate) fn is_same_place(header: &Header, place: Place, file: FileIdentity) -> bool {
     load_pair(&header.boot_id) == place.boot_id
         && header.pid_namespace.load(Ordering::Relaxed) == place.pid_namespace
         && header.time_namespace.load(Ordering::Relaxed) == place.time_namespace
@@ -38,9 +38,13 @@ fn load_pair(words: &[AtomicU64; 2]) -> [u64; 2] {
     [load_acquire(&words[0]), load_acquire(&words[1])]
 }
 
+/// Where this process runs, for a segment that is compared with it.
+pub(crate) fn current_place(path: &Path) -> Result<Place, Error> {
+    Place::current().map_err(|source| io_error("tell the boot and the namespaces for", path, source))
+}
+
 /// Whether thread ids and the boot-time clock mean the same in this process as in those that use the segment.
-pub(crate) fn ensure_same_namespaces(header: &Header, path: &Path) -> Result<(), Error> {
-    let place = Place::current();
+pub(crate) fn ensure_same_namespaces(header: &Header, place: Place, path: &Path) -> Result<(), Error> {
     for (what, word, expected) in [
         ("PID", &header.pid_namespace, place.pid_namespace),
         ("time", &header.time_namespace, place.time_namespace),
@@ -72,7 +76,8 @@ pub(crate) fn start_cold_if_needed(
 ) -> Result<(), Error> {
     let table = verified.participants();
     let identity = identity(file, path)?;
-    let is_same_place = is_same_place(header, identity);
+    let place = current_place(path)?;
+    let is_same_place = is_same_place(header, place, identity);
     let has_participants = is_locked_by_others(file.as_fd(), ByteRange::participants(table.count))
         .map_err(|errno| io_error("lock", path, errno.into()))?;
     if is_same_place
@@ -84,16 +89,16 @@ pub(crate) fn start_cold_if_needed(
         || table
             .taken()
             .into_iter()
-            .any(|record| is_alive_with_file_mapped(&record, header, identity));
+            .any(|record| is_alive_with_file_mapped(&record, header, place, identity));
     match (is_in_use, is_same_place) {
-        (false, _) => cold_start(verified, header, identity).map_err(|failure| match failure {
+        (false, _) => cold_start(verified, header, place, identity).map_err(|failure| match failure {
             ColdStartFailure::OutOfRegion(place) => damaged(path, place),
             ColdStartFailure::System(source) => io_error("initialise the locks of", path, source),
         }),
         // Perhaps its owner comes to its end: until then, operations say that the lock is stuck.
         (true, true) => Ok(()),
         (true, false) => {
-            ensure_same_namespaces(header, path)?;
+            ensure_same_namespaces(header, place, path)?;
             Err(Error::ForeignBoot {
                 path: path.to_owned(),
             })
@@ -119,8 +124,12 @@ fn controls(verified: &Verified) -> impl Iterator<Item = Result<&SetControl, Out
 
 /// The second opinion on a participant whose byte is not locked. Only for records of this boot and this namespace does
 /// the process table say anything; of a copied file, they are about the original.
-fn is_alive_with_file_mapped(record: &ParticipantRecord, header: &Header, file: FileIdentity) -> bool {
-    let place = Place::current();
+fn is_alive_with_file_mapped(
+    record: &ParticipantRecord,
+    header: &Header,
+    place: Place,
+    file: FileIdentity,
+) -> bool {
     let has_pids_of_this_namespace = load_pair(&header.boot_id) == place.boot_id
         && header.pid_namespace.load(Ordering::Relaxed) == place.pid_namespace;
     if record.phase != Phase::Live || !has_pids_of_this_namespace || !is_same_file(header, file) {
@@ -147,8 +156,12 @@ enum ColdStartFailure {
 /// What was held is left for the ordinary reclaim, which finds its owners dead; what was being changed is undone by
 /// the next process that takes the set's lock. Each step can be repeated, and the boot id is stored last, its first
 /// half at the very end: a process that dies on the way leaves a segment that the next one starts cold again.
-fn cold_start(verified: &Verified, header: &Header, identity: FileIdentity) -> Result<(), ColdStartFailure> {
-    let place = Place::current();
+fn cold_start(
+    verified: &Verified,
+    header: &Header,
+    place: Place,
+    identity: FileIdentity,
+) -> Result<(), ColdStartFailure> {
     // Only the second half of the boot id tells also after a cold start that was cut short.
     let has_same_clock = place.boot_id[1] != 0
         && load_acquire(&header.boot_id[1]) == place.boot_id[1]

@@ -13,12 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nix::errno::Errno;
 
 use super::attach::{damaged, header_checksum, io_error, open_for_writing};
+use super::cold_start::current_place;
 use super::definition::write_definition;
 use super::descriptor::FileIdentity;
 use super::file_lock::{ByteRange, try_lock};
 use super::file_system::{allocate, ensure_local};
 use super::geometry::Geometry;
-use super::host::{Place, own_start_time};
+use super::host::own_start_time;
 use super::layout::{
     BYTE_ORDER, C_LIBRARY, CLOCK_BOOT_TIME, COMPATIBLE_FEATURES, DirectoryEntry, FORMAT, Header,
     INCOMPATIBLE_FEATURES, LOCK_KIND_ROBUST_MUTEX, MAGIC, SetControl, WORD_SIZE, fingerprint,
@@ -145,9 +146,12 @@ fn start_construction(folder: &Path, name: &OsStr, path: &Path) -> Result<(File,
             .open(&construction);
         match opened {
             Ok(file) => {
+                let construction = Construction { path: construction };
                 if is_claimed(&file).map_err(|source| io_error("lock", path, source))? {
-                    return Ok((file, Construction { path: construction }));
+                    return Ok((file, construction));
                 }
+                // Another process has taken it for abandoned, and removes it: the name is not this process's any more.
+                std::mem::forget(construction);
             }
             Err(source) if source.kind() == io::ErrorKind::AlreadyExists => {}
             Err(source) if source.raw_os_error() == Some(libc::ENOSPC) => {
@@ -237,7 +241,7 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
         }
     }
     let header: &Header = region.record(0).map_err(outside)?;
-    let place = Place::current();
+    let place = current_place(path)?;
     let mut hash_key = [0; 16];
     random_bytes(&mut hash_key).map_err(|errno| io_error("get random bytes for", path, errno.into()))?;
     let (low, high) = hash_key.split_at(8);

@@ -1,6 +1,7 @@
 //! What the kernel says of this boot, its namespaces and its processes.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 
 use nix::errno::Errno;
@@ -20,28 +21,37 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Where this process runs.
-    pub(crate) fn current() -> Self {
-        Self {
-            boot_id: boot_id().unwrap_or([0; 2]),
-            pid_namespace: namespace("/proc/self/ns/pid"),
-            time_namespace: namespace("/proc/self/ns/time"),
-        }
+    /// Where this process runs. Zeros stand for what this kernel does not have; that it cannot be read just now, for want
+    /// of a descriptor or of memory, is an error: a segment would be taken for one of another boot.
+    pub(crate) fn current() -> io::Result<Self> {
+        Ok(Self {
+            boot_id: boot_id()?,
+            pid_namespace: namespace("/proc/self/ns/pid")?,
+            time_namespace: namespace("/proc/self/ns/time")?,
+        })
     }
 }
 
-fn boot_id() -> Option<[u64; 2]> {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+fn boot_id() -> io::Result<[u64; 2]> {
+    let text = if_there(fs::read_to_string("/proc/sys/kernel/random/boot_id"))?.unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    let (high, low) = digits.split_at_checked(16)?;
-    Some([
-        u64::from_str_radix(high, 16).ok()?,
-        u64::from_str_radix(low, 16).ok()?,
-    ])
+    let half = |digits| u64::from_str_radix(digits, 16).unwrap_or(0);
+    Ok(digits
+        .split_at_checked(16)
+        .map_or([0; 2], |(high, low)| [half(high), half(low)]))
 }
 
-fn namespace(path: &str) -> u64 {
-    fs::metadata(path).map_or(0, |metadata| metadata.ino())
+fn namespace(path: &str) -> io::Result<u64> {
+    Ok(if_there(fs::metadata(path))?.map_or(0, |metadata| metadata.ino()))
+}
+
+/// None where there is no such file.
+fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
+    match outcome {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether a process is running, as far as the process table can tell.
@@ -185,7 +195,8 @@ mod tests {
 
     #[test]
     fn the_boot_has_an_id() {
-        assert_ne!(Place::current().boot_id, [0; 2]);
-        assert_eq!(Place::current(), Place::current());
+        let place = || Place::current().expect("a readable /proc");
+        assert_ne!(place().boot_id, [0; 2]);
+        assert_eq!(place(), place());
     }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nix::errno::Errno;
 
 use super::attach::{AttachLock, damaged, open_again};
-use super::cold_start::ensure_same_namespaces;
+use super::cold_start::{current_place, ensure_same_namespaces};
 use super::descriptor::Descriptor;
 use super::file_lock::{ByteRange, is_locked_by_others, try_lock};
 use super::fork_identity::{IdentityPage, ProcessIdentity};
@@ -437,7 +437,7 @@ impl Membership {
             .record(0)
             .map_err(|place| damaged(&self.path, place))?;
         // It may have been forked into other namespaces, where its thread ids or its clock mean something else.
-        ensure_same_namespaces(header, &self.path)?;
+        ensure_same_namespaces(header, current_place(&self.path)?, &self.path)?;
         let attach_file = self.reopen()?;
         let attach_lock = AttachLock::take(&attach_file, &self.path)?;
         let (id, lock) = join_or_explain(&self.table, self.reopen()?, &self.path, current)?;

@@ -1,0 +1,284 @@
+//! Every system call that the library makes, failing once with every error of a system that is short of something: the
+//! operation succeeds all the same or says what failed, nothing is lost or left behind, and a later try works.
+
+#[path = "../process/mod.rs"]
+mod process;
+mod supervisor;
+
+use std::fs;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use process::{Child, PATIENCE, SharedWords, in_own_process};
+use shmlimit::{
+    Declaration, Error, Limit, OpenOptions, Removal, Segment, SegmentReader, SegmentSnapshot, SetDeclaration,
+};
+use supervisor::with_a_failing_call;
+
+const ERRORS: [Errno; 6] = [
+    Errno::ENOSPC,
+    Errno::EMFILE,
+    Errno::ENFILE,
+    Errno::ENOMEM,
+    Errno::EINTR,
+    Errno::EPERM,
+];
+
+/// No operation makes as many calls.
+const MOST_CALLS: u64 = 2_000;
+
+/// A short wait that nobody ends.
+const SHORT: Duration = Duration::from_millis(20);
+
+fn declaration() -> Declaration {
+    Declaration::new().participants(4).set(
+        SetDeclaration::new("api")
+            .limit(Limit::concurrency("slots", 1).lease(Duration::from_secs(60)))
+            .waiters(4),
+    )
+}
+
+fn path(folder: &Path) -> PathBuf {
+    folder.join("limits")
+}
+
+fn segment(folder: &Path) -> Segment {
+    Segment::open_or_create(path(folder), &declaration()).expect("a segment")
+}
+
+fn snapshot(folder: &Path) -> SegmentSnapshot {
+    let reader = SegmentReader::open(path(folder)).expect("a segment");
+    reader.snapshot().expect("a copy")
+}
+
+/// What is done with one call failing, made ready before.
+type Operation = Box<dyn FnOnce() -> Result<(), Error>>;
+
+/// Fails each call of an operation in turn, with each error, each time in a process of its own, until none is left. What
+/// is made ready is made so there, or inherited from the process that forks it.
+fn fail_each_call(test: &str, prepare: fn(&Path) -> Operation, inherits: bool, most_attached: usize) {
+    in_own_process(test, 10 * PATIENCE, |folder| {
+        for errno in ERRORS {
+            let mut errors = 0;
+            let mut number = 0;
+            loop {
+                number += 1;
+                assert!(number < MOST_CALLS, "it goes on making calls");
+                let place = folder.join(format!("{errno:?}-{number}"));
+                fs::create_dir(&place).expect("a folder");
+                let words = SharedWords::new(2);
+                let inherited = inherits.then(|| prepare(&place));
+                let child = Child::fork(|| {
+                    let operation = inherited.unwrap_or_else(|| prepare(&place));
+                    let (outcome, failed) = with_a_failing_call(errno, number, operation);
+                    words[0].store(failed.map_or(0, |call| call as u64 + 1), Ordering::SeqCst);
+                    if let Err(error) = outcome {
+                        assert!(failed.is_some(), "nothing failed, and still: {error}");
+                        words[1].store(1, Ordering::SeqCst);
+                        check_error(&error, errno, failed.unwrap_or(-1));
+                    }
+                    check_leftovers(&place, most_attached);
+                    // The same again, in the same process: the failure has left nothing behind that is in its way.
+                    let again = prepare(&place)();
+                    again.unwrap_or_else(|error| panic!("after {errno} of call {failed:?}: {error}"));
+                });
+                child.succeed();
+                errors += words[1].load(Ordering::SeqCst);
+                check_afterwards(&place);
+                fs::remove_dir_all(&place).expect("removed");
+                if words[0].load(Ordering::SeqCst) == 0 {
+                    break;
+                }
+            }
+            println!(
+                "{test}: {errno:?}: {} calls failed, {errors} were errors",
+                number - 1
+            );
+        }
+    });
+}
+
+/// The system's answer is in the error, or one that means the same.
+fn check_error(error: &Error, errno: Errno, call: libc::c_long) {
+    let is_told = match error {
+        Error::Io { source, .. } | Error::Unsupported { source, .. } => {
+            let code = source.raw_os_error();
+            // pthread says so of a thread that cannot be started.
+            code == Some(errno as i32) || code == Some(Errno::EAGAIN as i32)
+        }
+        Error::NoSpace { .. } => errno == Errno::ENOSPC,
+        _ => false,
+    };
+    assert!(is_told, "{errno} of call {call} came out as {error:?}");
+}
+
+/// Nothing but the segment is in the folder, nothing of it is held, and no more processes are in it than are attached.
+fn check_leftovers(folder: &Path, most_attached: usize) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        assert_eq!(entry.expect("an entry").path(), path(folder), "left behind");
+    }
+    if path(folder).exists() {
+        let snapshot = snapshot(folder);
+        assert_eq!(snapshot.cold_starts, 0, "taken for a file of another boot");
+        let set = &snapshot.sets[0];
+        assert_eq!((set.active, set.tickets.len()), (0, 0), "{set:?}");
+        let attached = snapshot.participants.iter().filter(|it| it.alive).count();
+        assert!(attached <= most_attached, "{:?}", snapshot.participants);
+    }
+}
+
+/// When the process is gone, all that it had is there for others.
+fn check_afterwards(folder: &Path) {
+    let segment = segment(folder);
+    let alive = segment.snapshot().expect("a copy").participants;
+    assert_eq!(alive.iter().filter(|it| it.alive).count(), 1, "{alive:?}");
+    let api = segment.set("api").expect("declared");
+    assert!(api.try_acquire(&api.request()).expect("works").is_admitted());
+}
+
+#[test]
+fn creating_a_segment() {
+    fail_each_call(
+        "creating_a_segment",
+        |folder| {
+            let path = path(folder);
+            let _ = fs::remove_file(&path);
+            Box::new(move || Segment::create(&path, &declaration()).map(drop))
+        },
+        false,
+        0,
+    );
+}
+
+#[test]
+fn attaching_to_a_segment() {
+    fail_each_call(
+        "attaching_to_a_segment",
+        |folder| {
+            drop(segment(folder));
+            let path = path(folder);
+            Box::new(move || Segment::open(&path).map(drop))
+        },
+        false,
+        0,
+    );
+}
+
+#[test]
+fn joining_in_a_forked_child() {
+    fail_each_call(
+        "joining_in_a_forked_child",
+        |folder| {
+            let segment = segment(folder);
+            Box::new(move || {
+                let api = segment.set("api")?;
+                let take = || {
+                    api.try_acquire(&api.request())
+                        .map(|outcome| assert!(outcome.is_admitted()))
+                };
+                take().inspect_err(|_| take().expect("the later try works"))
+            })
+        },
+        true,
+        // The process that it was inherited from may not have left yet.
+        1,
+    );
+}
+
+#[test]
+fn removing_a_segment() {
+    fail_each_call(
+        "removing_a_segment",
+        |folder| {
+            drop(Segment::open_or_create(path(folder), &declaration()).expect("a segment"));
+            let path = path(folder);
+            Box::new(move || OpenOptions::new().remove(&path, Removal::Unused))
+        },
+        false,
+        0,
+    );
+}
+
+#[test]
+fn waiting_in_line() {
+    fail_each_call(
+        "waiting_in_line",
+        |folder| {
+            let segment = segment(folder);
+            Box::new(move || {
+                let api = segment.set("api")?;
+                let held = api.try_acquire(&api.request())?.permit();
+                let refused = api.acquire(&api.request(), SHORT)?;
+                assert!(held.is_err() || !refused.is_admitted());
+                Ok(())
+            })
+        },
+        false,
+        1,
+    );
+}
+
+/// Wakes the thread that waits for a future.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        thread::park();
+    }
+}
+
+#[test]
+fn waiting_as_a_future() {
+    fail_each_call(
+        "waiting_as_a_future",
+        |folder| {
+            let segment = segment(folder);
+            Box::new(move || {
+                let api = segment.set("api")?;
+                let _held = api.try_acquire(&api.request())?.permit();
+                let refused = block_on(api.acquire_async(&api.request(), SHORT))?;
+                assert!(!refused.is_admitted());
+                Ok(())
+            })
+        },
+        false,
+        1,
+    );
+}
+
+#[test]
+fn renewing_leases_in_the_background() {
+    fail_each_call(
+        "renewing_leases_in_the_background",
+        |folder| {
+            let segment = segment(folder);
+            Box::new(move || {
+                let api = segment.set("api")?;
+                let Ok(permit) = api.try_acquire(&api.request())?.permit() else {
+                    panic!("nobody holds anything");
+                };
+                permit.heartbeat_in_background()
+            })
+        },
+        false,
+        1,
+    );
+}
