@@ -176,8 +176,7 @@ impl Watch<'_, '_> {
         else {
             return Ok(None);
         };
-        // Stopped, so that what it holds cannot change between the look and the kill. It may have been stopped
-        // anywhere, also with the lock of the set in its hands.
+        // Stopped, so that what it holds cannot change between the look and the kill.
         kill(worker.pid, Signal::SIGSTOP)?;
         match waitpid(worker.pid, Some(WaitPidFlag::WUNTRACED))? {
             WaitStatus::Stopped(..) => {}
@@ -185,7 +184,8 @@ impl Watch<'_, '_> {
         }
         let set = self.look()?;
         let held = held_by(&set, worker.pid);
-        if set.torn || held.is_empty() {
+        // In the middle of an operation, whether a permit is held is not decided yet: recovery undoes or finishes it.
+        if set.torn || held.is_empty() || set.lock.holder_pid == u32::try_from(worker.pid.as_raw()).ok() {
             kill(worker.pid, Signal::SIGCONT)?;
             return Ok(None);
         }
