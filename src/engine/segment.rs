@@ -120,7 +120,8 @@ impl SegmentEngine {
         self.clock_offset
     }
 
-    pub(super) fn lock_patience(&self) -> Duration {
+    /// How long calls with a result wait for a lock.
+    pub(crate) fn lock_patience(&self) -> Duration {
         self.lock_patience
     }
 
