@@ -23,7 +23,7 @@ use super::layout::{
     WORD_SIZE, checksum_step, fingerprint,
 };
 use super::participant::{Membership, ParticipantTable};
-use super::region::{OutOfRegion, Region};
+use super::region::{OutOfRegion, Region, load_acquire};
 use crate::error::Error;
 
 /// How long to wait for another process that is attaching.
@@ -273,7 +273,7 @@ fn folder_is_writable_by_others(path: &Path) -> bool {
 pub(crate) fn check_header(region: &Region, size: u64, path: &Path) -> Result<(), Error> {
     let header: &Header = region.record(0).map_err(|place| damaged(path, place))?;
     // Synchronises with the release store that ends a creation.
-    let magic = header.magic.load(Ordering::Acquire);
+    let magic = load_acquire(&header.magic);
     if magic != MAGIC {
         return Err(Error::NotASegment {
             path: path.to_owned(),

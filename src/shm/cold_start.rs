@@ -17,7 +17,7 @@ use super::host::{Place, ProcessOpinion, maps_file, process_opinion};
 use super::layout::{Header, SET_UNCHECKED, SetControl};
 use super::participant::{ParticipantRecord, Phase};
 use super::process_identity::CopyIdentity;
-use super::region::OutOfRegion;
+use super::region::{OutOfRegion, load_acquire};
 use crate::error::Error;
 use crate::shm::clock::{boot_nanos, utc_nanos};
 use crate::units::LATEST_INSTANT;
@@ -35,7 +35,7 @@ fn is_same_file(header: &Header, file: FileIdentity) -> bool {
 }
 
 fn load_pair(words: &[AtomicU64; 2]) -> [u64; 2] {
-    [words[0].load(Ordering::Acquire), words[1].load(Ordering::Acquire)]
+    [load_acquire(&words[0]), load_acquire(&words[1])]
 }
 
 /// Whether thread ids and the boot-time clock mean the same in this process as in those that use the segment.
@@ -151,7 +151,7 @@ fn cold_start(verified: &Verified, header: &Header, identity: FileIdentity) -> R
     let place = Place::current();
     // Only the second half of the boot id tells also after a cold start that was cut short.
     let has_same_clock = place.boot_id[1] != 0
-        && header.boot_id[1].load(Ordering::Acquire) == place.boot_id[1]
+        && load_acquire(&header.boot_id[1]) == place.boot_id[1]
         && header.time_namespace.load(Ordering::Relaxed) == place.time_namespace;
     header.boot_id[0].store(0, Ordering::Release);
     let mut latest = 0;

@@ -20,7 +20,7 @@ use super::host::{ProcessOpinion, own_name, process_opinion};
 use super::image_lock::ImageLock;
 use super::layout::Participant;
 use super::process_identity::CopyIdentity;
-use super::region::{OutOfRegion, Region};
+use super::region::{OutOfRegion, Region, load_acquire};
 use crate::error::Error;
 use crate::shm::clock::utc_nanos;
 
@@ -140,7 +140,7 @@ impl ParticipantTable {
     /// The process of a participant, where the slot still is its own.
     pub(crate) fn pid_of(&self, id: ParticipantId) -> Option<u64> {
         let record = self.records().ok()?.get(usize::try_from(id.slot).ok()?)?;
-        let state = ParticipantState::from_word(record.state.load(Ordering::Acquire));
+        let state = ParticipantState::from_word(load_acquire(&record.state));
         let is_current = state.generation == id.generation && state.phase == Phase::Live;
         is_current.then(|| record.pid.load(Ordering::Relaxed))
     }
@@ -207,7 +207,7 @@ impl ParticipantTable {
             }
         };
         let lock = ImageLock::keep(file, process)?;
-        let state = ParticipantState::from_word(record.state.load(Ordering::Acquire));
+        let state = ParticipantState::from_word(load_acquire(&record.state));
         let generation = state.next_generation();
         let joining = ParticipantState {
             generation,
@@ -249,7 +249,7 @@ fn free(record: &Participant, state: ParticipantState) -> bool {
 }
 
 fn read(slot: u64, record: &Participant) -> ParticipantRecord {
-    let state = ParticipantState::from_word(record.state.load(Ordering::Acquire));
+    let state = ParticipantState::from_word(load_acquire(&record.state));
     ParticipantRecord {
         id: ParticipantId {
             slot,

@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
@@ -42,8 +42,8 @@ impl Region {
         })
     }
 
-    /// Maps `size` bytes for reading. Storing through a reference from such a region is a fault: only code that
-    /// loads may be given one.
+    /// Maps `size` bytes for reading. Storing through a reference from such a region is a fault: only code that loads,
+    /// by relaxed loads or [`load_acquire`], may be given one.
     pub(crate) fn read_only(file: &File, size: usize) -> io::Result<Self> {
         Ok(Self {
             map: MmapOptions::new().len(size).map_raw_read_only(file)?,
@@ -126,6 +126,15 @@ impl Region {
         }
         Ok(offset as usize)
     }
+}
+
+/// Loads a word with acquire ordering, also from a region that is mapped without write permission: there the standard
+/// library vouches for relaxed loads only.
+#[inline(always)]
+pub(crate) fn load_acquire(word: &AtomicU64) -> u64 {
+    let value = word.load(Ordering::Relaxed);
+    fence(Ordering::Acquire);
+    value
 }
 
 /// Maps a file in huge pages where the system allows that for its file system, and touches all of it; none where the

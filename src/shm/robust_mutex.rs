@@ -255,8 +255,9 @@ impl LockArea {
         let words = std::ptr::from_ref(self).cast::<AtomicU32>();
         debug_assert!(index < size_of::<LockArea>() / 4);
         // SAFETY: `index` is one of the constants of this file, all below the 16 four-byte words of the area; the
-        // area is aligned to eight bytes and made of atomics, which other threads change only atomically (the C
-        // library uses atomic instructions of the same width on these words).
+        // area is aligned to eight bytes and made of atomics. The C library changes the lock word by atomic instructions
+        // of the same width; glibc's `__owner` by plain stores of its own machine code, which no compiler sees together
+        // with this load: one aligned store of four bytes, so that the load is of the old value or of the new one.
         unsafe { &*words.add(index) }
     }
 
