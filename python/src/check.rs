@@ -84,6 +84,9 @@ pub struct Forecast {
     /// How much could be taken now.
     #[pyo3(get)]
     spendable: Py<PyAny>,
+    /// How much dead processes hold, or is held for longer than its lease. It counts as free already.
+    #[pyo3(get)]
+    of_dead: Py<PyAny>,
     /// Seconds after which one unit more could be; None where it is full, or time alone does not help.
     #[pyo3(get)]
     next_unit_after: Option<f64>,
@@ -116,6 +119,7 @@ pub fn forecasts<'py>(
             forecast.limit,
             Forecast {
                 spendable: natural_of(py, handle, forecast.limit, forecast.spendable)?.unbind(),
+                of_dead: natural_of(py, handle, forecast.limit, forecast.of_dead)?.unbind(),
                 next_unit_after: forecast.next_unit_after.map(seconds),
                 full_after: forecast.full_after.map(seconds),
             },

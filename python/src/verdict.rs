@@ -19,6 +19,9 @@ pub struct Verdict {
     /// How much could be taken at once.
     #[pyo3(get)]
     remaining: Py<PyAny>,
+    /// Of a look: how much dead processes hold, or is held for longer than its lease. It counts as free already.
+    #[pyo3(get)]
+    of_dead: Py<PyAny>,
     /// Seconds after which the cost would be admitted: 0 if it is, None where time alone does not help.
     #[pyo3(get)]
     retry_after: Option<f64>,
@@ -60,6 +63,7 @@ pub fn by_limit<'py, 'a>(
                 limit: verdict.limit.to_owned(),
                 admitted: verdict.admitted,
                 remaining: natural_of(py, handle, verdict.limit, verdict.remaining)?.unbind(),
+                of_dead: natural_of(py, handle, verdict.limit, verdict.of_dead)?.unbind(),
                 retry_after: verdict.retry_after.map(seconds),
                 reset_after: seconds(verdict.reset_after),
                 capacity: capacity.transpose()?.map(Bound::unbind),
