@@ -81,9 +81,10 @@
 //! far as the algorithm refunds: concurrency always, and the cost of GCRA and token bucket. The others keep it charged.
 //!
 //! The first future of a process that has to wait starts a thread, `shmlimit`, which also renews leases and gives back
-//! dropped local credit; it never waits for a lock, so one segment whose lock is stuck does not keep it from another. And a thread that waits for longer than
-//! 2 ms another, `shmlimit-deaths`, which learns of the death of those it waits for. Both block all signals, end when
-//! there has been nothing for them to do for 10 seconds, and do not exist in a forked child until it needs them.
+//! dropped local credit. It never waits for a lock, so a segment whose lock is stuck does not keep it from others. A
+//! thread that waits for longer than 2 ms starts another, `shmlimit-deaths`, which learns of the death of those it waits
+//! for. Both block all signals, end when there has been nothing for them to do for 10 seconds, and do not exist in a
+//! forked child until it needs them.
 //!
 //! # Keys
 //!
