@@ -9,7 +9,7 @@ use raw_sync::Timeout;
 use super::bell::Rung;
 use super::recover::Repairs;
 use super::segment::SegmentEngine;
-use super::set::Part;
+use super::set::{Part, PartAt};
 use crate::error::Error;
 use crate::limit::Now;
 use crate::shm::clock::boot_nanos;
@@ -39,6 +39,20 @@ pub(crate) enum LockWait {
 impl LockWait {
     /// Not at all.
     pub(crate) const NOT: Self = Self::Until(0);
+}
+
+impl Part<'_> {
+    /// An instant for looking at the part: never before its latest change, unless the time of that is damage.
+    pub(crate) fn instant(&self, now: Now) -> Now {
+        let last_seen = self.memory.control().last_seen.load(Ordering::Relaxed);
+        if last_seen.saturating_sub(now.monotonic) >= MOST_AHEAD {
+            return now;
+        }
+        Now {
+            monotonic: now.monotonic.max(last_seen),
+            ..now
+        }
+    }
 }
 
 /// A part whose lock is held.
@@ -76,6 +90,15 @@ impl Drop for AfterUnlock<'_> {
 }
 
 impl LockedPart<'_> {
+    /// The part at the instant that is decided by.
+    #[inline(always)]
+    pub(super) fn at_its_instant(&self) -> PartAt<'_> {
+        PartAt {
+            part: self.part,
+            now: self.now,
+        }
+    }
+
     /// Reads the clock again: for what goes on after the operation that the lock was taken for.
     #[cold]
     pub(super) fn read_clock(&mut self) {
@@ -161,6 +184,15 @@ impl SegmentEngine {
     pub(super) fn lock_for_marks<'a>(&'a self, part: Part<'a>) -> Result<(), Box<Error>> {
         let mut locked = self.lock_as_it_is(part, Some(self.now(part)), LockWait::NOT)?;
         self.attend(&mut locked)
+    }
+
+    /// As [`lock`](Self::lock), for what only looks: it leaves no trace of when it looked.
+    #[inline]
+    pub(super) fn lock_to_look<'a>(&'a self, part: Part<'a>) -> Result<LockedPart<'a>, Box<Error>> {
+        let now = self.now(part);
+        let mut locked = self.lock_timeless(part, LockWait::Timeout)?;
+        locked.now = locked.part.instant(now);
+        Ok(locked)
     }
 
     /// As [`lock`](Self::lock), but takes poisoned parts as well, and says what had to be repaired.

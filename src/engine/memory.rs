@@ -228,6 +228,11 @@ impl PartMemory {
         })
     }
 
+    /// Words of the states of all limits in a row.
+    pub(crate) fn state_words(&self) -> usize {
+        self.state_words
+    }
+
     /// All rows.
     pub(crate) fn all_rows(&self) -> impl Iterator<Item = Row<'_>> {
         (0..self.row_count).filter_map(|index| self.row(index))
@@ -318,6 +323,18 @@ impl<'a> Row<'a> {
     #[inline]
     pub(crate) fn state(self, start: usize, words: usize) -> &'a [AtomicU64] {
         self.state.get(start..start + words).unwrap_or_default()
+    }
+
+    /// Copies the words of the states; what the row lacks is copied as never used.
+    pub(crate) fn copy_state(self, target: &[AtomicU64]) {
+        for (index, word) in target.iter().enumerate() {
+            word.store(load(self.state, index), Ordering::Relaxed);
+        }
+    }
+
+    /// The row with other states than its own.
+    pub(crate) fn with_state(self, state: &'a [AtomicU64]) -> Self {
+        Self { state, ..self }
     }
 
     #[inline]

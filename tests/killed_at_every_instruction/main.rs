@@ -89,8 +89,9 @@ const BY_KEY: usize = 6;
 /// Most of what applying a declaration is, is reading it, over and over before each kill.
 const READING_A_TEXT: usize = 50;
 
-/// A run that takes longer hangs.
+/// A run that takes longer hangs; one that leaves nothing out takes hours.
 const PATIENCE: Duration = Duration::from_secs(40 * 60);
+const PATIENCE_WITH_EVERYTHING: Duration = Duration::from_secs(24 * 60 * 60);
 
 const WITHOUT_JOURNAL: bool = cfg!(shmlimit_without_journal);
 
@@ -263,7 +264,11 @@ fn main() -> ExitCode {
     workers::work(
         jobs.len(),
         |job| jobs[job].perform(effort),
-        PATIENCE,
+        if effort.is_thorough {
+            PATIENCE_WITH_EVERYTHING
+        } else {
+            PATIENCE
+        },
         |job, tally| {
             if verbose {
                 eprintln!(
