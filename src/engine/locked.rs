@@ -25,6 +25,9 @@ const MOST_AHEAD: u64 = 3600 * NANOS_PER_SECOND;
 /// How long calls without a result wait for a lock, in nanoseconds.
 pub(super) const BRIEFLY: u64 = 10_000_000;
 
+/// In place of a deadline: whatever others left meanwhile is left to those who come.
+pub(super) const NOTHING_MORE: u64 = u64::MAX;
+
 /// How long an operation waits for a lock that somebody has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockWait {
@@ -71,9 +74,7 @@ pub(crate) struct AfterUnlock<'a> {
     engine: &'a SegmentEngine,
     part: Part<'a>,
     pub(super) bell: Cell<Option<Rung<'a>>>,
-    /// Whether marks that others left meanwhile are to be finished.
-    finishes_marks: bool,
-    /// Until when waking may take at most, on the boot-time clock; zero where nothing was waited for yet.
+    /// Until when it may take at most, on the boot-time clock; zero where nothing was waited for yet.
     deadline: u64,
 }
 
@@ -83,7 +84,7 @@ impl Drop for AfterUnlock<'_> {
         if let Some(rung) = self.bell.take() {
             self.engine.wake(self.part, rung, self.deadline);
         }
-        if self.part.was_marked_meanwhile() && self.finishes_marks {
+        if self.part.was_marked_meanwhile() && self.deadline != NOTHING_MORE {
             self.engine.finish_marks(self.part);
         }
     }
@@ -117,12 +118,16 @@ impl LockedPart<'_> {
             || self.part.memory.control().poisoned.load(Ordering::Relaxed) == SET_UNCHECKED
     }
 
+    /// Both at once: neither is so hardly ever.
+    #[inline(always)]
+    fn is_poisoned_or_marked(&self) -> bool {
+        let control = self.part.memory.control();
+        control.poisoned.load(Ordering::Relaxed) | control.marks.load(Ordering::Relaxed) != 0
+    }
+
     #[inline]
     fn needs_attention(&self) -> bool {
-        self.was_left_unfinished()
-            || self.part.memory.control().poisoned.load(Ordering::Relaxed) != 0
-            || self.is_of_another_definition()
-            || self.part.has_marks()
+        self.was_left_unfinished() || self.is_poisoned_or_marked() || self.is_of_another_definition()
     }
 }
 
@@ -175,7 +180,6 @@ impl SegmentEngine {
         if locked.needs_attention() {
             self.attend(&mut locked)?;
         }
-        locked.rung.finishes_marks = true;
         Ok(locked)
     }
 
@@ -183,7 +187,9 @@ impl SegmentEngine {
     /// caller to look at, once it has let go of the lock.
     pub(super) fn lock_for_marks<'a>(&'a self, part: Part<'a>) -> Result<(), Box<Error>> {
         let mut locked = self.lock_as_it_is(part, Some(self.now(part)), LockWait::NOT)?;
-        self.attend(&mut locked)
+        let attended = self.attend(&mut locked);
+        locked.rung.deadline = NOTHING_MORE;
+        attended
     }
 
     /// As [`lock`](Self::lock), for what only looks: it leaves no trace of when it looked.
@@ -204,7 +210,6 @@ impl SegmentEngine {
         self.learn_definition(&mut locked)?;
         let repairs = self.recover_if_unfinished(&mut locked)?;
         self.carry_over(&mut locked)?;
-        locked.rung.finishes_marks = true;
         Ok((locked, repairs))
     }
 
@@ -220,6 +225,15 @@ impl SegmentEngine {
 
     #[cold]
     fn attend(&self, locked: &mut LockedPart<'_>) -> Result<(), Box<Error>> {
+        let attended = self.try_attend(locked);
+        if attended.is_err() {
+            // What cannot be attended to now, cannot be after the unlock either.
+            locked.rung.deadline = NOTHING_MORE;
+        }
+        attended
+    }
+
+    fn try_attend(&self, locked: &mut LockedPart<'_>) -> Result<(), Box<Error>> {
         // What was left unfinished was begun under the definition that the part is of.
         self.learn_definition(locked)?;
         self.recover_if_unfinished(locked)?;
@@ -286,7 +300,6 @@ impl SegmentEngine {
                 engine: self,
                 part,
                 bell: Cell::new(None),
-                finishes_marks: false,
                 deadline,
             },
         })
