@@ -2,15 +2,17 @@
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use raw_sync::Timeout;
 
 use super::bell::Rung;
 use super::recover::Repairs;
 use super::segment::SegmentEngine;
-use super::set::Part;
+use super::set::{Part, PartAt};
 use crate::error::Error;
 use crate::limit::Now;
+use crate::shm::clock::boot_nanos;
 use crate::shm::host::process_of_thread;
 use crate::shm::journal::JournalState;
 use crate::shm::layout::SET_UNCHECKED;
@@ -19,6 +21,39 @@ use crate::units::NANOS_PER_SECOND;
 
 /// How far ahead of a reading of the clock the latest time of a part may be, in nanoseconds: an hour.
 const MOST_AHEAD: u64 = 3600 * NANOS_PER_SECOND;
+
+/// How long calls without a result wait for a lock, in nanoseconds.
+pub(super) const BRIEFLY: u64 = 10_000_000;
+
+/// How long an operation waits for a lock that somebody has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockWait {
+    /// As long as the segment was opened to: for what has a result.
+    Timeout,
+    /// 10 ms: for what gives back and has no result.
+    Briefly,
+    /// Until an instant of the boot-time clock.
+    Until(u64),
+}
+
+impl LockWait {
+    /// Not at all.
+    pub(crate) const NOT: Self = Self::Until(0);
+}
+
+impl Part<'_> {
+    /// An instant for looking at the part: never before its latest change, unless the time of that is damage.
+    pub(crate) fn instant(&self, now: Now) -> Now {
+        let last_seen = self.memory.control().last_seen.load(Ordering::Relaxed);
+        if last_seen.saturating_sub(now.monotonic) >= MOST_AHEAD {
+            return now;
+        }
+        Now {
+            monotonic: now.monotonic.max(last_seen),
+            ..now
+        }
+    }
+}
 
 /// A part whose lock is held.
 pub(crate) struct LockedPart<'a> {
@@ -31,23 +66,39 @@ pub(crate) struct LockedPart<'a> {
     pub(super) rung: AfterUnlock<'a>,
 }
 
-/// Whom to wake once the lock has been let go of.
+/// What is left to do once the lock has been let go of: whom to wake, and what others gave back meanwhile.
 pub(crate) struct AfterUnlock<'a> {
     engine: &'a SegmentEngine,
     part: Part<'a>,
     pub(super) bell: Cell<Option<Rung<'a>>>,
+    /// Whether marks that others left meanwhile are to be finished.
+    finishes_marks: bool,
+    /// Until when waking may take at most, on the boot-time clock; zero where nothing was waited for yet.
+    deadline: u64,
 }
 
 impl Drop for AfterUnlock<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(rung) = self.bell.take() {
-            self.engine.wake(self.part, rung);
+            self.engine.wake(self.part, rung, self.deadline);
+        }
+        if self.part.was_marked_meanwhile() && self.finishes_marks {
+            self.engine.finish_marks(self.part);
         }
     }
 }
 
 impl LockedPart<'_> {
+    /// The part at the instant that is decided by.
+    #[inline(always)]
+    pub(super) fn at_its_instant(&self) -> PartAt<'_> {
+        PartAt {
+            part: self.part,
+            now: self.now,
+        }
+    }
+
     /// Reads the clock again: for what goes on after the operation that the lock was taken for.
     #[cold]
     pub(super) fn read_clock(&mut self) {
@@ -71,6 +122,7 @@ impl LockedPart<'_> {
         self.was_left_unfinished()
             || self.part.memory.control().poisoned.load(Ordering::Relaxed) != 0
             || self.is_of_another_definition()
+            || self.part.has_marks()
     }
 }
 
@@ -80,30 +132,66 @@ impl SegmentEngine {
     /// The clock is read before the lock is taken, so that it is not part of the critical section.
     #[inline(always)]
     pub(crate) fn lock<'a>(&'a self, part: Part<'a>) -> Result<LockedPart<'a>, Box<Error>> {
+        self.lock_within(part, LockWait::Timeout)
+    }
+
+    /// As [`lock`](Self::lock), waiting for it as long as `wait` says.
+    #[inline(always)]
+    pub(super) fn lock_within<'a>(
+        &'a self,
+        part: Part<'a>,
+        wait: LockWait,
+    ) -> Result<LockedPart<'a>, Box<Error>> {
         let now = self.now(part);
-        self.lock_at(part, Some(now))
+        self.lock_at(part, Some(now), wait)
     }
 
     /// As [`lock`](Self::lock), for an instant that was read before: for several parts at one instant. Where a part
     /// was changed later already, the instant is that.
     #[inline]
     pub(super) fn lock_as_of<'a>(&'a self, part: Part<'a>, now: Now) -> Result<LockedPart<'a>, Box<Error>> {
-        self.lock_at(part, Some(now))
+        self.lock_at(part, Some(now), LockWait::Timeout)
     }
 
-    /// As [`lock`](Self::lock), for what does not depend on time: the clock is not read, and the instant is the
-    /// latest at which the part was changed.
+    /// As [`lock_within`](Self::lock_within), for what does not depend on time: the clock is not read, and the instant is
+    /// the latest at which the part was changed.
     #[inline]
-    pub(crate) fn lock_timeless<'a>(&'a self, part: Part<'a>) -> Result<LockedPart<'a>, Box<Error>> {
-        self.lock_at(part, None)
+    pub(crate) fn lock_timeless<'a>(
+        &'a self,
+        part: Part<'a>,
+        wait: LockWait,
+    ) -> Result<LockedPart<'a>, Box<Error>> {
+        self.lock_at(part, None, wait)
     }
 
     #[inline(always)]
-    fn lock_at<'a>(&'a self, part: Part<'a>, now: Option<Now>) -> Result<LockedPart<'a>, Box<Error>> {
-        let mut locked = self.lock_as_it_is(part, now)?;
+    fn lock_at<'a>(
+        &'a self,
+        part: Part<'a>,
+        now: Option<Now>,
+        wait: LockWait,
+    ) -> Result<LockedPart<'a>, Box<Error>> {
+        let mut locked = self.lock_as_it_is(part, now, wait)?;
         if locked.needs_attention() {
             self.attend(&mut locked)?;
         }
+        locked.rung.finishes_marks = true;
+        Ok(locked)
+    }
+
+    /// Takes the lock if nobody has it, for the sake of the marks alone: what is left of them after this is for the
+    /// caller to look at, once it has let go of the lock.
+    pub(super) fn lock_for_marks<'a>(&'a self, part: Part<'a>) -> Result<(), Box<Error>> {
+        let mut locked = self.lock_as_it_is(part, Some(self.now(part)), LockWait::NOT)?;
+        self.attend(&mut locked)
+    }
+
+    /// As [`lock`](Self::lock), for what only looks: it leaves no trace of when it looked.
+    #[inline]
+    pub(super) fn lock_to_look<'a>(&'a self, part: Part<'a>) -> Result<LockedPart<'a>, Box<Error>> {
+        let now = self.now(part);
+        let mut locked = self.lock_timeless(part, LockWait::Timeout)?;
+        locked.now = locked.part.instant(now);
         Ok(locked)
     }
 
@@ -112,10 +200,11 @@ impl SegmentEngine {
         &'a self,
         part: Part<'a>,
     ) -> Result<(LockedPart<'a>, Option<Repairs>), Box<Error>> {
-        let mut locked = self.lock_as_it_is(part, Some(self.now(part)))?;
+        let mut locked = self.lock_as_it_is(part, Some(self.now(part)), LockWait::Timeout)?;
         self.learn_definition(&mut locked)?;
         let repairs = self.recover_if_unfinished(&mut locked)?;
         self.carry_over(&mut locked)?;
+        locked.rung.finishes_marks = true;
         Ok((locked, repairs))
     }
 
@@ -138,6 +227,7 @@ impl SegmentEngine {
             return Err(locked.part.poisoned());
         }
         self.carry_over(locked)?;
+        locked.finish_some_marks()?;
         // Whoever died may have freed something and not come to handing it on.
         locked.serve_every_line()
     }
@@ -147,15 +237,20 @@ impl SegmentEngine {
         &'a self,
         part: Part<'a>,
         mut reading: Option<Now>,
+        wait: LockWait,
     ) -> Result<LockedPart<'a>, Box<Error>> {
         if self.is_retired() {
             return Err(self.retired());
         }
         let control = part.memory.control();
+        let mut deadline = 0;
         let guard = match control.lock.try_lock() {
             Ok(Some(guard)) => guard,
             Ok(None) => {
-                let guard = self.wait_for_lock(part)?;
+                if wait == LockWait::Briefly {
+                    deadline = boot_nanos().saturating_add(BRIEFLY);
+                }
+                let guard = self.wait_for_lock(part, wait)?;
                 // The wait may have been long: what is decided is decided now.
                 reading = reading.map(|_| self.now(part));
                 guard
@@ -188,6 +283,8 @@ impl SegmentEngine {
                 engine: self,
                 part,
                 bell: Cell::new(None),
+                finishes_marks: false,
+                deadline,
             },
         })
     }
@@ -195,6 +292,17 @@ impl SegmentEngine {
     #[inline(always)]
     pub(super) fn now(&self, part: Part<'_>) -> Now {
         self.read_clocks(part.reads_utc)
+    }
+
+    /// The time on the segment clock by which the part would be changed now, for who does not lock it.
+    pub(super) fn now_without_lock(&self, part: Part<'_>) -> u64 {
+        let now = self.segment_nanos();
+        let last_seen = part.memory.control().last_seen.load(Ordering::Relaxed);
+        if last_seen.saturating_sub(now) < MOST_AHEAD {
+            now.max(last_seen)
+        } else {
+            now
+        }
     }
 
     /// The time where the latest of the part is far ahead of a reading: this process was stopped after it had read
@@ -214,17 +322,26 @@ impl SegmentEngine {
     }
 
     #[cold]
-    fn wait_for_lock<'a>(&self, part: Part<'a>) -> Result<Guard<'a>, Box<Error>> {
+    fn wait_for_lock<'a>(&self, part: Part<'a>, wait: LockWait) -> Result<Guard<'a>, Box<Error>> {
+        let longest = match wait {
+            LockWait::Timeout => Duration::MAX,
+            LockWait::Briefly => Duration::from_nanos(BRIEFLY),
+            LockWait::Until(instant) => Duration::from_nanos(instant.saturating_sub(boot_nanos())),
+        };
+        if longest.is_zero() {
+            // Whose it is matters to nobody who does not wait for it.
+            return Err(self.lock_failure(part, LockError::TimedOut { holder: None }));
+        }
         let control = part.memory.control();
         control.lock_waits.fetch_add(1, Ordering::Relaxed);
         control
             .lock
-            .lock(Timeout::Val(self.lock_patience()))
+            .lock(Timeout::Val(longest.min(self.lock_patience())))
             .map_err(|error| self.lock_failure(part, error))
     }
 
     #[cold]
-    fn retired(&self) -> Box<Error> {
+    pub(super) fn retired(&self) -> Box<Error> {
         Box::new(Error::Retired {
             path: self.path().to_owned(),
         })

@@ -228,6 +228,11 @@ impl PartMemory {
         })
     }
 
+    /// Words of the states of all limits in a row.
+    pub(crate) fn state_words(&self) -> usize {
+        self.state_words
+    }
+
     /// All rows.
     pub(crate) fn all_rows(&self) -> impl Iterator<Item = Row<'_>> {
         (0..self.row_count).filter_map(|index| self.row(index))
@@ -320,6 +325,18 @@ impl<'a> Row<'a> {
         self.state.get(start..start + words).unwrap_or_default()
     }
 
+    /// Copies the words of the states; what the row lacks is copied as never used.
+    pub(crate) fn copy_state(self, target: &[AtomicU64]) {
+        for (index, word) in target.iter().enumerate() {
+            word.store(load(self.state, index), Ordering::Relaxed);
+        }
+    }
+
+    /// The row with other states than its own.
+    pub(crate) fn with_state(self, state: &'a [AtomicU64]) -> Self {
+        Self { state, ..self }
+    }
+
     #[inline]
     fn head_word(self, offset: usize) -> Option<&'a AtomicU64> {
         self.head?.get(offset / 8)
@@ -397,10 +414,10 @@ impl<'a> HoldPlace<'a> {
         &self.words[offset_of!(Hold, taken_at) / 8]
     }
 
-    /// The next free place, plus one.
+    /// Of a free place: the next one, plus one.
     #[inline]
     pub(crate) fn next_free(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, next_free) / 8]
+        &self.words[offset_of!(Hold, expired_or_next) / 8]
     }
 
     /// On the segment clock: when the hold was taken or last renewed.
@@ -409,10 +426,16 @@ impl<'a> HoldPlace<'a> {
         &self.words[offset_of!(Hold, renewed_at) / 8]
     }
 
-    /// Bit i: the lease of limit i ran out.
+    /// Of a hold in use: bit i says that the lease of limit i ran out.
     #[inline]
     pub(crate) fn expired(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, expired) / 8]
+        &self.words[offset_of!(Hold, expired_or_next) / 8]
+    }
+
+    /// The latest mark that was left here: see [`marks`](super::marks).
+    #[inline]
+    pub(crate) fn returned(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, returned) / 8]
     }
 
     /// The row whose limits are held.

@@ -23,7 +23,7 @@ use super::layout::{
     SET_UNCHECKED, SetControl, WORD_SIZE, checksum_step, fingerprint,
 };
 use super::participant::{Membership, ParticipantTable};
-use super::region::{OutOfRegion, Region};
+use super::region::{OutOfRegion, Region, load_acquire};
 use crate::error::Error;
 use crate::shm::clock::{boot_nanos, utc_nanos};
 use crate::units::LATEST_INSTANT;
@@ -145,7 +145,7 @@ pub(crate) fn attach<T>(
     let table = verified.participants();
     let lock = AttachLock::take(&file, path)?;
     // Looked at under the lock: whoever removes the segment retires it under the same lock.
-    if header.retired.load(Ordering::Acquire) != 0 {
+    if load_acquire(&header.retired) != 0 {
         return Err(Error::Retired {
             path: path.to_owned(),
         });
@@ -280,7 +280,7 @@ fn folder_is_writable_by_others(path: &Path) -> bool {
 pub(crate) fn check_header(region: &Region, size: u64, path: &Path) -> Result<(), Error> {
     let header: &Header = region.record(0).map_err(|place| damaged(path, place))?;
     // Synchronises with the release store that ends a creation.
-    let magic = header.magic.load(Ordering::Acquire);
+    let magic = load_acquire(&header.magic);
     if magic != MAGIC {
         return Err(Error::NotASegment {
             path: path.to_owned(),
@@ -417,7 +417,7 @@ pub(crate) fn is_same_place(header: &Header, file: FileIdentity) -> bool {
 }
 
 fn load_pair(words: &[AtomicU64; 2]) -> [u64; 2] {
-    [words[0].load(Ordering::Acquire), words[1].load(Ordering::Acquire)]
+    [load_acquire(&words[0]), load_acquire(&words[1])]
 }
 
 /// Makes a segment of another boot, another namespace or another file this one's, provided that nobody is alive.

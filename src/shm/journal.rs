@@ -11,6 +11,7 @@
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
 
 use super::layout::{JOURNAL_ENTRIES, JournalEntry};
+use super::region::load_acquire;
 
 /// Instead of a count: a reset is being carried out, and is carried to its end by whoever finds it.
 pub(crate) const RESET_MARKER: u64 = 255;
@@ -140,7 +141,7 @@ impl<'a> Journal<'a> {
     /// The sequence number, for a reader without the lock; `None` while an operation is in progress.
     pub(crate) fn sequence_if_idle(&self) -> Option<u64> {
         // Synchronises with the release store in `close`: what was committed before is seen.
-        let word = self.word.load(Ordering::Acquire);
+        let word = load_acquire(self.word);
         (word & COUNT_MASK == 0).then_some(word)
     }
 

@@ -18,7 +18,7 @@ use super::file_lock::{ByteRange, is_locked_by_others, try_lock, unlock};
 use super::fork_identity::IdentityPage;
 use super::host::{ProcessOpinion, maps_file, own_image, own_name, own_start_time, process_opinion};
 use super::layout::Participant;
-use super::region::{OutOfRegion, Region};
+use super::region::{OutOfRegion, Region, load_acquire};
 use crate::error::Error;
 use crate::shm::clock::utc_nanos;
 
@@ -139,7 +139,7 @@ impl ParticipantTable {
     /// The process of a participant, where the slot still is its own.
     pub(crate) fn pid_of(&self, id: ParticipantId) -> Option<u64> {
         let record = self.records().ok()?.get(usize::try_from(id.slot).ok()?)?;
-        let state = ParticipantState::from_word(record.state.load(Ordering::Acquire));
+        let state = ParticipantState::from_word(load_acquire(&record.state));
         let is_current = state.generation == id.generation && state.phase == Phase::Live;
         is_current.then(|| record.pid.load(Ordering::Relaxed))
     }
@@ -209,7 +209,7 @@ impl ParticipantTable {
             if !try_lock(file.as_fd(), byte)? {
                 continue;
             }
-            let state = ParticipantState::from_word(record.state.load(Ordering::Acquire));
+            let state = ParticipantState::from_word(load_acquire(&record.state));
             let pid = record.pid.load(Ordering::Relaxed);
             let has_lost_its_lock = state.phase == Phase::Live
                 && process_opinion(pid, record.start_time.load(Ordering::Relaxed)) == ProcessOpinion::Alive
@@ -251,7 +251,7 @@ impl ParticipantTable {
                 && record.image.load(Ordering::Relaxed) != image
         };
         for record in self.records().unwrap_or_default().iter().filter(own) {
-            let state = ParticipantState::from_word(record.state.load(Ordering::Acquire));
+            let state = ParticipantState::from_word(load_acquire(&record.state));
             if state.phase == Phase::Live {
                 free(record, state);
             }
@@ -286,7 +286,7 @@ fn free(record: &Participant, state: ParticipantState) -> bool {
 }
 
 fn read(slot: u64, record: &Participant) -> ParticipantRecord {
-    let state = ParticipantState::from_word(record.state.load(Ordering::Acquire));
+    let state = ParticipantState::from_word(load_acquire(&record.state));
     ParticipantRecord {
         id: ParticipantId {
             slot,
