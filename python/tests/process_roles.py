@@ -24,9 +24,10 @@ def say(line: str) -> None:
 
 def try_and_hold(limits: sl.Limits, line: Connection) -> None:
     """Try once, say whether it was admitted, and hold until told to go."""
-    with limits.try_acquire() as result:
-        line.send((os.getpid(), bool(result)))
-        line.recv()
+    result = limits.try_acquire()
+    line.send((os.getpid(), bool(result)))
+    line.recv()
+    result.release()
 
 
 def wait_and_hold(limits: sl.Limits, line: Connection) -> None:

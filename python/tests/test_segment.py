@@ -129,9 +129,9 @@ def test_a_snapshot_is_plain_data(segment_path):
     snapshot = segment.snapshot()
     assert json.loads(json.dumps(snapshot)) == snapshot
     assert snapshot["sets"][0]["name"] == "set"
-    (key,) = segment.keys("set")
-    assert key["key"] == segment.key("set", "ann")["key"]
-    assert segment.key("set", "bob") is None
+    (key,) = segment.key_snapshots("set")
+    assert key["key"] == segment.key_snapshot("set", "ann")["key"]
+    assert segment.key_snapshot("set", "bob") is None
     assert segment.recover()["sets"][0]["set"] == "set"
 
 

@@ -7,10 +7,11 @@ use super::hold::{FreeHold, HoldReference};
 use super::key::KeyIdentity;
 use super::locked::{LockWait, LockedPart};
 use super::memory::{Row, Rows};
+use super::of_dead::OfDead;
 use super::plan::Kind;
-use super::recover::POISONED_BY_COUNTS;
+use super::recover::{Extent, POISONED_BY_COUNTS};
 use super::segment::SegmentEngine;
-use super::set::{Part, SetEngine};
+use super::set::{Part, PartAt, SetEngine};
 use crate::error::Error;
 use crate::limit::Assessment;
 use crate::shm::journal::Transaction;
@@ -55,6 +56,11 @@ impl<'a> Target<'a> {
     pub(crate) fn part(self) -> Part<'a> {
         self.set.part_of(self.key)
     }
+
+    /// The row that is looked at. What has no row is as if it had never been used.
+    pub(super) fn row_in(self, part: Part<'_>) -> Row<'_> {
+        part.find_row(self.key).unwrap_or(Row::ABSENT)
+    }
 }
 
 impl SegmentEngine {
@@ -95,14 +101,13 @@ impl SegmentEngine {
         }
     }
 
-    /// What `costs` would be told now. Takes and counts nothing.
-    pub(crate) fn peek(&self, target: Target<'_>, costs: &Costs) -> Result<Decision, Box<Error>> {
+    /// What `costs` would be told now, and how much dead processes hold, which is left out. Takes and counts nothing.
+    pub(crate) fn peek(&self, target: Target<'_>, costs: &Costs) -> Result<(Decision, OfDead), Box<Error>> {
         let mut decision = Decision::pending(costs, false);
-        let locked = self.lock(target.part())?;
-        // What has no row is as if it had never been used.
-        let row = locked.part.find_row(target.key).unwrap_or(Row::ABSENT);
-        locked.assess_all(row.into(), costs, &mut decision);
-        Ok(decision)
+        let of_dead = self.look_at_row(target, costs.limits, |at, row| {
+            at.assess_all(row.into(), costs, &mut decision);
+        })?;
+        Ok((decision, of_dead))
     }
 
     pub(super) fn decide(
@@ -205,7 +210,7 @@ impl SegmentEngine {
     #[cold]
     pub(super) fn recount_or_poison(&self, part: Part<'_>) -> Result<(), Box<Error>> {
         self.recount(part);
-        if part.is_consistent() {
+        if part.is_consistent(Extent::Whole) {
             return Ok(());
         }
         let poisoned = &part.memory.control().poisoned;
@@ -286,7 +291,8 @@ impl Part<'_> {
     }
 }
 
-impl LockedPart<'_> {
+impl PartAt<'_> {
+    /// What each limit that is asked for says. There is room for it.
     pub(super) fn assess_all(&self, rows: Rows<'_>, costs: &Costs, decision: &mut Decision) {
         decision.decided.clear();
         for (index, cost) in costs.iter() {
@@ -304,7 +310,9 @@ impl LockedPart<'_> {
             });
         }
     }
+}
 
+impl LockedPart<'_> {
     /// Takes one limit after the other. Where one refuses, what was taken before it is undone, in the way in which
     /// it would be after a death.
     #[inline(always)]
@@ -397,7 +405,7 @@ impl LockedPart<'_> {
         if self.part.impossible_cost(costs).is_some() {
             return Ok(Answer::Impossible);
         }
-        self.assess_all(rows, costs, decision);
+        self.at_its_instant().assess_all(rows, costs, decision);
         let may_look = matches!(attempt, Attempt::First | Attempt::BeforeWaiting);
         if may_look && self.part.is_refused_by_holders(decision) && self.part.reclaim_is_due() {
             return Ok(Answer::WorthALook);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::locked::{BRIEFLY, LockWait, LockedPart};
+use super::locked::{BRIEFLY, LockWait, LockedPart, NOTHING_MORE};
 use super::memory::TicketPlace;
 use super::segment::SegmentEngine;
 use super::set::Part;
@@ -85,7 +85,7 @@ impl SegmentEngine {
     pub(super) fn wake(&self, part: Part<'_>, rung: Rung<'_>, deadline: u64) {
         // The caller has what it came for and is not kept waiting for long.
         let wait = LockWait::Until(match deadline {
-            0 => boot_nanos().saturating_add(BRIEFLY),
+            0 | NOTHING_MORE => boot_nanos().saturating_add(BRIEFLY),
             deadline => deadline,
         });
         let mut next = Some(rung);

@@ -83,7 +83,14 @@ impl SegmentEngine {
         let part = locked.part;
         let row = part.only_row();
         let mut transaction = part.memory.journal().begin();
-        let refunded = locked.refund_unused(&mut transaction, limit, row, unspent, &taken, batch.taken_at);
+        let refunded = locked.at_its_instant().refund_unused(
+            &mut transaction,
+            limit,
+            row,
+            unspent,
+            &taken,
+            batch.taken_at,
+        );
         transaction.add(&part.counters(limit.index).refunded, refunded);
         part.commit(transaction)?;
         // It is given back, whatever is wrong with the line: the next operation says that.

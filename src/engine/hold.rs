@@ -173,7 +173,9 @@ impl LockedPart<'_> {
             }
             limit.give_back(row, transaction, amount);
             if ending == Ending::OwnerDied {
-                let refunded = self.refund_dead(transaction, limit, row, amount, taken_at);
+                let refunded = self
+                    .at_its_instant()
+                    .refund_dead(transaction, limit, row, amount, taken_at);
                 let reclaimed = if limit.kind == Kind::Concurrency {
                     amount
                 } else {

@@ -140,7 +140,11 @@ impl Part<'_> {
 
     /// When the first lease of the hold at `index` runs out, on the segment clock.
     fn expiry_of(&self, index: u64) -> Option<u64> {
-        let hold = self.memory.hold(index).filter(|hold| hold.is_taken())?;
+        self.expiry_of_hold(self.memory.hold(index).filter(|hold| hold.is_taken())?)
+    }
+
+    /// When the first lease of a hold runs out, on the segment clock.
+    pub(super) fn expiry_of_hold(&self, hold: HoldPlace<'_>) -> Option<u64> {
         let counts_from = self.leases_count_from(hold);
         self.held_limits()
             .zip(hold.amounts())
@@ -152,7 +156,7 @@ impl Part<'_> {
 
     /// From when on the leases of a hold count, on the segment clock. A hold from before a change of the limits is
     /// given the time of the new leases from then on: it may have had none before.
-    fn leases_count_from(&self, hold: HoldPlace<'_>) -> u64 {
+    pub(super) fn leases_count_from(&self, hold: HoldPlace<'_>) -> u64 {
         let applied_at = self.memory.control().applied_at.load(Ordering::Relaxed);
         hold.renewed_at().load(Ordering::Relaxed).max(applied_at)
     }
@@ -180,10 +184,7 @@ impl LockedPart<'_> {
             .zip(&self.part.held_indexes)
         {
             let amount = word.load(Ordering::Relaxed);
-            let has_run_out = limit
-                .lease
-                .is_some_and(|lease| counts_from.saturating_add(lease) <= self.now.monotonic);
-            if amount > 0 && has_run_out && limit.kind == Kind::Concurrency {
+            if amount > 0 && limit.has_expired(counts_from, self.now) && limit.kind == Kind::Concurrency {
                 limit.give_back(row, &mut transaction, amount);
                 transaction.store(word, 0);
                 transaction.add(&self.part.counters(limit.index).reclaimed, amount);

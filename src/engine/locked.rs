@@ -9,7 +9,7 @@ use raw_sync::Timeout;
 use super::bell::Rung;
 use super::recover::Repairs;
 use super::segment::SegmentEngine;
-use super::set::Part;
+use super::set::{Part, PartAt};
 use crate::error::Error;
 use crate::limit::Now;
 use crate::shm::clock::boot_nanos;
@@ -25,6 +25,9 @@ const MOST_AHEAD: u64 = 3600 * NANOS_PER_SECOND;
 /// How long calls without a result wait for a lock, in nanoseconds.
 pub(super) const BRIEFLY: u64 = 10_000_000;
 
+/// In place of a deadline: whatever others left meanwhile is left to those who come.
+pub(super) const NOTHING_MORE: u64 = u64::MAX;
+
 /// How long an operation waits for a lock that somebody has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockWait {
@@ -39,6 +42,20 @@ pub(crate) enum LockWait {
 impl LockWait {
     /// Not at all.
     pub(crate) const NOT: Self = Self::Until(0);
+}
+
+impl Part<'_> {
+    /// An instant for looking at the part: never before its latest change, unless the time of that is damage.
+    pub(crate) fn instant(&self, now: Now) -> Now {
+        let last_seen = self.memory.control().last_seen.load(Ordering::Relaxed);
+        if last_seen.saturating_sub(now.monotonic) >= MOST_AHEAD {
+            return now;
+        }
+        Now {
+            monotonic: now.monotonic.max(last_seen),
+            ..now
+        }
+    }
 }
 
 /// A part whose lock is held.
@@ -57,9 +74,7 @@ pub(crate) struct AfterUnlock<'a> {
     engine: &'a SegmentEngine,
     part: Part<'a>,
     pub(super) bell: Cell<Option<Rung<'a>>>,
-    /// Whether marks that others left meanwhile are to be finished.
-    finishes_marks: bool,
-    /// Until when waking may take at most, on the boot-time clock; zero where nothing was waited for yet.
+    /// Until when it may take at most, on the boot-time clock; zero where nothing was waited for yet.
     deadline: u64,
 }
 
@@ -69,13 +84,22 @@ impl Drop for AfterUnlock<'_> {
         if let Some(rung) = self.bell.take() {
             self.engine.wake(self.part, rung, self.deadline);
         }
-        if self.part.was_marked_meanwhile() && self.finishes_marks {
+        if self.part.was_marked_meanwhile() && self.deadline != NOTHING_MORE {
             self.engine.finish_marks(self.part);
         }
     }
 }
 
 impl LockedPart<'_> {
+    /// The part at the instant that is decided by.
+    #[inline(always)]
+    pub(super) fn at_its_instant(&self) -> PartAt<'_> {
+        PartAt {
+            part: self.part,
+            now: self.now,
+        }
+    }
+
     /// Reads the clock again: for what goes on after the operation that the lock was taken for.
     #[cold]
     pub(super) fn read_clock(&mut self) {
@@ -94,12 +118,16 @@ impl LockedPart<'_> {
             || self.part.memory.control().poisoned.load(Ordering::Relaxed) == SET_UNCHECKED
     }
 
+    /// Both at once: neither is so hardly ever.
+    #[inline(always)]
+    fn is_poisoned_or_marked(&self) -> bool {
+        let control = self.part.memory.control();
+        control.poisoned.load(Ordering::Relaxed) | control.marks.load(Ordering::Relaxed) != 0
+    }
+
     #[inline]
     fn needs_attention(&self) -> bool {
-        self.was_left_unfinished()
-            || self.part.memory.control().poisoned.load(Ordering::Relaxed) != 0
-            || self.is_of_another_definition()
-            || self.part.has_marks()
+        self.was_left_unfinished() || self.is_poisoned_or_marked() || self.is_of_another_definition()
     }
 }
 
@@ -152,7 +180,6 @@ impl SegmentEngine {
         if locked.needs_attention() {
             self.attend(&mut locked)?;
         }
-        locked.rung.finishes_marks = true;
         Ok(locked)
     }
 
@@ -160,7 +187,18 @@ impl SegmentEngine {
     /// caller to look at, once it has let go of the lock.
     pub(super) fn lock_for_marks<'a>(&'a self, part: Part<'a>) -> Result<(), Box<Error>> {
         let mut locked = self.lock_as_it_is(part, Some(self.now(part)), LockWait::NOT)?;
-        self.attend(&mut locked)
+        let attended = self.attend(&mut locked);
+        locked.rung.deadline = NOTHING_MORE;
+        attended
+    }
+
+    /// As [`lock`](Self::lock), for what only looks: it leaves no trace of when it looked.
+    #[inline]
+    pub(super) fn lock_to_look<'a>(&'a self, part: Part<'a>) -> Result<LockedPart<'a>, Box<Error>> {
+        let now = self.now(part);
+        let mut locked = self.lock_timeless(part, LockWait::Timeout)?;
+        locked.now = locked.part.instant(now);
+        Ok(locked)
     }
 
     /// As [`lock`](Self::lock), but takes poisoned parts as well, and says what had to be repaired.
@@ -172,7 +210,6 @@ impl SegmentEngine {
         self.learn_definition(&mut locked)?;
         let repairs = self.recover_if_unfinished(&mut locked)?;
         self.carry_over(&mut locked)?;
-        locked.rung.finishes_marks = true;
         Ok((locked, repairs))
     }
 
@@ -188,6 +225,15 @@ impl SegmentEngine {
 
     #[cold]
     fn attend(&self, locked: &mut LockedPart<'_>) -> Result<(), Box<Error>> {
+        let attended = self.try_attend(locked);
+        if attended.is_err() {
+            // What cannot be attended to now, cannot be after the unlock either.
+            locked.rung.deadline = NOTHING_MORE;
+        }
+        attended
+    }
+
+    fn try_attend(&self, locked: &mut LockedPart<'_>) -> Result<(), Box<Error>> {
         // What was left unfinished was begun under the definition that the part is of.
         self.learn_definition(locked)?;
         self.recover_if_unfinished(locked)?;
@@ -254,7 +300,6 @@ impl SegmentEngine {
                 engine: self,
                 part,
                 bell: Cell::new(None),
-                finishes_marks: false,
                 deadline,
             },
         })

@@ -43,7 +43,7 @@ impl Part<'_> {
     }
 
     /// Who owns something: holds and tickets. Zero where a ticket was given up.
-    fn owners(&self) -> HashSet<u64> {
+    pub(super) fn owners(&self) -> HashSet<u64> {
         let holders = self.holders();
         let waiters = (0..self.memory.touched_tickets())
             .filter_map(|index| self.memory.ticket(index))

@@ -4,11 +4,11 @@ use std::sync::atomic::Ordering;
 
 use super::decision::Decided;
 use super::limit_rules::LimitRules;
-use super::locked::LockedPart;
 use super::memory::Row;
+use super::set::PartAt;
 use crate::shm::journal::Transaction;
 
-impl LockedPart<'_> {
+impl PartAt<'_> {
     /// Gives back what a permit reserved and did not use, of a decision at `decided_at`; answers the units really
     /// given back.
     pub(super) fn refund_unused(

@@ -8,6 +8,7 @@ use super::memory::PartMemory;
 use super::rules::SetRules;
 use super::versions::Versions;
 use crate::error::Error;
+use crate::limit::Now;
 use crate::shm::geometry::SetGeometry;
 use crate::shm::journal::{JournalOverflow, Transaction};
 use crate::shm::layout::{DirectoryEntry, LimitCounters};
@@ -32,6 +33,13 @@ pub(crate) struct Part<'a> {
     pub(crate) set: &'a SetEngine,
     pub(crate) rules: &'a SetRules,
     pub(crate) memory: &'a PartMemory,
+}
+
+/// A part at an instant: what is worked out of it depends on nothing else.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartAt<'a> {
+    pub(crate) part: Part<'a>,
+    pub(crate) now: Now,
 }
 
 impl Deref for SetEngine {

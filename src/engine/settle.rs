@@ -193,7 +193,7 @@ impl<'a> LockedPart<'a> {
             overdraft: 0,
         };
         if used < reserved {
-            settled.refunded = self.refund_unused(
+            settled.refunded = self.at_its_instant().refund_unused(
                 transaction,
                 limit,
                 row,

@@ -22,6 +22,7 @@ use crate::shm::clock::boot_nanos;
 use crate::shm::death_watch::{DeathWatch, Watched, ring_on_death};
 use crate::shm::futex::{self, Rings};
 use crate::shm::participant::ParticipantId;
+use crate::shm::region::load_acquire;
 
 /// The longest sleep of who waits for others, in nanoseconds.
 const SLICE: u64 = 50_000_000;
@@ -328,7 +329,7 @@ impl SegmentEngine {
     /// there. Takes no lock.
     pub(crate) fn is_worth_a_look(&self, part: Part<'_>, waiting: &Waiting) -> bool {
         part.memory.ticket(waiting.ticket.index).is_none_or(|place| {
-            let state = TicketState::from_word(place.state().load(Ordering::Acquire));
+            let state = TicketState::from_word(load_acquire(place.state()));
             state.phase != Phase::Waiting
                 || state.serial != waiting.ticket.serial
                 || futex::rings(place.bell()) != waiting.seen

@@ -141,7 +141,7 @@ pub(crate) fn attach<T>(
     let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
     let lock = AttachLock::take(&file, path)?;
     // Looked at under the lock: whoever removes the segment retires it under the same lock.
-    if header.retired.load(Ordering::Acquire) != 0 {
+    if load_acquire(&header.retired) != 0 {
         return Err(Error::Retired {
             path: path.to_owned(),
         });

@@ -11,7 +11,7 @@ use super::attach::{
 };
 use super::descriptor::FileIdentity;
 use super::layout::{HEADER_SPACE, Header, MAGIC};
-use super::region::Region;
+use super::region::{Region, load_acquire};
 use crate::error::Error;
 
 /// Removes the segment at `path`. This process need not be attached, and does not become so.
@@ -37,7 +37,7 @@ pub(crate) fn remove(path: &Path, trust_any_owner: bool, forced: bool) -> Result
     };
     if let Some(verified) = &verified {
         let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
-        if !forced && header.retired.load(Ordering::Acquire) == 0 {
+        if !forced && load_acquire(&header.retired) == 0 {
             refuse_while_in_use(verified, &file, path)?;
         }
         header.retired.store(1, Ordering::Release);
@@ -56,7 +56,7 @@ pub(crate) fn finish_removal(path: &Path, trust_any_owner: bool) -> Result<(), E
     let lock = AttachLock::take(&file, path)?;
     let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
     // By now the path may lead to its successor.
-    if header.retired.load(Ordering::Acquire) != 0 {
+    if load_acquire(&header.retired) != 0 {
         unlink(path, &file)?;
     }
     drop(lock);

@@ -109,9 +109,10 @@ impl LockArea {
         if self.is_unrecoverable() {
             return Err(LockError::Unrecoverable);
         }
-        // SAFETY: `self` holds a mutex made by `initialise` (attach has checked the segment's lock kind, C library
-        // and word size). The mapping outlives `self`, hence the guard. The thread that locks is the one that
-        // unlocks, because the guard is not `Send`.
+        // SAFETY: `self` holds a mutex made by `initialise`: attach has checked the segment's lock kind, C library and
+        // word size, and whoever may write the file is trusted to leave the lock area to the C library. The mapping
+        // outlives `self`, hence the guard. The thread that locks is the one that unlocks, because the guard is not
+        // `Send`; a guard that is forgotten is a lock that is held for as long as its thread lives.
         let answer = unsafe { libc::pthread_mutex_trylock(self.raw()) };
         self.guard(answer)
     }
@@ -234,7 +235,9 @@ impl LockArea {
         }
     }
 
-    /// glibc's trylock on an unrecoverable mutex leaves it owned for ever, so the word is looked at first.
+    /// glibc's trylock on an unrecoverable mutex leaves it owned for ever, so the word is looked at first. A mutex that is
+    /// beyond recovery stays so, and only the one who made it so stores this: an old value found here is that of a
+    /// mutex which can be taken, or which was found so a moment ago.
     #[cfg(not(target_env = "musl"))]
     #[inline(always)]
     pub(crate) fn is_unrecoverable(&self) -> bool {
@@ -254,10 +257,13 @@ impl LockArea {
     fn futex_word(&self, index: usize) -> &AtomicU32 {
         let words = std::ptr::from_ref(self).cast::<AtomicU32>();
         debug_assert!(index < size_of::<LockArea>() / 4);
-        // SAFETY: `index` is one of the constants of this file, all below the 16 four-byte words of the area; the
-        // area is aligned to eight bytes and made of atomics. The C library changes the lock word by atomic instructions
-        // of the same width; glibc's `__owner` by plain stores of its own machine code, which no compiler sees together
-        // with this load: one aligned store of four bytes, so that the load is of the old value or of the new one.
+        // SAFETY: `index` is one of the constants of this file, all below the 16 four-byte words of the area, which is
+        // aligned to eight bytes and lives as long as `self`. Rust code accesses these words by what this returns, and
+        // that only to load; `initialise` alone stores to them, and by its contract nobody looks meanwhile. Everything
+        // else is done by the C library and the kernel, which the compiler knows nothing of: the lock word is changed
+        // by atomic instructions of four bytes, `__owner` by plain stores of an aligned `int`, each of which is one
+        // store of four bytes on every processor that Linux runs on. So a load finds a value that was stored, perhaps an
+        // old one, and no more than that is made of it.
         unsafe { &*words.add(index) }
     }
 

@@ -53,6 +53,7 @@ mod files;
 mod image;
 mod keys;
 mod kills;
+mod marks;
 mod operations;
 mod report;
 mod stage;
@@ -69,6 +70,7 @@ use std::time::{Duration, Instant};
 use changes::CHANGING_OPERATIONS;
 use files::{FILE_OPERATIONS, FileOperation};
 use keys::KEY_OPERATIONS;
+use marks::MARKING_OPERATIONS;
 use operations::{OPERATIONS, Operation, RECOVERERS, Recoverer};
 use report::{Row, Table, Tally, Way};
 use waiting::WAITING_OPERATIONS;
@@ -188,6 +190,7 @@ fn operations() -> impl Iterator<Item = Operation> {
         .iter()
         .chain(WAITING_OPERATIONS)
         .chain(KEY_OPERATIONS)
+        .chain(MARKING_OPERATIONS)
         .chain(CHANGING_OPERATIONS)
         .copied()
 }

@@ -137,6 +137,14 @@ impl RawSegment {
         self.word(entry + EXTENT_OFFSET) + 2 * self.word(entry + DEFINITION_ROOM).next_multiple_of(64)
     }
 
+    /// The position of the first word of the tags of the first set, which has one part: behind its control, its journal
+    /// and its counters.
+    pub fn tags(&self) -> u64 {
+        const CONTROL_AND_JOURNAL: u64 = 704 + 160 * 16;
+        const COUNTERS: u64 = 128;
+        (self.lock_offset(0) + CONTROL_AND_JOURNAL + COUNTERS * self.word(self.entry_word(LIMITS))) / 8
+    }
+
     /// How often the bells of the first set's tickets have been rung, all of them together.
     pub fn rings(&self) -> u64 {
         const BELL: u64 = 2;
