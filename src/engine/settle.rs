@@ -45,10 +45,11 @@ impl SegmentEngine {
         set: &SetEngine,
         permit: &Decision,
         actual: &[(usize, u64)],
+        wait: LockWait,
     ) -> Result<SettledLimits, Box<Error>> {
         // Nothing is allocated under the lock.
         let mut settled = SettledLimits::with_capacity(actual.len());
-        let mut locked = self.lock(set.part(permit.part()))?;
+        let mut locked = self.lock_within(set.part(permit.part()), wait)?;
         let part = locked.part;
         // Where no row is left for the key, there is nobody to charge.
         let row = if locked.charges_something(permit, actual) {
