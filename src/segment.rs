@@ -17,7 +17,7 @@ use crate::limit_set::LimitSet;
 use crate::shm::attach::{Verified, attach};
 use crate::shm::create::{Blueprint, create};
 use crate::shm::geometry::Geometry;
-use crate::shm::remove::remove;
+use crate::shm::remove::{finish_removal, remove};
 use crate::shm::virtual_clock::VirtualClock;
 use crate::snapshot::{KeySnapshot, KeySource, Owners, SegmentSnapshot, SnapshotSource};
 
@@ -179,7 +179,8 @@ impl OpenOptions {
         self.open_absolute(&path)
     }
 
-    /// Opens the segment, or creates it. Any number of processes may do so at once with the same declaration.
+    /// Opens the segment, or creates it. Any number of processes may do so at once with the same declaration. One that
+    /// was [retired](Segment::retire) is replaced by a new one.
     ///
     /// # Errors
     ///
@@ -209,6 +210,10 @@ impl OpenOptions {
                     };
                 }
                 Err(Error::NotFound { .. }) => {}
+                Err(Error::Retired { .. }) => match finish_removal(&path, self.trust_any_owner) {
+                    Ok(()) | Err(Error::NotFound { .. }) => {}
+                    Err(error) => return Err(error),
+                },
                 Err(error) => return Err(error),
             }
             match create_file(&path, declaration) {

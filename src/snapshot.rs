@@ -330,7 +330,7 @@ impl SegmentReader {
     }
 
     fn is_alive(&self, table: &ParticipantTable, id: ParticipantId) -> bool {
-        table.is_alive_at(self.observed.same_place, id, self.observed.file.as_fd())
+        table.is_alive_by(self.observed.file.as_fd(), id)
     }
 
     /// The file, as it was named.
@@ -433,7 +433,7 @@ impl SnapshotSource<'_> {
             .map(|record| ParticipantSnapshot {
                 slot: record.id.slot,
                 generation: record.id.generation,
-                pid: record.pid,
+                pid: record.identity.pid,
                 alive: self.owners.is_alive(record.id.to_word()),
                 name: record.name,
                 joined_utc_ns: record.joined_utc,
@@ -547,7 +547,7 @@ impl SnapshotSource<'_> {
         TicketSnapshot {
             number: ticket.number,
             owner_slot: owner.map(|id| id.slot),
-            owner_pid: record.map(|record| record.pid),
+            owner_pid: record.map(|record| record.identity.pid),
             owner_alive: self.owners.is_alive(ticket.owner),
             granted: ticket.is_granted,
             key: KeyLabel::of_row(part, ticket.row),
@@ -566,7 +566,7 @@ impl SnapshotSource<'_> {
             index: hold.index,
             serial: hold.serial,
             owner_slot: owner.map(|id| id.slot),
-            owner_pid: record.map(|record| record.pid),
+            owner_pid: record.map(|record| record.identity.pid),
             owner_alive: self.owners.is_alive(hold.owner),
             key: KeyLabel::of_row(part, hold.row),
             held_ns: now.monotonic.saturating_sub(hold.taken_at),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 
 const PATH: &str = "SHMLIMIT_TEST_EXEC_PATH";
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(300);
 
 /// Ended with the test, however that ends.
 struct Running(Child);

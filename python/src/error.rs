@@ -97,6 +97,7 @@ fn path(error: &Error) -> Option<&Path> {
         | Error::ForeignNamespace { path, .. }
         | Error::ForeignBoot { path }
         | Error::WrongSize { path, .. }
+        | Error::Sparse { path }
         | Error::Damaged { path, .. }
         | Error::Untrusted { path, .. }
         | Error::UnsupportedFileSystem { path, .. }
@@ -119,7 +120,7 @@ fn class_name(error: &Error) -> &'static str {
         Error::NotASegment { .. } => "NotASegment",
         Error::Incompatible { .. } => "Incompatible",
         Error::ForeignNamespace { .. } | Error::ForeignBoot { .. } => "ForeignNamespace",
-        Error::WrongSize { .. } | Error::Damaged { .. } => "Damaged",
+        Error::WrongSize { .. } | Error::Sparse { .. } | Error::Damaged { .. } => "Damaged",
         Error::Untrusted { .. } => "Untrusted",
         Error::InUse { .. } => "InUse",
         Error::ConfigMismatch { .. } => "ConfigMismatch",

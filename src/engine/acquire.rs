@@ -9,7 +9,7 @@ use super::locked::{LockWait, LockedPart};
 use super::memory::{Row, Rows};
 use super::of_dead::OfDead;
 use super::plan::Kind;
-use super::recover::POISONED_BY_COUNTS;
+use super::recover::{Extent, POISONED_BY_COUNTS};
 use super::segment::SegmentEngine;
 use super::set::{Part, PartAt, SetEngine};
 use crate::error::Error;
@@ -210,7 +210,7 @@ impl SegmentEngine {
     #[cold]
     pub(super) fn recount_or_poison(&self, part: Part<'_>) -> Result<(), Box<Error>> {
         self.recount(part);
-        if part.is_consistent() {
+        if part.is_consistent(Extent::Whole) {
             return Ok(());
         }
         let poisoned = &part.memory.control().poisoned;

@@ -256,6 +256,9 @@ impl SegmentEngine {
         if self.is_retired() {
             return Err(self.retired());
         }
+        // Locks are made anew while there are no participants, so a forked child becomes one before it takes any. In
+        // other namespaces than the segment's it cannot.
+        self.membership.owner()?;
         let control = part.memory.control();
         let mut deadline = 0;
         let guard = match control.lock.try_lock() {

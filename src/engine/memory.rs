@@ -1,5 +1,6 @@
 //! What belongs to one lock in a region, and a limit's state as the rules see it.
 
+use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,8 +9,8 @@ use crate::limit::{Mark, State, StateMut};
 use crate::shm::geometry::PartGeometry;
 use crate::shm::journal::{Journal, Transaction};
 use crate::shm::layout::{
-    BUCKET_TAG_WORDS, Hold, JOURNAL_ENTRIES, JournalEntry, KeyRow, LimitCounters, SetControl, Ticket,
-    TicketLimit,
+    BUCKET_ROWS, BUCKET_TAG_WORDS, Hold, JOURNAL_ENTRIES, JournalEntry, KeyRow, LimitCounters, SetControl,
+    Ticket, TicketLimit,
 };
 use crate::shm::region::{Kept, OutOfRegion, Region};
 use crate::table::Fingerprint;
@@ -109,6 +110,13 @@ impl<'a> Rows<'a> {
 pub(crate) struct HoldPlace<'a> {
     words: &'a [AtomicU64],
 }
+
+/// Rows whose tags share a word.
+const ROWS_OF_TAG_WORD: u64 = BUCKET_ROWS / BUCKET_TAG_WORDS;
+
+/// The most rows that an operation can have changed, going by its journal.
+#[cfg(test)]
+const MOST_NOTED_ROWS: usize = JOURNAL_ENTRIES * ROWS_OF_TAG_WORD as usize;
 
 const HOLD_WORDS: usize = size_of::<Hold>() / 8;
 
@@ -231,6 +239,32 @@ impl PartMemory {
     /// Words of the states of all limits in a row.
     pub(crate) fn state_words(&self) -> usize {
         self.state_words
+    }
+
+    /// The rows that the latest operation on the part changed anything of, and some that operations before it did: at
+    /// most [`MOST_NOTED_ROWS`], however large the table is.
+    pub(crate) fn noted_rows(&self) -> BTreeSet<u64> {
+        let geometry = &self.geometry;
+        let row_of = |offset: u64, start: u64, row_bytes: u64| {
+            let row = offset.checked_sub(start)?.checked_div(row_bytes)?;
+            (row < self.row_count).then_some(row)
+        };
+        let mut rows = BTreeSet::new();
+        for index in self.journal().noted() {
+            let offset = geometry.extent_offset.saturating_add(index.saturating_mul(8));
+            if offset < geometry.rows_offset {
+                // The tags of several rows share a word.
+                let first = row_of(offset, geometry.tags_offset, 8 / ROWS_OF_TAG_WORD);
+                rows.extend(
+                    first
+                        .into_iter()
+                        .flat_map(|first| first..first + ROWS_OF_TAG_WORD),
+                );
+            } else if offset < geometry.names_offset {
+                rows.extend(row_of(offset, geometry.rows_offset, geometry.row_stride));
+            }
+        }
+        rows
     }
 
     /// All rows.
@@ -591,4 +625,66 @@ impl StateMut for RepeatableState<'_> {
 fn load(words: &[AtomicU64], index: usize) -> u64 {
     // A rule asks only for the words it said it has; an absent one reads as never used.
     words.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::geometry::{Geometry, SetShape};
+
+    fn part(buckets: u64) -> (Arc<Region>, PartMemory) {
+        let shape = SetShape {
+            definition_room: 64,
+            limits: 1,
+            state_words: 2,
+            holds: 4,
+            held_amounts: 1,
+            tickets: 4,
+            parts: 1,
+            buckets,
+            name_words: 6,
+        };
+        let geometry = Geometry::new(1, vec![shape]).expect("a segment");
+        let region = Arc::new(Region::private(geometry.total_size).expect("memory"));
+        let memory = PartMemory::locate(&region, &geometry.sets[0].parts[0], 0).expect("within");
+        (region, memory)
+    }
+
+    #[test]
+    fn an_operation_is_followed_to_the_rows_that_it_changed() {
+        let (_region, memory) = part(8);
+        let row = |index| memory.row(index).expect("within");
+        let mut transaction = memory.journal().begin();
+        transaction.store(row(77).used_at().expect("a keyed row"), 1);
+        transaction.store(&row(78).state[1], 1);
+        transaction.store(memory.tag_word(5, 2).expect("within"), 1);
+        transaction.store(&memory.control().keys, 1);
+        transaction.store(memory.hold(1).expect("within").owner(), 1);
+        drop(transaction);
+        let tagged = 5 * BUCKET_ROWS + 2 * ROWS_OF_TAG_WORD;
+        let expected: Vec<u64> = [77, 78].into_iter().chain(tagged..tagged + 4).collect();
+        assert_eq!(memory.noted_rows().into_iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn however_large_the_table_no_more_rows_are_looked_at_than_an_operation_can_change() {
+        let (_region, memory) = part(4096);
+        for step in [1, 8, 512, 4097] {
+            for (position, entry) in (0..).zip(memory.entries.iter()) {
+                let first = (memory.geometry.tags_offset - memory.geometry.extent_offset) / 8;
+                entry.index.store(first + position * step, Ordering::Relaxed);
+            }
+            let rows = memory.noted_rows();
+            assert!(
+                !rows.is_empty() && rows.len() <= MOST_NOTED_ROWS,
+                "{}",
+                rows.len()
+            );
+            assert!(rows.iter().all(|row| *row < memory.row_count()));
+        }
+        for entry in memory.entries.iter() {
+            entry.index.store(u64::MAX, Ordering::Relaxed);
+        }
+        assert_eq!(memory.noted_rows(), BTreeSet::new());
+    }
 }

@@ -111,7 +111,6 @@ impl SegmentEngine {
 
     /// Gives back everything in the set whose owner is dead or whose lease has run out; answers how many holds.
     pub(crate) fn reclaim(&self, part: Part<'_>, wait: LockWait) -> Result<u64, Box<Error>> {
-        self.membership.keep_token();
         let mut reclaimed = 0;
         for owner in part.owners() {
             if !self.is_owner_alive(owner) {

@@ -107,6 +107,14 @@ impl<'a> Journal<'a> {
         sound
     }
 
+    /// Where in the extent the words are that the latest operation changed, and such as operations before it did. For a
+    /// look at them after a death: unlike for an undo, it does no harm if they have nothing to do with it.
+    pub(crate) fn noted(&self) -> impl Iterator<Item = u64> {
+        self.entries
+            .iter()
+            .map(|entry| entry.index.load(Ordering::Relaxed))
+    }
+
     /// Notes that a reset is under way. The caller holds the lock and has stored the reset's scope.
     pub(crate) fn mark_reset(&self) {
         self.mark(RESET_MARKER);

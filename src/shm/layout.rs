@@ -154,7 +154,7 @@ shared_records! {
         reserved: [AtomicU64; 34],
     }
 
-    /// One attached process. Whoever holds the file lock of the slot's byte owns the record.
+    /// One attached copy of the library. The holder of the file lock on the slot's byte owns the record.
     struct Participant {
         /// Generation and phase; see [`ParticipantState`](super::participant::ParticipantState).
         state: AtomicU64,
@@ -165,11 +165,13 @@ shared_records! {
         joined_utc: AtomicU64,
         /// Up to 24 bytes of the process's name, padded with zeros.
         name: [AtomicU64; 3],
-        /// A random number of the program's run: an exec keeps the process and its start time, but not this.
+        /// Of the program in execution: an exec keeps the process and its start time, but not this.
         image: AtomicU64,
         /// Rung when a ticket that waits by it was granted, or has to look again.
         doorbell: AtomicU64,
-        reserved: [AtomicU64; 7],
+        /// A random number of the copy of the library: a process may have several.
+        copy: AtomicU64,
+        reserved: [AtomicU64; 6],
     }
 
     /// Where a set lies. Everything here also follows from the definition, and is compared with it at attach.

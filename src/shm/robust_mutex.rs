@@ -240,15 +240,17 @@ impl LockArea {
     /// mutex which can be taken, or which was found so a moment ago.
     #[cfg(not(target_env = "musl"))]
     #[inline(always)]
-    fn is_unrecoverable(&self) -> bool {
+    pub(crate) fn is_unrecoverable(&self) -> bool {
         const OWNER_INDEX: usize = 2;
         self.futex_word(OWNER_INDEX).load(Ordering::Relaxed) == OWNER_OF_UNRECOVERABLE
     }
 
+    /// All ones in the thread id.
     #[cfg(target_env = "musl")]
     #[inline]
-    fn is_unrecoverable(&self) -> bool {
-        false
+    pub(crate) fn is_unrecoverable(&self) -> bool {
+        self.futex_word(LOCK_WORD_INDEX).load(Ordering::Relaxed) & libc::FUTEX_TID_MASK
+            == libc::FUTEX_TID_MASK
     }
 
     #[inline(always)]

@@ -22,7 +22,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
 
 /// How long anything may take before a test gives up: not a claim about speed.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 const TEST: &str = "SHMLIMIT_TEST_PROCESS";
 const FOLDER: &str = "SHMLIMIT_TEST_FOLDER";

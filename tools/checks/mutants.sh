@@ -1,7 +1,7 @@
 #!/bin/sh
 # Puts small mistakes into the rules, the engine and the journal, one at a time, and expects a test to fail for each. All
-# of them take days; one in so many takes an hour or so. SHARD says which: SHARD=7 tools/checks/mutants.sh. Mistakes that no
-# test can find are named in .cargo/mutants.toml, and docs/trust.md says why.
+# of them take days; one in so many takes an hour or so. SHARD says which: SHARD=7 tools/checks/mutants.sh. A mistake that no
+# test finds makes it fail.
 set -eu
 cd "$(dirname "$0")/../.."
 . tools/checks/steps.sh

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 /// Longer than anything takes on the slowest machine; what takes longer hangs.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A folder of the test's own.
 pub fn folder() -> tempfile::TempDir {
