@@ -152,17 +152,20 @@ impl LockedPart<'_> {
             return false;
         };
         let control = self.part.memory.control();
-        // What an adaptive limit learns from: the latency of a return that another process finishes is not known.
-        let sampled = match ending {
-            Ending::Released { dropped } => Some(dropped),
-            Ending::Finished { dropped: true } => Some(true),
-            Ending::Finished { dropped: false } | Ending::OwnerDied | Ending::Undone => None,
-        };
         let row = self.part.row(hold.row().load(Ordering::Relaxed));
         for (word, limit) in hold.amounts().iter().zip(self.part.held_limits()) {
             let amount = word.load(Ordering::Relaxed);
             let taken_at = hold.taken_at().load(Ordering::Relaxed);
-            if let (Some(dropped), 1.., Some(in_use)) = (sampled, amount, limit.in_use(row)) {
+            // How long the work took is not known where another process finishes its return, only whether it failed.
+            if let (
+                Ending::Released { dropped }
+                | Ending::Finished {
+                    dropped: dropped @ true,
+                },
+                1..,
+                Some(in_use),
+            ) = (ending, amount, limit.in_use(row))
+            {
                 let sample = Sample {
                     latency: self.now.monotonic.saturating_sub(taken_at),
                     in_flight: in_use.load(Ordering::Relaxed),
