@@ -219,7 +219,7 @@ mod ticket {
             OWNER => phase == WAITING,
             ENQUEUED_AT | REQUEST | ROW => phase == WAITING || phase == GRANTED,
             GRANTED_AT | HOLD | HOLD_SERIAL => phase == GRANTED,
-            ..HEAD_SIZE => true,
+            STATE..HEAD_SIZE => true,
             _ => {
                 let (limit, part) = ((word - HEAD_SIZE) / LIMIT_SIZE, (word - HEAD_SIZE) % LIMIT_SIZE);
                 let is_asked_for = request & (1 << limit) != 0;
