@@ -308,7 +308,7 @@ impl Layout {
         let set = &snapshot.sets[0];
         assert_eq!(snapshot.format, 1, "the harness knows another format of segments");
         assert_eq!(set.limits.len(), self.limits);
-        assert_eq!(image[self.control + control::ACTIVE], set.active);
+        assert_eq!(image[self.control + control::ACTIVE], set.active + set.of_dead);
         assert_eq!(image[self.control + control::ADMITTED], set.counts.admitted);
         assert_eq!(
             image[self.control + control::REFUSED_RATE],
