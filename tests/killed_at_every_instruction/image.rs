@@ -237,7 +237,6 @@ const COUNTERS_UNSETTLED: usize = 6;
 pub const PARTICIPANT_SIZE: usize = 16;
 const PARTICIPANT_STATE: usize = 0;
 const PARTICIPANT_PID: usize = 1;
-const PARTICIPANT_START_TIME: usize = 2;
 
 impl Layout {
     pub fn of(file: &RawFile) -> Self {
@@ -309,7 +308,7 @@ impl Layout {
         let set = &snapshot.sets[0];
         assert_eq!(snapshot.format, 1, "the harness knows another format of segments");
         assert_eq!(set.limits.len(), self.limits);
-        assert_eq!(image[self.control + control::ACTIVE], set.active);
+        assert_eq!(image[self.control + control::ACTIVE], set.active + set.of_dead);
         assert_eq!(image[self.control + control::ADMITTED], set.counts.admitted);
         assert_eq!(
             image[self.control + control::REFUSED_RATE],
@@ -538,10 +537,11 @@ impl Layout {
         image[index] = u64::from_ne_bytes(bytes);
     }
 
-    /// Makes a participant that of a process which no longer exists, by giving it a start time that no process with
-    /// its id has: what another process with the same id would look like.
+    /// Makes the owner of a slot dead: the slot is free, in its next generation, as when others have found it so. Where
+    /// its byte is locked nobody is dead otherwise, and in copies all bytes are.
     pub fn bury(&self, image: &mut [u64], slot: usize) {
-        image[self.participants + slot * PARTICIPANT_SIZE + PARTICIPANT_START_TIME] = 1;
+        let state = self.participants + slot * PARTICIPANT_SIZE + PARTICIPANT_STATE;
+        image[state] = buried(image[state]);
     }
 
     /// As [`bury`](Self::bury), everybody but one process, in the file itself.
@@ -549,10 +549,16 @@ impl Layout {
         for slot in 0..self.participant_count {
             let participant = self.participants + slot * PARTICIPANT_SIZE;
             if file.words()[participant + PARTICIPANT_PID].load(Ordering::Relaxed) != u64::from(survivor) {
-                file.words()[participant + PARTICIPANT_START_TIME].store(1, Ordering::Relaxed);
+                let state = &file.words()[participant + PARTICIPANT_STATE];
+                state.store(buried(state.load(Ordering::Relaxed)), Ordering::Relaxed);
             }
         }
     }
+}
+
+/// The state of a slot that was freed after this one.
+fn buried(state: u64) -> u64 {
+    ((state >> 2) + 1) << 2
 }
 
 /// What follows the journal.
