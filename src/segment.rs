@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::config::Declaration;
 use crate::engine::plan::SetPlan;
-use crate::engine::{Manner, Repairs, ResetScope, SegmentEngine};
+use crate::engine::{LockWait, Manner, Repairs, ResetScope, SegmentEngine};
 use crate::error::Error;
 use crate::limit_set::LimitSet;
 use crate::shm::attach::{Verified, attach};
@@ -251,7 +251,7 @@ impl OpenOptions {
         let engine = SegmentEngine::new(path, attached, plans, manner)?;
         for part in engine.parts().filter(|_| self.reclaim) {
             // A set that cannot be locked now says so when it is used.
-            let _ = engine.reclaim(part);
+            let _ = engine.reclaim(part, LockWait::Briefly);
         }
         Ok(Segment {
             shared: Arc::new(SharedSegment {

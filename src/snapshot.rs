@@ -256,6 +256,8 @@ pub struct HoldSnapshot {
     pub key: Option<KeyLabel>,
     /// How long it has been held, in nanoseconds.
     pub held_ns: u64,
+    /// Whether it was given back while another process kept the lock: it is free as soon as any process has the lock.
+    pub returned: bool,
     /// Units held, by limit.
     pub amounts: BTreeMap<String, u64>,
 }
@@ -568,6 +570,7 @@ impl SnapshotSource<'_> {
             owner_alive: self.owners.is_alive(hold.owner),
             key: KeyLabel::of_row(part, hold.row),
             held_ns: now.monotonic.saturating_sub(hold.taken_at),
+            returned: hold.is_returned,
             amounts: hold
                 .amounts
                 .into_iter()

@@ -10,7 +10,7 @@ use nix::unistd::pause;
 use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Align, Batch, CreditOutcome, Declaration, Error, Limit, LimitCounts, LimitSet, LocalCredit,
-    OnDeath, Segment, SetDeclaration,
+    OnDeath, OpenOptions, Segment, SetDeclaration, VirtualClock,
 };
 
 /// So long that nothing is replenished while a test runs.
@@ -84,6 +84,15 @@ fn units_are_charged_before_they_are_spent_and_only_once() {
     }
 }
 
+/// After which everything that was taken is forgotten, whatever the date is.
+fn longest_wait(algorithm: Algorithm) -> Duration {
+    match algorithm {
+        // Up to a sub-window more, of which there are ten.
+        Algorithm::SlidingWindowCounter => LONG + LONG / 10,
+        _ => LONG,
+    }
+}
+
 #[test]
 fn the_last_unit_of_a_limit_can_be_had() {
     for algorithm in ALGORITHMS {
@@ -97,7 +106,39 @@ fn the_last_unit_of_a_limit_can_be_had() {
                 panic!("one more than there are");
             };
             assert_eq!(refusal.binding(), Some("calls"));
-            assert!(refusal.retry_after().is_some_and(|wait| wait <= LONG));
+            assert!(
+                refusal
+                    .retry_after()
+                    .is_some_and(|wait| wait <= longest_wait(algorithm))
+            );
+        }
+    }
+}
+
+/// A sub-window of the sliding window counter is 36.5 days here: these dates fall into all tenths of one.
+#[test]
+fn the_last_unit_of_a_limit_can_be_had_at_every_date() {
+    for algorithm in ALGORITHMS {
+        for tenth in 0..10 {
+            let folder = tempfile::tempdir().expect("a folder");
+            // 2026-11-22T17:40:00Z, and from then on.
+            let clock = VirtualClock::new(Duration::from_secs(1_795_369_200) + LONG / 100 * tenth);
+            let declaration = Declaration::new().set(SetDeclaration::new("api").limit(calls(100, algorithm)));
+            let segment = OpenOptions::new()
+                .virtual_clock(&clock)
+                .create(folder.path().join("limits"), &declaration)
+                .expect("a segment");
+            let set = segment.set("api").expect("declared");
+            let mut credit = credit(&set, Batch::between(7, 500));
+            assert_eq!((0..200).filter(|_| take(&mut credit, 1)).count(), 100);
+            let CreditOutcome::Refused(refusal) = credit.try_take(1).expect("works") else {
+                panic!("one more than there are");
+            };
+            let wait = refusal.retry_after().expect("time heals it");
+            assert!(
+                wait <= longest_wait(algorithm),
+                "{algorithm:?}, {tenth}: {wait:?}"
+            );
         }
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use process::{Child, PATIENCE, die, eventually, in_own_process};
 use shmlimit::{
-    Algorithm, Declaration, Error, Keyed, Limit, LimitSet, OpenOptions, Outcome, Permit, RefusalReason,
-    Request, Segment, SetDeclaration, SetSnapshot, VirtualClock, WhenFull,
+    Adaptive, Algorithm, Declaration, Error, Keyed, Limit, LimitSet, OpenOptions, Outcome, Permit,
+    RefusalReason, Request, Segment, SetDeclaration, SetSnapshot, VirtualClock, WhenFull,
 };
 use tempfile::TempDir;
 
@@ -401,4 +401,45 @@ fn a_settle_that_charges_nothing_costs_no_key_its_row() {
         0
     );
     assert_eq!(table.counts(), [ROWS, 0, 1, 1]);
+}
+
+/// As many limits as there may be, whose learnt words all have to be forgotten at once.
+#[test]
+fn a_reused_row_of_an_adaptive_limit_starts_as_declared() {
+    for algorithm in [Adaptive::Aimd, Adaptive::Gradient, Adaptive::Vegas] {
+        let limits = (0..16).map(|index| {
+            Limit::concurrency(format!("limit {index}"), 20)
+                .adaptive(algorithm)
+                .floor(1)
+                .ceiling(100)
+        });
+        let table = Table::new(WhenFull::Refuse, limits);
+        let request = table.set.request();
+        let acquire = |key: &str| {
+            let key = table.set.key(key).expect("a key");
+            key.try_acquire(&request).expect("a decision").permit()
+        };
+        let first: Vec<String> = (0..ROWS).map(|number| format!("first {number}")).collect();
+        for key in &first {
+            for _ in 0..60 {
+                let mut permit = acquire(key).expect("one fits always");
+                table.clock.advance_to(table.clock.now() + MINUTE);
+                permit.release_dropped().expect("is held");
+            }
+        }
+        let capacity =
+            |key: &str| table.set.key(key).expect("a key").peek(&request).expect("works")[0].remaining;
+        assert!(first.iter().all(|key| capacity(key) < 20), "{algorithm:?}");
+        for number in 0..ROWS {
+            let key = format!("second {number}");
+            let permit = acquire(&key).expect("nothing is held by this key");
+            assert!(
+                permit.verdicts().all(|verdict| verdict.remaining == 19),
+                "{algorithm:?}"
+            );
+            drop(permit);
+            assert_eq!(capacity(&key), 20, "{algorithm:?}");
+        }
+        assert_eq!(table.counts(), [ROWS, 0, ROWS, 0]);
+    }
 }

@@ -29,8 +29,7 @@ impl Permit {
 /// Gives back what was granted to a wait that was interrupted: nobody has it to make use of.
 pub fn undo(outcome: Kept<Outcome<'static>>) {
     if let Ok(mut permit) = outcome.separate(Outcome::permit) {
-        // Where it cannot be given back, it is tried once more when it is dropped.
-        let _ = permit.get_mut().cancel();
+        permit.get_mut().abandon();
     }
 }
 
@@ -74,7 +73,7 @@ impl Permit {
         let mut permit = this.try_borrow_mut()?;
         let used = usage.iter().map(|(limit, units)| (limit, *units));
         let settlement = permit.permit.get_mut().settle(used).or_raise(py)?;
-        Settlement::new(py, &handle, &settlement, &usage)
+        Settlement::of(py, &handle, &settlement, &usage)
     }
 
     /// Gives back what is held. Once is enough, and more often does nothing; in a forked child it never does anything.

@@ -23,7 +23,8 @@ pub enum Algorithm {
     FixedWindow,
     /// An exact log of what was taken: capacity in any window of that length.
     SlidingWindow,
-    /// Sub-windows, the oldest weighted by its remaining share: cheap at any capacity.
+    /// Sub-windows, the oldest weighted by its remaining share: cheap at any capacity. `retry_after` may exceed the window
+    /// by up to one sub-window, depending on where the instant falls between their boundaries.
     SlidingWindowCounter,
 }
 

@@ -73,6 +73,14 @@
 //! [`Error::LockStuck`](crate::Error::LockStuck) with the process id. Decide beforehand whether to admit or to refuse
 //! when that happens. A stopped process is not a dead one: what it holds stays its own.
 //!
+//! Giving back does not depend on the lock. Calls without a result (a release, a drop, a cancelled wait) take 10 ms at
+//! most: then they leave a mark, and whoever has the lock next finishes the return, the stopped process itself if it goes
+//! on. Until then others find it held. A return that is finished so is no sample for an adaptive limit, unless the work
+//! failed. Calls with a result ([`settle`](crate::Permit::settle), [`give_back`](crate::LocalCredit::give_back),
+//! cancelling a [reservation](crate::Reservation::cancel)) wait and get `LockStuck`; they have changed nothing then and can
+//! be repeated. [Local credit](crate::LocalCredit) that is dropped meanwhile is kept for the background thread, of up to
+//! 1,024 handles, and stays charged where the process ends before that. A lease is renewed without the lock.
+//!
 //! # Waiting in line
 //!
 //! [`LimitSet::acquire`](crate::LimitSet::acquire) and [`acquire_async`](crate::LimitSet::acquire_async) wait in one line
@@ -85,9 +93,11 @@
 //! What a waiter was granted and did not come for, because it was cancelled or killed in that moment, is given back as
 //! far as the algorithm refunds: concurrency always, and the cost of GCRA and token bucket. The others keep it charged.
 //!
-//! The first future of a process that has to wait starts a thread, `shmlimit`, and a thread that waits for longer than
-//! 2 ms another, `shmlimit-deaths`, which learns of the death of those it waits for. Both block all signals, end when
-//! there has been nothing for them to do for 10 seconds, and do not exist in a forked child until it needs them.
+//! The first future of a process that has to wait starts a thread, `shmlimit`, which also renews leases and gives back
+//! dropped local credit. It never waits for a lock, so a segment whose lock is stuck does not keep it from others. A
+//! thread that waits for longer than 2 ms starts another, `shmlimit-deaths`, which learns of the death of those it waits
+//! for. Both block all signals, end when there has been nothing for them to do for 10 seconds, and do not exist in a
+//! forked child until it needs them.
 //!
 //! # Keys
 //!

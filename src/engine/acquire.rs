@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::decision::{Costs, Decided, Decision, LimitMask, NEVER, RefusalReason, Stage, longer_wait};
 use super::hold::{FreeHold, HoldReference};
 use super::key::KeyIdentity;
-use super::locked::LockedPart;
+use super::locked::{LockWait, LockedPart};
 use super::memory::{Row, Rows};
 use super::of_dead::OfDead;
 use super::plan::Kind;
@@ -89,7 +89,7 @@ impl SegmentEngine {
         decision.owner = self.membership.owner()?;
         let mut answer = decide(decision, Attempt::First)?;
         if answer == Answer::WorthALook {
-            self.reclaim_if_due(target.part())?;
+            self.reclaim_if_due(target.part(), LockWait::Timeout)?;
             // A process that had lost its slot has another one now.
             decision.owner = self.membership.owner()?;
             answer = decide(decision, Attempt::Last)?;

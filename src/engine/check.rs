@@ -5,7 +5,7 @@ use super::decision::{Costs, Decision, LimitMask, NEVER, Stage};
 use super::key::KeyIdentity;
 use super::keys::TableWords;
 use super::limit_rules::LimitRules;
-use super::locked::LockedPart;
+use super::locked::{LockWait, LockedPart};
 use super::memory::Row;
 use super::plan::Kind;
 use super::segment::SegmentEngine;
@@ -90,7 +90,7 @@ impl SegmentEngine {
             drop(locked);
             if worth_a_look {
                 // For the next call: these keys have been answered, at one instant with the others.
-                self.reclaim_if_due(part)?;
+                self.reclaim_if_due(part, LockWait::Timeout)?;
             }
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use super::acquire::{Answer, Attempt};
 use super::decision::{Costs, Decided, Decision, Stage};
+use super::locked::LockWait;
 use super::segment::SegmentEngine;
 use super::set::Part;
 use crate::error::Error;
@@ -50,7 +51,7 @@ impl SegmentEngine {
         decision.owner = self.membership.owner()?;
         let answer = match self.decide_batch(part, wish, &costs, &mut decision, Attempt::First)? {
             Err(Answer::WorthALook) => {
-                self.reclaim_if_due(part)?;
+                self.reclaim_if_due(part, LockWait::Timeout)?;
                 self.decide_batch(part, wish, &costs, &mut decision, Attempt::Last)?
             }
             answer => answer,
@@ -69,6 +70,7 @@ impl SegmentEngine {
         limit: usize,
         batch: &TakenBatch,
         unspent: u64,
+        wait: LockWait,
     ) -> Result<u64, Box<Error>> {
         let Some(limit) = part.limits.get(limit) else {
             return Ok(0);
@@ -77,7 +79,7 @@ impl SegmentEngine {
             mark: batch.mark,
             figure: batch.units,
         };
-        let mut locked = self.lock(part)?;
+        let mut locked = self.lock_within(part, wait)?;
         let part = locked.part;
         let row = part.only_row();
         let mut transaction = part.memory.journal().begin();

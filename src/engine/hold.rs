@@ -10,6 +10,9 @@ use super::plan::Kind;
 use crate::limit::Sample;
 use crate::shm::journal::Transaction;
 
+/// The greatest serial number of a hold; the next is one.
+const MOST_SERIAL: u64 = u64::MAX >> 1;
+
 /// The hold of one permit. The serial number, which is never zero, tells a later hold in the same place from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HoldReference {
@@ -22,6 +25,10 @@ pub(crate) struct HoldReference {
 pub(crate) enum Ending {
     /// Its owner gave it back, and says whether the work under it failed.
     Released {
+        dropped: bool,
+    },
+    /// Its owner gave it back without the lock, some time ago. How long the work took is not known.
+    Finished {
         dropped: bool,
     },
     OwnerDied,
@@ -90,15 +97,24 @@ impl LockedPart<'_> {
         };
         let hold = self.part.memory.hold(index)?;
         let latest = control.hold_serial.load(Ordering::Relaxed);
-        let serial = NonZeroU64::new(latest.wrapping_add(1)).unwrap_or(NonZeroU64::MIN);
+        // A mark is twice as much and has to fit into a word.
+        let serial = NonZeroU64::new(latest.wrapping_add(1) & MOST_SERIAL).unwrap_or(NonZeroU64::MIN);
         transaction.store(&control.hold_serial, serial.get());
-        transaction.store(hold.owner(), owner);
+        // The serial first: who looks without the lock whether a hold is its own still must never see its own serial
+        // with the owner of the next.
         transaction.store(hold.serial(), serial.get());
+        transaction.store(hold.owner(), owner);
+        // Damage, or the serials have begun again: no earlier permit has left such a mark.
+        if hold.returned().load(Ordering::Relaxed) >= 2 * serial.get() {
+            hold.returned().store(0, Ordering::Relaxed);
+        }
         transaction.store(hold.taken_at(), self.now.monotonic);
         transaction.store(hold.row(), row.index);
         self.pin(transaction, row);
         if self.part.has_leases {
-            transaction.store(hold.renewed_at(), self.now.monotonic);
+            // Not journalled: in a free hold it means nothing. What an earlier permit's late renewal makes of it is no
+            // later than this, because that read the clock before it saw that the hold was its own.
+            hold.renewed_at().store(self.now.monotonic, Ordering::Relaxed);
         }
         // Of the last hold here, whose limits may have had leases that these have not.
         if hold.expired().load(Ordering::Relaxed) != 0 {
@@ -140,7 +156,16 @@ impl LockedPart<'_> {
         for (word, limit) in hold.amounts().iter().zip(self.part.held_limits()) {
             let amount = word.load(Ordering::Relaxed);
             let taken_at = hold.taken_at().load(Ordering::Relaxed);
-            if let (Ending::Released { dropped }, 1.., Some(in_use)) = (ending, amount, limit.in_use(row)) {
+            // How long the work took is not known where another process finishes its return, only whether it failed.
+            if let (
+                Ending::Released { dropped }
+                | Ending::Finished {
+                    dropped: dropped @ true,
+                },
+                1..,
+                Some(in_use),
+            ) = (ending, amount, limit.in_use(row))
+            {
                 let sample = Sample {
                     latency: self.now.monotonic.saturating_sub(taken_at),
                     in_flight: in_use.load(Ordering::Relaxed),

@@ -165,6 +165,10 @@ impl<'a> LockedPart<'a> {
         for (word, value) in part.memory.name(index).iter().zip(key.name().words) {
             transaction.store(word, value);
         }
+        // What the others say of a replenished row is nothing.
+        for limit in &part.limits {
+            limit.forget(row, &mut transaction);
+        }
         part.commit(transaction)?;
         Ok(Some(row))
     }

@@ -160,6 +160,14 @@ impl LimitRules {
             .give_back(&mut JournalledState { words, transaction }, amount);
     }
 
+    /// Forgets what a limit whose capacity moves has learnt: another key starts as declared.
+    pub(crate) fn forget(&self, row: Row<'_>, transaction: &mut Transaction<'_>) {
+        if self.adapts {
+            let words = self.state(row);
+            self.rule.reset(&mut JournalledState { words, transaction });
+        }
+    }
+
     /// Whether the limit is as if it had never been used.
     #[inline]
     pub(crate) fn is_replenished(&self, row: Row<'_>, now: Now) -> bool {

@@ -448,10 +448,10 @@ impl<'a> HoldPlace<'a> {
         &self.words[offset_of!(Hold, taken_at) / 8]
     }
 
-    /// The next free place, plus one.
+    /// Of a free place: the next one, plus one.
     #[inline]
     pub(crate) fn next_free(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, next_free) / 8]
+        &self.words[offset_of!(Hold, expired_or_next) / 8]
     }
 
     /// On the segment clock: when the hold was taken or last renewed.
@@ -460,10 +460,16 @@ impl<'a> HoldPlace<'a> {
         &self.words[offset_of!(Hold, renewed_at) / 8]
     }
 
-    /// Bit i: the lease of limit i ran out.
+    /// Of a hold in use: bit i says that the lease of limit i ran out.
     #[inline]
     pub(crate) fn expired(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, expired) / 8]
+        &self.words[offset_of!(Hold, expired_or_next) / 8]
+    }
+
+    /// The latest mark that was left here: see [`marks`](super::marks).
+    #[inline]
+    pub(crate) fn returned(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, returned) / 8]
     }
 
     /// The row whose limits are held.

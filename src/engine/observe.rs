@@ -90,6 +90,7 @@ impl PartObservation<'_> {
                 row: hold.row().load(Ordering::Relaxed),
                 serial: hold.serial().load(Ordering::Relaxed),
                 taken_at: hold.taken_at().load(Ordering::Relaxed),
+                is_returned: hold.mark().is_some(),
                 amounts: self
                     .rules
                     .held_indexes
@@ -134,6 +135,8 @@ pub(crate) struct ObservedHold {
     pub(crate) row: u64,
     pub(crate) serial: u64,
     pub(crate) taken_at: u64,
+    /// It was given back without the lock, and nothing has finished that yet.
+    pub(crate) is_returned: bool,
     /// What is held of each limit that gives back.
     pub(crate) amounts: Vec<(usize, u64)>,
 }

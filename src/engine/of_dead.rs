@@ -17,8 +17,8 @@ use crate::shm::layout::{JOURNAL_ENTRIES, JournalEntry, MOST_LIMITS};
 /// Units of each limit of a set that a look leaves out.
 pub(crate) type OfDead = [u64; MOST_LIMITS];
 
-/// The holds and granted tickets of a part that a reclaim would take back: their owners are dead, or a lease of them
-/// has run out.
+/// The holds and granted tickets of a part that a reclaim would take back: their owners are dead, or have given them
+/// back without the lock, or a lease of them has run out.
 #[derive(Debug)]
 pub(crate) struct DeadHolds {
     owners: HashSet<u64>,
@@ -127,22 +127,22 @@ impl DeadHolds {
             let hold = at.part.memory.hold(*index);
             if let Some(hold) = hold.filter(|hold| self.has_part_in(at, *hold) && is_in(hold.row(), row)) {
                 let is_dead = self.is_dead(hold);
-                let refunds = is_dead && !undone.contains(index);
+                let refunds = is_dead && hold.mark().is_none() && !undone.contains(index);
                 left_out.give_back(at, hold, is_dead, refunds, journal);
             }
         }
         left_out
     }
 
+    /// Whether all of the hold is free: its owner is dead, or gave it back.
     fn is_dead(&self, hold: HoldPlace<'_>) -> bool {
-        self.owners.contains(&hold.owner().load(Ordering::Relaxed))
+        self.owners.contains(&hold.owner().load(Ordering::Relaxed)) || hold.mark().is_some()
     }
 
     /// Whether a reclaim would give anything of the hold back.
     fn has_part_in(&self, at: PartAt<'_>, hold: HoldPlace<'_>) -> bool {
-        let owner = hold.owner().load(Ordering::Relaxed);
-        owner != 0
-            && (self.owners.contains(&owner)
+        hold.is_taken()
+            && (self.is_dead(hold)
                 || at
                     .part
                     .expiry_of_hold(hold)

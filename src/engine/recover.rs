@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::keys::{RepeatableTable, TableWords};
 use super::line::{LineWords, RepeatableLine};
+use super::locked::LockWait;
 use super::memory::{HoldPlace, Row};
 use super::segment::SegmentEngine;
 use super::set::Part;
@@ -151,7 +152,7 @@ impl SegmentEngine {
         }
         locked.serve_every_line()?;
         drop(locked);
-        Ok((repairs, self.reclaim(part)?))
+        Ok((repairs, self.reclaim(part, LockWait::Timeout)?))
     }
 
     /// Counts everything that follows from fingerprints, holds and tickets again: which row is whose, what is in use, how
@@ -162,6 +163,8 @@ impl SegmentEngine {
         let memory = part.memory;
         let control = memory.control();
         memory.journal().mark_recount();
+        // What is said of marks may be as wrong as what is counted again.
+        memory.search_for_marks();
         if memory.is_keyed() {
             part.rebuild_rows();
         }

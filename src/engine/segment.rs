@@ -116,7 +116,8 @@ impl SegmentEngine {
         self.sets.iter().flat_map(SetEngine::parts)
     }
 
-    pub(super) fn lock_patience(&self) -> Duration {
+    /// How long calls with a result wait for a lock.
+    pub(crate) fn lock_patience(&self) -> Duration {
         self.lock_patience
     }
 

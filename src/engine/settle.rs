@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::decision::Decision;
 use super::hold::{Ending, FreeHold, HoldReference};
 use super::key::KeyIdentity;
-use super::locked::LockedPart;
+use super::locked::{LockWait, LockedPart};
 use super::memory::Row;
 use super::plan::Kind;
 use super::segment::SegmentEngine;
@@ -38,14 +38,6 @@ pub(crate) enum Released {
     WasReclaimed,
 }
 
-/// Whether a hold was renewed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Renewed {
-    Renewed,
-    /// A lease had run out, or the hold is another's: nothing was changed.
-    WasReclaimed,
-}
-
 impl SegmentEngine {
     /// Replaces what was reserved by what was used, all limits at once. `actual` names limits that the permit took.
     pub(crate) fn settle(
@@ -53,10 +45,11 @@ impl SegmentEngine {
         set: &SetEngine,
         permit: &Decision,
         actual: &[(usize, u64)],
+        wait: LockWait,
     ) -> Result<SettledLimits, Box<Error>> {
         // Nothing is allocated under the lock.
         let mut settled = SettledLimits::with_capacity(actual.len());
-        let mut locked = self.lock(set.part(permit.part()))?;
+        let mut locked = self.lock_within(set.part(permit.part()), wait)?;
         let part = locked.part;
         // Where no row is left for the key, there is nobody to charge.
         let row = if locked.charges_something(permit, actual) {
@@ -79,8 +72,25 @@ impl SegmentEngine {
         Ok(settled)
     }
 
-    /// Gives a hold back; `dropped` says that the work under it failed.
+    /// Gives a hold back; `dropped` says that the work under it failed. Where the lock is not to be had soon, a mark is
+    /// left, and whoever has the lock next finishes it.
     pub(crate) fn release(
+        &self,
+        part: Part<'_>,
+        hold: HoldReference,
+        owner: u64,
+        dropped: bool,
+    ) -> Result<Released, Box<Error>> {
+        match self.release_under_lock(part, hold, owner, dropped) {
+            Err(error) if matches!(*error, Error::LockStuck { .. }) => {
+                Ok(self.release_by_mark(part, hold, owner, dropped))
+            }
+            released => released,
+        }
+    }
+
+    #[inline(always)]
+    fn release_under_lock(
         &self,
         part: Part<'_>,
         hold: HoldReference,
@@ -89,9 +99,9 @@ impl SegmentEngine {
     ) -> Result<Released, Box<Error>> {
         // How long the work took matters to a capacity that moves, and to nothing else.
         let mut locked = if part.adapts {
-            self.lock(part)?
+            self.lock_within(part, LockWait::Briefly)?
         } else {
-            self.lock_timeless(part)?
+            self.lock_timeless(part, LockWait::Briefly)?
         };
         let part = locked.part;
         if !locked.owns(hold, owner) {
@@ -115,48 +125,7 @@ impl SegmentEngine {
     }
 }
 
-impl SegmentEngine {
-    /// Lets the leases of a hold count anew from now.
-    pub(crate) fn heartbeat(
-        &self,
-        part: Part<'_>,
-        hold: HoldReference,
-        owner: u64,
-    ) -> Result<Renewed, Box<Error>> {
-        let locked = self.lock(part)?;
-        let part = locked.part;
-        let Some(place) = part.memory.hold(hold.index).filter(|_| locked.owns(hold, owner)) else {
-            return Ok(Renewed::WasReclaimed);
-        };
-        if locked.has_lost_a_lease(hold) {
-            return Ok(Renewed::WasReclaimed);
-        }
-        let mut transaction = part.memory.journal().begin();
-        transaction.store(place.renewed_at(), locked.now.monotonic);
-        part.commit(transaction)?;
-        Ok(Renewed::Renewed)
-    }
-}
-
 impl Part<'_> {
-    /// The shortest lease, in nanoseconds, of what an admitted request holds.
-    pub(crate) fn shortest_lease(&self, permit: &Decision) -> Option<u64> {
-        permit
-            .iter()
-            .filter(|(_, decided)| decided.figure > 0)
-            .filter_map(|(index, _)| self.limits.get(index)?.lease)
-            .min()
-    }
-
-    /// Whether a hold is its owner's still, and whole. Looks without the lock.
-    pub(crate) fn still_holds(&self, hold: HoldReference, owner: u64) -> bool {
-        self.memory.hold(hold.index).is_some_and(|place| {
-            place.owner().load(Ordering::Relaxed) == owner
-                && place.serial().load(Ordering::Relaxed) == hold.serial.get()
-                && place.expired().load(Ordering::Relaxed) == 0
-        })
-    }
-
     /// Counts, without the lock, a permit that was dropped without a settle.
     pub(crate) fn count_unsettled(&self, index: usize) {
         self.counters(index).unsettled.fetch_add(1, Ordering::Relaxed);

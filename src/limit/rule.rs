@@ -261,7 +261,7 @@ impl Rule {
 
 impl Rule {
     /// Whether the state carries no information any more: from `now` on, at every later instant of both clocks, it
-    /// decides as a row of zeros would. Compares, and divides for calendar windows only.
+    /// decides as a row of zeros would, but for what an adaptive limit has learnt. Compares, and divides for calendar windows only.
     #[inline]
     pub(crate) fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
         let now = now.within_proven_range();

@@ -14,6 +14,11 @@ use crate::units::{Rounding, divide, saturate};
 ///   straddles its start, times the share of that sub-window that had passed out of view;
 /// - nothing is refused that would fit if every unit counted for `w + w/n`.
 ///
+/// So a refusal may ask for a wait of more than the window, by up to one sub-window: units are forgotten with the
+/// sub-window that counted them, and how much of that was still to come when they were charged depends on where the
+/// instant falls between the multiples of `w/n`. No wait, and no `reset_after`, is longer than `w + w/n`, rounded up to
+/// a nanosecond.
+///
 /// Time is scaled by `n` here, so that a sub-window is exactly `w` long whether or not `n` divides the window.
 ///
 /// State: a ring of `n + 1` buckets of two words each: the number of the sub-window, counted from 1, that it

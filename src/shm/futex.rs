@@ -127,7 +127,7 @@ fn is_a_wake(error: &io::Error) -> bool {
 
 fn timespec(duration: Duration) -> libc::timespec {
     libc::timespec {
-        tv_sec: libc::time_t::try_from(duration.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_sec: duration.as_secs().try_into().unwrap_or(i64::MAX),
         tv_nsec: libc::c_long::from(duration.subsec_nanos() as i32),
     }
 }

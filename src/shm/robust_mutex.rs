@@ -278,7 +278,7 @@ fn deadline_on(clock: libc::clockid_t, slice: Duration) -> libc::timespec {
         nix::time::clock_gettime(nix::time::ClockId::from_raw(clock)).map_or(Duration::ZERO, Duration::from);
     let deadline = now + slice;
     libc::timespec {
-        tv_sec: deadline.as_secs() as libc::time_t,
+        tv_sec: deadline.as_secs().try_into().unwrap_or(i64::MAX),
         tv_nsec: libc::c_long::from(deadline.subsec_nanos() as i32),
     }
 }

@@ -115,6 +115,8 @@ pub struct Layout {
     canonical: Vec<usize>,
     /// Counters that are moved without the lock, each by itself.
     unlocked: Vec<usize>,
+    /// Words of holds that are changed without the lock or the journal.
+    unjournalled: Vec<usize>,
     limits: usize,
     /// Of the definition that is in force.
     generation: usize,
@@ -167,6 +169,7 @@ mod control {
     pub const KEYS: usize = 46;
     pub const GENERATION: usize = 42;
     pub const CARRIED_OVER: usize = 43;
+    pub const MARKS: usize = 40;
     pub const LOCK_WAITS: usize = 50;
     pub const WAIT_TIMES: usize = 56;
     pub const SIZE: usize = 88;
@@ -175,7 +178,8 @@ mod control {
 /// Words of a hold.
 mod hold {
     pub const OWNER: usize = 0;
-    pub const RENEWED_AT: usize = 4;
+    pub const RENEWED_AT: usize = 3;
+    pub const RETURNED: usize = 5;
     pub const ROW: usize = 6;
     pub const HEAD_SIZE: usize = 7;
 }
@@ -189,6 +193,7 @@ mod row {
 
 /// Words of a ticket, and of what it says of each limit.
 mod ticket {
+    pub const OWNER: usize = 0;
     pub const STATE: usize = 1;
     pub const BELL: usize = 2;
     pub const ENQUEUED_AT: usize = 5;
@@ -210,9 +215,11 @@ mod ticket {
         let phase = state & 3;
         match word {
             BELL => false,
+            // Given up by one store without the lock; whoever reclaims takes it back.
+            OWNER => phase == WAITING,
             ENQUEUED_AT | REQUEST | ROW => phase == WAITING || phase == GRANTED,
             GRANTED_AT | HOLD | HOLD_SERIAL => phase == GRANTED,
-            ..HEAD_SIZE => true,
+            STATE..HEAD_SIZE => true,
             _ => {
                 let (limit, part) = ((word - HEAD_SIZE) / LIMIT_SIZE, (word - HEAD_SIZE) % LIMIT_SIZE);
                 let is_asked_for = request & (1 << limit) != 0;
@@ -228,8 +235,8 @@ const COUNTERS_SIZE: usize = 16;
 const COUNTERS_TAKEN: usize = 1;
 const COUNTERS_UNSETTLED: usize = 6;
 pub const PARTICIPANT_SIZE: usize = 16;
+const PARTICIPANT_STATE: usize = 0;
 const PARTICIPANT_PID: usize = 1;
-const PARTICIPANT_START_TIME: usize = 2;
 
 impl Layout {
     pub fn of(file: &RawFile) -> Self {
@@ -263,11 +270,19 @@ impl Layout {
             control::RESET_ROW,
             // Whoever finds the lock taken counts that, a recoverer too.
             control::LOCK_WAITS,
+            // Whoever has the lock next goes on with the search that it speaks of.
+            control::MARKS,
         ]
         .map(|word| control + word);
+        let unjournalled: Vec<usize> = pieces
+            .holds
+            .records()
+            .flat_map(|start| [hold::RENEWED_AT, hold::RETURNED].map(|word| start + word))
+            .collect();
         let canonical = (control + control::JOURNAL..control + control::WAIT_TIMES)
             .chain(counters..pieces.tickets.start)
-            .filter(|word| !excluded.contains(word) && !unlocked.contains(word))
+            .filter(|word| !excluded.contains(word))
+            .filter(|word| !unlocked.contains(word) && !unjournalled.contains(word))
             .collect();
         Self {
             participants,
@@ -276,6 +291,7 @@ impl Layout {
             counters,
             canonical,
             unlocked,
+            unjournalled,
             limits,
             generation: directory + ENTRY_GENERATION,
             tags: pieces.tags,
@@ -292,7 +308,7 @@ impl Layout {
         let set = &snapshot.sets[0];
         assert_eq!(snapshot.format, 1, "the harness knows another format of segments");
         assert_eq!(set.limits.len(), self.limits);
-        assert_eq!(image[self.control + control::ACTIVE], set.active);
+        assert_eq!(image[self.control + control::ACTIVE], set.active + set.of_dead);
         assert_eq!(image[self.control + control::ADMITTED], set.counts.admitted);
         assert_eq!(
             image[self.control + control::REFUSED_RATE],
@@ -415,6 +431,28 @@ impl Layout {
         ticket::HEAD_SIZE + self.limits * ticket::LIMIT_SIZE
     }
 
+    /// How many holds and tickets belong to participants of these processes.
+    pub fn owned_by(&self, image: &[u64], pids: &[u32]) -> usize {
+        let is_theirs = |owner: u64| {
+            let participant = (owner & 0xffff).checked_sub(1).and_then(|slot| {
+                let start = self.participants + usize::try_from(slot).ok()? * PARTICIPANT_SIZE;
+                image.get(start..start + PARTICIPANT_SIZE)
+            });
+            participant.is_some_and(|participant| {
+                let is_the_same = participant[PARTICIPANT_STATE] >> 2 == owner >> 16;
+                let pid = participant[PARTICIPANT_PID];
+                is_the_same && pids.iter().any(|it| u64::from(*it) == pid)
+            })
+        };
+        let holds = self.holds.records().map(|hold| image[hold + hold::OWNER]);
+        let tickets = self
+            .tickets
+            .records()
+            .filter(|ticket| image[ticket + ticket::STATE] & 3 != 0)
+            .map(|ticket| image[ticket + ticket::OWNER]);
+        holds.chain(tickets).filter(|owner| is_theirs(*owner)).count()
+    }
+
     /// Lets the leases of all that is held have run out long ago.
     pub fn let_leases_run_out(&self, file: &RawFile) {
         for hold in self.holds.records() {
@@ -427,6 +465,24 @@ impl Layout {
     /// The counters that are moved without the lock.
     pub fn unlocked(&self, image: &[u64]) -> Vec<u64> {
         self.unlocked.iter().map(|word| image[*word]).collect()
+    }
+
+    /// Whether what is changed without the journal has only grown, and nothing is left to be searched for.
+    pub fn check_unjournalled(&self, first: &[u64], found: &[u64]) -> Result<(), String> {
+        if let Some(word) = self
+            .unjournalled
+            .iter()
+            .find(|word| found[**word] < first[**word])
+        {
+            return Err(format!(
+                "{} became {}, which only grows",
+                first[*word], found[*word]
+            ));
+        }
+        match found[self.control + control::MARKS] {
+            0 => Ok(()),
+            marks => Err(format!("there is still {marks:#x} to be searched for marks")),
+        }
     }
 
     /// Words that an unfinished operation has noted; 255 during a reset.
@@ -443,9 +499,14 @@ impl Layout {
         image[self.control + control::POISONED] != 0
     }
 
+    /// The byte at which the lock lies.
+    pub fn lock_offset(&self) -> usize {
+        8 * self.control
+    }
+
     /// The byte at which the lock word lies.
     pub fn lock_word_offset(&self) -> usize {
-        8 * self.control + 4 * LOCK_WORD_INDEX
+        self.lock_offset() + 4 * LOCK_WORD_INDEX
     }
 
     /// Whether the thread holds the lock.
@@ -476,10 +537,11 @@ impl Layout {
         image[index] = u64::from_ne_bytes(bytes);
     }
 
-    /// Makes a participant that of a process which no longer exists, by giving it a start time that no process with
-    /// its id has: what another process with the same id would look like.
+    /// Makes the owner of a slot dead: the slot is free, in its next generation, as when others have found it so. Where
+    /// its byte is locked nobody is dead otherwise, and in copies all bytes are.
     pub fn bury(&self, image: &mut [u64], slot: usize) {
-        image[self.participants + slot * PARTICIPANT_SIZE + PARTICIPANT_START_TIME] = 1;
+        let state = self.participants + slot * PARTICIPANT_SIZE + PARTICIPANT_STATE;
+        image[state] = buried(image[state]);
     }
 
     /// As [`bury`](Self::bury), everybody but one process, in the file itself.
@@ -487,10 +549,16 @@ impl Layout {
         for slot in 0..self.participant_count {
             let participant = self.participants + slot * PARTICIPANT_SIZE;
             if file.words()[participant + PARTICIPANT_PID].load(Ordering::Relaxed) != u64::from(survivor) {
-                file.words()[participant + PARTICIPANT_START_TIME].store(1, Ordering::Relaxed);
+                let state = &file.words()[participant + PARTICIPANT_STATE];
+                state.store(buried(state.load(Ordering::Relaxed)), Ordering::Relaxed);
             }
         }
     }
+}
+
+/// The state of a slot that was freed after this one.
+fn buried(state: u64) -> u64 {
+    ((state >> 2) + 1) << 2
 }
 
 /// What follows the journal.

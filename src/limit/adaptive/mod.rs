@@ -150,7 +150,8 @@ impl Adaptive {
         }
     }
 
-    /// Whether nothing is in use. What was learnt is not lost by forgetting it: it is learnt again.
+    /// Whether nothing is in use. What was learnt may be forgotten, because it is learnt again; another key that is given
+    /// the state must not start from it.
     #[inline]
     pub(super) fn is_replenished(&self, state: &(impl State + ?Sized)) -> bool {
         state.load(Self::IN_USE) == 0

@@ -58,6 +58,20 @@ proptest! {
         }
     }
 
+    #[test]
+    fn the_wait_exceeds_the_window_by_a_sub_window_at_most_wherever_the_date_falls(
+        capacity in quantity(), (window, buckets) in divided_window(), start in 0..1_u64 << 62, cost in quantity(),
+    ) {
+        let mut limit = Limit::new(counter(capacity, window, buckets));
+        limit.charge(at(start), capacity);
+        let longest = u128::from(window) + u128::from(window).div_ceil(u128::from(buckets));
+        let Assessment::Refused { retry_after } = limit.assess(at(start), cost.min(capacity)) else {
+            panic!("everything is used");
+        };
+        prop_assert!(retry_after.is_some_and(|wait| u128::from(wait) <= longest));
+        prop_assert!(u128::from(limit.standing(at(start)).reset_after) <= longest);
+    }
+
     /// Charges that come evenly are what the weighting supposes: then it is right to the unit.
     #[test]
     fn of_an_even_flow_it_is_never_off_by_more_than_the_rounding(
@@ -91,6 +105,20 @@ fn refuses_the_eleventh_of_ten() {
         }
     );
     assert!(limit.admits(at(1_010), 1));
+}
+
+/// Seven sub-windows of a seventh of the window: at the beginning of one the wait is longer than the window by nearly as
+/// much, and at its end by nearly nothing.
+#[test]
+fn how_much_longer_than_the_window_the_wait_is_depends_on_the_date() {
+    let (window, sub_window) = (7_000, 1_000);
+    for into in [0, 1, 500, 998, 999] {
+        let mut limit = Limit::new(counter(1_000, window, 7));
+        let now = at(52 * window + into);
+        limit.charge(now, 1_000);
+        assert_eq!(limit.assess(now, 1), refused_for(window + 1 - into));
+        assert_eq!(limit.assess(now, 1_000), refused_for(window + sub_window - into));
+    }
 }
 
 #[test]

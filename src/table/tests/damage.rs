@@ -66,7 +66,7 @@ fn damaged() -> impl Strategy<Value = PlainTable> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 200 }))]
 
     #[test]
     fn whatever_the_words_hold_only_a_row_of_the_key_s_own_buckets_is_answered(table in damaged()) {

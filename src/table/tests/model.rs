@@ -45,7 +45,7 @@ fn neighbours(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 200 }))]
 
     #[test]
     fn a_key_has_one_row_and_loses_it_to_reuse_or_eviction_only(buckets in 1_u64..=4, steps in steps()) {

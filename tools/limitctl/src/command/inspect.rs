@@ -231,10 +231,10 @@ impl Inspection {
             (key_heading(set), Side::Left),
         ]);
         for hold in &set.holds {
-            let state = if hold.owner_alive {
-                Cell::styled("alive", style::GOOD)
-            } else {
-                Cell::styled("dead", style::BAD)
+            let state = match (hold.returned, hold.owner_alive) {
+                (true, _) => Cell::styled("returned", style::GOOD),
+                (false, true) => Cell::styled("alive", style::GOOD),
+                (false, false) => Cell::styled("dead", style::BAD),
             };
             table.row(vec![
                 hold.serial.into(),

@@ -191,7 +191,7 @@ fn users(view: &View) -> Table {
         user(
             hold.owner_pid,
             hold.owner_alive,
-            "holds",
+            if hold.returned { "returned it" } else { "holds" },
             hold.held_ns,
             &hold.amounts,
         );
