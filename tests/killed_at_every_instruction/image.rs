@@ -237,7 +237,8 @@ const COUNTERS_UNSETTLED: usize = 6;
 pub const PARTICIPANT_SIZE: usize = 16;
 const PARTICIPANT_STATE: usize = 0;
 const PARTICIPANT_PID: usize = 1;
-const PARTICIPANT_START_TIME: usize = 2;
+/// The phase in a participant's state word; zero: the slot is free, and what its generation owned is of the dead.
+const PARTICIPANT_PHASE: u64 = 3;
 
 impl Layout {
     pub fn of(file: &RawFile) -> Self {
@@ -309,7 +310,7 @@ impl Layout {
         let set = &snapshot.sets[0];
         assert_eq!(snapshot.format, 1, "the harness knows another format of segments");
         assert_eq!(set.limits.len(), self.limits);
-        assert_eq!(image[self.control + control::ACTIVE], set.active);
+        assert_eq!(image[self.control + control::ACTIVE], set.active + set.of_dead);
         assert_eq!(image[self.control + control::ADMITTED], set.counts.admitted);
         assert_eq!(
             image[self.control + control::REFUSED_RATE],
@@ -538,10 +539,9 @@ impl Layout {
         image[index] = u64::from_ne_bytes(bytes);
     }
 
-    /// Makes a participant that of a process which no longer exists, by giving it a start time that no process with
-    /// its id has: what another process with the same id would look like.
+    /// Makes a participant dead whose byte is locked: its slot is free, as if another process had noticed its death.
     pub fn bury(&self, image: &mut [u64], slot: usize) {
-        image[self.participants + slot * PARTICIPANT_SIZE + PARTICIPANT_START_TIME] = 1;
+        image[self.participants + slot * PARTICIPANT_SIZE + PARTICIPANT_STATE] &= !PARTICIPANT_PHASE;
     }
 
     /// As [`bury`](Self::bury), everybody but one process, in the file itself.
@@ -549,7 +549,8 @@ impl Layout {
         for slot in 0..self.participant_count {
             let participant = self.participants + slot * PARTICIPANT_SIZE;
             if file.words()[participant + PARTICIPANT_PID].load(Ordering::Relaxed) != u64::from(survivor) {
-                file.words()[participant + PARTICIPANT_START_TIME].store(1, Ordering::Relaxed);
+                file.words()[participant + PARTICIPANT_STATE]
+                    .fetch_and(!PARTICIPANT_PHASE, Ordering::Relaxed);
             }
         }
     }
