@@ -237,8 +237,6 @@ const COUNTERS_UNSETTLED: usize = 6;
 pub const PARTICIPANT_SIZE: usize = 16;
 const PARTICIPANT_STATE: usize = 0;
 const PARTICIPANT_PID: usize = 1;
-/// The phase in a participant's state word; zero: the slot is free, and what its generation owned is of the dead.
-const PARTICIPANT_PHASE: u64 = 3;
 
 impl Layout {
     pub fn of(file: &RawFile) -> Self {
@@ -539,9 +537,11 @@ impl Layout {
         image[index] = u64::from_ne_bytes(bytes);
     }
 
-    /// Makes a participant dead whose byte is locked: its slot is free, as if another process had noticed its death.
+    /// Makes the owner of a slot dead: the slot is free, in its next generation, as when others have found it so. Where
+    /// its byte is locked nobody is dead otherwise, and in copies all bytes are.
     pub fn bury(&self, image: &mut [u64], slot: usize) {
-        image[self.participants + slot * PARTICIPANT_SIZE + PARTICIPANT_STATE] &= !PARTICIPANT_PHASE;
+        let state = self.participants + slot * PARTICIPANT_SIZE + PARTICIPANT_STATE;
+        image[state] = buried(image[state]);
     }
 
     /// As [`bury`](Self::bury), everybody but one process, in the file itself.
@@ -549,11 +549,16 @@ impl Layout {
         for slot in 0..self.participant_count {
             let participant = self.participants + slot * PARTICIPANT_SIZE;
             if file.words()[participant + PARTICIPANT_PID].load(Ordering::Relaxed) != u64::from(survivor) {
-                file.words()[participant + PARTICIPANT_STATE]
-                    .fetch_and(!PARTICIPANT_PHASE, Ordering::Relaxed);
+                let state = &file.words()[participant + PARTICIPANT_STATE];
+                state.store(buried(state.load(Ordering::Relaxed)), Ordering::Relaxed);
             }
         }
     }
+}
+
+/// The state of a slot that was freed after this one.
+fn buried(state: u64) -> u64 {
+    ((state >> 2) + 1) << 2
 }
 
 /// What follows the journal.
