@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::config::Declaration;
 use crate::engine::plan::Kind;
 use crate::engine::{
-    Definitions, LimitRules, ObservedHold, ObservedTicket, Part, PartObservation, SetEngine,
+    Definitions, LimitRules, ObservedHold, ObservedTicket, PartObservation, RuledPart, SetEngine,
     observe as observe_part, place_sets,
 };
 use crate::error::Error;
@@ -491,7 +491,7 @@ impl SnapshotSource<'_> {
         (owner, record)
     }
 
-    fn ticket(&self, part: Part<'_>, ticket: ObservedTicket, now: Now) -> TicketSnapshot {
+    fn ticket(&self, part: RuledPart<'_>, ticket: ObservedTicket, now: Now) -> TicketSnapshot {
         let (owner, record) = self.owner(ticket.owner);
         TicketSnapshot {
             number: ticket.number,
@@ -504,12 +504,12 @@ impl SnapshotSource<'_> {
             costs: ticket
                 .costs
                 .into_iter()
-                .map(|(limit, cost)| (part.limit_name(limit), cost))
+                .map(|(limit, cost)| (part.set.limit_name(limit), cost))
                 .collect(),
         }
     }
 
-    fn hold(&self, part: Part<'_>, hold: ObservedHold, now: Now) -> HoldSnapshot {
+    fn hold(&self, part: RuledPart<'_>, hold: ObservedHold, now: Now) -> HoldSnapshot {
         let (owner, record) = self.owner(hold.owner);
         HoldSnapshot {
             index: hold.index,
@@ -522,7 +522,7 @@ impl SnapshotSource<'_> {
             amounts: hold
                 .amounts
                 .into_iter()
-                .map(|(limit, amount)| (part.limit_name(limit), amount))
+                .map(|(limit, amount)| (part.set.limit_name(limit), amount))
                 .collect(),
         }
     }
@@ -541,8 +541,8 @@ impl SetSnapshot {
             counts: LimitCounts::default(),
         };
         Self {
-            name: set.plan.name.clone(),
-            metadata: (*set.plan.metadata).clone(),
+            name: set.name.clone(),
+            metadata: (*set.shown().plan.metadata).clone(),
             torn: false,
             lock: LockSnapshot {
                 holder_pid: None,
@@ -554,7 +554,7 @@ impl SetSnapshot {
             counts: SetCounts::default(),
             active: 0,
             hold_capacity: 0,
-            limits: set.limits.iter().map(limit).collect(),
+            limits: set.shown().limits.iter().map(limit).collect(),
             holds: Vec::new(),
             wait_times: vec![0; WAIT_BUCKETS],
             waiter_capacity: 0,

@@ -67,7 +67,7 @@ impl<'a> Subject<'a> {
         let decision = self.set.shared().engine.peek(self.target(), costs)?;
         Ok(decision
             .iter()
-            .map(|(index, decided)| Verdict::refused(self.set, index, decided))
+            .map(|(index, decided)| Verdict::refused(self.set, decision.definition, index, decided))
             .collect())
     }
 }

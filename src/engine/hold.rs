@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use super::locked::LockedPart;
 use super::memory::{PartMemory, Row};
 use super::plan::Kind;
+use super::refund::Origin;
 use crate::limit::Sample;
 use crate::shm::journal::Transaction;
 
@@ -95,7 +96,7 @@ impl LockedPart<'_> {
         transaction.store(hold.owner(), owner);
         transaction.store(hold.serial(), serial.get());
         transaction.store(hold.taken_at(), self.now.monotonic);
-        transaction.store(hold.row(), row.index);
+        transaction.store(hold.row_word(), row.reference().to_word());
         self.pin(transaction, row);
         if self.part.has_leases {
             transaction.store(hold.renewed_at(), self.now.monotonic);
@@ -136,13 +137,17 @@ impl LockedPart<'_> {
             return false;
         };
         let control = self.part.memory.control();
-        let row = self.part.row(hold.row().load(Ordering::Relaxed));
+        let taken = Origin {
+            instant: hold.taken_at().load(Ordering::Relaxed),
+            definition: None,
+            row: hold.row(),
+        };
+        let row = self.part.row(taken.row.index);
         for (word, limit) in hold.amounts().iter().zip(self.part.held_limits()) {
             let amount = word.load(Ordering::Relaxed);
-            let taken_at = hold.taken_at().load(Ordering::Relaxed);
             if let (Ending::Released { dropped }, 1.., Some(in_use)) = (ending, amount, limit.in_use(row)) {
                 let sample = Sample {
-                    latency: self.now.monotonic.saturating_sub(taken_at),
+                    latency: self.now.monotonic.saturating_sub(taken.instant),
                     in_flight: in_use.load(Ordering::Relaxed),
                     dropped,
                 };
@@ -151,7 +156,7 @@ impl LockedPart<'_> {
             }
             limit.give_back(row, transaction, amount);
             if ending == Ending::OwnerDied {
-                let refunded = self.refund_dead(transaction, limit, row, amount, taken_at);
+                let refunded = self.refund_dead(transaction, limit, row, amount, taken);
                 let reclaimed = if limit.kind == Kind::Concurrency {
                     amount
                 } else {

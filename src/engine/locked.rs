@@ -8,7 +8,7 @@ use raw_sync::Timeout;
 use super::bell::Rung;
 use super::recover::Repairs;
 use super::segment::SegmentEngine;
-use super::set::Part;
+use super::set::{Part, RuledPart};
 use crate::error::Error;
 use crate::limit::Now;
 use crate::shm::host::process_of_thread;
@@ -24,7 +24,7 @@ const MOST_AHEAD: u64 = 3600 * NANOS_PER_SECOND;
 pub(crate) struct LockedPart<'a> {
     pub(crate) engine: &'a SegmentEngine,
     /// Decides by the definition that the part is of, which may be a later one than whoever locked it knew of.
-    pub(crate) part: Part<'a>,
+    pub(crate) part: RuledPart<'a>,
     pub(crate) now: Now,
     guard: Guard<'a>,
     /// Dropped after the guard: whoever is to be woken is woken when the lock is free.
@@ -52,7 +52,7 @@ impl LockedPart<'_> {
     #[cold]
     pub(super) fn read_clock(&mut self) {
         let last_seen = &self.part.memory.control().last_seen;
-        let now = self.engine.now(self.part);
+        let now = self.engine.now(self.part.unruled());
         let monotonic = now.monotonic.max(last_seen.load(Ordering::Relaxed));
         last_seen.store(monotonic, Ordering::Relaxed);
         self.now = Now { monotonic, ..now };
@@ -181,7 +181,8 @@ impl SegmentEngine {
         };
         Ok(LockedPart {
             engine: self,
-            part,
+            // As far as this process has heard: what needs attention is told another.
+            part: part.by(part.set.shown()),
             now,
             guard,
             rung: AfterUnlock {
@@ -194,7 +195,7 @@ impl SegmentEngine {
 
     #[inline(always)]
     pub(super) fn now(&self, part: Part<'_>) -> Now {
-        self.read_clocks(part.reads_utc)
+        self.read_clocks(part.set.reads_utc)
     }
 
     /// The time where the latest of the part is far ahead of a reading: this process was stopped after it had read
@@ -232,7 +233,7 @@ impl SegmentEngine {
 
     #[cold]
     fn lock_failure(&self, part: Part<'_>, error: LockError) -> Box<Error> {
-        let name = part.plan.name.clone();
+        let name = part.set.name.clone();
         Box::new(match error {
             LockError::TimedOut { holder } => Error::LockStuck {
                 set: name,

@@ -12,7 +12,7 @@ use super::keys::{KeyCounts, TableWords};
 use super::memory::Row;
 use super::network::Network;
 use super::plan::PrefixLengths;
-use super::set::Part;
+use super::set::RuledPart;
 use super::ties::Ties;
 use crate::limit::{Mark, Now};
 use crate::shm::layout::BUCKET_ROWS;
@@ -49,7 +49,7 @@ pub(crate) struct ObservedKey {
 
 /// Looks at the rows of a part, one after the other.
 pub(crate) struct RowLooker<'a> {
-    part: Part<'a>,
+    part: RuledPart<'a>,
     now: Now,
     /// One where the last row would not hold still: an operation that its process left half-done never ends by itself.
     attempts: usize,
@@ -57,7 +57,7 @@ pub(crate) struct RowLooker<'a> {
 }
 
 impl<'a> RowLooker<'a> {
-    pub(crate) fn new(part: Part<'a>, now: Now) -> Self {
+    pub(crate) fn new(part: RuledPart<'a>, now: Now) -> Self {
         Self {
             part,
             now,
@@ -141,26 +141,15 @@ impl<'a> RowLooker<'a> {
     }
 }
 
-impl Part<'_> {
-    /// The part, read by the definition that it is of, where that is known: for a while after a change, or where who
-    /// made the change has died, that is not the one in force.
-    pub(crate) fn by_its_definition(self) -> Self {
-        let generation = self.memory.control().generation.load(Ordering::Relaxed);
-        let known = self.set.rules.find(|rules| rules.generation == generation);
-        Self {
-            rules: known.unwrap_or(self.rules),
-            ..self
-        }
-    }
-
+impl RuledPart<'_> {
     /// The limits that the row of a key has, as a bit mask. Where they count networks, that is told by the name; of one
     /// that is not kept, or not whole, it may be any of them.
     fn limits_of_key(&self, name: Option<&KeptName>) -> u32 {
         let network = name
-            .filter(|(kept, length)| !self.levels.is_empty() && kept.len() as u64 == *length)
+            .filter(|(kept, length)| !self.set.levels.is_empty() && kept.len() as u64 == *length)
             .and_then(|(kept, _)| std::str::from_utf8(kept).ok()?.rsplit_once('/'));
         let Some((address, length)) = network else {
-            return self.all_limits();
+            return self.set.all_limits();
         };
         let is_ipv4 = !address.contains(':');
         self.limits_of_networks(|lengths| {
@@ -174,7 +163,8 @@ impl Part<'_> {
         self.limits
             .iter()
             .filter(|limit| {
-                self.levels
+                self.set
+                    .levels
                     .get(limit.level)
                     .is_some_and(|lengths| is_such(*lengths))
             })

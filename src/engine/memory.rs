@@ -57,6 +57,29 @@ pub(crate) struct Row<'a> {
     state: &'a [AtomicU64],
 }
 
+/// A row, and its generation when something was decided on it. Of a set that is not keyed, zeros.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RowReference {
+    /// Below 2^31.
+    pub(crate) index: u64,
+    pub(crate) generation: u32,
+}
+
+impl RowReference {
+    #[inline]
+    pub(crate) fn to_word(self) -> u64 {
+        (self.index & u64::from(u32::MAX)) | (u64::from(self.generation) << 32)
+    }
+
+    #[inline]
+    pub(crate) fn from_word(word: u64) -> Self {
+        Self {
+            index: word & u64::from(u32::MAX),
+            generation: (word >> 32) as u32,
+        }
+    }
+}
+
 /// The rows of one request: one, or where limits count networks of several lengths, one for each length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rows<'a> {
@@ -345,10 +368,27 @@ impl<'a> Row<'a> {
         self.head.is_some() && self.key() == fingerprint
     }
 
-    /// From when on the row is its key's.
+    /// What was decided on the row in another generation is void: it was another key's, or has been reset.
     #[inline]
-    pub(crate) fn since(self) -> Option<&'a AtomicU64> {
-        self.head_word(offset_of!(KeyRow, since))
+    pub(crate) fn generation(self) -> Option<&'a AtomicU64> {
+        self.head_word(offset_of!(KeyRow, generation))
+    }
+
+    /// The row as what is decided on it now names it.
+    #[inline]
+    pub(crate) fn reference(self) -> RowReference {
+        RowReference {
+            index: self.index,
+            generation: self
+                .generation()
+                .map_or(0, |generation| generation.load(Ordering::Relaxed) as u32),
+        }
+    }
+
+    /// The word of the generation, and what it becomes when what was decided before is void.
+    pub(super) fn next_generation(self) -> Option<(&'a AtomicU64, u64)> {
+        let next = self.reference().generation.wrapping_add(1);
+        Some((self.generation()?, u64::from(next)))
     }
 
     #[inline]
@@ -369,13 +409,6 @@ impl<'a> Row<'a> {
     /// Whether no key ever had the row. The row of a set that is not keyed counts as used.
     pub(crate) fn is_unused(self) -> bool {
         self.is_of(Fingerprint::NONE)
-    }
-
-    /// Whether what was decided on the row at that instant, was decided on the key that it still is of.
-    #[inline]
-    pub(crate) fn is_the_same_since(self, decided_at: u64) -> bool {
-        self.since()
-            .is_none_or(|since| since.load(Ordering::Relaxed) <= decided_at)
     }
 }
 
@@ -415,10 +448,16 @@ impl<'a> HoldPlace<'a> {
         &self.words[offset_of!(Hold, expired) / 8]
     }
 
+    /// The word of the [row](Self::row) whose limits are held.
+    #[inline]
+    pub(crate) fn row_word(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, row) / 8]
+    }
+
     /// The row whose limits are held.
     #[inline]
-    pub(crate) fn row(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, row) / 8]
+    pub(crate) fn row(self) -> RowReference {
+        RowReference::from_word(self.row_word().load(Ordering::Relaxed))
     }
 
     /// What is held of each limit that gives back.
@@ -479,9 +518,13 @@ impl<'a> TicketPlace<'a> {
         &self.words[offset_of!(Ticket, request) / 8]
     }
 
-    /// The row whose line it is in.
-    pub(crate) fn row(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Ticket, row) / 8]
+    /// The row whose line it is in, or whose limits it was granted.
+    pub(crate) fn row(self) -> RowReference {
+        RowReference::from_word(self.words[offset_of!(Ticket, row) / 8].load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_row(self, row: RowReference) {
+        self.words[offset_of!(Ticket, row) / 8].store(row.to_word(), Ordering::Relaxed);
     }
 
     /// What is asked of the limit at `index`; `None` where the set has none.

@@ -9,7 +9,7 @@ use super::locked::LockedPart;
 use super::memory::HoldPlace;
 use super::plan::Kind;
 use super::segment::SegmentEngine;
-use super::set::Part;
+use super::set::{Part, RuledPart};
 use crate::error::Error;
 use crate::queue::{Phase, TicketState};
 use crate::shm::clock::boot_nanos;
@@ -27,7 +27,7 @@ const SHARE_OF_TIME: u64 = 20;
 /// Holds or tickets given back under one hold of the lock.
 const BATCH: usize = 64;
 
-impl Part<'_> {
+impl<Rules> Part<'_, Rules> {
     /// Whether this process may look for dead holders again.
     pub(crate) fn reclaim_is_due(&self) -> bool {
         boot_nanos() >= self.next_reclaim()
@@ -74,7 +74,9 @@ impl Part<'_> {
                 && ticket.owner().load(Ordering::Relaxed) == owner
         })
     }
+}
 
+impl RuledPart<'_> {
     /// Whether a lease of the hold at `index` has run out.
     fn has_expired(&self, index: u64, now: u64) -> bool {
         self.expiry_of(index).is_some_and(|expiry| expiry <= now)
@@ -146,7 +148,7 @@ impl SegmentEngine {
                 reclaimed += self.reclaim_from(part, owner, |_| {})?;
             }
         }
-        if part.has_leases {
+        if part.by_its_definition().has_leases {
             self.expire(part)?;
         }
         Ok(reclaimed)
@@ -191,7 +193,7 @@ impl SegmentEngine {
         self.in_batches(
             part,
             holds,
-            |index| part.has_expired(index, now),
+            |index| part.by_its_definition().has_expired(index, now),
             |locked, index| {
                 let mut transaction = part.memory.journal().begin();
                 locked.expire_hold(&mut transaction, index);
@@ -202,7 +204,7 @@ impl SegmentEngine {
     }
 
     /// When the next lease of the set runs out, on the boot-time clock.
-    pub(super) fn earliest_expiry(&self, part: Part<'_>) -> u64 {
+    pub(super) fn earliest_expiry(&self, part: RuledPart<'_>) -> u64 {
         (0..part.memory.touched_holds())
             .filter_map(|index| part.expiry_of(index))
             .min()
@@ -245,7 +247,7 @@ impl LockedPart<'_> {
             return;
         };
         let control = self.part.memory.control();
-        let row = self.part.row(hold.row().load(Ordering::Relaxed));
+        let row = self.part.row(hold.row().index);
         let counts_from = self.part.leases_count_from(hold);
         let mut expired = hold.expired().load(Ordering::Relaxed);
         let mut is_empty = true;

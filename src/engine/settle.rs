@@ -11,7 +11,7 @@ use super::locked::LockedPart;
 use super::memory::Row;
 use super::plan::Kind;
 use super::segment::SegmentEngine;
-use super::set::{Part, SetEngine};
+use super::set::{Part, RuledPart, SetEngine};
 use crate::error::Error;
 use crate::shm::journal::Transaction;
 use crate::table::Fingerprint;
@@ -88,7 +88,7 @@ impl SegmentEngine {
         dropped: bool,
     ) -> Result<Released, Box<Error>> {
         // How long the work took matters to a capacity that moves, and to nothing else.
-        let mut locked = if part.adapts {
+        let mut locked = if part.set.adapts {
             self.lock(part)?
         } else {
             self.lock_timeless(part)?
@@ -98,10 +98,7 @@ impl SegmentEngine {
             return Ok(Released::WasReclaimed);
         }
         let has_lost_a_lease = part.has_leases && locked.has_lost_a_lease(hold);
-        let row = part
-            .memory
-            .hold(hold.index)
-            .map_or(0, |hold| hold.row().load(Ordering::Relaxed));
+        let row = part.memory.hold(hold.index).map_or(0, |hold| hold.row().index);
         let is_last_hold = part.memory.find_free_hold() == FreeHold::None;
         let mut transaction = part.memory.journal().begin();
         locked.free_hold(&mut transaction, hold.index, Ending::Released { dropped });
@@ -138,7 +135,7 @@ impl SegmentEngine {
     }
 }
 
-impl Part<'_> {
+impl RuledPart<'_> {
     /// The shortest lease, in nanoseconds, of what an admitted request holds.
     pub(crate) fn shortest_lease(&self, permit: &Decision) -> Option<u64> {
         permit
@@ -147,7 +144,9 @@ impl Part<'_> {
             .filter_map(|(index, _)| self.limits.get(index)?.lease)
             .min()
     }
+}
 
+impl Part<'_> {
     /// Whether a hold is its owner's still, and whole. Looks without the lock.
     pub(crate) fn still_holds(&self, hold: HoldReference, owner: u64) -> bool {
         self.memory.hold(hold.index).is_some_and(|place| {
@@ -191,7 +190,7 @@ impl<'a> LockedPart<'a> {
             // Admitted without a row, by limits in shadow.
             return Some(Row::ABSENT);
         }
-        let row = self.part.row(row);
+        let row = self.part.row(row.index);
         // Not by the time of the decision: what took nothing leaves its row to others at that very instant.
         if row.is_of(fingerprint) {
             return Some(row);
@@ -234,14 +233,8 @@ impl<'a> LockedPart<'a> {
             overdraft: 0,
         };
         if used < reserved {
-            settled.refunded = self.refund_unused(
-                transaction,
-                limit,
-                row,
-                reserved - used,
-                decided,
-                permit.decided_at,
-            );
+            settled.refunded =
+                self.refund_unused(transaction, limit, row, reserved - used, decided, permit.origin());
             transaction.add(&counters.refunded, settled.refunded);
         } else if used > reserved {
             let above = used - reserved;
