@@ -14,8 +14,8 @@ use tempfile::TempDir;
 use crate::model::{BASE, BUCKETS, Model, Rule, Slot, Terms};
 use crate::process::Dice;
 
-/// More than there are rows, so that keys push one another out.
-const KEYS: u64 = 40;
+/// Keys that are followed. Others come now and then, in crowds, and push them out of the table.
+const KEYS: u64 = 6;
 const ROWS: u64 = 32;
 const STEPS: usize = 120;
 
@@ -214,8 +214,9 @@ impl<'a> Scene<'a> {
             70..76 => self.reserve(),
             76..84 => self.spend_credit(),
             84..87 => self.give_credit_back(),
-            87..98 => self.apply(),
-            _ => self.reset(),
+            87..95 => self.apply(),
+            95..97 => self.reset(),
+            _ => self.crowd(),
         }
     }
 
@@ -524,6 +525,22 @@ impl<'a> Scene<'a> {
             if let Some(slot) = &mut credit.slot {
                 slot.forget();
             }
+        }
+    }
+
+    /// Many keys that nobody has seen come once, each of which takes a row from another.
+    fn crowd(&mut self) {
+        if !self.subject.is_keyed {
+            return;
+        }
+        let set = self.set();
+        let request = Self::request(set, 1);
+        let count = 1 + self.dice.below(2 * ROWS);
+        self.note(format_args!("{count} others come"));
+        for _ in 0..count {
+            let name = format!("other-{}", self.next_slot());
+            let key = set.key(name).expect("a key");
+            drop(key.try_acquire(&request).expect("a decision").permit());
         }
     }
 
