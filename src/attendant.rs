@@ -1,17 +1,20 @@
-//! The one thread of a process that sleeps for all its futures, and renews leases in the background.
+//! The one thread of a process that sleeps for all its futures, renews leases in the background, and gives back what a
+//! drop could not.
+//!
+//! It never waits for a lock, since another segment may need it: it tries, and comes back. Leases go first.
 //!
 //! It starts when there is first something to sleep for, and ends when there has been nothing for a while. In a forked
 //! child there is no such thread: the child's first future starts one of its own.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
-use crate::engine::{HoldReference, Renewed, SetEngine, Waiting};
+use crate::engine::{HoldReference, LockWait, Renewed, SetEngine, TakenBatch, Waiting};
 use crate::error::Error;
 use crate::limit_set::LimitSet;
 use crate::segment::SharedSegment;
@@ -26,8 +29,14 @@ const LINGER: Duration = Duration::from_secs(10);
 /// The longest sleep with futures to look after.
 const SLICE: u64 = 50_000_000;
 
+/// How soon a lock is tried again that was taken; twice as late each time, up to [`SLICE`].
+const FIRST_RETRY: u64 = 1_000_000;
+
 /// A lease is renewed this many times before it runs out.
 const BEATS_PER_LEASE: u64 = 3;
+
+/// How many dropped handles of local credit wait to be given back; what the others had stays charged.
+const MOST_UNSPENT: usize = 1024;
 
 /// A future that waits: its ticket, and whom to tell.
 #[derive(Debug)]
@@ -91,7 +100,7 @@ impl Post {
 
     /// Which line of which segment it is in.
     fn line(&self) -> Option<Line> {
-        let (part, row) = lock(&self.wait).as_ref()?.waiting.line();
+        let (part, row) = try_lock(&self.wait)?.as_ref()?.waiting.line();
         Some((Arc::as_ptr(&self.shared).addr(), self.set, part, row))
     }
 
@@ -102,7 +111,13 @@ impl Post {
     /// Looks after the ticket without claiming anything: that is the future's to do. With `line_is_broken`, the future
     /// is told in any case, to meet the error itself.
     fn look(&self, now: u64, line_is_broken: bool) -> Told {
-        let mut wait = lock(&self.wait);
+        let Some(mut wait) = try_lock(&self.wait) else {
+            // The future looks for itself, and may have to wait for its segment's lock.
+            return Told {
+                waker: None,
+                next_look: Some(now.saturating_add(FIRST_RETRY)),
+            };
+        };
         let (Some(wait), Some(set)) = (wait.as_mut(), self.set()) else {
             return Told::default();
         };
@@ -112,7 +127,9 @@ impl Post {
             || wait.waiting.is_alarmed(now)
             || line_is_broken
             || engine.is_worth_a_look(part, &wait.waiting)
-            || engine.insure_if_due(part, &mut wait.waiting).is_err();
+            || engine
+                .insure_if_due(part, &mut wait.waiting, LockWait::NOT)
+                .is_err_and(|error| !matches!(*error, Error::LockStuck { .. }));
         Told {
             waker: is_due.then(|| wait.waker.clone()),
             next_look: (!is_due).then(|| wait.waiting.next_look().min(self.deadline)),
@@ -128,8 +145,9 @@ pub(crate) struct Beat {
     part: u32,
     hold: HoldReference,
     owner: u64,
-    interval: u64,
-    /// On the boot-time clock.
+    lease: u64,
+    /// When the lease runs out, and when to renew it, on the boot-time clock.
+    expiry: u64,
     next: u64,
 }
 
@@ -143,24 +161,31 @@ impl Beat {
         owner: u64,
         lease: u64,
     ) -> Self {
-        let interval = (lease / BEATS_PER_LEASE).max(1);
-        Self {
+        let mut beat = Self {
             shared: Arc::downgrade(shared),
             set,
             part,
             hold,
             owner,
-            interval,
-            next: boot_nanos().saturating_add(interval),
-        }
+            lease,
+            expiry: 0,
+            next: 0,
+        };
+        beat.count_from(boot_nanos());
+        beat
+    }
+
+    fn count_from(&mut self, now: u64) {
+        self.expiry = now.saturating_add(self.lease);
+        self.next = now.saturating_add((self.lease / BEATS_PER_LEASE).max(1));
     }
 
     /// Renews the lease if it is time; answers whether to go on.
-    fn beat(&mut self, now: u64) -> bool {
+    fn beat(&mut self) -> bool {
+        let now = boot_nanos();
         if now < self.next {
             return true;
         }
-        self.next = now.saturating_add(self.interval);
         let Some(shared) = self.shared.upgrade() else {
             return false;
         };
@@ -169,13 +194,68 @@ impl Beat {
         };
         match shared
             .engine
-            .heartbeat(set.part(self.part), self.hold, self.owner)
+            .heartbeat(set.part(self.part), self.hold, self.owner, LockWait::NOT)
             .map_err(Error::from)
         {
-            Ok(Renewed::WasReclaimed) | Err(Error::Retired { .. }) => false,
-            // A lock that is stuck now may not be the next time.
-            Ok(Renewed::Renewed) | Err(_) => true,
+            Ok(Renewed::WasReclaimed) | Err(Error::Retired { .. }) => return false,
+            Ok(Renewed::Renewed) => self.count_from(now),
+            // The lock is needed in the middle of a change only, and that comes to an end.
+            Err(_) => self.next = now.saturating_add((self.lease / BEATS_PER_LEASE).clamp(1, SLICE)),
         }
+        true
+    }
+}
+
+/// What a dropped handle of local credit had left.
+#[derive(Debug)]
+pub(crate) struct UnspentBatch {
+    shared: Arc<SharedSegment>,
+    set: usize,
+    limit: usize,
+    batch: TakenBatch,
+    units: u64,
+}
+
+impl UnspentBatch {
+    pub(crate) fn new(set: &LimitSet, limit: usize, batch: TakenBatch, units: u64) -> Self {
+        Self {
+            shared: Arc::clone(set.shared()),
+            set: set.position(),
+            limit,
+            batch,
+            units,
+        }
+    }
+
+    /// Gives it back unless the lock is taken; answers whether to try again.
+    fn is_left(&self) -> bool {
+        let engine = &self.shared.engine;
+        engine.sets().get(self.set).is_some_and(|set| {
+            engine
+                .return_batch(set.part(0), self.limit, &self.batch, self.units, LockWait::NOT)
+                .is_err_and(|error| matches!(*error, Error::LockStuck { .. }))
+        })
+    }
+}
+
+/// When to try a lock again that was taken.
+#[derive(Clone, Copy, Debug)]
+struct Retry {
+    pause: u64,
+}
+
+impl Retry {
+    const FIRST: Self = Self { pause: FIRST_RETRY };
+
+    /// How long to wait, where a lock was taken or was not.
+    fn pause_after(&mut self, was_taken: bool) -> u64 {
+        let pause = if was_taken { self.pause } else { SLICE };
+        self.pause = if was_taken {
+            (2 * self.pause).min(SLICE)
+        } else {
+            FIRST_RETRY
+        };
+        pause
     }
 }
 
@@ -191,6 +271,9 @@ struct Duties {
     /// By their addresses.
     posts: HashMap<usize, Arc<Post>>,
     beats: Vec<Beat>,
+    unspent: VecDeque<UnspentBatch>,
+    /// When to try again to give them back, on the boot-time clock.
+    next_return: u64,
     is_running: bool,
     /// Counts what was taken on.
     taken_on: u64,
@@ -238,6 +321,17 @@ pub(crate) fn keep_alive(beat: Beat, shared: &SharedSegment) -> Result<(), Error
     take_on(shared, |duties| duties.beats.push(beat))
 }
 
+/// Gives local credit back as soon as its lock can be had. Where there is no thread for that, or too much waits for it
+/// already, it stays charged.
+pub(crate) fn give_back_later(unspent: UnspentBatch) {
+    let shared = Arc::clone(&unspent.shared);
+    let _ = take_on(&shared, |duties| {
+        if duties.unspent.len() < MOST_UNSPENT {
+            duties.unspent.push_back(unspent);
+        }
+    });
+}
+
 fn take_on(shared: &SharedSegment, duty: impl FnOnce(&mut Duties)) -> Result<(), Error> {
     let failed = |source: io::Error| Error::Io {
         action: "start the thread that sleeps for futures and leases on",
@@ -262,8 +356,13 @@ fn take_on(shared: &SharedSegment, duty: impl FnOnce(&mut Duties)) -> Result<(),
 impl Attendant {
     fn run(&self) {
         let mut next_insurance = 0;
+        let mut retry_returns = Retry::FIRST;
+        let mut retry_lines = Retry::FIRST;
+        let mut taken_since = HashMap::new();
         loop {
-            let (posts, taken_on) = self.posts_after_beats();
+            self.beat();
+            self.give_back(&mut retry_returns);
+            let (posts, taken_on) = self.posts();
             if posts.is_empty() {
                 if self.rest() {
                     continue;
@@ -279,8 +378,9 @@ impl Attendant {
                 .collect();
             let now = boot_nanos();
             let broken = if now >= next_insurance {
-                next_insurance = now.saturating_add(SLICE);
-                advance_lines(&posts)
+                let broken = advance_lines(&posts, &mut taken_since);
+                next_insurance = now.saturating_add(retry_lines.pause_after(!taken_since.is_empty()));
+                broken
             } else {
                 HashSet::new()
             };
@@ -303,13 +403,35 @@ impl Attendant {
         }
     }
 
-    /// Renews what is due; answers the futures to look after and how much had been taken on by then.
-    fn posts_after_beats(&self) -> (Vec<Arc<Post>>, u64) {
+    /// Renews what is due.
+    fn beat(&self) {
         let mut beats = std::mem::take(&mut lock(&self.duties).beats);
-        let now = boot_nanos();
-        beats.retain_mut(|beat| beat.beat(now));
+        beats.sort_unstable_by_key(|beat| beat.expiry);
+        beats.retain_mut(Beat::beat);
+        lock(&self.duties).beats.append(&mut beats);
+    }
+
+    /// Gives back what can be.
+    fn give_back(&self, retry: &mut Retry) {
         let mut duties = lock(&self.duties);
-        duties.beats.append(&mut beats);
+        if duties.unspent.is_empty() || boot_nanos() < duties.next_return {
+            return;
+        }
+        let mut unspent = std::mem::take(&mut duties.unspent);
+        drop(duties);
+        unspent.retain(UnspentBatch::is_left);
+        let pause = retry.pause_after(!unspent.is_empty());
+        let mut duties = lock(&self.duties);
+        duties.next_return = boot_nanos().saturating_add(pause);
+        // There may be others by now.
+        unspent.append(&mut duties.unspent);
+        unspent.truncate(MOST_UNSPENT);
+        duties.unspent = unspent;
+    }
+
+    /// The futures to look after, and how much had been taken on by now.
+    fn posts(&self) -> (Vec<Arc<Post>>, u64) {
+        let duties = lock(&self.duties);
         (duties.posts.values().cloned().collect(), duties.taken_on)
     }
 
@@ -319,7 +441,7 @@ impl Attendant {
         if !duties.posts.is_empty() {
             return true;
         }
-        let pause = match duties.next_beat() {
+        let pause = match duties.next_duty() {
             Some(next) => Duration::from_nanos(next.saturating_sub(boot_nanos())),
             None => LINGER,
         };
@@ -327,7 +449,7 @@ impl Attendant {
             .changed
             .wait_timeout(duties, pause)
             .unwrap_or_else(PoisonError::into_inner);
-        let has_duties = !duties.posts.is_empty() || !duties.beats.is_empty();
+        let has_duties = !duties.posts.is_empty() || duties.next_duty().is_some();
         if !has_duties {
             // Said under the same lock: whoever takes something on from here starts another thread.
             duties.is_running = false;
@@ -342,7 +464,7 @@ impl Attendant {
             return None;
         }
         let look_by = duties.look_by.take();
-        let until = [look_by, duties.next_beat()]
+        let until = [look_by, duties.next_duty()]
             .into_iter()
             .flatten()
             .fold(until, u64::min);
@@ -353,8 +475,11 @@ impl Attendant {
 }
 
 impl Duties {
-    fn next_beat(&self) -> Option<u64> {
-        self.beats.iter().map(|beat| beat.next).min()
+    /// When there is something to do besides looking after futures.
+    fn next_duty(&self) -> Option<u64> {
+        let next_return = (!self.unspent.is_empty()).then_some(self.next_return);
+        let beats = self.beats.iter().map(|beat| beat.next);
+        beats.chain(next_return).min()
     }
 }
 
@@ -368,22 +493,52 @@ fn segments_of(posts: &[Arc<Post>]) -> Vec<Arc<SharedSegment>> {
     segments
 }
 
-/// Serves whoever is first in each line that is waited in; answers the lines in which that fails.
-fn advance_lines(posts: &[Arc<Post>]) -> HashSet<Line> {
+/// Serves whoever is first in each line that is waited in; answers the lines in which that fails, or whose lock has been
+/// taken for as long as a thread would wait for it. `taken_since` says since when.
+fn advance_lines(posts: &[Arc<Post>], taken_since: &mut HashMap<Line, u64>) -> HashSet<Line> {
     let mut seen = HashSet::new();
     let mut broken = HashSet::new();
+    let now = boot_nanos();
     for post in posts {
-        if let (Some(set), Some(line)) = (post.set(), post.line())
-            && seen.insert(line)
-            && post.shared.engine.advance(set.part(line.2), line.3).is_err()
+        let (Some(set), Some(line)) = (post.set(), post.line()) else {
+            continue;
+        };
+        if !seen.insert(line) {
+            continue;
+        }
+        let engine = &post.shared.engine;
+        let is_broken = match engine
+            .advance(set.part(line.2), line.3, LockWait::NOT)
+            .map_err(Error::from)
         {
+            Ok(()) => {
+                taken_since.remove(&line);
+                false
+            }
+            Err(Error::LockStuck { .. }) => {
+                let since = *taken_since.entry(line).or_insert(now);
+                Duration::from_nanos(now.saturating_sub(since)) >= engine.lock_patience()
+            }
+            Err(_) => true,
+        };
+        if is_broken {
             broken.insert(line);
         }
     }
+    taken_since.retain(|line, _| seen.contains(line) && !broken.contains(line));
     broken
 }
 
 /// A thread that panicked in the middle of one of these changed nothing by halves.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As [`lock`], where no other thread has it.
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }

@@ -87,6 +87,9 @@ pub struct Forecast<'a> {
     pub limit: &'a str,
     /// Units that could be taken now.
     pub spendable: u64,
+    /// Units that dead processes hold, or that are held for longer than their lease. They count as free already, because
+    /// a request that needs them is given them.
+    pub of_dead: u64,
     /// After how long one unit more could be. None where the limit is full already, or where time alone does not help:
     /// what is held comes back when its holders give it back.
     pub next_unit_after: Option<Duration>,
@@ -194,7 +197,8 @@ impl LimitSet {
         self.subject()?.debit(&limit, used)
     }
 
-    /// How each limit stands, and when it will have more. Takes and counts nothing.
+    /// How each limit stands, and when it will have more. Takes and counts nothing, and leaves out what dead processes
+    /// hold, as [`peek`](Self::peek) does.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -352,6 +356,7 @@ fn forecast<'a>(set: &'a LimitSet, outlook: &Outlook) -> Option<Forecast<'a>> {
     Some(Forecast {
         limit: set.limits().nth(outlook.limit)?,
         spendable: standing.remaining,
+        of_dead: outlook.of_dead,
         next_unit_after: outlook.next_unit.map(Duration::from_nanos),
         full_after,
     })

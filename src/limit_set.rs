@@ -283,6 +283,10 @@ impl LimitSet {
 
     /// What each limit would say to the request now. Takes and counts nothing.
     ///
+    /// What dead processes hold, or is held for longer than its lease, is left out and reported as
+    /// [`of_dead`](Verdict::of_dead): a request that needs it is given it. Each holder's process is asked for, so where
+    /// much is held this takes longer than a decision.
+    ///
     /// # Errors
     ///
     /// As [`try_acquire`](Self::try_acquire), but a cost that can never be admitted is answered, not an error.

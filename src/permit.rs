@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::attendant::{self, Beat};
 use crate::engine::plan::Kind;
-use crate::engine::{Costs, Decision, Part, Released, Renewed, SettledLimit, SettledLimits, Stage};
+use crate::engine::{Costs, Decision, LockWait, Part, Released, Renewed, SettledLimit, SettledLimits, Stage};
 use crate::error::Error;
 use crate::limit_set::{LimitName, LimitSet};
 use crate::refusal::{Refusal, Verdict};
@@ -203,11 +203,15 @@ impl<'a> Permit<'a> {
 
     /// Gives back what the permit holds; more than once does nothing more.
     ///
+    /// It takes 10 ms at most: where another process keeps the lock for longer, this one leaves a mark, and whichever
+    /// process has the lock next finishes the return. Until then others find it held. It counts as no sample for an
+    /// [adaptive](crate::Limit::adaptive) limit then, unless the work failed.
+    ///
     /// # Errors
     ///
     /// [`Error::Reclaimed`] where what it held had been taken back, because this process was taken for dead, which
-    /// leaves nothing to change, or because a lease ran out, after which what is left is given back. [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`], after which it still holds
-    /// what it held, and releasing or dropping it tries again.
+    /// leaves nothing to change, or because a lease ran out, after which what is left is given back. [`Error::Retired`]
+    /// and [`Error::Poisoned`], after which it still holds what it held, and releasing or dropping it tries again.
     pub fn release(&mut self) -> Result<(), Error> {
         self.release_as(false)
     }
@@ -321,7 +325,7 @@ impl<'a> Permit<'a> {
             return Ok(());
         };
         let engine = &self.set.shared().engine;
-        match engine.heartbeat(part, hold, self.decision.owner)? {
+        match engine.heartbeat(part, hold, self.decision.owner, LockWait::Timeout)? {
             Renewed::Renewed => Ok(()),
             Renewed::WasReclaimed => Err(Error::Reclaimed { set: name() }),
         }
@@ -423,8 +427,15 @@ impl Drop for Permit<'_> {
         if self.decision.stage == Stage::Released {
             return;
         }
-        // Nobody is left to tell. What could not be given back is reclaimed when this process ends.
-        if let Err(_error) = self.release_as(std::thread::panicking()) {
+        let has_failed = std::thread::panicking();
+        // There is no caller to answer to. What cannot be given back because the set is broken is marked, for when it is
+        // repaired.
+        if let Err(_error) = self.release_as(has_failed) {
+            if let Some(hold) = self.decision.hold() {
+                let engine = &self.set.shared().engine;
+                engine.release_by_mark(self.part(), hold, self.decision.owner, has_failed);
+                self.count_unsettled();
+            }
             #[cfg(feature = "tracing")]
             tracing::warn!(set = self.set.name(), error = %_error, "a dropped permit could not be released");
         }

@@ -73,6 +73,9 @@ pub struct Verdict<'a> {
     pub admitted: bool,
     /// Units that could be taken at once. What was just taken is not among them.
     pub remaining: u64,
+    /// Of a [look](LimitSet::peek): units that dead processes hold, or that are held for longer than their lease. They
+    /// count as free already, because a request that needs them is given them. Zero in the answer to a request itself.
+    pub of_dead: u64,
     /// Zero if admitted; otherwise after how long the cost would be, if nobody else took anything, or none where time
     /// alone does not help.
     pub retry_after: Option<Duration>,
@@ -121,6 +124,7 @@ impl<'a> Verdict<'a> {
             remaining: standing.map_or(0, |standing| standing.remaining),
             retry_after: Some(Duration::ZERO),
             reset_after: Duration::from_nanos(standing.map_or(0, |standing| standing.reset_after)),
+            of_dead: 0,
             most_at_once: most_at_once.unwrap_or(0),
         }
     }

@@ -11,15 +11,15 @@ use serde::Serialize;
 
 use crate::config::Declaration;
 use crate::engine::plan::SetPlan;
-use crate::engine::{Manner, Repairs, ResetScope, SegmentEngine};
+use crate::engine::{LockWait, Manner, Repairs, ResetScope, SegmentEngine};
 use crate::error::Error;
 use crate::limit_set::LimitSet;
 use crate::shm::attach::{Verified, attach};
 use crate::shm::create::{Blueprint, create};
 use crate::shm::geometry::Geometry;
-use crate::shm::remove::remove;
+use crate::shm::remove::{finish_removal, remove};
 use crate::shm::virtual_clock::VirtualClock;
-use crate::snapshot::{KeySnapshot, KeySource, SegmentSnapshot, SnapshotSource};
+use crate::snapshot::{KeySnapshot, KeySource, Owners, SegmentSnapshot, SnapshotSource};
 
 /// How long an operation waits for the lock of a set before it says that the holder is stuck.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
@@ -134,7 +134,7 @@ impl OpenOptions {
     /// For simulations and tests, on a segment that nobody else uses: other processes, and other attachments of this
     /// one, go by the kernel's clocks and would not see it. What waits is not simulated: timeouts of
     /// [`acquire`](LimitSet::acquire), the instants of [reservations](crate::Reservation), heartbeats in the
-    /// background, the terms of [batches](crate::Batch) and [snapshots](Segment::snapshot) go by the kernel's clocks.
+    /// background and the terms of [batches](crate::Batch) go by the kernel's clocks.
     ///
     /// ```
     /// use std::time::Duration;
@@ -179,7 +179,8 @@ impl OpenOptions {
         self.open_absolute(&path)
     }
 
-    /// Opens the segment, or creates it. Any number of processes may do so at once with the same declaration.
+    /// Opens the segment, or creates it. Any number of processes may do so at once with the same declaration. One that
+    /// was [retired](Segment::retire) is replaced by a new one.
     ///
     /// # Errors
     ///
@@ -209,6 +210,10 @@ impl OpenOptions {
                     };
                 }
                 Err(Error::NotFound { .. }) => {}
+                Err(Error::Retired { .. }) => match finish_removal(&path, self.trust_any_owner) {
+                    Ok(()) | Err(Error::NotFound { .. }) => {}
+                    Err(error) => return Err(error),
+                },
                 Err(error) => return Err(error),
             }
             match create_file(&path, declaration) {
@@ -246,7 +251,7 @@ impl OpenOptions {
         let engine = SegmentEngine::new(path, attached, plans, manner)?;
         for part in engine.parts().filter(|_| self.reclaim) {
             // A set that cannot be locked now says so when it is used.
-            let _ = engine.reclaim(part);
+            let _ = engine.reclaim(part, LockWait::Timeout);
         }
         Ok(Segment {
             shared: Arc::new(SharedSegment {
@@ -354,8 +359,8 @@ impl Segment {
             definitions: engine.definitions(),
             declaration: &self.shared.declaration,
             table: engine.membership.table(),
-            is_alive: &|id| engine.membership.is_alive(id),
-            clock_offset: engine.clock_offset(),
+            owners: Owners::new(&|id| engine.membership.is_alive(id)),
+            now: engine.read_clocks(true),
             same_place: true,
         }
         .take()
@@ -368,7 +373,7 @@ impl Segment {
     ///
     /// [`Error::UnknownSet`], [`Error::NotKeyed`].
     pub fn keys(&self, set: &str, visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
-        self.key_source().visit(set, visit)
+        self.with_keys(|keys| keys.visit(set, visit))
     }
 
     /// One key of a set, taken without a lock; none where it has no row, which is as if it had never been used.
@@ -377,7 +382,7 @@ impl Segment {
     ///
     /// [`Error::UnknownSet`], [`Error::NotKeyed`], [`Error::InvalidKey`], [`Error::AddressRequired`].
     pub fn key(&self, set: &str, key: impl AsRef<[u8]>) -> Result<Option<KeySnapshot>, Error> {
-        self.key_source().find(set, key.as_ref())
+        self.with_keys(|keys| keys.find(set, key.as_ref()))
     }
 
     /// The networks that contain an address, as [`SegmentReader::address`](crate::SegmentReader::address).
@@ -386,15 +391,17 @@ impl Segment {
     ///
     /// [`Error::UnknownSet`], [`Error::NoPrefixes`].
     pub fn address(&self, set: &str, address: IpAddr) -> Result<Vec<KeySnapshot>, Error> {
-        self.key_source().find_networks(set, address)
+        self.with_keys(|keys| keys.find_networks(set, address))
     }
 
-    fn key_source(&self) -> KeySource<'_> {
-        KeySource {
-            sets: self.shared.engine.sets(),
-            definitions: self.shared.engine.definitions(),
-            clock_offset: self.shared.engine.clock_offset(),
-        }
+    fn with_keys<T>(&self, look: impl FnOnce(&KeySource<'_>) -> Result<T, Error>) -> Result<T, Error> {
+        let engine = &self.shared.engine;
+        look(&KeySource {
+            sets: engine.sets(),
+            definitions: engine.definitions(),
+            owners: Owners::new(&|id| engine.membership.is_alive(id)),
+            now: engine.read_clocks(true),
+        })
     }
 
     /// Sets right what dead processes left behind: locks, half-done operations, holds, participant slots. All of it

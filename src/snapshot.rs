@@ -2,7 +2,8 @@
 
 mod keys;
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +13,8 @@ use serde::Serialize;
 use crate::config::Declaration;
 use crate::engine::plan::Kind;
 use crate::engine::{
-    Definitions, LimitRules, ObservedHold, ObservedTicket, PartObservation, RuledPart, SetEngine,
-    observe as observe_part, place_sets,
+    DeadHolds, Definitions, LimitRules, ObservedHold, ObservedTicket, PartAt, PartObservation, RowCopy,
+    RuledPart, SetEngine, observe as observe_part, place_sets,
 };
 use crate::error::Error;
 use crate::limit::{Mark, Now};
@@ -92,8 +93,11 @@ pub struct SetSnapshot {
     pub poisoned: bool,
     /// What was counted.
     pub counts: SetCounts,
-    /// Permits out that hold something.
+    /// Permits out that hold something, without those of dead processes.
     pub active: u64,
+    /// Permits that dead processes hold, or of which every lease has run out. The next request that needs what they hold
+    /// takes it back.
+    pub of_dead: u64,
     /// How many may be out.
     pub hold_capacity: u64,
     /// Each limit in the order of the declaration.
@@ -194,6 +198,9 @@ pub struct LimitSnapshot {
     pub found_capacity: Option<u64>,
     /// Units that could be taken now.
     pub remaining: u64,
+    /// Units that dead processes hold, or that are held for longer than their lease. They count as free already, because
+    /// a request that needs them is given them. Where the set is keyed, what is held of concurrency for all keys together.
+    pub of_dead: u64,
     /// Nanoseconds until it is completely replenished.
     pub reset_after_ns: u64,
     /// What was counted.
@@ -249,6 +256,8 @@ pub struct HoldSnapshot {
     pub key: Option<KeyLabel>,
     /// How long it has been held, in nanoseconds.
     pub held_ns: u64,
+    /// Whether it was given back while another process kept the lock: it is free as soon as any process has the lock.
+    pub returned: bool,
     /// Units held, by limit.
     pub amounts: BTreeMap<String, u64>,
 }
@@ -320,6 +329,10 @@ impl SegmentReader {
         }
     }
 
+    fn is_alive(&self, table: &ParticipantTable, id: ParticipantId) -> bool {
+        table.is_alive_by(self.observed.file.as_fd(), id)
+    }
+
     /// The file, as it was named.
     pub fn path(&self) -> &Path {
         &self.path
@@ -355,11 +368,40 @@ impl SegmentReader {
             definitions: self.definitions(),
             declaration: &self.declaration,
             table: &table,
-            is_alive: &|id| table.is_alive_at(self.observed.same_place, id, self.observed.file.as_fd()),
-            clock_offset: header.clock_offset.load(Ordering::Relaxed),
+            owners: Owners::new(&|id| self.is_alive(&table, id)),
+            now: kernel_time(header),
             same_place: self.observed.same_place,
         }
         .take()
+    }
+}
+
+/// The clocks of a segment of which this process is no participant.
+fn kernel_time(header: &Header) -> Now {
+    Now {
+        monotonic: boot_nanos().wrapping_add(header.clock_offset.load(Ordering::Relaxed)),
+        utc: utc_nanos(),
+    }
+}
+
+/// Which owners live. Each is asked for once.
+pub(crate) struct Owners<'a> {
+    is_alive: &'a dyn Fn(ParticipantId) -> bool,
+    known: RefCell<HashMap<u64, bool>>,
+}
+
+impl<'a> Owners<'a> {
+    pub(crate) fn new(is_alive: &'a dyn Fn(ParticipantId) -> bool) -> Self {
+        Self {
+            is_alive,
+            known: RefCell::default(),
+        }
+    }
+
+    /// Whether the owner that a word names lives. A word that names no participant names nobody who does.
+    fn is_alive(&self, owner: u64) -> bool {
+        let ask = || ParticipantId::from_word(owner).is_some_and(self.is_alive);
+        *self.known.borrow_mut().entry(owner).or_insert_with(ask)
     }
 }
 
@@ -371,22 +413,18 @@ pub(crate) struct SnapshotSource<'a> {
     pub(crate) definitions: Definitions<'a>,
     pub(crate) declaration: &'a Declaration,
     pub(crate) table: &'a ParticipantTable,
-    pub(crate) is_alive: &'a dyn Fn(ParticipantId) -> bool,
-    pub(crate) clock_offset: u64,
+    pub(crate) owners: Owners<'a>,
+    pub(crate) now: Now,
     pub(crate) same_place: bool,
 }
 
 impl SnapshotSource<'_> {
     pub(crate) fn take(&self) -> Result<SegmentSnapshot, Error> {
         let header: &Header = self.region.record(0).map_err(|place| damaged(self.path, place))?;
-        let now = Now {
-            monotonic: boot_nanos().wrapping_add(self.clock_offset),
-            utc: utc_nanos(),
-        };
         let sets = self
             .sets
             .iter()
-            .map(|set| self.set(set, now))
+            .map(|set| self.set(set))
             .collect::<Result<_, _>>()?;
         let participants = self
             .table
@@ -395,8 +433,8 @@ impl SnapshotSource<'_> {
             .map(|record| ParticipantSnapshot {
                 slot: record.id.slot,
                 generation: record.id.generation,
-                pid: record.pid,
-                alive: (self.is_alive)(record.id),
+                pid: record.identity.pid,
+                alive: self.owners.is_alive(record.id.to_word()),
                 name: record.name,
                 joined_utc_ns: record.joined_utc,
             })
@@ -415,7 +453,7 @@ impl SnapshotSource<'_> {
         })
     }
 
-    fn set(&self, set: &SetEngine, now: Now) -> Result<SetSnapshot, Error> {
+    fn set(&self, set: &SetEngine) -> Result<SetSnapshot, Error> {
         let failed = |source| Error::Io {
             action: "copy",
             path: self.path.to_owned(),
@@ -425,14 +463,15 @@ impl SnapshotSource<'_> {
         let mut snapshot = SetSnapshot::of_nothing(set);
         for part in set.parts() {
             let observation = observe_part(self.region, part).map_err(failed)?;
-            self.add(&mut snapshot, &observation, observation.instant(now));
+            self.add(&mut snapshot, &observation);
         }
         Ok(snapshot)
     }
 
     /// Adds what one part of a set holds.
-    fn add(&self, snapshot: &mut SetSnapshot, observation: &PartObservation<'_>, now: Now) {
-        let part = observation.part();
+    fn add(&self, snapshot: &mut SetSnapshot, observation: &PartObservation<'_>) {
+        let at = observation.at(self.now);
+        let PartAt { part, now } = at;
         let control = part.memory.control();
         snapshot.torn |= observation.torn;
         // The first that is held stands for all: who looks for a stuck lock finds it.
@@ -449,13 +488,25 @@ impl SnapshotSource<'_> {
             .map(|(sum, words)| sum + words);
         snapshot.poisoned |= !matches!(load(&control.poisoned), 0 | SET_UNCHECKED);
         snapshot.counts.add(control);
-        snapshot.active += load(&control.active);
+        let dead = DeadHolds::find(at, |owner| self.owners.is_alive(owner));
+        let mut copy = RowCopy::new(part, &dead);
+        let is_keyed = part.memory.is_keyed();
+        let left_out = if is_keyed {
+            dead.of_all_rows(at, &copy)
+        } else {
+            dead.leave_out(at, part.only_row(), &mut copy)
+        };
+        snapshot.active += load(&control.active).saturating_sub(left_out.holds);
+        snapshot.of_dead += left_out.holds;
         snapshot.hold_capacity += part.memory.hold_capacity();
         snapshot.waiter_capacity += part.memory.ticket_capacity();
         for (limit, snapshot) in part.limits.iter().zip(&mut snapshot.limits) {
             snapshot.counts.add(part.counters(limit.index));
-            if !part.memory.is_keyed() {
-                let mark = limit.mark(part.only_row(), now);
+            snapshot.of_dead = snapshot
+                .of_dead
+                .saturating_add(left_out.of_dead.get(limit.index).copied().unwrap_or(0));
+            if !is_keyed {
+                let mark = limit.mark(left_out.row, now);
                 let standing = limit.rule.standing(mark);
                 snapshot.found_capacity = limit.rule.found_capacity(mark);
                 snapshot.remaining = standing.remaining;
@@ -496,8 +547,8 @@ impl SnapshotSource<'_> {
         TicketSnapshot {
             number: ticket.number,
             owner_slot: owner.map(|id| id.slot),
-            owner_pid: record.map(|record| record.pid),
-            owner_alive: owner.is_some_and(|id| (self.is_alive)(id)),
+            owner_pid: record.map(|record| record.identity.pid),
+            owner_alive: self.owners.is_alive(ticket.owner),
             granted: ticket.is_granted,
             key: KeyLabel::of_row(part, ticket.row),
             waiting_ns: now.monotonic.saturating_sub(ticket.enqueued_at),
@@ -515,10 +566,11 @@ impl SnapshotSource<'_> {
             index: hold.index,
             serial: hold.serial,
             owner_slot: owner.map(|id| id.slot),
-            owner_pid: record.map(|record| record.pid),
-            owner_alive: owner.is_some_and(|id| (self.is_alive)(id)),
+            owner_pid: record.map(|record| record.identity.pid),
+            owner_alive: self.owners.is_alive(hold.owner),
             key: KeyLabel::of_row(part, hold.row),
             held_ns: now.monotonic.saturating_sub(hold.taken_at),
+            returned: hold.is_returned,
             amounts: hold
                 .amounts
                 .into_iter()
@@ -537,6 +589,7 @@ impl SetSnapshot {
             most_at_once: Some(limit.most_at_once).filter(|most| *most != u64::MAX),
             found_capacity: limit.rule.found_capacity(Mark::default()),
             remaining: limit.rule.standing(Mark::default()).remaining,
+            of_dead: 0,
             reset_after_ns: 0,
             counts: LimitCounts::default(),
         };
@@ -553,6 +606,7 @@ impl SetSnapshot {
             poisoned: false,
             counts: SetCounts::default(),
             active: 0,
+            of_dead: 0,
             hold_capacity: 0,
             limits: set.shown().limits.iter().map(limit).collect(),
             holds: Vec::new(),

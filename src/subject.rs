@@ -64,10 +64,13 @@ impl<'a> Subject<'a> {
 
     pub(crate) fn peek(&self, request: &Request) -> Result<Vec<Verdict<'a>>, Error> {
         let costs = request.costs_for(self.set)?;
-        let decision = self.set.shared().engine.peek(self.target(), costs)?;
+        let (decision, of_dead) = self.set.shared().engine.peek(self.target(), costs)?;
         Ok(decision
             .iter()
-            .map(|(index, decided)| Verdict::refused(self.set, decision.definition, index, decided))
+            .map(|(index, decided)| Verdict {
+                of_dead: of_dead.get(index).copied().unwrap_or(0),
+                ..Verdict::refused(self.set, decision.definition, index, decided)
+            })
             .collect())
     }
 }

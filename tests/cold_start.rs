@@ -12,7 +12,9 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::WaitStatus;
 use nix::unistd::pause;
 use process::{Child, Dice, PATIENCE, SharedWords, die, eventually, in_own_process};
-use raw_segment::{CREATED_UTC, RawSegment};
+use raw_segment::{
+    BOOT_ID, CREATED_UTC, PARTICIPANT_PID, PARTICIPANT_START_TIME, PID_NAMESPACE, RETIRED, RawSegment,
+};
 use shmlimit::{Declaration, Error, Limit, Segment, SegmentReader, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -146,21 +148,21 @@ fn a_holder_of_another_boot_is_void_although_a_process_of_that_number_lives() {
     let test = "a_holder_of_another_boot_is_void_although_a_process_of_that_number_lives";
     in_own_process(test, PATIENCE, |folder| {
         let path = folder.join("limits");
-        let words = SharedWords::new(1);
-        let _process_of_that_number = Child::fork(|| {
+        Child::fork(|| {
             let segment = create(&path);
             take_for_good(&segment, SLOTS);
-            // Without the descriptors nothing but number and start time speaks for it.
-            // SAFETY: the library is to stand that its descriptors are closed.
-            let answer = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
-            assert_eq!(answer, 0);
-            words[0].store(1, Ordering::SeqCst);
-            loop {
-                pause();
-            }
-        });
-        eventually("the slots are taken", || words[0].load(Ordering::SeqCst) == 1);
-        RawSegment::open(&path).set_another_boot();
+            die();
+        })
+        .wait();
+        let raw = RawSegment::open(&path);
+        // As far as anybody can tell, the holder is this very process.
+        let probe = Segment::create(folder.join("probe"), &declaration()).expect("a segment");
+        let own = RawSegment::open(probe.path());
+        for position in [PARTICIPANT_PID, PARTICIPANT_START_TIME] {
+            let value = own.word(own.participant_word(0, position));
+            raw.set_word(raw.participant_word(0, position), value);
+        }
+        raw.set_another_boot();
         let segment = Segment::open(&path).expect("starts cold");
         eventually("the slots are free", || can_take_slots(&segment, SLOTS));
     });
@@ -268,4 +270,99 @@ fn a_process_killed_while_it_starts_a_segment_cold_leaves_it_to_the_next() {
             assert!(!segment.snapshot().expect("a copy").sets[0].poisoned);
         }
     });
+}
+
+/// Finding 10: with the wall clock an hour ahead, a container started anew got back what it had used.
+#[test]
+fn a_cold_start_within_a_boot_keeps_the_clock() {
+    let test = "a_cold_start_within_a_boot_keeps_the_clock";
+    in_own_process(test, PATIENCE, |folder| {
+        let path = folder.join("limits");
+        assert_eq!(use_up(&create(&path)), 10);
+        let raw = RawSegment::open(&path);
+        raw.set_word(PID_NAMESPACE, raw.word(PID_NAMESPACE) + 1);
+        raw.set_word(CREATED_UTC, raw.word(CREATED_UTC) - 2 * HALF_AN_HOUR);
+        raw.seal_header();
+        let segment = Segment::open(&path).expect("starts cold");
+        assert_eq!(cold_starts(&segment), 1);
+        assert_eq!(use_up(&segment), 0);
+        drop(segment);
+        // Also where a cold start before was cut short.
+        raw.set_word(BOOT_ID, 0);
+        let segment = Segment::open(&path).expect("starts cold");
+        assert_eq!(cold_starts(&segment), 2);
+        assert_eq!(use_up(&segment), 0);
+    });
+}
+
+/// Kills the calling process with the lock of the first set, so that the kernel does not mark the lock: as a process
+/// made by a bare clone leaves it, which has no list of its robust locks.
+fn die_with_the_lock_unmarked(path: &Path) -> ! {
+    let lock = RawSegment::open(path).lock();
+    let empty_list = [0_usize; 3];
+    // SAFETY: the list's head points to nothing and outlives the thread that the kernel will read it for.
+    let answer = unsafe { libc::syscall(libc::SYS_set_robust_list, empty_list.as_ptr(), 24) };
+    assert_eq!(answer, 0);
+    lock.take();
+    die()
+}
+
+/// Finding 11, for a death that the kernel does not mark.
+#[test]
+fn a_lock_without_an_owner_is_made_anew_as_soon_as_no_process_is_attached() {
+    let test = "a_lock_without_an_owner_is_made_anew_as_soon_as_no_process_is_attached";
+    in_own_process(test, 2 * PATIENCE, |folder| {
+        let path = folder.join("limits");
+        let segment = create(&path);
+        take_for_good(&segment, 1);
+        assert_eq!(use_up(&segment), 10);
+        Child::fork(|| die_with_the_lock_unmarked(&path)).wait();
+        let open = || {
+            let options = shmlimit::OpenOptions::new().lock_timeout(Duration::from_millis(10));
+            options.open(&path).expect("opens")
+        };
+        // As long as a process is attached, nobody knows that it will not release the lock.
+        let is_stuck = |segment: &Segment| {
+            let slots = segment.set("slots").expect("declared");
+            matches!(slots.try_acquire(&slots.request()), Err(Error::LockStuck { .. }))
+        };
+        assert!(is_stuck(&open()));
+        drop(segment);
+        let healed = open();
+        assert!(!is_stuck(&healed));
+        eventually("what was held is free", || can_take_slots(&healed, SLOTS));
+        assert_eq!(use_up(&healed), 0);
+    });
+}
+
+/// Finding 11, for a file that was restored from a copy made while the lock was held.
+#[test]
+fn a_file_restored_with_the_lock_held_can_be_used() {
+    let test = "a_file_restored_with_the_lock_held_can_be_used";
+    in_own_process(test, 2 * PATIENCE, |folder| {
+        let path = folder.join("limits");
+        drop(create(&path));
+        let raw = RawSegment::open(&path);
+        let lock = raw.lock();
+        lock.take();
+        let copy = fs::read(&path).expect("bytes");
+        lock.let_go();
+        raw.set_bytes(0, &copy);
+        let segment = Segment::open(&path).expect("opens");
+        assert!(can_take_slots(&segment, SLOTS));
+    });
+}
+
+/// Finding 7.
+#[test]
+fn what_a_killed_remover_left_is_removed_and_made_anew_by_open_or_create() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("limits");
+    assert_eq!(use_up(&create(&path)), 10);
+    RawSegment::open(&path).set_word(RETIRED, 1);
+    assert!(matches!(Segment::open(&path), Err(Error::Retired { .. })));
+    let successor = Segment::open_or_create(&path, &declaration()).expect("made anew");
+    assert_eq!(use_up(&successor), 10);
+    let again = Segment::open_or_create(&path, &declaration()).expect("opens");
+    assert_eq!(use_up(&again), 0);
 }

@@ -2,12 +2,13 @@
 
 mod process;
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, fcntl};
 use process::{Child, Dice, PATIENCE, SharedWords, eventually, in_own_process};
 use shmlimit::{Declaration, Error, Limit, Segment, SetDeclaration};
 
@@ -228,4 +229,35 @@ fn whoever_opens_while_others_create_and_remove_sees_a_whole_segment_or_none() {
             whole > 100 && none > 100
         });
     });
+}
+
+/// Finding 13: a process id says nothing of a creator in another PID namespace.
+#[test]
+fn a_file_under_construction_is_judged_by_its_lock_and_not_by_a_process_id() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("limits");
+    let no_process = u32::MAX;
+    let in_use = folder
+        .path()
+        .join(format!(".limits.{no_process}.1.0.shmlimit-new"));
+    let abandoned = folder
+        .path()
+        .join(format!(".limits.{}.0.1.shmlimit-new", std::process::id()));
+    let creator = File::create_new(&in_use).expect("a file");
+    File::create_new(&abandoned).expect("a file");
+    let lock = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: (1 << 40) - 2,
+        l_len: 1,
+        l_pid: 0,
+    };
+    fcntl(&creator, FcntlArg::F_OFD_SETLK(&lock)).expect("no other lock");
+    drop(Segment::create(&path, &declaration()).expect("a segment"));
+    assert!(in_use.exists(), "its creator would fail");
+    assert!(!abandoned.exists(), "nothing removes it");
+    drop(creator);
+    fs::remove_file(&path).expect("removed");
+    drop(Segment::create(&path, &declaration()).expect("a segment"));
+    assert_eq!(names_in(folder.path()), ["limits"]);
 }

@@ -13,7 +13,7 @@ use raw_segment::{
     LOCK_KIND, MAGIC, NAME_WORDS, PARTICIPANTS, PARTICIPANTS_OFFSET, PARTS, RawSegment, SETS, STATE_WORDS,
     TICKETS, TOTAL_SIZE, WORD_SIZE,
 };
-use shmlimit::{Declaration, Error, Limit, Segment, SegmentReader, SetDeclaration};
+use shmlimit::{Declaration, Error, Keyed, Limit, Segment, SegmentReader, SetDeclaration};
 
 const HEADER_BYTES: u64 = 4096;
 
@@ -392,4 +392,38 @@ fn a_definition_that_is_not_text_is_damaged() {
     bytes[0] = 0xa9;
     raw.set_definition(&bytes);
     specimen.check_damaged("half a letter", "not UTF-8");
+}
+
+#[test]
+fn a_recovery_looks_at_the_rows_of_the_interrupted_operation_however_large_the_table_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("limits");
+    let hour = Duration::from_secs(3600);
+    let set = SetDeclaration::new("api")
+        .keyed(Keyed::new(60))
+        .limit(Limit::calls("calls", 10, hour));
+    let segment = Segment::create(&path, &Declaration::new().set(set)).expect("a segment");
+    let api = segment.set("api").expect("declared");
+    for number in 0..8 {
+        let key = api.key(format!("key-{number}")).expect("a key");
+        assert!(key.check(&api.request()).expect("works").is_admitted());
+    }
+    // A row far from all that anybody does: a tag without a key.
+    let raw = RawSegment::open(&path);
+    let tags = raw.tags();
+    let unused = (0..).find(|word| raw.word(tags + word) == 0).expect("room");
+    raw.set_word(tags + unused, 0x1234);
+    let counts = || segment.snapshot().expect("a copy").sets[0].counts;
+
+    // A thread that ends with the lock; the kernel finds it in the mapping.
+    let lock = raw.lock();
+    std::thread::scope(|scope| scope.spawn(|| lock.take()).join()).expect("takes the lock and ends");
+    let last = api.key("key-7").expect("a key");
+    assert!(last.check(&api.request()).expect("works").is_admitted());
+    assert_eq!((counts().recoveries, counts().recounts), (1, 0));
+
+    // Whoever asks for it has all of it looked at.
+    segment.recover().expect("works");
+    assert_eq!((counts().recoveries, counts().recounts), (1, 1));
+    assert_eq!(raw.word(tags + unused), 0);
 }

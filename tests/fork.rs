@@ -1,6 +1,7 @@
 //! Permits and participants across fork, and processes whose descriptors are closed or kept by others.
 
 mod process;
+mod raw_segment;
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -13,6 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, alarm, fork, getpid, pause};
 use process::{Child, PATIENCE, SharedWords, die, eventually, in_own_process};
+use raw_segment::RawSegment;
 use shmlimit::{Declaration, Error, Limit, LimitSet, Permit, Segment, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -226,47 +228,82 @@ fn close_every_descriptor_above_2() {
 }
 
 #[test]
-fn a_process_that_closes_every_descriptor_is_not_reaped_and_takes_its_byte_again() {
-    let test = "a_process_that_closes_every_descriptor_is_not_reaped_and_takes_its_byte_again";
+fn a_process_that_closes_every_descriptor_keeps_its_place_and_goes_on_telling_who_is_dead() {
+    let test = "a_process_that_closes_every_descriptor_keeps_its_place_and_goes_on_telling_who_is_dead";
     in_own_process(test, 2 * PATIENCE, |folder| {
         let path = folder.join("limits");
         let segment = segment(folder, 2);
         let api = segment.set("api").expect("declared");
-        let words = SharedWords::new(2);
-        let (step, told) = (&words[0], &words[1]);
+        let words = SharedWords::new(1);
+        let step = &words[0];
         let child = Child::fork(|| {
-            let mut held = take(&api, 2);
+            let mut held = take(&api, 1);
             close_every_descriptor_above_2();
+            assert!(is_locked(&path, 1), "its byte is lost");
             step.store(1, Ordering::SeqCst);
-            eventually("the child is told to go on", || told.load(Ordering::SeqCst) == 1);
-            // Being refused is what makes a process look after its place.
-            assert!(try_take(&api, 1).is_none());
-            step.store(2, Ordering::SeqCst);
-            eventually("the child is told to end", || told.load(Ordering::SeqCst) == 2);
+            eventually("the neighbour holds", || step.load(Ordering::SeqCst) == 2);
+            // Takes what is held by a process that it has to find dead by itself.
+            eventually("the neighbour's is free", || {
+                try_take(&api, 1).is_some_and(|taken| {
+                    std::mem::forget(taken);
+                    true
+                })
+            });
+            step.store(3, Ordering::SeqCst);
+            eventually("the child is told to end", || step.load(Ordering::SeqCst) == 4);
             held.release().expect("nobody took it");
-            // A descriptor of something else that now has the old number is left alone.
-            drop(take(&api, 1));
         });
         eventually("the child has closed all", || step.load(Ordering::SeqCst) == 1);
-        assert_eq!(attached(&segment), [own_id(), u64::from(child.id())]);
-        assert!(!is_locked(&path, 1), "its byte should be lost");
-        for _ in 0..1000 {
+        let neighbour = Child::fork(|| {
+            std::mem::forget(take(&api, 1));
+            step.store(2, Ordering::SeqCst);
+            loop {
+                pause();
+            }
+        });
+        eventually("the neighbour holds", || step.load(Ordering::SeqCst) == 2);
+        neighbour.kill();
+        eventually("the child has taken what was held", || {
+            step.load(Ordering::SeqCst) == 3
+        });
+        for _ in 0..100 {
             assert!(try_take(&api, 1).is_none(), "taken from the living");
         }
-        let report = segment.recover().expect("works");
-        assert_eq!((report.freed_participants, report.sets[0].reclaimed), (0, 0));
+        assert_eq!(segment.recover().expect("works").sets[0].reclaimed, 0);
         let newcomer = Segment::open(&path).expect("room for another");
         assert_eq!(
             attached(&newcomer)[1],
             u64::from(child.id()),
-            "its slot was given away"
+            "its slot was taken"
         );
-        told.store(1, Ordering::SeqCst);
-        eventually("the child was refused", || step.load(Ordering::SeqCst) == 2);
-        assert!(is_locked(&path, 1), "its byte should be its own again");
-        told.store(2, Ordering::SeqCst);
+        step.store(4, Ordering::SeqCst);
         child.succeed();
-        assert_eq!(active(&segment), 0);
+        eventually("all is given back", || try_take(&api, 2).is_some());
+    });
+}
+
+/// Finding 15: what a live process uses is not started cold because its descriptors are gone.
+#[test]
+fn a_segment_is_not_started_cold_under_a_process_that_closed_every_descriptor() {
+    let test = "a_segment_is_not_started_cold_under_a_process_that_closed_every_descriptor";
+    in_own_process(test, 2 * PATIENCE, |folder| {
+        let path = folder.join("limits");
+        drop(segment(folder, 1));
+        let words = SharedWords::new(1);
+        let user = Child::fork(|| {
+            let _segment = Segment::open(&path).expect("opens");
+            close_every_descriptor_above_2();
+            words[0].store(1, Ordering::SeqCst);
+            loop {
+                pause();
+            }
+        });
+        eventually("it is attached", || words[0].load(Ordering::SeqCst) == 1);
+        // What one sees who comes from elsewhere.
+        RawSegment::open(&path).set_another_boot();
+        assert!(matches!(Segment::open(&path), Err(Error::ForeignBoot { .. })));
+        user.kill();
+        drop(Segment::open(&path).expect("starts cold"));
     });
 }
 
@@ -325,17 +362,14 @@ fn a_stray_child_does_not_keep_what_its_dead_parent_held() {
         assert!(try_take(&api, 1).is_none());
         let stray = Pid::from_raw(stray_id.load(Ordering::SeqCst) as i32);
         parent.kill();
-        assert!(is_locked(&path, 1), "the stray child keeps the byte");
+        assert!(!is_locked(&path, 1), "the stray child keeps the byte");
         eventually("what the parent held is given back", || {
             try_take(&api, 2).is_some()
         });
-        assert!(is_locked(&path, 1), "the stray child keeps the byte");
-        kill(stray, Signal::SIGKILL).expect("it lives");
-        waitpid(stray, None).expect("a child of this process by now");
-        // Its place can be taken again.
-        assert!(!is_locked(&path, 1));
         let newcomer = Segment::open(&path).expect("room");
         assert_eq!(attached(&newcomer), [own_id(), own_id()]);
+        kill(stray, Signal::SIGKILL).expect("it lives");
+        waitpid(stray, None).expect("a child of this process by now");
     });
 }
 

@@ -332,6 +332,31 @@ fn unsafe_code_is_only_in_the_files_of_the_audit_list() {
     }
 }
 
+/// A mapping may be read-only, where Rust promises of relaxed loads alone that they work.
+#[test]
+fn words_of_a_segment_are_loaded_relaxed_whatever_fence_follows() {
+    for source in sources() {
+        let above_the_mapping = !["shm", "engine"]
+            .iter()
+            .any(|layer| source.path.starts_with(layer));
+        for line in source.text.lines().filter(|_| !above_the_mapping) {
+            let is_ordered = ["Acquire", "SeqCst"]
+                .iter()
+                .any(|order| line.contains(&format!(".load(Ordering::{order})")));
+            // These belong to this process alone.
+            let is_private = ["identity", "latest", "process", "slot"]
+                .iter()
+                .any(|field| line.contains(&format!("self.{field}.load")));
+            assert!(
+                !is_ordered || is_private,
+                "{}: {}",
+                source.path.display(),
+                line.trim()
+            );
+        }
+    }
+}
+
 #[test]
 fn no_file_prints_panics_or_unwraps() {
     let mut found = Vec::new();

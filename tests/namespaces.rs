@@ -105,6 +105,54 @@ fn a_segment_that_nobody_uses_is_adopted_by_another_namespace_and_back() {
     });
 }
 
+/// Finding 5: a child forked into other namespaces came by its handles without opening anything, and its permits were
+/// given to others while it lived.
+fn check_forked_child_is_refused(test: &str, flag: libc::c_int, namespace: &str) {
+    in_own_process(test, 2 * PATIENCE, |folder| {
+        let path = folder.join("limits");
+        let segment = create(&path);
+        let api = segment.set("api").expect("declared");
+        // SAFETY: no memory is involved. Only processes forked from now on are in the new namespace.
+        if unsafe { libc::unshare(flag) } != 0 {
+            println!("skipped: no {namespace} namespace of its own: {}", Errno::last());
+            return;
+        }
+        let before = segment.snapshot().expect("a copy");
+        Child::fork(|| {
+            let is_refused = |attempt: Result<(), Error>| match attempt {
+                Err(Error::ForeignNamespace {
+                    path: named, what, ..
+                }) => {
+                    assert_eq!((named, what), (path.clone(), namespace));
+                }
+                other => panic!("{other:?}"),
+            };
+            for _ in 0..3 {
+                is_refused(api.try_acquire(&api.request()).map(drop));
+                is_refused(api.reset(&[], false));
+                is_refused(Segment::open(&path).map(drop));
+            }
+        })
+        .succeed();
+        let after = segment.snapshot().expect("a copy");
+        assert_eq!(after.participants.len(), before.participants.len());
+        assert_eq!(after.sets[0].counts, before.sets[0].counts);
+        assert!(can_take_all(&segment));
+    });
+}
+
+#[test]
+fn a_child_forked_into_another_pid_namespace_does_not_join() {
+    let test = "a_child_forked_into_another_pid_namespace_does_not_join";
+    check_forked_child_is_refused(test, libc::CLONE_NEWPID, "PID");
+}
+
+#[test]
+fn a_child_forked_into_another_time_namespace_does_not_join() {
+    let test = "a_child_forked_into_another_time_namespace_does_not_join";
+    check_forked_child_is_refused(test, libc::CLONE_NEWTIME, "time");
+}
+
 /// `/proc` still shows the outer namespace here, in which the number of the inner process is that of another, and
 /// that one lives.
 #[test]

@@ -3,16 +3,18 @@
 mod process;
 
 use std::ffi::{CStr, CString};
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, Permissions};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use memmap2::MmapRaw;
 use nix::errno::Errno;
 use nix::sys::stat::Mode;
 use nix::unistd::{Uid, User, chown, geteuid, mkfifo};
-use process::{Child, PATIENCE, in_own_process};
+use process::{Child, PATIENCE, SharedWords, in_own_process};
 use shmlimit::{
     Declaration, Error, Limit, OpenOptions as SegmentOptions, Segment, SegmentReader, SetDeclaration,
 };
@@ -181,8 +183,13 @@ fn a_file_that_this_user_may_not_write_is_an_error_that_says_so() {
     });
 }
 
-/// Runs `body` with a file system of its own mounted, where that is permitted; nobody else sees it.
+/// Runs `body` with a small file system of its own.
 fn on_small_file_system(test: &str, options: &CStr, body: impl FnOnce(&Path)) {
+    on_file_system(test, c"tmpfs", options, body);
+}
+
+/// Runs `body` with a file system of its own mounted, where that is permitted; no other process sees it.
+fn on_file_system(test: &str, kind: &CStr, options: &CStr, body: impl FnOnce(&Path)) {
     in_own_process(test, PATIENCE, |folder| {
         // SAFETY: no memory is involved; the process's other thread waits.
         if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
@@ -192,7 +199,7 @@ fn on_small_file_system(test: &str, options: &CStr, body: impl FnOnce(&Path)) {
         let target = folder.join("small");
         fs::create_dir(&target).expect("a folder");
         mount(None, Path::new("/"), libc::MS_REC | libc::MS_PRIVATE, None).expect("private mounts");
-        if let Err(error) = mount(Some(c"tmpfs"), &target, 0, Some(options)) {
+        if let Err(error) = mount(Some(kind), &target, 0, Some(options)) {
             println!("skipped: no file system of its own: {error}");
             return;
         }
@@ -264,38 +271,111 @@ fn no_room_for_another_name_is_an_error_at_creation() {
     });
 }
 
-#[test]
-fn a_sparse_copy_on_a_full_file_system_is_an_error_and_not_a_fault() {
-    let test = "a_sparse_copy_on_a_full_file_system_is_an_error_and_not_a_fault";
-    on_small_file_system(test, c"size=64k", |folder| {
-        let path = folder.join("limits");
-        // Its tables of holds are zeros, which a sparse copy leaves out.
-        let mostly_zeros = Declaration::new().participants(4).set(
-            SetDeclaration::new("api")
-                .waiters(4)
-                .holds(500)
-                .limit(Limit::concurrency("slots", 500)),
-        );
-        drop(Segment::create(&path, &mostly_zeros).expect("a segment"));
-        let bytes = fs::read(&path).expect("bytes");
-        fs::remove_file(&path).expect("removed");
-        let used = bytes.iter().rposition(|byte| *byte != 0).expect("some content") + 1;
-        fs::write(&path, &bytes[..used]).expect("the start of it");
-        let file = OpenOptions::new().write(true).open(&path).expect("a file");
-        file.set_len(bytes.len() as u64).expect("a hole to the end");
-        fill_up(&folder.join("filler"));
-        let error = assert_no_space(Segment::open(&path), &path);
-        assert_eq!(error, bytes.len() as u64);
-        assert!(fs::read(&path).expect("bytes") == bytes, "something was changed");
-        fs::remove_file(folder.join("filler")).expect("removed");
-        drop(Segment::open(&path).expect("room for it now"));
-    });
+/// A segment whose tables are mostly zeros, which a sparse copy leaves out.
+fn mostly_zeros() -> Declaration {
+    Declaration::new().participants(4).set(
+        SetDeclaration::new("api")
+            .waiters(4)
+            .holds(500)
+            .limit(Limit::concurrency("slots", 500)),
+    )
 }
 
-fn fill_up(path: &Path) {
-    use std::io::Write;
-    let mut file = File::create(path).expect("a file");
-    while file.write_all(&[1; 4096]).is_ok() {}
+/// Makes pages of zeros of a file into holes; answers how many.
+fn punch_holes(path: &Path) -> usize {
+    let bytes = fs::read(path).expect("bytes");
+    fs::remove_file(path).expect("removed");
+    let file = File::create_new(path).expect("a file");
+    file.set_len(bytes.len() as u64).expect("one hole");
+    let mut holes = 0;
+    for (page, offset) in bytes.chunks(4096).zip((0..).step_by(4096)) {
+        if page.iter().any(|byte| *byte != 0) {
+            file.write_all_at(page, offset).expect("room");
+        } else {
+            holes += 1;
+        }
+    }
+    file.set_permissions(Permissions::from_mode(0o600))
+        .expect("its mode");
+    holes
+}
+
+/// Finding 4: attaching allocated what a sparse copy had left out, which on some file systems is to write.
+fn check_sparse_copy_is_refused(folder: &Path) {
+    let path = folder.join("limits");
+    drop(Segment::create(&path, &mostly_zeros()).expect("a segment"));
+    drop(Segment::open(&path).expect("without holes"));
+    assert!(punch_holes(&path) > 0);
+    let before = (
+        fs::read(&path).expect("bytes"),
+        fs::metadata(&path).expect("it").blocks(),
+    );
+    for attempt in [
+        Segment::open(&path).map(drop),
+        Segment::open_or_create(&path, &mostly_zeros()).map(drop),
+    ] {
+        assert!(
+            matches!(&attempt, Err(Error::Sparse { path: named }) if *named == path),
+            "{attempt:?}"
+        );
+    }
+    let after = (
+        fs::read(&path).expect("bytes"),
+        fs::metadata(&path).expect("it").blocks(),
+    );
+    assert!(before == after, "something was changed");
+    // Looking needs no space.
+    SegmentReader::open(&path).expect("readable");
+}
+
+#[test]
+fn a_sparse_copy_is_refused_and_stays_as_it_is() {
+    for folder in [Path::new("/dev/shm"), &std::env::temp_dir()] {
+        check_sparse_copy_is_refused(tempfile::tempdir_in(folder).expect("a folder").path());
+    }
+}
+
+/// Finding 4, where the kernel cannot allocate: there the C library imitates it by storing into every page. This process
+/// attaches and detaches while a second one counts in the file, and looks whether a store is lost.
+#[test]
+fn attaching_stores_nothing_where_the_file_system_cannot_allocate() {
+    let test = "attaching_stores_nothing_where_the_file_system_cannot_allocate";
+    on_file_system(test, c"ramfs", c"mode=0700", |folder| {
+        let path = folder.join("shared");
+        drop(Segment::create(&path, &mostly_zeros()).expect("a segment"));
+        let bytes = fs::read(&path).expect("bytes");
+        // The C library stores into the byte of each page that the last byte of the file has in its own. Here it belongs
+        // to pages of free holds, where nothing is read.
+        let in_page = (bytes.len() - 8) % 4096;
+        let unused: Vec<usize> = (0..bytes.len() / 4096)
+            .filter(|page| bytes[page * 4096..][..4096].iter().all(|byte| *byte == 0))
+            .collect();
+        assert!(!unused.is_empty());
+        let file = File::options().read(true).write(true).open(&path).expect("opens");
+        let map = MmapRaw::map_raw(&file).expect("a mapping");
+        let word_of = |page: &usize| {
+            // SAFETY: the word lies in the mapping, is aligned, and every process uses it as an atomic.
+            unsafe { AtomicU64::from_ptr(map.as_mut_ptr().add(page * 4096 + in_page).cast()) }
+        };
+        let words = SharedWords::new(1);
+        let stop = &words[0];
+        let writer = Child::fork(|| {
+            let (mut value, mut lost) = (0, 0);
+            while stop.load(Ordering::SeqCst) == 0 {
+                for page in &unused {
+                    let is_lost = word_of(page).swap(!value, Ordering::SeqCst) != value;
+                    lost += u64::from(is_lost);
+                }
+                value = !value;
+            }
+            assert_eq!(lost, 0, "stores were lost");
+        });
+        for _ in 0..2000 {
+            drop(Segment::open(&path).expect("opens"));
+        }
+        stop.store(1, Ordering::SeqCst);
+        writer.succeed();
+    });
 }
 
 #[test]

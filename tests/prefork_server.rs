@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(300);
 
 /// The example, running; it is ended when the test ends, however that is.
 struct Server {
@@ -61,9 +62,15 @@ impl Server {
     /// Starts it with `--serve` and more; answers what it says of itself.
     fn serve(config: &str, more: &[&str]) -> (Self, Value) {
         let mut server = Self::start(Some(config), &[&["--serve"], more].concat());
-        let mut line = String::new();
-        let stdout = server.process.stdout.as_mut().expect("piped");
-        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        let stdout = BufReader::new(server.process.stdout.take().expect("piped"));
+        let line = in_time(move || {
+            let mut stdout = stdout;
+            let mut line = String::new();
+            stdout.read_line(&mut line).expect("a line");
+            // Open for as long as the server may write to it.
+            thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
+            line
+        });
         let started = serde_json::from_str(&line).expect("JSON");
         (server, started)
     }
@@ -106,6 +113,14 @@ impl Drop for Server {
     }
 }
 
+/// What a thread of its own comes to, unless that takes too long.
+fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    // The test may have given up.
+    thread::spawn(move || drop(sender.send(work())));
+    receiver.recv_timeout(DEADLINE).expect("an answer in time")
+}
+
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !condition() {
@@ -118,9 +133,12 @@ fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 fn the_demonstration_kills_a_worker_and_every_limit_holds() {
     let mut server = Server::start(None, &["--seconds", "2"]);
     let status = server.wait();
-    let mut output = String::new();
-    let stdout = server.process.stdout.as_mut().expect("piped");
-    stdout.read_to_string(&mut output).expect("text");
+    let mut stdout = server.process.stdout.take().expect("piped");
+    let output = in_time(move || {
+        let mut output = String::new();
+        stdout.read_to_string(&mut output).expect("text");
+        output
+    });
     assert!(status.success(), "{output}");
     let report: Value = serde_json::from_str(&output).expect("JSON");
 
@@ -375,9 +393,12 @@ fn requests_wait_their_turn_instead_of_being_refused() {
 fn every_limit_holds_for_requests_that_waited_too() {
     let mut server = Server::start(None, &["--seconds", "2", "--wait", "200ms"]);
     let status = server.wait();
-    let mut output = String::new();
-    let stdout = server.process.stdout.as_mut().expect("piped");
-    stdout.read_to_string(&mut output).expect("text");
+    let mut stdout = server.process.stdout.take().expect("piped");
+    let output = in_time(move || {
+        let mut output = String::new();
+        stdout.read_to_string(&mut output).expect("text");
+        output
+    });
     assert!(status.success(), "{output}");
     let report: Value = serde_json::from_str(&output).expect("JSON");
     assert_eq!(report["held"], true);

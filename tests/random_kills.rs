@@ -282,10 +282,10 @@ fn check_held(set: &SetSnapshot, capacity: u64) {
     assert!(held <= capacity, "{held} held of {capacity}: {set:?}");
     assert_eq!(
         held + limit.remaining,
-        capacity,
+        capacity + limit.of_dead,
         "holds and count disagree: {set:?}"
     );
-    assert_eq!(set.active, set.holds.len() as u64, "{set:?}");
+    assert_eq!(set.active + set.of_dead, set.holds.len() as u64, "{set:?}");
 }
 
 /// The workers, and what restarts them.

@@ -139,7 +139,7 @@ pub fn block_signals() -> Result<SigSet, Failure> {
 /// The next of these signals, or none if none comes in time.
 pub fn wait_for_signal(signals: &SigSet, timeout: Duration) -> Result<Option<Signal>, Failure> {
     let timeout = libc::timespec {
-        tv_sec: libc::time_t::try_from(timeout.as_secs())?,
+        tv_sec: timeout.as_secs().try_into()?,
         tv_nsec: timeout.subsec_nanos().into(),
     };
     // SAFETY: the set and the timeout are initialised and outlive the call, and a null siginfo is allowed.

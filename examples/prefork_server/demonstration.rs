@@ -56,13 +56,14 @@ pub struct Looks {
 }
 
 /// A worker that was killed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Killed {
     pub worker: Worker,
     /// Since the client's start.
     pub after: Duration,
-    /// Permits that it held when it died.
-    pub held: u64,
+    /// The permits that it held when it died, by their serial numbers: those too that were granted to requests of its
+    /// that waited, and had not learned of it yet.
+    pub held: BTreeSet<u64>,
     /// From the kill until nobody held them any more.
     pub freed_after: Option<Duration>,
     /// Requests that were refused while they should have got what the dead worker held.
@@ -112,7 +113,12 @@ pub fn run(
         watch.look()?;
         if killed.is_none() && started.elapsed() >= options.duration() * 2 / 5 {
             killed = watch.kill_one_that_holds(started)?;
-            workers.extend(killed.and_then(|killed| killed.replacement).map(|(new, _)| new));
+            workers.extend(
+                killed
+                    .as_ref()
+                    .and_then(|killed| killed.replacement)
+                    .map(|(new, _)| new),
+            );
         }
     };
     // Permits of the dead are taken back by whoever needs them. Where nobody did, this does.
@@ -176,8 +182,7 @@ impl Watch<'_, '_> {
         else {
             return Ok(None);
         };
-        // Stopped, so that what it holds cannot change between the look and the kill. It may have been stopped
-        // anywhere, also with the lock of the set in its hands.
+        // Stopped, so that what it holds cannot change between the look and the kill.
         kill(worker.pid, Signal::SIGSTOP)?;
         match waitpid(worker.pid, Some(WaitPidFlag::WUNTRACED))? {
             WaitStatus::Stopped(..) => {}
@@ -185,7 +190,8 @@ impl Watch<'_, '_> {
         }
         let set = self.look()?;
         let held = held_by(&set, worker.pid);
-        if set.torn || held.is_empty() {
+        // In the middle of an operation, whether a permit is held is not decided yet: recovery undoes or finishes it.
+        if set.torn || held.is_empty() || set.lock.holder_pid == u32::try_from(worker.pid.as_raw()).ok() {
             kill(worker.pid, Signal::SIGCONT)?;
             return Ok(None);
         }
@@ -195,7 +201,7 @@ impl Watch<'_, '_> {
         let mut killed = Killed {
             worker,
             after: kill_time - started,
-            held: held.len() as u64,
+            held,
             freed_after: None,
             refused_in_vain: 0,
             replacement: None,
@@ -205,7 +211,7 @@ impl Watch<'_, '_> {
             && (killed.freed_after.is_none() || killed.replacement.is_none())
         {
             let set = self.look()?;
-            let is_held = set.holds.iter().any(|hold| held.contains(&hold.serial));
+            let is_held = set.holds.iter().any(|hold| killed.held.contains(&hold.serial));
             if killed.freed_after.is_none() && !set.torn && !is_held {
                 killed.freed_after = Some(kill_time.elapsed());
             }

@@ -91,7 +91,7 @@ impl Report {
         let workers = worker_rows(findings);
         let total = total(findings);
         let killed = findings.killed.as_ref().map(KillReport::new).transpose()?;
-        let mut checks = checks(rules, findings, &total, killed.as_ref());
+        let mut checks = checks(rules, findings, &total);
         if let (Some(rules), Some(keys)) = (&all.each_key, &findings.keys) {
             checks.extend(keys.checks(rules));
         }
@@ -182,7 +182,7 @@ fn key_rows(tally: &KeyTally) -> Vec<KeyRow> {
 }
 
 /// Holds the counts against what the limits allow.
-fn checks(rules: &Rules, findings: &Findings, total: &Total, killed: Option<&KillReport>) -> Vec<Check> {
+fn checks(rules: &Rules, findings: &Findings, total: &Total) -> Vec<Check> {
     let mut checks = Vec::new();
     let mut check = |subject: &str, what: String, allowed: u64, counted: u64, is_held: bool| {
         checks.push(Check {
@@ -257,15 +257,21 @@ fn checks(rules: &Rules, findings: &Findings, total: &Total, killed: Option<&Kil
         0,
         findings.end.active,
     );
-    if let Some(killed) = killed {
+    if let Some(killed) = &findings.killed {
         let what = "permits of the killed worker, given back".to_owned();
-        let reclaimed = findings.end.counts.reclaimed;
+        let still_held = findings
+            .end
+            .holds
+            .iter()
+            .filter(|hold| killed.held.contains(&hold.serial));
+        let held = killed.held.len() as u64;
+        let given_back = held - still_held.count() as u64;
         check(
             "",
             what,
-            killed.held,
-            reclaimed,
-            reclaimed == killed.held && killed.refused_in_vain == 0,
+            held,
+            given_back,
+            given_back == held && killed.refused_in_vain == 0,
         );
     }
     checks
@@ -277,7 +283,7 @@ impl KillReport {
         Ok(Self {
             pid: killed.worker.pid.as_raw(),
             after_seconds: killed.after.as_secs_f64(),
-            held: killed.held,
+            held: killed.held.len() as u64,
             freed_after_us: killed.freed_after.map(micros).transpose()?,
             refused_in_vain: killed.refused_in_vain,
             replacement: killed.replacement.map(|(new, _)| new.pid.as_raw()),

@@ -7,8 +7,8 @@
         answer = call()
         permit.settle(tokens=answer.usage)
 
-Amounts are in the natural units of a limit; times are seconds, or timedeltas. Refusals are values, and false; only a
-wait that ends without a permit raises.
+Amounts are in the natural units of a limit; times are seconds, or timedeltas. Refusals are values, and false; a wait
+that ends without a permit raises, and so does a refusal that is entered by `with`.
 """
 
 from shmlimit._acquisition import Acquisition
@@ -18,6 +18,7 @@ from shmlimit._errors import (
     AlreadyExists,
     AlreadyReleased,
     AlreadySettled,
+    BlockingAcquireWarning,
     CannotApply,
     ConfigMismatch,
     CostRequired,
@@ -38,12 +39,14 @@ from shmlimit._errors import (
     NotASegment,
     NotFound,
     NotKeyed,
+    PermissionDenied,
     PermitError,
     Poisoned,
     Reclaimed,
     Refused,
     RequestError,
     Retired,
+    SegmentClosed,
     SegmentError,
     TooManyParticipants,
     UnknownLimit,
@@ -62,6 +65,7 @@ from shmlimit._native import (
     Reservation,
     Settlement,
     Verdict,
+    __version__,
     remove,
 )
 from shmlimit._pool import Pool
@@ -73,6 +77,7 @@ __all__ = [
     "AlreadyExists",
     "AlreadyReleased",
     "AlreadySettled",
+    "BlockingAcquireWarning",
     "Budget",
     "Calls",
     "CannotApply",
@@ -102,6 +107,7 @@ __all__ = [
     "NotASegment",
     "NotFound",
     "NotKeyed",
+    "PermissionDenied",
     "Permit",
     "PermitError",
     "Poisoned",
@@ -114,6 +120,7 @@ __all__ = [
     "Reservation",
     "Retired",
     "Segment",
+    "SegmentClosed",
     "SegmentError",
     "Settlement",
     "TooManyParticipants",
@@ -123,6 +130,7 @@ __all__ = [
     "UnknownSet",
     "Untrusted",
     "Verdict",
+    "__version__",
     "open",
     "remove",
 ]

@@ -27,14 +27,28 @@ Algorithm: TypeAlias = Literal[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Common:
+class _Declared:
+    """Shown with its name first, and without what is not given."""
+
+    def __repr__(self) -> str:
+        shown = [each for each in dataclasses.fields(self) if getattr(self, each.name) != _default(each)]  # type: ignore[arg-type]
+        shown.sort(key=lambda each: each.kw_only)
+        return f"{type(self).__name__}({', '.join(f'{each.name}={getattr(self, each.name)!r}' for each in shown)})"
+
+
+def _default(field: dataclasses.Field[Any]) -> object:
+    factory = field.default_factory
+    return field.default if factory is dataclasses.MISSING else factory()
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class _Common(_Declared):
     near_limit: int | None = None
     shadow: bool | None = None
     prefix: Mapping[str, int] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class _Windowed(_Common):
     algorithm: Algorithm | None = None
     burst: Amount | None = None
@@ -47,7 +61,7 @@ class _Windowed(_Common):
     entries: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Rate(_Windowed):
     """A cost per window, which every request must name.
 
@@ -73,7 +87,7 @@ class Rate(_Windowed):
     kind = "rate"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Calls(_Windowed):
     """Calls per window: each request takes one unless it names more. The attributes are those of `Rate`."""
 
@@ -84,7 +98,7 @@ class Calls(_Windowed):
     kind = "calls"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Budget(_Common):
     """A cost per window that is known only afterwards: admits as long as any of it remains.
 
@@ -109,7 +123,7 @@ class Budget(_Common):
     kind = "budget"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Concurrency(_Common):
     """How many may be held at once.
 
@@ -137,8 +151,8 @@ class Concurrency(_Common):
 Limit: TypeAlias = Rate | Calls | Budget | Concurrency
 
 
-@dataclass(frozen=True)
-class Keyed:
+@dataclass(frozen=True, repr=False)
+class Keyed(_Declared):
     """A table of keys, each with limits of its own. Its memory is reserved when the segment is created.
 
     Attributes:
@@ -152,8 +166,8 @@ class Keyed:
     store_keys: bool = field(default=True, kw_only=True)
 
 
-@dataclass(frozen=True)
-class LimitSet:
+@dataclass(frozen=True, repr=False)
+class LimitSet(_Declared):
     """The declaration of a set: limits that are taken together.
 
     Attributes:
@@ -219,7 +233,10 @@ def declaration(config: Config, *, mode: int | None = None, participants: int | 
             if not isinstance(each, LimitSet):
                 raise TypeError(f"{each!r} is no declaration of a set: give a LimitSet")
         document = {"segment": _plain(segment), "set": [_fields(each) for each in sets]}
-    return _native.Declaration.from_json(json.dumps(document, ensure_ascii=False))
+    try:
+        return _native.Declaration.from_json(json.dumps(document, ensure_ascii=False))
+    except UnicodeEncodeError as error:
+        raise DeclarationError(f"{error.object[error.start : error.end]!r} in a declaration is not Unicode") from error
 
 
 def _fields(declared: object) -> object:
@@ -266,7 +283,9 @@ def _plain(value: object, name: str | None = None) -> object:
         return format(Decimal(float.__repr__(value)), "f")
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
-    return value
+    if value is None or isinstance(value, (str, int)):
+        return value
+    raise TypeError(f"{name or 'a value'} is {value!r}: give a str, a number, or what it is documented to be")
 
 
 def _span(value: timedelta | float) -> str:

@@ -124,6 +124,14 @@ class NotFound(SegmentError, FileNotFoundError):
     """There is no file at the path."""
 
 
+class PermissionDenied(SegmentError, PermissionError):
+    """The system does not let this process use the file: it belongs to another user, for instance."""
+
+
+class SegmentClosed(SegmentError, ValueError):
+    """This object of the segment was closed."""
+
+
 class AlreadyExists(SegmentError, FileExistsError):
     """There is a file at the path already."""
 
@@ -213,6 +221,10 @@ class Refused(Error):
 
 class AcquireTimeout(Refused, TimeoutError):
     """Time was up before the request could be met."""
+
+
+class BlockingAcquireWarning(RuntimeWarning):
+    """A blocking acquire waits in a thread that runs an event loop, none of whose tasks goes on meanwhile."""
 
 
 class UnknownLimitWarning(RuntimeWarning):

@@ -1,10 +1,10 @@
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Awaitable, Generator, Iterable, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Final, Literal, NoReturn, TypeAlias, final
 
 from typing_extensions import Self, disjoint_base
 
@@ -27,11 +27,15 @@ __all__ = [
     "Settlement",
     "Verdict",
     "Waiting",
+    "__version__",
     "limitctl",
     "remove",
 ]
 
 _Span: TypeAlias = float | timedelta
+_Path: TypeAlias = str | bytes | PathLike[str] | PathLike[bytes]
+
+__version__: Final[str]
 
 @final
 class Bell:
@@ -65,12 +69,23 @@ class Declaration:
 
 @final
 class Verdict:
+    def __new__(
+        cls,
+        limit: str,
+        admitted: bool,
+        remaining: int | Decimal,
+        retry_after: float | None,
+        reset_after: float,
+        capacity: int | Decimal | None,
+    ) -> Self: ...
     @property
     def limit(self) -> str: ...
     @property
     def admitted(self) -> bool: ...
     @property
     def remaining(self) -> int | Decimal: ...
+    @property
+    def of_dead(self) -> int | Decimal: ...
     @property
     def retry_after(self) -> float | None: ...
     @property
@@ -80,8 +95,11 @@ class Verdict:
 
 @final
 class Forecast:
+    def __new__(cls, spendable: int | Decimal, next_unit_after: float | None, full_after: float | None) -> Self: ...
     @property
     def spendable(self) -> int | Decimal: ...
+    @property
+    def of_dead(self) -> int | Decimal: ...
     @property
     def next_unit_after(self) -> float | None: ...
     @property
@@ -89,6 +107,7 @@ class Forecast:
 
 @final
 class Settlement:
+    def __new__(cls, refunded: dict[str, int | Decimal], overdraft: dict[str, int | Decimal]) -> Self: ...
     @property
     def refunded(self) -> dict[str, int | Decimal]: ...
     @property
@@ -128,12 +147,12 @@ class Permit:
         exception_type: type[BaseException] | None = None,
         *_exception: object,
     ) -> Literal[False]: ...
-    def __aenter__(self) -> Generator[Any, Any, Self]: ...
+    def __aenter__(self) -> Awaitable[Self]: ...
     def __aexit__(
         self,
         exception_type: type[BaseException] | None = None,
         *exception: BaseException | TracebackType | None,
-    ) -> Generator[Any, Any]: ...
+    ) -> Awaitable[None]: ...
 
 @final
 class Refusal:
@@ -151,13 +170,24 @@ class Refusal:
     def set_name(self) -> str: ...
     def release(self) -> None: ...
     def __bool__(self) -> Literal[False]: ...
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> NoReturn: ...
     def __exit__(self, *_exception: object) -> Literal[False]: ...
-    def __aenter__(self) -> Generator[Any, Any, Self]: ...
-    def __aexit__(self, *_exception: object) -> Generator[Any, Any]: ...
+    def __aenter__(self) -> Awaitable[NoReturn]: ...
+    def __aexit__(self, *_exception: object) -> Awaitable[None]: ...
 
 @final
 class Checked:
+    def __new__(
+        cls,
+        set_name: str,
+        admitted: bool,
+        binding: str | None,
+        reason: str | None,
+        retry_after: float | None,
+        remaining: int | Decimal | None,
+        verdicts: dict[str, Verdict],
+        taken: dict[str, int | Decimal],
+    ) -> Self: ...
     @property
     def binding(self) -> str | None: ...
     @property
@@ -232,7 +262,7 @@ class Pool:
 class Segment:
     def __new__(
         cls,
-        path: str | PathLike[str],
+        path: _Path,
         declaration: Declaration | None = None,
         *,
         lock_timeout: _Span | None = None,
@@ -242,6 +272,9 @@ class Segment:
     def path(self) -> str: ...
     @property
     def set_names(self) -> list[str]: ...
+    @property
+    def closed(self) -> bool: ...
+    def close(self) -> None: ...
     def _snapshot(self) -> str: ...
     def _keys(self, set_name: str) -> str: ...
     def _key(self, set_name: str, key: object) -> str: ...
@@ -251,4 +284,4 @@ class Segment:
     def retire(self) -> None: ...
 
 def limitctl(arguments: list[str]) -> int: ...
-def remove(path: str | PathLike[str], *, force: bool = False) -> None: ...
+def remove(path: _Path, *, force: bool = False) -> None: ...

@@ -7,8 +7,9 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shmlimit import _native
@@ -23,11 +24,11 @@ Manner: TypeAlias = tuple[bool, float | timedelta, bool]
 """How a segment was opened: strict, the timeout of locks, whether its owner is trusted whoever that is."""
 
 
-class Segment(_native.Segment):
+class Segment(_native.Segment, Mapping[str, Limits]):
     """A segment that this process is attached to: a mapping of the names of its sets to their handles.
 
-    It may be used by any number of threads, and stays valid in forked children. The process stays attached until the
-    last handle and permit is gone.
+    It may be used by any number of threads, and stays valid in forked children. As a context manager it is closed at
+    the end. The process stays attached until the last object, handle and permit is gone.
     """
 
     __slots__ = ("__weakref__", "_file", "_handles", "_manner")
@@ -38,7 +39,7 @@ class Segment(_native.Segment):
 
     def __new__(
         cls,
-        path: str | os.PathLike[str],
+        path: str | bytes | os.PathLike[str] | os.PathLike[bytes],
         declaration: _native.Declaration | None = None,
         *,
         strict: bool = False,
@@ -59,6 +60,22 @@ class Segment(_native.Segment):
         """Whether a limit that a set does not have is an error, in place of a warning."""
         return self._manner[0]
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
     def __getitem__(self, name: str) -> Limits:
         """Gives the set of that name.
 
@@ -70,8 +87,9 @@ class Segment(_native.Segment):
 
         Raises:
             UnknownSet: There is none; the message names those that there are.
+            SegmentClosed: This object was closed.
         """
-        handle = self._handles.get(name)
+        handle = None if self.closed else self._handles.get(name)
         if handle is None:
             handle = self._handles.setdefault(name, Limits(self, name))
         return handle
@@ -86,7 +104,8 @@ class Segment(_native.Segment):
         return name in self.set_names
 
     def __repr__(self) -> str:
-        return f"<Segment {self.path!r} of {', '.join(self)}>"
+        holds = "(closed)" if self.closed else f"of {', '.join(self)}"
+        return f"<Segment {self.path!r} {holds}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return reopen, (self.path, *self._manner)
@@ -100,7 +119,7 @@ class Segment(_native.Segment):
         snapshot: dict[str, Any] = json.loads(self._snapshot())
         return snapshot
 
-    def keys(self, set_name: str) -> list[dict[str, Any]]:
+    def key_snapshots(self, set_name: str) -> list[dict[str, Any]]:
         """Copies the state of each key of a set that has a row.
 
         Args:
@@ -109,10 +128,10 @@ class Segment(_native.Segment):
         Returns:
             The keys, in no order.
         """
-        keys: list[dict[str, Any]] = json.loads(self._keys(set_name))
-        return keys
+        snapshots: list[dict[str, Any]] = json.loads(self._keys(set_name))
+        return snapshots
 
-    def key(self, set_name: str, key: object) -> Any:
+    def key_snapshot(self, set_name: str, key: object) -> Any:
         """Copies the state of one key of a set.
 
         Args:
@@ -167,7 +186,7 @@ os.register_at_fork(after_in_child=lambda: globals().update(_opening=threading.L
 
 
 def open(  # noqa: A001
-    path: str | os.PathLike[str] | None = None,
+    path: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None = None,
     config: Config | None = None,
     *,
     mode: int | None = None,
@@ -217,7 +236,7 @@ def reopen(path: str, *manner: Unpack[Manner]) -> Segment:
     """
     with _opening:
         segment = _opened.get((path, manner))
-    if segment is not None and segment._file == _file_at(path):
+    if segment is not None and not segment.closed and segment._file == _file_at(path):
         return segment
     strict, lock_timeout, trust_any_owner = manner
     segment = open(path, strict=strict, lock_timeout=lock_timeout, trust_any_owner=trust_any_owner)

@@ -91,7 +91,7 @@ class WindowFolder:
 
     def keys(self) -> int:
         """How many keys have something used, in all files."""
-        return sum(len(shmlimit.open(limits.path).keys(_SET)) for limits in self.known(""))
+        return sum(len(shmlimit.open(limits.path).key_snapshots(_SET)) for limits in self.known(""))
 
     def _file(self, kind: str) -> Path:
         return self.path / f"{kind}.{self._shape}{_SUFFIX}"

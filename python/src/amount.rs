@@ -1,12 +1,13 @@
 //! Amounts: natural units on the side of Python, whole units on the side of the library.
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyFloat, PyInt, PyString, PyType};
 use shmlimit::Limit;
 
+use crate::error::exception;
 use crate::handle::Handle;
 
 /// An amount as it was given.
@@ -33,17 +34,16 @@ impl Amount {
             return Ok(Self::Whole(whole));
         }
         if object.is_instance_of::<PyInt>() {
-            return Err(PyValueError::new_err(format!(
-                "{object} is no amount: choose from 0 to {}",
-                u64::MAX
-            )));
+            let message = format!("{object} is no amount: choose from 0 to {}", u64::MAX);
+            return Err(exception(object.py(), "InvalidAmount", message));
         }
         if object.is_instance(decimal_type(object.py())?)? {
             let text = object.call_method1(intern!(object.py(), "__format__"), ("f",))?;
             return Ok(Self::Decimal(text.extract()?));
         }
         Err(PyTypeError::new_err(format!(
-            "{object} is no amount: give an int, float, Decimal or str"
+            "{} is no amount: give an int, float, Decimal or str",
+            object.repr()?
         )))
     }
 

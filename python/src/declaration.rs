@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
+use serde_json::Value;
+use serde_path_to_error::{Path, Segment};
 
 use crate::error::{OrRaise, exception};
 
@@ -31,15 +33,14 @@ impl Declaration {
     /// Reads JSON with the fields of the TOML.
     #[staticmethod]
     fn from_json(py: Python<'_>, text: &str) -> PyResult<Self> {
-        let declaration: shmlimit::Declaration = serde_json::from_str(text).map_err(|error| {
+        let mut reader = serde_json::Deserializer::from_str(text);
+        let read = serde_path_to_error::deserialize::<_, shmlimit::Declaration>(&mut reader);
+        let declaration = read.map_err(|error| {
             // The text is of the package's making: its lines and columns tell the user nothing.
-            let message = error.to_string();
-            let what = message.split(" at line ").next().unwrap_or(&message).to_owned();
-            exception(
-                py,
-                "DeclarationError",
-                format!("this is not a declaration: {what}"),
-            )
+            let message = error.inner().to_string();
+            let what = message.split(" at line ").next().unwrap_or(&message);
+            let place = place(error.path(), text).unwrap_or_else(|| "this is not a declaration".to_owned());
+            exception(py, "DeclarationError", format!("{place}: {what}"))
         })?;
         declaration.validate().or_raise(py)?;
         Ok(Self { declaration })
@@ -60,4 +61,30 @@ impl Declaration {
     fn path(&self) -> Option<PathBuf> {
         self.declaration.segment().path().map(PathBuf::from)
     }
+}
+
+/// A place in a declaration, as the library's own errors name it: `set "openai" / limit "tokens" / window`. None for the
+/// declaration as a whole.
+fn place(path: &Path, text: &str) -> Option<String> {
+    let whole: Value = serde_json::from_str(text).ok()?;
+    let mut value = Some(&whole);
+    let mut steps = Vec::new();
+    for segment in path {
+        match segment {
+            Segment::Map { key } => {
+                value = value.and_then(|value| value.get(key));
+                steps.push(key.clone());
+            }
+            Segment::Seq { index } => {
+                value = value.and_then(|value| value.get(index));
+                let name = value.and_then(|value| value.get("name"));
+                if let (Some(step), Some(name)) = (steps.last_mut(), name) {
+                    *step = format!("{step} {name}");
+                }
+            }
+            // What cannot be told is left out: the places around it say enough.
+            Segment::Enum { .. } | Segment::Unknown => {}
+        }
+    }
+    (!steps.is_empty()).then(|| steps.join(" / "))
 }

@@ -1,5 +1,6 @@
 //! Errors of the library as exceptions of the package, which are declared in `shmlimit/_errors.py`.
 
+use std::io;
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -11,7 +12,7 @@ use shmlimit::{DeclarationError, Error};
 /// The exception for an error of the library.
 pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
     let class = class_name(error);
-    let exception = exception(py, class, error.to_string());
+    let exception = exception(py, class, message(error));
     let details = || -> PyResult<()> {
         let value = exception.value(py);
         if let Some(errno) = errno(error) {
@@ -47,11 +48,27 @@ pub fn raised_by_declaration(py: Python<'_>, error: &DeclarationError) -> PyErr 
 
 /// An exception of that class of the package.
 pub fn exception(py: Python<'_>, class: &str, message: String) -> PyErr {
+    exception_of(py, class, message)
+}
+
+/// An exception of that class of the package, made of its one argument.
+pub fn exception_of<'py>(py: Python<'py>, class: &str, argument: impl IntoPyObject<'py>) -> PyErr {
     static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let module = MODULE.get_or_try_init(py, || py.import("shmlimit._errors").map(Bound::unbind));
-    match module.and_then(|module| module.bind(py).getattr(class)?.call1((message,))) {
+    match module.and_then(|module| module.bind(py).getattr(class)?.call1((argument,))) {
         Ok(exception) => PyErr::from_value(exception),
         Err(error) => error,
+    }
+}
+
+/// What the error says, in the words of this package where the library names a function of its own.
+fn message(error: &Error) -> String {
+    match error {
+        Error::NotFound { path } => format!(
+            "there is no segment at {}: create it with `limitctl create`, or give `open` a `config`",
+            path.display()
+        ),
+        _ => error.to_string(),
     }
 }
 
@@ -80,6 +97,7 @@ fn path(error: &Error) -> Option<&Path> {
         | Error::ForeignNamespace { path, .. }
         | Error::ForeignBoot { path }
         | Error::WrongSize { path, .. }
+        | Error::Sparse { path }
         | Error::Damaged { path, .. }
         | Error::Untrusted { path, .. }
         | Error::UnsupportedFileSystem { path, .. }
@@ -102,7 +120,7 @@ fn class_name(error: &Error) -> &'static str {
         Error::NotASegment { .. } => "NotASegment",
         Error::Incompatible { .. } => "Incompatible",
         Error::ForeignNamespace { .. } | Error::ForeignBoot { .. } => "ForeignNamespace",
-        Error::WrongSize { .. } | Error::Damaged { .. } => "Damaged",
+        Error::WrongSize { .. } | Error::Sparse { .. } | Error::Damaged { .. } => "Damaged",
         Error::Untrusted { .. } => "Untrusted",
         Error::InUse { .. } => "InUse",
         Error::ConfigMismatch { .. } => "ConfigMismatch",
@@ -131,6 +149,11 @@ fn class_name(error: &Error) -> &'static str {
         Error::Reclaimed { .. } => "Reclaimed",
         Error::InheritedPermit { .. } => "InheritedPermit",
         Error::Declaration { .. } => "DeclarationError",
+        Error::Io { source, .. } => match source.kind() {
+            io::ErrorKind::NotFound => "NotFound",
+            io::ErrorKind::PermissionDenied => "PermissionDenied",
+            _ => "SegmentError",
+        },
         _ => "SegmentError",
     }
 }

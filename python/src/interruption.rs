@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use pyo3::ffi;
+use pyo3::intern;
 use pyo3::prelude::*;
 
 /// What to ask between the sleeps of a wait whether to go on.
@@ -11,6 +12,8 @@ use pyo3::prelude::*;
 pub struct Interruption {
     released: Option<Released>,
     raised: Option<PyErr>,
+    /// Whether there was something to wait for yet.
+    waits: bool,
 }
 
 /// The state of a thread that has released the interpreter's lock.
@@ -37,6 +40,7 @@ impl Interruption {
         Self {
             released: None,
             raised: None,
+            waits: false,
         }
     }
 
@@ -52,6 +56,9 @@ impl Interruption {
         // SAFETY: the thread was attached to the interpreter when this was made, and is so whenever nothing is released.
         let py = unsafe { Python::assume_attached() };
         self.raised = py.check_signals().err();
+        if !std::mem::replace(&mut self.waits, true) && self.raised.is_none() {
+            self.raised = warn_in_event_loop(py).err();
+        }
         self.released = Some(Released::new());
         self.raised.is_none()
     }
@@ -61,6 +68,23 @@ impl Interruption {
         self.released = None;
         self.raised.take().map_or(Ok(()), Err)
     }
+}
+
+/// Warns where this thread runs an event loop of asyncio, none of whose tasks goes on while it waits.
+fn warn_in_event_loop(py: Python<'_>) -> PyResult<()> {
+    let modules = py.import(intern!(py, "sys"))?.getattr(intern!(py, "modules"))?;
+    // Who has not imported it runs no loop.
+    let Ok(asyncio) = modules.get_item(intern!(py, "asyncio")) else {
+        return Ok(());
+    };
+    if asyncio.call_method0(intern!(py, "_get_running_loop"))?.is_none() {
+        return Ok(());
+    }
+    let category = py.import("shmlimit._errors")?.getattr("BlockingAcquireWarning")?;
+    let message = "acquire waits and stops the event loop of this thread: await acquire_async instead";
+    // The caller of `acquire`, which is Python.
+    let arguments = (message, category, 2);
+    py.import("warnings")?.call_method1("warn", arguments).map(drop)
 }
 
 /// Whether this is the thread that Python runs handlers of signals in. Others need not take the interpreter's lock

@@ -13,7 +13,11 @@ use crate::error::exception;
 /// The bytes of a key: a string as UTF-8, bytes as they are, a whole number in digits, an address as it is written.
 pub fn bytes<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
     if let Ok(text) = key.cast::<PyString>() {
-        return Ok(match text.to_cow()? {
+        let unicode = text.to_cow().or_else(|_| {
+            let message = format!("{} is no key: it is not Unicode", key.repr()?);
+            Err(exception(key.py(), "InvalidKey", message))
+        })?;
+        return Ok(match unicode {
             Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
             Cow::Owned(text) => Cow::Owned(text.into_bytes()),
         });

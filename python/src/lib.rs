@@ -29,6 +29,7 @@ mod seconds;
 mod segment;
 mod set;
 mod settlement;
+mod value;
 mod verdict;
 mod waiting;
 
@@ -36,6 +37,13 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _native {
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+
     #[pymodule_export]
     use crate::bell::Bell;
     #[pymodule_export]

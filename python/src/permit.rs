@@ -74,7 +74,7 @@ impl Permit {
         let mut permit = this.try_borrow_mut()?;
         let used = usage.iter().map(|(limit, units)| (limit, *units));
         let settlement = permit.permit.get_mut().settle(used).or_raise(py)?;
-        Settlement::new(py, &handle, &settlement, &usage)
+        Settlement::of(py, &handle, &settlement, &usage)
     }
 
     /// Gives back what is held. Once is enough, and more often does nothing; in a forked child it never does anything.

@@ -4,12 +4,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use shmlimit::RefusalReason;
 
+use crate::error::exception_of;
 use crate::handle::Kept;
-use crate::ready::Ready;
 use crate::seconds::seconds;
 use crate::verdict;
 
-/// A request was refused: nothing was taken. It is false, and holds nothing: as a context manager it does nothing.
+/// A request was refused: nothing was taken. It is false, and holds nothing. Entered as a context manager it raises
+/// `Refused`, so that the body of a `with` never runs without a permit.
 #[pyclass(frozen, module = "shmlimit._native")]
 pub struct Refusal {
     refusal: Kept<shmlimit::Refusal<'static>>,
@@ -75,8 +76,9 @@ impl Refusal {
         format!("<Refusal: {}>", self.refusal.get())
     }
 
-    fn __enter__(this: Py<Self>) -> Py<Self> {
-        this
+    /// Raises `Refused`.
+    fn __enter__(this: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        Err(exception_of(this.py(), "Refused", this))
     }
 
     #[pyo3(signature = (*_exception))]
@@ -84,13 +86,14 @@ impl Refusal {
         false
     }
 
-    fn __aenter__(this: Py<Self>) -> Ready {
-        Ready::new(this.into_any())
+    /// Raises `Refused`.
+    fn __aenter__(this: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        Self::__enter__(this)
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __aexit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> Ready {
-        Ready::new(py.None())
+    fn __aexit__(&self, _exception: &Bound<'_, PyTuple>) -> bool {
+        false
     }
 }
 

@@ -5,13 +5,14 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use shmlimit::Request;
 
 use crate::amount::{Amount, counts_in_parts};
-use crate::error::OrRaise;
+use crate::error::{OrRaise, exception};
 use crate::handle::Handle;
 
 /// The request for costs by limit name; for none, the one that names nothing.
@@ -66,19 +67,37 @@ fn for_each(
         // Read before anything is done with it: to read an amount may run what changes the mapping.
         let items: Vec<_> = mapping.iter().collect();
         for (name, value) in items {
-            visit(&name.cast::<PyString>()?.to_cow()?, &value)?;
+            visit(&limit_name(&name)?, &value)?;
         }
         return Ok(());
     }
-    for item in mapping.call_method0(intern!(mapping.py(), "items"))?.try_iter()? {
+    let Ok(items) = mapping.getattr(intern!(mapping.py(), "items")) else {
+        return Err(PyTypeError::new_err(format!(
+            "{} names no limits: give a mapping of names to amounts, such as {{\"tokens\": 1500}}",
+            mapping.repr()?
+        )));
+    };
+    for item in items.call0()?.try_iter()? {
         let item = item?;
         let item = item.cast::<PyTuple>()?;
-        visit(
-            &item.get_item(0)?.cast::<PyString>()?.to_cow()?,
-            &item.get_item(1)?,
-        )?;
+        visit(&limit_name(&item.get_item(0)?)?, &item.get_item(1)?)?;
     }
     Ok(())
+}
+
+/// The name of a limit, as it was given.
+fn limit_name<'a>(name: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
+    let Ok(text) = name.cast::<PyString>() else {
+        return Err(PyTypeError::new_err(format!(
+            "{} is no name of a limit: give a str",
+            name.repr()?
+        )));
+    };
+    // No limit has a name that is not Unicode.
+    text.to_cow().or_else(|_| {
+        let message = format!("there is no limit {}", name.repr()?);
+        Err(exception(name.py(), "UnknownLimit", message))
+    })
 }
 
 /// Warns of a limit that the set does not have, once for each name in a process.

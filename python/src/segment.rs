@@ -1,7 +1,9 @@
 //! Segments as Python meets them.
 
 use std::path::PathBuf;
+use std::sync::RwLock;
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use serde::Serialize;
 use shmlimit::{Error, OpenOptions, Removal};
@@ -13,7 +15,32 @@ use crate::{key, seconds};
 /// A segment that this process is attached to.
 #[pyclass(subclass, frozen, module = "shmlimit._native")]
 pub struct Segment {
-    pub segment: shmlimit::Segment,
+    path: PathBuf,
+    /// None once it is closed.
+    segment: RwLock<Option<shmlimit::Segment>>,
+}
+
+impl Segment {
+    /// The segment.
+    ///
+    /// # Errors
+    ///
+    /// `SegmentClosed`, where this object was closed.
+    pub fn get(&self, py: Python<'_>) -> PyResult<shmlimit::Segment> {
+        // Nothing panics while it is locked.
+        let segment = self.segment.read().ok().and_then(|segment| segment.clone());
+        segment.ok_or_else(|| {
+            let message = format!("this object is closed: open {} again", self.path.display());
+            exception(py, "SegmentClosed", message)
+        })
+    }
+}
+
+/// A path as `os.fsdecode` takes it: a str, bytes or a path object.
+fn file_path(path: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
+    let py = path.py();
+    let os = py.import(intern!(py, "os"))?;
+    os.call_method1(intern!(py, "fsdecode"), (path,))?.extract()
 }
 
 #[pymethods]
@@ -22,11 +49,12 @@ impl Segment {
     #[pyo3(signature = (path, declaration=None, *, lock_timeout=None, trust_any_owner=false))]
     fn new(
         py: Python<'_>,
-        path: PathBuf,
+        path: &Bound<'_, PyAny>,
         declaration: Option<&Declaration>,
         lock_timeout: Option<&Bound<'_, PyAny>>,
         trust_any_owner: bool,
     ) -> PyResult<Self> {
+        let path = file_path(path)?;
         let mut options = OpenOptions::new().trust_any_owner(trust_any_owner);
         if let Some(timeout) = lock_timeout {
             options = options.lock_timeout(seconds::duration(timeout)?);
@@ -37,33 +65,49 @@ impl Segment {
             None => options.open(&path),
             Some(declaration) => options.open_or_create(&path, declaration),
         });
+        let segment = segment.or_raise(py)?;
         Ok(Self {
-            segment: segment.or_raise(py)?,
+            path: segment.path().to_owned(),
+            segment: RwLock::new(Some(segment)),
         })
+    }
+
+    /// Closes this object: it cannot be used any more, which does no harm to handles, permits and other objects of the
+    /// same segment. The process stays attached until the last of those is gone. Once is enough.
+    fn close(&self) {
+        if let Ok(mut segment) = self.segment.write() {
+            *segment = None;
+        }
+    }
+
+    /// Whether this object was closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.segment.read().is_ok_and(|segment| segment.is_none())
     }
 
     /// The file, as an absolute path.
     #[getter]
     fn path<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let path = self.segment.path().as_os_str();
+        let path = self.path.as_os_str();
         path.into_pyobject(py).map(Bound::into_any).map_err(Into::into)
     }
 
     /// The names of the sets, in the order of the declaration.
     #[getter]
-    fn set_names(&self) -> Vec<String> {
-        self.segment.sets().map(|set| set.name().to_owned()).collect()
+    fn set_names(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        Ok(self.get(py)?.sets().map(|set| set.name().to_owned()).collect())
     }
 
     /// A copy of everything as JSON.
     fn _snapshot(&self, py: Python<'_>) -> PyResult<String> {
-        json(py, &self.segment.snapshot().or_raise(py)?)
+        json(py, &self.get(py)?.snapshot().or_raise(py)?)
     }
 
     /// The keys of a set that have a row, as JSON.
     fn _keys(&self, py: Python<'_>, set_name: &str) -> PyResult<String> {
         let mut keys = Vec::new();
-        self.segment
+        self.get(py)?
             .keys(set_name, |key| keys.push(key.clone()))
             .or_raise(py)?;
         json(py, &keys)
@@ -71,33 +115,35 @@ impl Segment {
 
     /// A key of a set, as JSON; the networks of an address, where the set counts those.
     fn _key(&self, py: Python<'_>, set_name: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
-        if self.segment.set(set_name).or_raise(py)?.is_by_address() {
+        let segment = self.get(py)?;
+        if segment.set(set_name).or_raise(py)?.is_by_address() {
             let address = key::address(key)?;
-            return json(py, &self.segment.address(set_name, address).or_raise(py)?);
+            return json(py, &segment.address(set_name, address).or_raise(py)?);
         }
         let key = key::bytes(key)?;
-        json(py, &self.segment.key(set_name, key).or_raise(py)?)
+        json(py, &segment.key(set_name, key).or_raise(py)?)
     }
 
     /// The changes that were made, in words.
     fn _apply(&self, py: Python<'_>, declaration: &Declaration) -> PyResult<Vec<String>> {
-        let changes = self.segment.apply(&declaration.declaration).or_raise(py)?;
+        let changes = self.get(py)?.apply(&declaration.declaration).or_raise(py)?;
         Ok(changes.iter().map(ToString::to_string).collect())
     }
 
     /// What is in force now.
     fn _declaration(&self, py: Python<'_>) -> PyResult<Declaration> {
-        let declaration = self.segment.declaration_in_force().or_raise(py)?;
+        let declaration = self.get(py)?.declaration_in_force().or_raise(py)?;
         Ok(Declaration { declaration })
     }
 
     fn _recover(&self, py: Python<'_>) -> PyResult<String> {
-        json(py, &self.segment.recover().or_raise(py)?)
+        json(py, &self.get(py)?.recover().or_raise(py)?)
     }
 
     /// Marks the segment as one that nobody may use any more, this process included. Its file stays.
-    fn retire(&self) {
-        self.segment.retire();
+    fn retire(&self, py: Python<'_>) -> PyResult<()> {
+        self.get(py)?.retire();
+        Ok(())
     }
 }
 
@@ -112,7 +158,9 @@ impl Segment {
 ///     NotFound: There is none.
 #[pyfunction]
 #[pyo3(signature = (path, *, force=false))]
-pub fn remove(py: Python<'_>, path: PathBuf, force: bool) -> PyResult<()> {
+pub fn remove(path: &Bound<'_, PyAny>, force: bool) -> PyResult<()> {
+    let py = path.py();
+    let path = file_path(path)?;
     let removal = if force { Removal::Forced } else { Removal::Unused };
     let removed: Result<(), Error> = py.detach(|| OpenOptions::new().remove(path, removal));
     removed.or_raise(py)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyString};
 use shmlimit::{Checked as LibraryChecked, Error, Key, LimitSet, Outcome};
 
 use crate::check::{Checked, forecasts};
@@ -53,9 +53,12 @@ type Object<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 impl Limits {
     #[new]
     #[pyo3(signature = (segment, name, *, strict=false))]
-    fn new(py: Python<'_>, segment: &Segment, name: &str, strict: bool) -> PyResult<Self> {
-        let segment = &segment.segment;
-        let set = segment.set(name).or_raise(py)?;
+    fn new(segment: &Segment, name: &Bound<'_, PyString>, strict: bool) -> PyResult<Self> {
+        let py = name.py();
+        let segment = segment.get(py)?;
+        // No set has a name that is not Unicode.
+        let name = name.to_string_lossy();
+        let set = segment.set(&name).or_raise(py)?;
         let handle = Handle::new(set, segment.path(), strict);
         Ok(Self { handle })
     }

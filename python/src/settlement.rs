@@ -1,10 +1,11 @@
 //! What settling changed, as Python meets it.
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::amount::natural_of;
 use crate::handle::Handle;
+use crate::value::{self, Fields, field};
 
 /// What settling a permit changed, by limit.
 #[pyclass(frozen, module = "shmlimit._native")]
@@ -18,7 +19,7 @@ pub struct Settlement {
 }
 
 impl Settlement {
-    pub fn new(
+    pub fn of(
         py: Python<'_>,
         handle: &Handle,
         settlement: &shmlimit::Settlement<'_>,
@@ -34,12 +35,36 @@ impl Settlement {
             overdraft: overdraft.unbind(),
         })
     }
+
+    fn fields<'py>(&self, py: Python<'py>) -> PyResult<Fields<'py>> {
+        Ok(vec![
+            field(py, "refunded", &self.refunded)?,
+            field(py, "overdraft", &self.overdraft)?,
+        ])
+    }
 }
 
 #[pymethods]
 impl Settlement {
+    #[new]
+    fn new(refunded: Py<PyDict>, overdraft: Py<PyDict>) -> Self {
+        Self { refunded, overdraft }
+    }
+
+    fn __eq__(this: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        let py = this.py();
+        let Ok(other) = other.cast::<Self>() else {
+            return Ok(py.NotImplemented());
+        };
+        let is_equal = value::is_equal(this.get().fields(py)?, other.get().fields(py)?)?;
+        Ok(is_equal.into_pyobject(py)?.to_owned().into_any().unbind())
+    }
+
+    fn __reduce__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
+        value::reduce(this.get_type(), this.get().fields(this.py())?)
+    }
+
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let (refunded, overdraft) = (self.refunded.bind(py).repr()?, self.overdraft.bind(py).repr()?);
-        Ok(format!("Settlement(refunded={refunded}, overdraft={overdraft})"))
+        value::written("Settlement", self.fields(py)?)
     }
 }

@@ -1,11 +1,12 @@
 //! What limits say, as Python meets it.
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::amount::natural_of;
 use crate::handle::Handle;
 use crate::seconds::seconds;
+use crate::value::{self, Fields, field};
 
 /// What one limit says, and how it stands.
 #[pyclass(frozen, module = "shmlimit._native")]
@@ -19,6 +20,9 @@ pub struct Verdict {
     /// How much could be taken at once.
     #[pyo3(get)]
     remaining: Py<PyAny>,
+    /// Of a look: how much dead processes hold, or is held for longer than its lease. It counts as free already.
+    #[pyo3(get)]
+    of_dead: Py<PyAny>,
     /// Seconds after which the cost would be admitted: 0 if it is, None where time alone does not help.
     #[pyo3(get)]
     retry_after: Option<f64>,
@@ -30,17 +34,56 @@ pub struct Verdict {
     capacity: Option<Py<PyAny>>,
 }
 
+impl Verdict {
+    fn fields<'py>(&self, py: Python<'py>) -> PyResult<Fields<'py>> {
+        Ok(vec![
+            field(py, "limit", &self.limit)?,
+            field(py, "admitted", self.admitted)?,
+            field(py, "remaining", &self.remaining)?,
+            field(py, "retry_after", self.retry_after)?,
+            field(py, "reset_after", self.reset_after)?,
+            field(py, "capacity", self.capacity.as_ref())?,
+        ])
+    }
+}
+
 #[pymethods]
 impl Verdict {
+    #[new]
+    #[pyo3(signature = (limit, admitted, remaining, retry_after, reset_after, capacity))]
+    fn new(
+        limit: String,
+        admitted: bool,
+        remaining: Py<PyAny>,
+        retry_after: Option<f64>,
+        reset_after: f64,
+        capacity: Option<Py<PyAny>>,
+    ) -> Self {
+        Self {
+            limit,
+            admitted,
+            remaining,
+            retry_after,
+            reset_after,
+            capacity,
+        }
+    }
+
+    fn __eq__(this: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        let py = this.py();
+        let Ok(other) = other.cast::<Self>() else {
+            return Ok(py.NotImplemented());
+        };
+        let is_equal = value::is_equal(this.get().fields(py)?, other.get().fields(py)?)?;
+        Ok(is_equal.into_pyobject(py)?.to_owned().into_any().unbind())
+    }
+
+    fn __reduce__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
+        value::reduce(this.get_type(), this.get().fields(this.py())?)
+    }
+
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(format!(
-            "Verdict(limit={:?}, admitted={}, remaining={}, retry_after={}, reset_after={:?})",
-            self.limit,
-            if self.admitted { "True" } else { "False" },
-            self.remaining.bind(py).str()?,
-            written(self.retry_after),
-            self.reset_after,
-        ))
+        value::written("Verdict", self.fields(py)?)
     }
 }
 
@@ -60,6 +103,7 @@ pub fn by_limit<'py, 'a>(
                 limit: verdict.limit.to_owned(),
                 admitted: verdict.admitted,
                 remaining: natural_of(py, handle, verdict.limit, verdict.remaining)?.unbind(),
+                of_dead: natural_of(py, handle, verdict.limit, verdict.of_dead)?.unbind(),
                 retry_after: verdict.retry_after.map(seconds),
                 reset_after: seconds(verdict.reset_after),
                 capacity: capacity.transpose()?.map(Bound::unbind),
@@ -109,9 +153,4 @@ pub fn taken<'py, 'a>(
         dictionary.set_item(limit, natural_of(py, handle, limit, units)?)?;
     }
     Ok(dictionary)
-}
-
-/// Seconds as Python writes them.
-pub fn written(seconds: Option<f64>) -> String {
-    seconds.map_or_else(|| "None".to_owned(), |seconds| format!("{seconds:?}"))
 }

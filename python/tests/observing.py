@@ -37,7 +37,7 @@ def queued(segment: sl.Segment, name: str) -> int:
 
 
 def active(segment: sl.Segment, name: str) -> int:
-    """How many permits are out that hold something, those of the dead included until somebody needs them."""
+    """How many permits of living processes are out that hold something."""
     count: int = snapshot_of(segment, name)["active"]
     return count
 

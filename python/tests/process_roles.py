@@ -24,9 +24,10 @@ def say(line: str) -> None:
 
 def try_and_hold(limits: sl.Limits, line: Connection) -> None:
     """Try once, say whether it was admitted, and hold until told to go."""
-    with limits.try_acquire() as result:
-        line.send((os.getpid(), bool(result)))
-        line.recv()
+    result = limits.try_acquire()
+    line.send((os.getpid(), bool(result)))
+    line.recv()
+    result.release()
 
 
 def wait_and_hold(limits: sl.Limits, line: Connection) -> None:
@@ -148,4 +149,6 @@ ROLES: dict[str, Callable[[sl.Segment], None]] = {
 }
 
 if __name__ == "__main__":
+    # Under nohup, or in the background of a script, a process inherits that it ignores this, and Python leaves it so.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     ROLES[sys.argv[1]](sl.open(sys.argv[2]))

@@ -14,7 +14,7 @@ from typing import Any
 
 import process_roles
 import pytest
-from observing import DEADLINE, active, output_of, queued, run_role, until
+from observing import DEADLINE, active, output_of, queued, run_role, snapshot_of, until
 from process_roles import try_and_hold, wait_and_hold
 
 import shmlimit as sl
@@ -189,6 +189,35 @@ def test_a_permit_of_the_parent_is_inert_in_a_forked_child(segment: sl.Segment) 
     assert not segment["jobs"].try_acquire()
     permit.release()
     assert segment["jobs"].try_acquire()
+
+
+@every_start_method
+def test_what_a_killed_process_holds_is_left_out_by_looks_which_change_nothing(
+    segment: sl.Segment, method: str
+) -> None:
+    jobs, path = segment["jobs"], Path(segment.path)
+
+    def looks() -> list[tuple[Any, Any]]:
+        verdict, forecast = jobs.peek()["places"], jobs.forecast()["places"]
+        assert verdict.admitted == bool(verdict.remaining)
+        shown = snapshot_of(segment, "jobs")["limits"][0]
+        return [
+            (verdict.remaining, verdict.of_dead),
+            (forecast.spendable, forecast.of_dead),
+            (shown["remaining"], shown["of_dead"]),
+        ]
+
+    with child_of(method, try_and_hold, jobs) as (child, line):
+        assert told(line)[1]
+        assert looks() == [(0, 0)] * 3
+        child.kill()
+        child.join()
+    before = path.read_bytes()
+    assert looks() == [(1, 1)] * 3
+    assert active(segment, "jobs") == 0
+    assert path.read_bytes() == before
+    assert jobs.try_acquire()
+    assert snapshot_of(segment, "jobs")["counts"]["reclaimed"] == 1
 
 
 def test_a_permit_of_the_parent_survives_the_exit_of_a_forked_child(segment: sl.Segment) -> None:

@@ -17,7 +17,9 @@
 //! killed there can make a lock that is held here look abandoned. So processes of two PID namespaces, or of two time
 //! namespaces, cannot use one segment at the same time; the second gets
 //! [`Error::ForeignNamespace`](crate::Error::ForeignNamespace). Share the namespace: `--pid=host` or
-//! `--pid=container:...` with Docker, `shareProcessNamespace: true` in a Kubernetes pod.
+//! `--pid=container:...` with Docker, `shareProcessNamespace: true` in a Kubernetes pod. The same holds for a child that is
+//! forked after its parent called `unshare`: it gets the error from each operation, although it inherited its handles. A
+//! process that moves itself to another time namespace with `setns` must open its segments after that.
 //!
 //! The processes must agree on the C library (glibc or musl), the word size and the layout; otherwise
 //! [`Error::Incompatible`](crate::Error::Incompatible).
@@ -25,13 +27,18 @@
 //! # File systems
 //!
 //! Use `/dev/shm` (tmpfs) or a local disk. Network and cluster file systems and FUSE are refused: a mapping there is not
-//! shared by all who can open the file. A segment on tmpfs is gone after a reboot. One on a disk starts cold: locks and
+//! shared by all who can open the file. So are ZFS, bcachefs and NILFS, where a change of the file may need space and fail;
+//! on btrfs a segment is exempted from copy-on-write when it is created, and a copy of it without the exemption is refused.
+//! On a disk an operation may have to wait while its page is written back, and with it every process that waits for the
+//! lock: where latency matters, `/dev/shm` is the place. A segment on tmpfs is gone after a reboot. One on a disk starts cold: locks and
 //! holders of the old boot are void, limits go on from the wall-clock time that passed. After a power failure the pages
 //! of the file may be of different ages; run `limitctl recover`, or create a new segment.
 //!
 //! The file's space is allocated at creation, so a full file system is an error then and not a bus error later. But do
 //! not truncate a segment: a process that touches a page beyond the end of the file gets SIGBUS. To get rid of one, use
-//! `limitctl remove`, which tells attached processes, or [`Segment::retire`](crate::Segment::retire) and unlink it.
+//! `limitctl remove`, which tells attached processes, or [`Segment::retire`](crate::Segment::retire) and unlink it. Copy one
+//! with `cp --sparse=never --reflink=never`: a file with holes is refused ([`Error::Sparse`](crate::Error::Sparse)), and one
+//! that shares its blocks with another may need space for a change.
 //!
 //! # Fork
 //!
@@ -40,8 +47,14 @@
 //! [local credit](crate::LocalCredit). If another thread of the parent is in the middle of an operation when the process
 //! forks, its lock stays the parent's too.
 //!
-//! A child that keeps the inherited descriptor open after its parent died keeps the parent's place among the
-//! participants taken until it ends, execs or uses the segment. What the parent held is given back all the same.
+//! A forked child does not keep its dead parent's place among the participants, unless another thread of the parent was
+//! opening a segment at the instant of the fork: then it may, until it ends or executes another program.
+//!
+//! # Several copies in one process
+//!
+//! A process may load the library more than once: a Python extension beside another shared library, or two versions of
+//! the crate. Each copy is a participant of its own, with its own place in the table; count them for
+//! [`participants`](crate::Declaration::participants). All of them end with the process.
 //!
 //! # Threads and permits
 //!
@@ -60,6 +73,14 @@
 //! [`Error::LockStuck`](crate::Error::LockStuck) with the process id. Decide beforehand whether to admit or to refuse
 //! when that happens. A stopped process is not a dead one: what it holds stays its own.
 //!
+//! Giving back does not depend on the lock. Calls without a result (a release, a drop, a cancelled wait) take 10 ms at
+//! most: then they leave a mark, and whoever has the lock next finishes the return, the stopped process itself if it goes
+//! on. Until then others find it held. A return that is finished so is no sample for an adaptive limit, unless the work
+//! failed. Calls with a result ([`settle`](crate::Permit::settle), [`give_back`](crate::LocalCredit::give_back),
+//! cancelling a [reservation](crate::Reservation::cancel)) wait and get `LockStuck`; they have changed nothing then and can
+//! be repeated. [Local credit](crate::LocalCredit) that is dropped meanwhile is kept for the background thread, of up to
+//! 1,024 handles, and stays charged where the process ends before that. A lease is renewed without the lock.
+//!
 //! # Waiting in line
 //!
 //! [`LimitSet::acquire`](crate::LimitSet::acquire) and [`acquire_async`](crate::LimitSet::acquire_async) wait in one line
@@ -72,9 +93,11 @@
 //! What a waiter was granted and did not come for, because it was cancelled or killed in that moment, is given back as
 //! far as the algorithm refunds: concurrency always, and the cost of GCRA and token bucket. The others keep it charged.
 //!
-//! The first future of a process that has to wait starts a thread, `shmlimit`, and a thread that waits for longer than
-//! 2 ms another, `shmlimit-deaths`, which learns of the death of those it waits for. Both block all signals, end when
-//! there has been nothing for them to do for 10 seconds, and do not exist in a forked child until it needs them.
+//! The first future of a process that has to wait starts a thread, `shmlimit`, which also renews leases and gives back
+//! dropped local credit. It never waits for a lock, so a segment whose lock is stuck does not keep it from others. A
+//! thread that waits for longer than 2 ms starts another, `shmlimit-deaths`, which learns of the death of those it waits
+//! for. Both block all signals, end when there has been nothing for them to do for 10 seconds, and do not exist in a
+//! forked child until it needs them.
 //!
 //! # Keys
 //!
@@ -147,9 +170,16 @@
 //!
 //! # Processes that close all descriptors
 //!
-//! Daemonising libraries close descriptors that they do not know, and with one of them goes this process's token. Within
-//! its PID namespace it stays alive for the others because the process table says so, and it takes the token again when
-//! it next looks for dead holders. Where `/proc` is hidden (`hidepid`, no `/proc` at all), attach after daemonising.
+//! Daemonising libraries close descriptors that they do not know. A process stays alive for the others all the same,
+//! because its token is a lock that needs no descriptor. To see who else is alive it opens the file again by its path;
+//! where that is gone it asks the process table, and where `/proc` is hidden too, it takes nobody for dead.
+//!
+//! # Locks without an owner
+//!
+//! A holder that dies is seen by the kernel, which hands the lock on. One that the kernel cannot see, because it was made
+//! by a bare `clone` without a list of robust locks, leaves the lock taken, and so does a file that is restored from a copy
+//! made in the middle of an operation. Others then get [`Error::LockStuck`](crate::Error::LockStuck) until the last process
+//! has detached; the next one to attach, `limitctl recover` for instance, makes the lock anew.
 //!
 //! # Time
 //!

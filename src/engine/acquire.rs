@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::decision::{Costs, Decided, Decision, LimitMask, NEVER, RefusalReason, Stage, longer_wait};
 use super::hold::{FreeHold, HoldReference};
 use super::key::KeyIdentity;
-use super::locked::LockedPart;
+use super::locked::{LockWait, LockedPart};
 use super::memory::{Row, Rows};
+use super::of_dead::OfDead;
 use super::outline::SetOutline;
 use super::plan::Kind;
-use super::recover::POISONED_BY_COUNTS;
+use super::recover::{Extent, POISONED_BY_COUNTS};
 use super::segment::SegmentEngine;
-use super::set::{Part, RuledPart, SetEngine};
+use super::set::{Part, PartAt, RuledPart, SetEngine};
 use crate::error::Error;
 use crate::limit::Assessment;
 use crate::shm::journal::Transaction;
@@ -56,6 +57,11 @@ impl<'a> Target<'a> {
     pub(crate) fn part(self) -> Part<'a> {
         self.set.part_of(self.key)
     }
+
+    /// The row that is looked at. What has no row is as if it had never been used.
+    pub(super) fn row_in(self, part: RuledPart<'_>) -> Row<'_> {
+        part.find_row(self.key).unwrap_or(Row::ABSENT)
+    }
 }
 
 impl SegmentEngine {
@@ -84,7 +90,7 @@ impl SegmentEngine {
         decision.owner = self.membership.owner()?;
         let mut answer = decide(decision, Attempt::First)?;
         if answer == Answer::WorthALook {
-            self.reclaim_if_due(target.part())?;
+            self.reclaim_if_due(target.part(), LockWait::Timeout)?;
             // A process that had lost its slot has another one now.
             decision.owner = self.membership.owner()?;
             answer = decide(decision, Attempt::Last)?;
@@ -96,14 +102,13 @@ impl SegmentEngine {
         }
     }
 
-    /// What `costs` would be told now. Takes and counts nothing.
-    pub(crate) fn peek(&self, target: Target<'_>, costs: &Costs) -> Result<Decision, Box<Error>> {
+    /// What `costs` would be told now, and how much dead processes hold, which is left out. Takes and counts nothing.
+    pub(crate) fn peek(&self, target: Target<'_>, costs: &Costs) -> Result<(Decision, OfDead), Box<Error>> {
         let mut decision = Decision::pending(costs, false);
-        let locked = self.lock(target.part())?;
-        // What has no row is as if it had never been used.
-        let row = locked.part.find_row(target.key).unwrap_or(Row::ABSENT);
-        locked.assess_all(row.into(), costs, &mut decision);
-        Ok(decision)
+        let of_dead = self.look_at_row(target, costs.limits, |at, row| {
+            at.assess_all(row.into(), costs, &mut decision);
+        })?;
+        Ok((decision, of_dead))
     }
 
     pub(super) fn decide(
@@ -206,7 +211,7 @@ impl SegmentEngine {
     #[cold]
     pub(super) fn recount_or_poison(&self, part: RuledPart<'_>) -> Result<(), Box<Error>> {
         self.recount(part);
-        if part.is_consistent() {
+        if part.is_consistent(Extent::Whole) {
             return Ok(());
         }
         let poisoned = &part.memory.control().poisoned;
@@ -295,7 +300,8 @@ impl SetOutline {
     }
 }
 
-impl LockedPart<'_> {
+impl PartAt<'_> {
+    /// What each limit that is asked for says. There is room for it.
     pub(super) fn assess_all(&self, rows: Rows<'_>, costs: &Costs, decision: &mut Decision) {
         decision.definition = self.part.definition();
         decision.decided.clear();
@@ -314,7 +320,9 @@ impl LockedPart<'_> {
             });
         }
     }
+}
 
+impl LockedPart<'_> {
     /// Takes one limit after the other. Where one refuses, what was taken before it is undone, in the way in which
     /// it would be after a death.
     #[inline(always)]
@@ -407,7 +415,7 @@ impl LockedPart<'_> {
         if self.part.impossible_cost(costs).is_some() {
             return Ok(Answer::Impossible);
         }
-        self.assess_all(rows, costs, decision);
+        self.at_its_instant().assess_all(rows, costs, decision);
         let may_look = matches!(attempt, Attempt::First | Attempt::BeforeWaiting);
         if may_look && self.part.is_refused_by_holders(decision) && self.part.reclaim_is_due() {
             return Ok(Answer::WorthALook);

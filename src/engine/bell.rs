@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::locked::LockedPart;
+use super::locked::{BRIEFLY, LockWait, LockedPart, NOTHING_MORE};
 use super::memory::TicketPlace;
 use super::segment::SegmentEngine;
 use super::set::Part;
+use crate::shm::clock::boot_nanos;
 use crate::shm::futex;
 use crate::shm::participant::ParticipantId;
 
@@ -79,9 +80,14 @@ impl SegmentEngine {
     }
 
     /// Wakes the sleeper of a bell. Where nobody sleeps there, it has not gone to sleep yet, or it is dead: then what
-    /// it was granted goes to the next, and so on.
+    /// it was granted goes to the next, and so on, until `deadline`; zero stands for 10 ms from now.
     #[cold]
-    pub(super) fn wake(&self, part: Part<'_>, rung: Rung<'_>) {
+    pub(super) fn wake(&self, part: Part<'_>, rung: Rung<'_>, deadline: u64) {
+        // The caller has what it came for and is not kept waiting for long.
+        let wait = LockWait::Until(match deadline {
+            0 | NOTHING_MORE => boot_nanos().saturating_add(BRIEFLY),
+            deadline => deadline,
+        });
         let mut next = Some(rung);
         while let Some(rung) = next.take() {
             let is_awake = futex::wake(rung.bell)
@@ -92,7 +98,7 @@ impl SegmentEngine {
                 return;
             }
             // What cannot be taken back now is taken back by whoever looks next.
-            let _ = self.reclaim_from(part, rung.owner, |locked| {
+            let _ = self.reclaim_from(part, rung.owner, wait, |locked| {
                 let Some(rung) = locked.rung.bell.take() else {
                     return;
                 };

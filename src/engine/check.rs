@@ -4,11 +4,12 @@ use super::acquire::{Answer, Attempt, Target};
 use super::decision::{Costs, Decision, LimitMask, NEVER, Stage};
 use super::key::KeyIdentity;
 use super::keys::TableWords;
-use super::locked::LockedPart;
+use super::limit_rules::LimitRules;
+use super::locked::{LockWait, LockedPart};
 use super::memory::Row;
 use super::plan::Kind;
 use super::segment::SegmentEngine;
-use super::set::{Part, SetEngine};
+use super::set::{Part, PartAt, SetEngine};
 use crate::error::Error;
 use crate::limit::{Assessment, Standing};
 use crate::shm::layout::BUCKET_ROWS;
@@ -24,6 +25,8 @@ pub(crate) struct Outlook {
     pub(crate) is_full: bool,
     /// Nanoseconds until one unit more could be taken than now; none where it is full, or time alone does not help.
     pub(crate) next_unit: Option<u64>,
+    /// Units that dead processes hold and that are left out.
+    pub(crate) of_dead: u64,
 }
 
 impl SegmentEngine {
@@ -89,7 +92,7 @@ impl SegmentEngine {
             drop(locked);
             if worth_a_look {
                 // For the next call: these keys have been answered, at one instant with the others.
-                self.reclaim_if_due(part)?;
+                self.reclaim_if_due(part, LockWait::Timeout)?;
             }
         }
         Ok(())
@@ -118,31 +121,40 @@ impl SegmentEngine {
         Ok(answer == Answer::Admitted)
     }
 
-    /// How each limit stands and when it will have more. Takes and counts nothing.
+    /// How each limit stands and when it will have more, without what dead processes hold. Takes and counts nothing.
     pub(crate) fn forecast(&self, target: Target<'_>) -> Result<Vec<Outlook>, Box<Error>> {
         let mut outlooks = Vec::with_capacity(target.set.limits.len());
-        let locked = self.lock(target.part())?;
-        let (part, now) = (locked.part, locked.now);
-        let row = part.find_row(target.key).unwrap_or(Row::ABSENT);
-        for limit in &part.limits {
-            let standing = limit.rule.standing(limit.mark(row, now));
-            let more = standing.remaining.saturating_add(1);
-            let next_unit = if more > limit.most_at_once {
-                None
-            } else {
-                match limit.assess(row, now, more) {
-                    Assessment::Admissible => None,
-                    Assessment::Refused { retry_after } => retry_after.filter(|wait| *wait != NEVER),
-                }
-            };
-            outlooks.push(Outlook {
-                limit: limit.index,
-                standing,
-                is_full: standing.remaining >= limit.most_at_once,
-                next_unit,
-            });
+        let all = LimitMask(target.set.all_limits() as u16);
+        let of_dead = self.look_at_row(target, all, |at, row| {
+            outlooks.clear();
+            outlooks.extend(at.part.limits.iter().map(|limit| at.outlook(limit, row)));
+        })?;
+        for outlook in &mut outlooks {
+            outlook.of_dead = of_dead.get(outlook.limit).copied().unwrap_or(0);
         }
         Ok(outlooks)
+    }
+}
+
+impl PartAt<'_> {
+    fn outlook(&self, limit: &LimitRules, row: Row<'_>) -> Outlook {
+        let standing = limit.rule.standing(limit.mark(row, self.now));
+        let more = standing.remaining.saturating_add(1);
+        let next_unit = if more > limit.most_at_once {
+            None
+        } else {
+            match limit.assess(row, self.now, more) {
+                Assessment::Admissible => None,
+                Assessment::Refused { retry_after } => retry_after.filter(|wait| *wait != NEVER),
+            }
+        };
+        Outlook {
+            limit: limit.index,
+            standing,
+            is_full: standing.remaining >= limit.most_at_once,
+            next_unit,
+            of_dead: 0,
+        }
     }
 }
 

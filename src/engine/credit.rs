@@ -2,6 +2,7 @@
 
 use super::acquire::{Answer, Attempt};
 use super::decision::{Costs, Decided, Decision, Stage};
+use super::locked::LockWait;
 use super::refund::Origin;
 use super::segment::SegmentEngine;
 use super::set::{DefinitionBits, Part};
@@ -54,7 +55,7 @@ impl SegmentEngine {
         decision.owner = self.membership.owner()?;
         let answer = match self.decide_batch(part, wish, &costs, &mut decision, Attempt::First)? {
             Err(Answer::WorthALook) => {
-                self.reclaim_if_due(part)?;
+                self.reclaim_if_due(part, LockWait::Timeout)?;
                 self.decide_batch(part, wish, &costs, &mut decision, Attempt::Last)?
             }
             answer => answer,
@@ -73,8 +74,9 @@ impl SegmentEngine {
         limit: usize,
         batch: &TakenBatch,
         unspent: u64,
+        wait: LockWait,
     ) -> Result<u64, Box<Error>> {
-        let mut locked = self.lock(part)?;
+        let mut locked = self.lock_within(part, wait)?;
         let part = locked.part;
         let Some(limit) = part.limits.get(limit) else {
             return Ok(0);
@@ -90,7 +92,10 @@ impl SegmentEngine {
             row: row.reference(),
         };
         let mut transaction = part.memory.journal().begin();
-        let refunded = locked.refund_unused(&mut transaction, limit, row, unspent, &taken, origin);
+        let refunded =
+            locked
+                .at_its_instant()
+                .refund_unused(&mut transaction, limit, row, unspent, &taken, origin);
         transaction.add(&part.counters(limit.index).refunded, refunded);
         part.commit(transaction)?;
         // It is given back, whatever is wrong with the line: the next operation says that.

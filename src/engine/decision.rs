@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use super::hold::HoldReference;
-use super::memory::{Row, RowReference};
+use super::memory::Row;
+use super::row_reference::RowReference;
 use super::set::{DefinitionBits, RuledPart};
 use crate::limit::Mark;
 use crate::shm::layout::MOST_LIMITS;

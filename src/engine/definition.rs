@@ -15,7 +15,7 @@ use super::versions::Versions;
 use crate::error::Error;
 use crate::shm::attach::damaged;
 use crate::shm::definition::read_definition;
-use crate::shm::region::Region;
+use crate::shm::region::{Region, load_acquire};
 
 impl LockedPart<'_> {
     /// Whether the part decides by another definition than this process thinks, or is to be carried over to one.
@@ -38,7 +38,7 @@ impl Definitions<'_> {
     /// Lets a set know the definition that is in force by now, for who only looks. What cannot be read, because another
     /// is being written in its place, is left out.
     pub(crate) fn keep_up(&self, set: &SetEngine) {
-        let generation = set.entry[0].generation.load(Ordering::Acquire);
+        let generation = load_acquire(&set.entry[0].generation);
         if generation != set.rules.latest().generation {
             let _ = self.learn(set, generation);
         }
@@ -106,7 +106,7 @@ impl SegmentEngine {
     /// The generation of the definition that is in force for a set.
     #[inline]
     pub(super) fn generation_of(&self, set: &SetEngine) -> u64 {
-        set.entry[0].generation.load(Ordering::Acquire)
+        load_acquire(&set.entry[0].generation)
     }
 
     /// Makes a locked part decide by the definition that it is of.

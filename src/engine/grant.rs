@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::bell::BY_DOORBELL;
 use super::decision::{Costs, Decided, LimitMask};
 use super::hold::{Ending, FreeHold, HoldReference};
+use super::limit_rules::LimitRules;
 use super::line::{JournalledLine, LineWords};
 use super::locked::LockedPart;
 use super::memory::{Row, TicketPlace};
 use super::refund::Origin;
-use super::set::{DefinitionBits, Part};
+use super::set::{DefinitionBits, Part, PartAt};
 use super::ties::Ties;
 use crate::error::Error;
 use crate::limit::Assessment;
@@ -55,6 +56,16 @@ impl<Rules> Part<'_, Rules> {
             }
         }
         costs
+    }
+
+    /// The hold that a granted ticket was given, where it still is there.
+    pub(super) fn hold_of_grant(&self, ticket: TicketPlace<'_>) -> Option<HoldReference> {
+        ticket.granted_hold().filter(|hold| {
+            // Whoever it belongs to: its owner may have been taken for dead, or have given the ticket up.
+            self.memory.hold(hold.index).is_some_and(|place| {
+                place.is_taken() && place.serial().load(Ordering::Relaxed) == hold.serial.get()
+            })
+        })
     }
 
     /// Whether nobody waits in the line of a row.
@@ -305,20 +316,40 @@ impl<'a> LockedPart<'a> {
 
     /// Gives back what a granted ticket took: nobody has made use of it.
     fn undo_grant(&self, transaction: &mut Transaction<'_>, ticket: TicketPlace<'a>) {
-        let hold = ticket.granted_hold().filter(|hold| {
-            // Whoever it belongs to: its owner may have been taken for dead, or have given the ticket up.
-            self.part.memory.hold(hold.index).is_some_and(|place| {
-                place.is_taken() && place.serial().load(Ordering::Relaxed) == hold.serial.get()
-            })
-        });
+        let hold = self.part.hold_of_grant(ticket);
         let was_reclaimed = hold.is_none() && ticket.granted_hold().is_some();
-        let origin = ticket.granted_origin();
         let row = self.part.row(ticket.row().index);
+        self.at_its_instant().refund_grant(
+            transaction,
+            row,
+            ticket,
+            was_reclaimed,
+            |transaction, limit, refunded| {
+                transaction.add(&self.part.counters(limit.index).refunded, refunded);
+            },
+        );
+        if let Some(hold) = hold {
+            self.free_hold(transaction, hold.index, Ending::Undone);
+        }
+    }
+}
+
+impl PartAt<'_> {
+    /// Gives back what a granted ticket took and nobody has made use of, but for what its hold stands for; shows `note`
+    /// the units really given back. Where its hold `was_reclaimed`, what was reserved by that is given back already.
+    pub(super) fn refund_grant(
+        &self,
+        transaction: &mut Transaction<'_>,
+        row: Row<'_>,
+        ticket: TicketPlace<'_>,
+        was_reclaimed: bool,
+        mut note: impl FnMut(&mut Transaction<'_>, &LimitRules, u64),
+    ) {
+        let origin = ticket.granted_origin();
         for (index, cost) in self.part.costs_of(ticket).iter() {
             let (Some(limit), Some(asked)) = (self.part.limits.get(index), ticket.limit(index)) else {
                 continue;
             };
-            // What a dead holder had reserved was refunded with its hold.
             if was_reclaimed && limit.refund_on_death {
                 continue;
             }
@@ -327,10 +358,7 @@ impl<'a> LockedPart<'a> {
                 figure: cost,
             };
             let refunded = self.refund_unused(transaction, limit, row, cost, &reserved, origin);
-            transaction.add(&self.part.counters(index).refunded, refunded);
-        }
-        if let Some(hold) = hold {
-            self.free_hold(transaction, hold.index, Ending::Undone);
+            note(transaction, limit, refunded);
         }
     }
 }

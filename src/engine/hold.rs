@@ -7,9 +7,11 @@ use std::sync::atomic::Ordering;
 use super::locked::LockedPart;
 use super::memory::{PartMemory, Row};
 use super::plan::Kind;
-use super::refund::Origin;
 use crate::limit::Sample;
 use crate::shm::journal::Transaction;
+
+/// The greatest serial number of a hold; the next is one.
+const MOST_SERIAL: u64 = u64::MAX >> 1;
 
 /// The hold of one permit. The serial number, which is never zero, tells a later hold in the same place from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +25,10 @@ pub(crate) struct HoldReference {
 pub(crate) enum Ending {
     /// Its owner gave it back, and says whether the work under it failed.
     Released {
+        dropped: bool,
+    },
+    /// Its owner gave it back without the lock, some time ago. How long the work took is not known.
+    Finished {
         dropped: bool,
     },
     OwnerDied,
@@ -91,15 +97,24 @@ impl LockedPart<'_> {
         };
         let hold = self.part.memory.hold(index)?;
         let latest = control.hold_serial.load(Ordering::Relaxed);
-        let serial = NonZeroU64::new(latest.wrapping_add(1)).unwrap_or(NonZeroU64::MIN);
+        // A mark is twice as much and has to fit into a word.
+        let serial = NonZeroU64::new(latest.wrapping_add(1) & MOST_SERIAL).unwrap_or(NonZeroU64::MIN);
         transaction.store(&control.hold_serial, serial.get());
-        transaction.store(hold.owner(), owner);
+        // The serial first: who looks without the lock whether a hold is its own still must never see its own serial
+        // with the owner of the next.
         transaction.store(hold.serial(), serial.get());
+        transaction.store(hold.owner(), owner);
+        // Damage, or the serials have begun again: no earlier permit has left such a mark.
+        if hold.returned().load(Ordering::Relaxed) >= 2 * serial.get() {
+            hold.returned().store(0, Ordering::Relaxed);
+        }
         transaction.store(hold.taken_at(), self.now.monotonic);
         transaction.store(hold.row_word(), row.reference().to_word());
         self.pin(transaction, row);
         if self.part.has_leases {
-            transaction.store(hold.renewed_at(), self.now.monotonic);
+            // Not journalled: in a free hold it means nothing. What an earlier permit's late renewal makes of it is no
+            // later than this, because that read the clock before it saw that the hold was its own.
+            hold.renewed_at().store(self.now.monotonic, Ordering::Relaxed);
         }
         // Of the last hold here, whose limits may have had leases that these have not.
         if hold.expired().load(Ordering::Relaxed) != 0 {
@@ -137,15 +152,17 @@ impl LockedPart<'_> {
             return false;
         };
         let control = self.part.memory.control();
-        let taken = Origin {
-            instant: hold.taken_at().load(Ordering::Relaxed),
-            definition: None,
-            row: hold.row(),
+        let taken = hold.origin();
+        // What an adaptive limit learns from: the latency of a return that another process finishes is not known.
+        let sampled = match ending {
+            Ending::Released { dropped } => Some(dropped),
+            Ending::Finished { dropped: true } => Some(true),
+            Ending::Finished { dropped: false } | Ending::OwnerDied | Ending::Undone => None,
         };
         let row = self.part.row(taken.row.index);
         for (word, limit) in hold.amounts().iter().zip(self.part.held_limits()) {
             let amount = word.load(Ordering::Relaxed);
-            if let (Ending::Released { dropped }, 1.., Some(in_use)) = (ending, amount, limit.in_use(row)) {
+            if let (Some(dropped), 1.., Some(in_use)) = (sampled, amount, limit.in_use(row)) {
                 let sample = Sample {
                     latency: self.now.monotonic.saturating_sub(taken.instant),
                     in_flight: in_use.load(Ordering::Relaxed),
@@ -156,7 +173,9 @@ impl LockedPart<'_> {
             }
             limit.give_back(row, transaction, amount);
             if ending == Ending::OwnerDied {
-                let refunded = self.refund_dead(transaction, limit, row, amount, taken);
+                let refunded = self
+                    .at_its_instant()
+                    .refund_dead(transaction, limit, row, amount, taken);
                 let reclaimed = if limit.kind == Kind::Concurrency {
                     amount
                 } else {

@@ -62,6 +62,12 @@ impl LimitRules {
         }
     }
 
+    /// Whether what is held under a lease that counts from then has run out.
+    pub(super) fn has_expired(&self, counts_from: u64, now: Now) -> bool {
+        self.lease
+            .is_some_and(|lease| counts_from.saturating_add(lease) <= now.monotonic)
+    }
+
     /// What the limit would say to the cost, in shadow or not.
     #[inline]
     pub(crate) fn assess(&self, row: Row<'_>, now: Now, cost: u64) -> Assessment {

@@ -2,15 +2,17 @@
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use raw_sync::Timeout;
 
 use super::bell::Rung;
 use super::recover::Repairs;
 use super::segment::SegmentEngine;
-use super::set::{Part, RuledPart};
+use super::set::{Part, PartAt, RuledPart};
 use crate::error::Error;
 use crate::limit::Now;
+use crate::shm::clock::boot_nanos;
 use crate::shm::host::process_of_thread;
 use crate::shm::journal::JournalState;
 use crate::shm::layout::SET_UNCHECKED;
@@ -19,6 +21,42 @@ use crate::units::NANOS_PER_SECOND;
 
 /// How far ahead of a reading of the clock the latest time of a part may be, in nanoseconds: an hour.
 const MOST_AHEAD: u64 = 3600 * NANOS_PER_SECOND;
+
+/// How long calls without a result wait for a lock, in nanoseconds.
+pub(super) const BRIEFLY: u64 = 10_000_000;
+
+/// In place of a deadline: whatever others left meanwhile is left to those who come.
+pub(super) const NOTHING_MORE: u64 = u64::MAX;
+
+/// How long an operation waits for a lock that somebody has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockWait {
+    /// As long as the segment was opened to: for what has a result.
+    Timeout,
+    /// 10 ms: for what gives back and has no result.
+    Briefly,
+    /// Until an instant of the boot-time clock.
+    Until(u64),
+}
+
+impl LockWait {
+    /// Not at all.
+    pub(crate) const NOT: Self = Self::Until(0);
+}
+
+impl<Rules> Part<'_, Rules> {
+    /// An instant for looking at the part: never before its latest change, unless the time of that is damage.
+    pub(crate) fn instant(&self, now: Now) -> Now {
+        let last_seen = self.memory.control().last_seen.load(Ordering::Relaxed);
+        if last_seen.saturating_sub(now.monotonic) >= MOST_AHEAD {
+            return now;
+        }
+        Now {
+            monotonic: now.monotonic.max(last_seen),
+            ..now
+        }
+    }
+}
 
 /// A part whose lock is held.
 pub(crate) struct LockedPart<'a> {
@@ -31,23 +69,37 @@ pub(crate) struct LockedPart<'a> {
     pub(super) rung: AfterUnlock<'a>,
 }
 
-/// Whom to wake once the lock has been let go of.
+/// What is left to do once the lock has been let go of: whom to wake, and what others gave back meanwhile.
 pub(crate) struct AfterUnlock<'a> {
     engine: &'a SegmentEngine,
     part: Part<'a>,
     pub(super) bell: Cell<Option<Rung<'a>>>,
+    /// Until when it may take at most, on the boot-time clock; zero where nothing was waited for yet.
+    deadline: u64,
 }
 
 impl Drop for AfterUnlock<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(rung) = self.bell.take() {
-            self.engine.wake(self.part, rung);
+            self.engine.wake(self.part, rung, self.deadline);
+        }
+        if self.part.was_marked_meanwhile() && self.deadline != NOTHING_MORE {
+            self.engine.finish_marks(self.part);
         }
     }
 }
 
 impl LockedPart<'_> {
+    /// The part at the instant that is decided by.
+    #[inline(always)]
+    pub(super) fn at_its_instant(&self) -> PartAt<'_> {
+        PartAt {
+            part: self.part,
+            now: self.now,
+        }
+    }
+
     /// Reads the clock again: for what goes on after the operation that the lock was taken for.
     #[cold]
     pub(super) fn read_clock(&mut self) {
@@ -66,11 +118,16 @@ impl LockedPart<'_> {
             || self.part.memory.control().poisoned.load(Ordering::Relaxed) == SET_UNCHECKED
     }
 
+    /// Both at once: neither is so hardly ever.
+    #[inline(always)]
+    fn is_poisoned_or_marked(&self) -> bool {
+        let control = self.part.memory.control();
+        control.poisoned.load(Ordering::Relaxed) | control.marks.load(Ordering::Relaxed) != 0
+    }
+
     #[inline]
     fn needs_attention(&self) -> bool {
-        self.was_left_unfinished()
-            || self.part.memory.control().poisoned.load(Ordering::Relaxed) != 0
-            || self.is_of_another_definition()
+        self.was_left_unfinished() || self.is_poisoned_or_marked() || self.is_of_another_definition()
     }
 }
 
@@ -80,30 +137,67 @@ impl SegmentEngine {
     /// The clock is read before the lock is taken, so that it is not part of the critical section.
     #[inline(always)]
     pub(crate) fn lock<'a>(&'a self, part: Part<'a>) -> Result<LockedPart<'a>, Box<Error>> {
+        self.lock_within(part, LockWait::Timeout)
+    }
+
+    /// As [`lock`](Self::lock), waiting for it as long as `wait` says.
+    #[inline(always)]
+    pub(super) fn lock_within<'a>(
+        &'a self,
+        part: Part<'a>,
+        wait: LockWait,
+    ) -> Result<LockedPart<'a>, Box<Error>> {
         let now = self.now(part);
-        self.lock_at(part, Some(now))
+        self.lock_at(part, Some(now), wait)
     }
 
     /// As [`lock`](Self::lock), for an instant that was read before: for several parts at one instant. Where a part
     /// was changed later already, the instant is that.
     #[inline]
     pub(super) fn lock_as_of<'a>(&'a self, part: Part<'a>, now: Now) -> Result<LockedPart<'a>, Box<Error>> {
-        self.lock_at(part, Some(now))
+        self.lock_at(part, Some(now), LockWait::Timeout)
     }
 
-    /// As [`lock`](Self::lock), for what does not depend on time: the clock is not read, and the instant is the
-    /// latest at which the part was changed.
+    /// As [`lock_within`](Self::lock_within), for what does not depend on time: the clock is not read, and the instant is
+    /// the latest at which the part was changed.
     #[inline]
-    pub(crate) fn lock_timeless<'a>(&'a self, part: Part<'a>) -> Result<LockedPart<'a>, Box<Error>> {
-        self.lock_at(part, None)
+    pub(crate) fn lock_timeless<'a>(
+        &'a self,
+        part: Part<'a>,
+        wait: LockWait,
+    ) -> Result<LockedPart<'a>, Box<Error>> {
+        self.lock_at(part, None, wait)
     }
 
     #[inline(always)]
-    fn lock_at<'a>(&'a self, part: Part<'a>, now: Option<Now>) -> Result<LockedPart<'a>, Box<Error>> {
-        let mut locked = self.lock_as_it_is(part, now)?;
+    fn lock_at<'a>(
+        &'a self,
+        part: Part<'a>,
+        now: Option<Now>,
+        wait: LockWait,
+    ) -> Result<LockedPart<'a>, Box<Error>> {
+        let mut locked = self.lock_as_it_is(part, now, wait)?;
         if locked.needs_attention() {
             self.attend(&mut locked)?;
         }
+        Ok(locked)
+    }
+
+    /// Takes the lock if nobody has it, for the sake of the marks alone: what is left of them after this is for the
+    /// caller to look at, once it has let go of the lock.
+    pub(super) fn lock_for_marks<'a>(&'a self, part: Part<'a>) -> Result<(), Box<Error>> {
+        let mut locked = self.lock_as_it_is(part, Some(self.now(part)), LockWait::NOT)?;
+        let attended = self.attend(&mut locked);
+        locked.rung.deadline = NOTHING_MORE;
+        attended
+    }
+
+    /// As [`lock`](Self::lock), for what only looks: it leaves no trace of when it looked.
+    #[inline]
+    pub(super) fn lock_to_look<'a>(&'a self, part: Part<'a>) -> Result<LockedPart<'a>, Box<Error>> {
+        let now = self.now(part);
+        let mut locked = self.lock_timeless(part, LockWait::Timeout)?;
+        locked.now = locked.part.instant(now);
         Ok(locked)
     }
 
@@ -112,7 +206,7 @@ impl SegmentEngine {
         &'a self,
         part: Part<'a>,
     ) -> Result<(LockedPart<'a>, Option<Repairs>), Box<Error>> {
-        let mut locked = self.lock_as_it_is(part, Some(self.now(part)))?;
+        let mut locked = self.lock_as_it_is(part, Some(self.now(part)), LockWait::Timeout)?;
         self.learn_definition(&mut locked)?;
         let repairs = self.recover_if_unfinished(&mut locked)?;
         self.carry_over(&mut locked)?;
@@ -131,6 +225,15 @@ impl SegmentEngine {
 
     #[cold]
     fn attend(&self, locked: &mut LockedPart<'_>) -> Result<(), Box<Error>> {
+        let attended = self.try_attend(locked);
+        if attended.is_err() {
+            // What cannot be attended to now, cannot be after the unlock either.
+            locked.rung.deadline = NOTHING_MORE;
+        }
+        attended
+    }
+
+    fn try_attend(&self, locked: &mut LockedPart<'_>) -> Result<(), Box<Error>> {
         // What was left unfinished was begun under the definition that the part is of.
         self.learn_definition(locked)?;
         self.recover_if_unfinished(locked)?;
@@ -138,6 +241,7 @@ impl SegmentEngine {
             return Err(locked.part.poisoned());
         }
         self.carry_over(locked)?;
+        locked.finish_some_marks()?;
         // Whoever died may have freed something and not come to handing it on.
         locked.serve_every_line()
     }
@@ -147,15 +251,23 @@ impl SegmentEngine {
         &'a self,
         part: Part<'a>,
         mut reading: Option<Now>,
+        wait: LockWait,
     ) -> Result<LockedPart<'a>, Box<Error>> {
         if self.is_retired() {
             return Err(self.retired());
         }
+        // Locks are made anew while there are no participants, so a forked child becomes one before it takes any. In
+        // other namespaces than the segment's it cannot.
+        self.membership.owner()?;
         let control = part.memory.control();
+        let mut deadline = 0;
         let guard = match control.lock.try_lock() {
             Ok(Some(guard)) => guard,
             Ok(None) => {
-                let guard = self.wait_for_lock(part)?;
+                if wait == LockWait::Briefly {
+                    deadline = boot_nanos().saturating_add(BRIEFLY);
+                }
+                let guard = self.wait_for_lock(part, wait)?;
                 // The wait may have been long: what is decided is decided now.
                 reading = reading.map(|_| self.now(part));
                 guard
@@ -189,6 +301,7 @@ impl SegmentEngine {
                 engine: self,
                 part,
                 bell: Cell::new(None),
+                deadline,
             },
         })
     }
@@ -196,6 +309,17 @@ impl SegmentEngine {
     #[inline(always)]
     pub(super) fn now(&self, part: Part<'_>) -> Now {
         self.read_clocks(part.set.reads_utc)
+    }
+
+    /// The time on the segment clock by which the part would be changed now, for who does not lock it.
+    pub(super) fn now_without_lock(&self, part: Part<'_>) -> u64 {
+        let now = self.segment_nanos();
+        let last_seen = part.memory.control().last_seen.load(Ordering::Relaxed);
+        if last_seen.saturating_sub(now) < MOST_AHEAD {
+            now.max(last_seen)
+        } else {
+            now
+        }
     }
 
     /// The time where the latest of the part is far ahead of a reading: this process was stopped after it had read
@@ -215,17 +339,26 @@ impl SegmentEngine {
     }
 
     #[cold]
-    fn wait_for_lock<'a>(&self, part: Part<'a>) -> Result<Guard<'a>, Box<Error>> {
+    fn wait_for_lock<'a>(&self, part: Part<'a>, wait: LockWait) -> Result<Guard<'a>, Box<Error>> {
+        let longest = match wait {
+            LockWait::Timeout => Duration::MAX,
+            LockWait::Briefly => Duration::from_nanos(BRIEFLY),
+            LockWait::Until(instant) => Duration::from_nanos(instant.saturating_sub(boot_nanos())),
+        };
+        if longest.is_zero() {
+            // Whose it is matters to nobody who does not wait for it.
+            return Err(self.lock_failure(part, LockError::TimedOut { holder: None }));
+        }
         let control = part.memory.control();
         control.lock_waits.fetch_add(1, Ordering::Relaxed);
         control
             .lock
-            .lock(Timeout::Val(self.lock_patience()))
+            .lock(Timeout::Val(longest.min(self.lock_patience())))
             .map_err(|error| self.lock_failure(part, error))
     }
 
     #[cold]
-    fn retired(&self) -> Box<Error> {
+    pub(super) fn retired(&self) -> Box<Error> {
         Box::new(Error::Retired {
             path: self.path().to_owned(),
         })

@@ -7,15 +7,20 @@
 use std::hint::spin_loop;
 use std::sync::atomic::{Ordering, fence};
 
+use super::acquire::Target;
+use super::decision::LimitMask;
 use super::key::{KeyIdentity, KeyName};
 use super::keys::{KeyCounts, TableWords};
 use super::memory::Row;
 use super::network::Network;
+use super::of_dead::{DeadHolds, OfDead, RowCopy};
 use super::plan::PrefixLengths;
-use super::set::RuledPart;
+use super::segment::SegmentEngine;
+use super::set::{PartAt, RuledPart};
 use super::ties::Ties;
+use crate::error::Error;
 use crate::limit::{Mark, Now};
-use crate::shm::layout::BUCKET_ROWS;
+use crate::shm::layout::{BUCKET_ROWS, MOST_LIMITS};
 use crate::table::{Fingerprint, Table};
 
 /// Looks that are taken before one is believed that may be torn.
@@ -36,31 +41,46 @@ pub(crate) struct ObservedKey {
     /// Nanoseconds from its last decision to the instant of the look.
     pub(crate) unused_for: u64,
     pub(crate) is_replenished: bool,
-    /// Holds, and tickets that were granted and not claimed.
+    /// Holds, and tickets that were granted and not claimed, without those of dead processes.
     pub(crate) pins: u64,
+    pub(crate) pins_of_dead: u64,
     pub(crate) waiting: u64,
     /// Whether it is found in the second of its two buckets only.
     pub(crate) is_in_second_bucket: bool,
     /// The limits that the row has, as a bit mask: all of them but where they count networks.
     pub(crate) limits: u32,
-    /// How each limit stands, in the order of the set's.
+    /// How each limit stands without what dead processes hold, in the order of the set's.
     pub(crate) marks: Vec<Mark>,
+    /// How much that is.
+    pub(crate) of_dead: OfDead,
 }
 
 /// Looks at the rows of a part, one after the other.
 pub(crate) struct RowLooker<'a> {
     part: RuledPart<'a>,
     now: Now,
+    dead: DeadHolds,
+    copy: RowCopy,
     /// One where the last row would not hold still: an operation that its process left half-done never ends by itself.
     attempts: usize,
     pub(crate) seen: ObservedKey,
 }
 
 impl<'a> RowLooker<'a> {
-    pub(crate) fn new(part: RuledPart<'a>, now: Now) -> Self {
+    /// For looks at one instant, before which `is_alive` is asked of each owner of a hold.
+    pub(crate) fn new(part: RuledPart<'a>, now: Now, is_alive: impl Fn(u64) -> bool) -> Self {
+        let dead = DeadHolds::find(
+            PartAt {
+                part,
+                now: part.instant(now),
+            },
+            is_alive,
+        );
         Self {
             part,
             now,
+            copy: RowCopy::new(part, &dead),
+            dead,
             attempts: ATTEMPTS,
             seen: ObservedKey::default(),
         }
@@ -87,18 +107,11 @@ impl<'a> RowLooker<'a> {
     }
 
     fn look(&mut self, find: impl Fn() -> Option<Row<'a>>) -> bool {
-        let journal = self.part.memory.journal();
-        for _ in 0..self.attempts {
-            let Some(sequence) = journal.sequence_if_idle() else {
-                spin_loop();
-                continue;
-            };
-            let is_a_keys = self.read(find());
-            if journal.unchanged_since(sequence) {
-                self.attempts = ATTEMPTS;
-                self.seen.torn = false;
-                return is_a_keys;
-            }
+        let (part, attempts) = (self.part, self.attempts);
+        if let Some(is_a_keys) = part.read_consistently(attempts, || self.read(find())) {
+            self.attempts = ATTEMPTS;
+            self.seen.torn = false;
+            return is_a_keys;
         }
         self.attempts = 1;
         self.seen.torn = true;
@@ -116,12 +129,12 @@ impl<'a> RowLooker<'a> {
             return false;
         }
         let part = self.part;
-        let control = part.memory.control();
-        // Never before the latest change.
-        let now = Now {
-            monotonic: self.now.monotonic.max(control.last_seen.load(Ordering::Relaxed)),
-            ..self.now
+        let at = PartAt {
+            part,
+            now: part.instant(self.now),
         };
+        let left_out = self.dead.leave_out(at, row, &mut self.copy);
+        let row = left_out.row;
         let ties = Ties(ties.load(Ordering::Relaxed));
         let seen = &mut self.seen;
         seen.fingerprint = fingerprint;
@@ -129,15 +142,88 @@ impl<'a> RowLooker<'a> {
         seen.limits = part.limits_of_key(seen.name.as_ref());
         seen.counts = KeyCounts::from_word(counts.load(Ordering::Relaxed));
         seen.unused_for = self.now.monotonic.saturating_sub(used_at.load(Ordering::Relaxed));
-        seen.is_replenished = part.is_replenished(row, now);
-        seen.pins = ties.pins();
+        seen.is_replenished = part.is_replenished(row, at.now);
+        seen.pins_of_dead = left_out.holds + left_out.tickets;
+        seen.pins = ties.pins().saturating_sub(seen.pins_of_dead);
+        seen.of_dead = left_out.of_dead;
         seen.waiting = part.length_of_line(ties.head());
         let [first, _] = fingerprint.buckets(TableWords(part.memory).buckets().max(1));
         seen.is_in_second_bucket = row.index / BUCKET_ROWS != first;
         seen.marks.clear();
         seen.marks
-            .extend(part.limits.iter().map(|limit| limit.mark(row, now)));
+            .extend(part.limits.iter().map(|limit| limit.mark(row, at.now)));
         true
+    }
+}
+
+impl SegmentEngine {
+    /// Shows `read` the row of a key; and where dead processes hold something of the limits that are asked about, once
+    /// more as it would be without that. Answers how much that is. Changes nothing.
+    ///
+    /// Whether the holders live is asked outside of the lock, of each holder once.
+    pub(super) fn look_at_row(
+        &self,
+        target: Target<'_>,
+        limits: LimitMask,
+        mut read: impl FnMut(PartAt<'_>, Row<'_>),
+    ) -> Result<OfDead, Box<Error>> {
+        let locked = self.lock_to_look(target.part())?;
+        let (part, now) = (locked.part, locked.now);
+        let row = target.row_in(part);
+        read(PartAt { part, now }, row);
+        if u32::from(limits.0) & part.set.held_mask == 0 || !part.is_held(row) {
+            return Ok([0; MOST_LIMITS]);
+        }
+        drop(locked);
+        let dead = DeadHolds::find(PartAt { part, now }, |owner| self.is_owner_alive(owner));
+        if dead.is_empty() {
+            return Ok([0; MOST_LIMITS]);
+        }
+        let mut copy = RowCopy::new(part, &dead);
+        let mut read_without = |at: PartAt<'_>| {
+            let left_out = dead.leave_out(at, target.row_in(at.part), &mut copy);
+            read(at, left_out.row);
+            left_out.of_dead
+        };
+        let seen = part.read_consistently(ATTEMPTS, || {
+            let now = part.instant(now);
+            read_without(PartAt { part, now })
+        });
+        match seen {
+            Some(of_dead) if part.is_of_its_definition() => Ok(of_dead),
+            _ => Ok(read_without(self.lock_to_look(target.part())?.at_its_instant())),
+        }
+    }
+}
+
+impl RuledPart<'_> {
+    /// What `read` makes of the part while nothing changes in it; none where something did each time.
+    fn read_consistently<T>(&self, attempts: usize, mut read: impl FnMut() -> T) -> Option<T> {
+        let journal = self.memory.journal();
+        for _ in 0..attempts {
+            let Some(sequence) = journal.sequence_if_idle() else {
+                spin_loop();
+                continue;
+            };
+            let made = read();
+            if journal.unchanged_since(sequence) {
+                return Some(made);
+            }
+        }
+        None
+    }
+
+    /// Whether anything is held of a row: of its key, or where the set is not keyed, at all.
+    fn is_held(&self, row: Row<'_>) -> bool {
+        match row.ties() {
+            Some(ties) => Ties(ties.load(Ordering::Relaxed)).pins() > 0,
+            None => !self.memory.is_keyed() && self.memory.control().active.load(Ordering::Relaxed) > 0,
+        }
+    }
+
+    /// Whether the part is of the definition that it is read by.
+    fn is_of_its_definition(&self) -> bool {
+        self.memory.control().generation.load(Ordering::Relaxed) == self.rules.generation
     }
 }
 

@@ -1,15 +1,17 @@
 //! What belongs to one lock in a region, and a limit's state as the rules see it.
 
+use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::row_reference::RowReference;
 use crate::limit::{Mark, State, StateMut};
 use crate::shm::geometry::PartGeometry;
 use crate::shm::journal::{Journal, Transaction};
 use crate::shm::layout::{
-    BUCKET_TAG_WORDS, Hold, JOURNAL_ENTRIES, JournalEntry, KeyRow, LimitCounters, SetControl, Ticket,
-    TicketLimit,
+    BUCKET_ROWS, BUCKET_TAG_WORDS, Hold, JOURNAL_ENTRIES, JournalEntry, KeyRow, LimitCounters, SetControl,
+    Ticket, TicketLimit,
 };
 use crate::shm::region::{Kept, OutOfRegion, Region};
 use crate::table::Fingerprint;
@@ -55,29 +57,6 @@ pub(crate) struct Row<'a> {
     head: Option<&'a [AtomicU64]>,
     /// Of all limits, one after the other. Empty where the key has no row: it reads as never used.
     state: &'a [AtomicU64],
-}
-
-/// A row, and its generation when something was decided on it. Of a set that is not keyed, zeros.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RowReference {
-    /// Below 2^31.
-    pub(crate) index: u64,
-    pub(crate) generation: u32,
-}
-
-impl RowReference {
-    #[inline]
-    pub(crate) fn to_word(self) -> u64 {
-        (self.index & u64::from(u32::MAX)) | (u64::from(self.generation) << 32)
-    }
-
-    #[inline]
-    pub(crate) fn from_word(word: u64) -> Self {
-        Self {
-            index: word & u64::from(u32::MAX),
-            generation: (word >> 32) as u32,
-        }
-    }
 }
 
 /// The rows of one request: one, or where limits count networks of several lengths, one for each length.
@@ -132,6 +111,13 @@ impl<'a> Rows<'a> {
 pub(crate) struct HoldPlace<'a> {
     words: &'a [AtomicU64],
 }
+
+/// Rows whose tags share a word.
+const ROWS_OF_TAG_WORD: u64 = BUCKET_ROWS / BUCKET_TAG_WORDS;
+
+/// The most rows that an operation can have changed, going by its journal.
+#[cfg(test)]
+const MOST_NOTED_ROWS: usize = JOURNAL_ENTRIES * ROWS_OF_TAG_WORD as usize;
 
 const HOLD_WORDS: usize = size_of::<Hold>() / 8;
 
@@ -251,6 +237,37 @@ impl PartMemory {
         })
     }
 
+    /// Words of the states of all limits in a row.
+    pub(crate) fn state_words(&self) -> usize {
+        self.state_words
+    }
+
+    /// The rows that the latest operation on the part changed anything of, and some that operations before it did: at
+    /// most [`MOST_NOTED_ROWS`], however large the table is.
+    pub(crate) fn noted_rows(&self) -> BTreeSet<u64> {
+        let geometry = &self.geometry;
+        let row_of = |offset: u64, start: u64, row_bytes: u64| {
+            let row = offset.checked_sub(start)?.checked_div(row_bytes)?;
+            (row < self.row_count).then_some(row)
+        };
+        let mut rows = BTreeSet::new();
+        for index in self.journal().noted() {
+            let offset = geometry.extent_offset.saturating_add(index.saturating_mul(8));
+            if offset < geometry.rows_offset {
+                // The tags of several rows share a word.
+                let first = row_of(offset, geometry.tags_offset, 8 / ROWS_OF_TAG_WORD);
+                rows.extend(
+                    first
+                        .into_iter()
+                        .flat_map(|first| first..first + ROWS_OF_TAG_WORD),
+                );
+            } else if offset < geometry.names_offset {
+                rows.extend(row_of(offset, geometry.rows_offset, geometry.row_stride));
+            }
+        }
+        rows
+    }
+
     /// All rows.
     pub(crate) fn all_rows(&self) -> impl Iterator<Item = Row<'_>> {
         (0..self.row_count).filter_map(|index| self.row(index))
@@ -343,8 +360,20 @@ impl<'a> Row<'a> {
         self.state.get(start..start + words).unwrap_or_default()
     }
 
+    /// Copies the words of the states; what the row lacks is copied as never used.
+    pub(crate) fn copy_state(self, target: &[AtomicU64]) {
+        for (index, word) in target.iter().enumerate() {
+            word.store(load(self.state, index), Ordering::Relaxed);
+        }
+    }
+
+    /// The row with other states than its own.
+    pub(crate) fn with_state(self, state: &'a [AtomicU64]) -> Self {
+        Self { state, ..self }
+    }
+
     #[inline]
-    fn head_word(self, offset: usize) -> Option<&'a AtomicU64> {
+    pub(super) fn head_word(self, offset: usize) -> Option<&'a AtomicU64> {
         self.head?.get(offset / 8)
     }
 
@@ -366,29 +395,6 @@ impl<'a> Row<'a> {
     /// Whether the row is that of the key with this fingerprint.
     pub(super) fn is_of(self, fingerprint: Fingerprint) -> bool {
         self.head.is_some() && self.key() == fingerprint
-    }
-
-    /// What was decided on the row in another generation is void: it was another key's, or has been reset.
-    #[inline]
-    pub(crate) fn generation(self) -> Option<&'a AtomicU64> {
-        self.head_word(offset_of!(KeyRow, generation))
-    }
-
-    /// The row as what is decided on it now names it.
-    #[inline]
-    pub(crate) fn reference(self) -> RowReference {
-        RowReference {
-            index: self.index,
-            generation: self
-                .generation()
-                .map_or(0, |generation| generation.load(Ordering::Relaxed) as u32),
-        }
-    }
-
-    /// The word of the generation, and what it becomes when what was decided before is void.
-    pub(super) fn next_generation(self) -> Option<(&'a AtomicU64, u64)> {
-        let next = self.reference().generation.wrapping_add(1);
-        Some((self.generation()?, u64::from(next)))
     }
 
     #[inline]
@@ -430,10 +436,10 @@ impl<'a> HoldPlace<'a> {
         &self.words[offset_of!(Hold, taken_at) / 8]
     }
 
-    /// The next free place, plus one.
+    /// Of a free place: the next one, plus one.
     #[inline]
     pub(crate) fn next_free(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, next_free) / 8]
+        &self.words[offset_of!(Hold, expired_or_next) / 8]
     }
 
     /// On the segment clock: when the hold was taken or last renewed.
@@ -442,10 +448,16 @@ impl<'a> HoldPlace<'a> {
         &self.words[offset_of!(Hold, renewed_at) / 8]
     }
 
-    /// Bit i: the lease of limit i ran out.
+    /// Of a hold in use: bit i says that the lease of limit i ran out.
     #[inline]
     pub(crate) fn expired(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, expired) / 8]
+        &self.words[offset_of!(Hold, expired_or_next) / 8]
+    }
+
+    /// The latest mark that was left here: see [`marks`](super::marks).
+    #[inline]
+    pub(crate) fn returned(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, returned) / 8]
     }
 
     /// The word of the [row](Self::row) whose limits are held.
@@ -611,4 +623,66 @@ impl StateMut for RepeatableState<'_> {
 fn load(words: &[AtomicU64], index: usize) -> u64 {
     // A rule asks only for the words it said it has; an absent one reads as never used.
     words.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::geometry::{Geometry, SetShape};
+
+    fn part(buckets: u64) -> (Arc<Region>, PartMemory) {
+        let shape = SetShape {
+            definition_room: 64,
+            limits: 1,
+            state_words: 2,
+            holds: 4,
+            held_amounts: 1,
+            tickets: 4,
+            parts: 1,
+            buckets,
+            name_words: 6,
+        };
+        let geometry = Geometry::new(1, vec![shape]).expect("a segment");
+        let region = Arc::new(Region::private(geometry.total_size).expect("memory"));
+        let memory = PartMemory::locate(&region, &geometry.sets[0].parts[0], 0).expect("within");
+        (region, memory)
+    }
+
+    #[test]
+    fn an_operation_is_followed_to_the_rows_that_it_changed() {
+        let (_region, memory) = part(8);
+        let row = |index| memory.row(index).expect("within");
+        let mut transaction = memory.journal().begin();
+        transaction.store(row(77).used_at().expect("a keyed row"), 1);
+        transaction.store(&row(78).state[1], 1);
+        transaction.store(memory.tag_word(5, 2).expect("within"), 1);
+        transaction.store(&memory.control().keys, 1);
+        transaction.store(memory.hold(1).expect("within").owner(), 1);
+        drop(transaction);
+        let tagged = 5 * BUCKET_ROWS + 2 * ROWS_OF_TAG_WORD;
+        let expected: Vec<u64> = [77, 78].into_iter().chain(tagged..tagged + 4).collect();
+        assert_eq!(memory.noted_rows().into_iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn however_large_the_table_no_more_rows_are_looked_at_than_an_operation_can_change() {
+        let (_region, memory) = part(4096);
+        for step in [1, 8, 512, 4097] {
+            for (position, entry) in (0..).zip(memory.entries.iter()) {
+                let first = (memory.geometry.tags_offset - memory.geometry.extent_offset) / 8;
+                entry.index.store(first + position * step, Ordering::Relaxed);
+            }
+            let rows = memory.noted_rows();
+            assert!(
+                !rows.is_empty() && rows.len() <= MOST_NOTED_ROWS,
+                "{}",
+                rows.len()
+            );
+            assert!(rows.iter().all(|row| *row < memory.row_count()));
+        }
+        for entry in memory.entries.iter() {
+            entry.index.store(u64::MAX, Ordering::Relaxed);
+        }
+        assert_eq!(memory.noted_rows(), BTreeSet::new());
+    }
 }

@@ -135,7 +135,7 @@ impl SegmentEngine {
         costs: &Costs,
     ) -> Result<Decision, Box<Error>> {
         let mut decision = Decision::pending(costs, false);
-        let locked = self.lock(set.part_of_networks(networks))?;
+        let locked = self.lock_to_look(set.part_of_networks(networks))?;
         let rows: RowsOfLevels<'_> = networks
             .iter()
             .map(|network| {
@@ -145,7 +145,9 @@ impl SegmentEngine {
                     .unwrap_or(Row::ABSENT)
             })
             .collect();
-        locked.assess_all(Rows::of_levels(&rows), costs, &mut decision);
+        locked
+            .at_its_instant()
+            .assess_all(Rows::of_levels(&rows), costs, &mut decision);
         Ok(decision)
     }
 

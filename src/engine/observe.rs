@@ -6,11 +6,12 @@ use std::sync::atomic::{Ordering, fence};
 
 use super::memory::PartMemory;
 use super::rules::SetRules;
-use super::set::{Part, RuledPart, SetEngine};
+use super::set::{Part, PartAt, RuledPart, SetEngine};
 use crate::limit::Now;
 use crate::queue::{Phase, TicketState};
 use crate::shm::geometry::PartGeometry;
 use crate::shm::journal::JournalState;
+use crate::shm::layout::LockArea;
 use crate::shm::region::{OutOfRegion, Region};
 use crate::shm::robust_mutex::LockWord;
 
@@ -68,12 +69,12 @@ impl PartObservation<'_> {
         }
     }
 
-    /// An instant for looking at the copy: never before its latest change.
-    pub(crate) fn instant(&self, now: Now) -> Now {
-        let last_seen = self.memory.control().last_seen.load(Ordering::Relaxed);
-        Now {
-            monotonic: now.monotonic.max(last_seen),
-            ..now
+    /// The copy at an instant that is never before its latest change.
+    pub(crate) fn at(&self, now: Now) -> PartAt<'_> {
+        let part = self.part();
+        PartAt {
+            part,
+            now: part.instant(now),
         }
     }
 
@@ -89,6 +90,7 @@ impl PartObservation<'_> {
                 row: hold.row().index,
                 serial: hold.serial().load(Ordering::Relaxed),
                 taken_at: hold.taken_at().load(Ordering::Relaxed),
+                is_returned: hold.mark().is_some(),
                 amounts: self
                     .rules
                     .held_indexes
@@ -133,6 +135,8 @@ pub(crate) struct ObservedHold {
     pub(crate) row: u64,
     pub(crate) serial: u64,
     pub(crate) taken_at: u64,
+    /// It was given back without the lock, and nothing has finished that yet.
+    pub(crate) is_returned: bool,
     /// What is held of each limit that gives back.
     pub(crate) amounts: Vec<(usize, u64)>,
 }
@@ -161,24 +165,22 @@ fn copy_consistently(region: &Region, target: &Region, part: Part<'_>) -> Result
     Ok(journal.unchanged_since(sequence))
 }
 
-/// Copies the words of a part: from its control to its row, holds and tickets as far as they were ever touched. Of the
+/// Copies the words of a part: from behind its lock to its row, holds and tickets as far as they were ever touched. Of the
 /// rows of keys, which are too many to be copied at one instant, only whose they are, and only of those that a hold or
 /// a ticket names.
 fn copy_part(region: &Region, target: &Region, part: Part<'_>) -> Result<(), OutOfRegion> {
     let geometry = &part.memory.geometry;
     let copy = |offset, size| copy_words(region, target, geometry, offset, size);
+    // The lock is not copied: it is accessed as the C library does, and a copy of it would mean nothing.
+    let start = geometry.control_offset + size_of::<LockArea>() as u64;
     let size = part.memory.touched_holds() * geometry.hold_stride;
     copy(geometry.holds_offset, size)?;
     let size = part.memory.touched_tickets() * geometry.ticket_stride;
     copy(geometry.tickets_offset, size)?;
     if !part.memory.is_keyed() {
-        let size = geometry.names_offset - geometry.control_offset;
-        return copy(geometry.control_offset, size);
+        return copy(start, geometry.names_offset - start);
     }
-    copy(
-        geometry.control_offset,
-        geometry.rows_offset - geometry.control_offset,
-    )?;
+    copy(start, geometry.rows_offset - start)?;
     for row in named_rows(part).filter(|row| *row < geometry.rows) {
         copy(
             geometry.rows_offset + row * geometry.row_stride,

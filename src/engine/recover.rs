@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 
 use super::keys::{RepeatableTable, TableWords};
 use super::line::{LineWords, RepeatableLine};
-use super::memory::HoldPlace;
+use super::locked::LockWait;
+use super::memory::{HoldPlace, Row};
 use super::segment::SegmentEngine;
 use super::set::{Part, RuledPart};
 use super::ties::Ties;
@@ -22,6 +23,14 @@ pub(crate) const POISONED_BY_COUNTS: u64 = 1;
 
 /// The journal named words that no operation changes: what they were is lost, and only a reset helps.
 pub(crate) const POISONED_BY_JOURNAL: u64 = 2;
+
+/// How much of the table of keys is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// The rows that the latest operation changed, and those that holds and tickets name.
+    LatestOperation,
+    Whole,
+}
 
 /// What a recovery did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -60,7 +69,8 @@ impl SegmentEngine {
             owner_died,
             ..Repairs::default()
         };
-        let journal_is_sound = match journal.state() {
+        let found = journal.state();
+        let journal_is_sound = match found {
             JournalState::Idle => true,
             JournalState::Undo(count) => {
                 repairs.undone_words = count;
@@ -94,13 +104,27 @@ impl SegmentEngine {
                 Ordering::Relaxed,
             );
         }
-        if !part.is_consistent() {
+        let poisoned = &control.poisoned;
+        // An operation that was undone, and the reset of one row, leave the rest of the table as it was. After anything
+        // else, and where it is not known what happened, all of it is looked at.
+        let was_of_few_rows = match found {
+            JournalState::Idle | JournalState::Undo(_) => true,
+            JournalState::Reset => control.reset_row.load(Ordering::Relaxed) != 0,
+            JournalState::Recount | JournalState::Damaged(_) => false,
+        };
+        let extent = if was_of_few_rows && poisoned.load(Ordering::Relaxed) == 0 {
+            Extent::LatestOperation
+        } else {
+            Extent::Whole
+        };
+        let mut is_consistent = part.is_consistent(extent);
+        if !is_consistent {
             repairs.recounted = true;
             self.recount(part);
+            is_consistent = part.is_consistent(Extent::Whole);
         }
         // What the journal lost is not to be forgotten over counts that can be made again.
-        let poisoned = &control.poisoned;
-        match (poisoned.load(Ordering::Relaxed), part.is_consistent()) {
+        match (poisoned.load(Ordering::Relaxed), is_consistent) {
             (0 | SET_UNCHECKED, false) => poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed),
             (SET_UNCHECKED, true) => poisoned.store(0, Ordering::Relaxed),
             _ => {}
@@ -115,11 +139,11 @@ impl SegmentEngine {
         let (mut locked, mut repairs) = self.lock_and_report(part)?;
         let part = locked.part;
         let poisoned = &part.memory.control().poisoned;
-        if !part.is_consistent() {
+        if !part.is_consistent(Extent::Whole) {
             self.recount(part);
             repairs.get_or_insert_default().recounted = true;
         }
-        if poisoned.load(Ordering::Relaxed) == POISONED_BY_COUNTS && part.is_consistent() {
+        if poisoned.load(Ordering::Relaxed) == POISONED_BY_COUNTS && part.is_consistent(Extent::Whole) {
             poisoned.store(0, Ordering::Relaxed);
         }
         if poisoned.load(Ordering::Relaxed) != 0 {
@@ -128,7 +152,7 @@ impl SegmentEngine {
         }
         locked.serve_every_line()?;
         drop(locked);
-        Ok((repairs, self.reclaim(part.unruled())?))
+        Ok((repairs, self.reclaim(part.unruled(), LockWait::Timeout)?))
     }
 
     /// Counts everything that follows from fingerprints, holds and tickets again: which row is whose, what is in use, how
@@ -139,6 +163,8 @@ impl SegmentEngine {
         let memory = part.memory;
         let control = memory.control();
         memory.journal().mark_recount();
+        // What is said of marks may be as wrong as what is counted again.
+        memory.search_for_marks();
         if memory.is_keyed() {
             part.rebuild_rows();
         }
@@ -250,8 +276,9 @@ impl<'a> RuledPart<'a> {
         self.memory.control().keys.store(keys, Ordering::Relaxed);
     }
 
-    /// Whether the counts agree with the holds. Bounded by the size of the tables, whatever the links say.
-    pub(crate) fn is_consistent(&self) -> bool {
+    /// Whether the counts agree with the holds. Bounded by the size of the tables, whatever the links say; of the table of
+    /// keys only what `extent` says is looked at.
+    pub(crate) fn is_consistent(&self, extent: Extent) -> bool {
         let control = self.memory.control();
         let touched = control.untouched_hold.load(Ordering::Relaxed);
         if touched > self.memory.hold_capacity() {
@@ -275,23 +302,27 @@ impl<'a> RuledPart<'a> {
         }
         taken + free == touched
             && queue::is_consistent(&LineWords(self.memory))
-            && self.rows_are_consistent()
-            && self.counts_agree()
+            && self.rows_are_consistent(extent)
+            && self.counts_agree(extent)
     }
 
-    fn rows_are_consistent(&self) -> bool {
+    fn rows_are_consistent(&self, extent: Extent) -> bool {
         if !self.memory.is_keyed() {
             return true;
         }
+        let table = TableWords(self.memory);
+        if extent == Extent::LatestOperation {
+            return table::is_consistent(&table, self.memory.noted_rows());
+        }
         let used = self.memory.all_rows().filter(|row| !row.is_unused()).count() as u64;
         self.memory.control().keys.load(Ordering::Relaxed) == used
-            && table::is_consistent(&TableWords(self.memory))
+            && table::is_consistent(&table, 0..self.memory.row_count())
     }
 
     /// Whether each row says what the holds and tickets say that name it.
-    fn counts_agree(&self) -> bool {
+    fn counts_agree(&self, extent: Extent) -> bool {
         let tallies = self.tallies();
-        self.memory.all_rows().all(|row| {
+        let agrees = |row: Row<'_>| {
             let tally = tallies.get(&row.index);
             let pins_agree = row.ties().is_none_or(|ties| {
                 Ties(ties.load(Ordering::Relaxed)).pins() == tally.map_or(0, |tally| tally.pins)
@@ -302,6 +333,14 @@ impl<'a> RuledPart<'a> {
                         in_use.load(Ordering::Relaxed) == tally.map_or(0, |tally| tally.held(position))
                     })
                 })
-        })
+        };
+        if extent == Extent::Whole || !self.memory.is_keyed() {
+            return self.memory.all_rows().all(agrees);
+        }
+        let mut rows = self.memory.noted_rows();
+        rows.extend(tallies.keys());
+        rows.into_iter()
+            .filter_map(|row| self.memory.row(row))
+            .all(agrees)
     }
 }

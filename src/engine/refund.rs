@@ -14,10 +14,10 @@ use std::sync::atomic::Ordering;
 
 use super::decision::{Decided, Decision};
 use super::limit_rules::LimitRules;
-use super::locked::LockedPart;
-use super::memory::{Row, RowReference};
+use super::memory::{HoldPlace, Row};
+use super::row_reference::RowReference;
 use super::rules::SetRules;
-use super::set::DefinitionBits;
+use super::set::{DefinitionBits, PartAt};
 use crate::limit::Mark;
 use crate::shm::journal::Transaction;
 
@@ -52,7 +52,18 @@ impl Decision {
     }
 }
 
-impl LockedPart<'_> {
+impl HoldPlace<'_> {
+    /// When and where a permit that has this hold reserved what is refunded when its process dies.
+    pub(super) fn origin(self) -> Origin {
+        Origin {
+            instant: self.taken_at().load(Ordering::Relaxed),
+            definition: None,
+            row: self.row(),
+        }
+    }
+}
+
+impl PartAt<'_> {
     /// Gives back what was reserved and not used; answers the units really given back.
     pub(super) fn refund_unused(
         &self,

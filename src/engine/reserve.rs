@@ -3,7 +3,7 @@
 use super::acquire::{Answer, Attempt, Target};
 use super::decision::{Costs, Decided, Decision, LimitMask, Stage};
 use super::hold::FreeHold;
-use super::locked::LockedPart;
+use super::locked::{LockWait, LockedPart};
 use super::memory::Row;
 use super::outline::SetOutline;
 use super::plan::Kind;
@@ -38,7 +38,7 @@ impl SegmentEngine {
         match self.try_reserve(target, costs, decision, max_delay, Attempt::First)? {
             Some(reserved) => Ok(reserved),
             None => {
-                self.reclaim_if_due(target.part())?;
+                self.reclaim_if_due(target.part(), LockWait::Timeout)?;
                 let reserved = self.try_reserve(target, costs, decision, max_delay, Attempt::Last)?;
                 Ok(reserved.unwrap_or(Reserved::Refused))
             }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::key::KeyIdentity;
 use super::locked::LockedPart;
 use super::memory::Row;
+use super::recover::Extent;
 use super::segment::SegmentEngine;
 use super::set::{Part, RuledPart};
 use crate::error::Error;
@@ -48,7 +49,7 @@ impl SegmentEngine {
         locked.begin_and_carry_out_reset(scope, 0);
         if poisoned.load(Ordering::Relaxed) != 0 {
             self.recount(part);
-            if part.is_consistent() {
+            if part.is_consistent(Extent::Whole) {
                 poisoned.store(0, Ordering::Relaxed);
             }
         }

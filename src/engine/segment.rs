@@ -116,11 +116,8 @@ impl SegmentEngine {
         self.sets.iter().flat_map(SetEngine::parts)
     }
 
-    pub(crate) fn clock_offset(&self) -> u64 {
-        self.clock_offset
-    }
-
-    pub(super) fn lock_patience(&self) -> Duration {
+    /// How long calls with a result wait for a lock.
+    pub(crate) fn lock_patience(&self) -> Duration {
         self.lock_patience
     }
 
@@ -143,7 +140,7 @@ impl SegmentEngine {
 
     /// The segment clock, and the wall clock where it matters.
     #[inline]
-    pub(super) fn read_clocks(&self, reads_utc: bool) -> Now {
+    pub(crate) fn read_clocks(&self, reads_utc: bool) -> Now {
         let monotonic = self.segment_nanos();
         let utc = match &self.virtual_clock {
             _ if !reads_utc => 0,

@@ -16,7 +16,7 @@ use super::outline::SetOutline;
 use super::rules::SetRules;
 use super::versions::Versions;
 use crate::error::Error;
-use crate::limit::{Mark, Standing};
+use crate::limit::{Mark, Now, Standing};
 use crate::shm::geometry::SetGeometry;
 use crate::shm::journal::{JournalOverflow, Transaction};
 use crate::shm::layout::{DirectoryEntry, LimitCounters};
@@ -47,6 +47,13 @@ pub(crate) struct Part<'a, Rules = ()> {
 
 /// A part, and the rules that it decides by.
 pub(crate) type RuledPart<'a> = Part<'a, &'a SetRules>;
+
+/// A part at an instant: what is worked out of it depends on nothing else.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartAt<'a> {
+    pub(crate) part: RuledPart<'a>,
+    pub(crate) now: Now,
+}
 
 /// Which definition a decision was made by: the lowest bits of its generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,11 +7,11 @@ use smallvec::SmallVec;
 use super::decision::Decision;
 use super::hold::{Ending, FreeHold, HoldReference};
 use super::key::KeyIdentity;
-use super::locked::LockedPart;
+use super::locked::{LockWait, LockedPart};
 use super::memory::Row;
 use super::plan::Kind;
 use super::segment::SegmentEngine;
-use super::set::{Part, RuledPart, SetEngine};
+use super::set::{Part, SetEngine};
 use crate::error::Error;
 use crate::shm::journal::Transaction;
 use crate::table::Fingerprint;
@@ -35,14 +35,6 @@ pub(crate) enum Released {
     /// The hold was the permit's and is free now.
     GivenBack,
     /// The hold had been reclaimed before: nothing was changed.
-    WasReclaimed,
-}
-
-/// Whether a hold was renewed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Renewed {
-    Renewed,
-    /// A lease had run out, or the hold is another's: nothing was changed.
     WasReclaimed,
 }
 
@@ -79,7 +71,8 @@ impl SegmentEngine {
         Ok(settled)
     }
 
-    /// Gives a hold back; `dropped` says that the work under it failed.
+    /// Gives a hold back; `dropped` says that the work under it failed. Where the lock is not to be had soon, a mark is
+    /// left, and whoever has the lock next finishes it.
     pub(crate) fn release(
         &self,
         part: Part<'_>,
@@ -88,10 +81,17 @@ impl SegmentEngine {
         dropped: bool,
     ) -> Result<Released, Box<Error>> {
         // How long the work took matters to a capacity that moves, and to nothing else.
-        let mut locked = if part.set.adapts {
-            self.lock(part)?
+        let locked = if part.set.adapts {
+            self.lock_within(part, LockWait::Briefly)
         } else {
-            self.lock_timeless(part)?
+            self.lock_timeless(part, LockWait::Briefly)
+        };
+        let mut locked = match locked {
+            Ok(locked) => locked,
+            Err(error) if matches!(*error, Error::LockStuck { .. }) => {
+                return Ok(self.release_by_mark(part, hold, owner, dropped));
+            }
+            Err(error) => return Err(error),
         };
         let part = locked.part;
         if !locked.owns(hold, owner) {
@@ -112,50 +112,7 @@ impl SegmentEngine {
     }
 }
 
-impl SegmentEngine {
-    /// Lets the leases of a hold count anew from now.
-    pub(crate) fn heartbeat(
-        &self,
-        part: Part<'_>,
-        hold: HoldReference,
-        owner: u64,
-    ) -> Result<Renewed, Box<Error>> {
-        let locked = self.lock(part)?;
-        let part = locked.part;
-        let Some(place) = part.memory.hold(hold.index).filter(|_| locked.owns(hold, owner)) else {
-            return Ok(Renewed::WasReclaimed);
-        };
-        if locked.has_lost_a_lease(hold) {
-            return Ok(Renewed::WasReclaimed);
-        }
-        let mut transaction = part.memory.journal().begin();
-        transaction.store(place.renewed_at(), locked.now.monotonic);
-        part.commit(transaction)?;
-        Ok(Renewed::Renewed)
-    }
-}
-
-impl RuledPart<'_> {
-    /// The shortest lease, in nanoseconds, of what an admitted request holds.
-    pub(crate) fn shortest_lease(&self, permit: &Decision) -> Option<u64> {
-        permit
-            .iter()
-            .filter(|(_, decided)| decided.figure > 0)
-            .filter_map(|(index, _)| self.limits.get(index)?.lease)
-            .min()
-    }
-}
-
 impl Part<'_> {
-    /// Whether a hold is its owner's still, and whole. Looks without the lock.
-    pub(crate) fn still_holds(&self, hold: HoldReference, owner: u64) -> bool {
-        self.memory.hold(hold.index).is_some_and(|place| {
-            place.owner().load(Ordering::Relaxed) == owner
-                && place.serial().load(Ordering::Relaxed) == hold.serial.get()
-                && place.expired().load(Ordering::Relaxed) == 0
-        })
-    }
-
     /// Counts, without the lock, a permit that was dropped without a settle.
     pub(crate) fn count_unsettled(&self, index: usize) {
         self.counters(index).unsettled.fetch_add(1, Ordering::Relaxed);
@@ -233,8 +190,14 @@ impl<'a> LockedPart<'a> {
             overdraft: 0,
         };
         if used < reserved {
-            settled.refunded =
-                self.refund_unused(transaction, limit, row, reserved - used, decided, permit.origin());
+            settled.refunded = self.at_its_instant().refund_unused(
+                transaction,
+                limit,
+                row,
+                reserved - used,
+                decided,
+                permit.origin(),
+            );
             transaction.add(&counters.refunded, settled.refunded);
         } else if used > reserved {
             let above = used - reserved;

@@ -10,8 +10,9 @@ use std::time::Duration;
 use super::acquire::{Answer, Attempt, Target};
 use super::decision::{Costs, Decided, Decision, Stage};
 use super::grant::{Blocked, Served};
+use super::hold::FreeHold;
 use super::line::LineWords;
-use super::locked::LockedPart;
+use super::locked::{LockWait, LockedPart};
 use super::memory::{PartMemory, Row};
 use super::segment::SegmentEngine;
 use super::set::{Part, RuledPart};
@@ -21,6 +22,7 @@ use crate::shm::clock::boot_nanos;
 use crate::shm::death_watch::{DeathWatch, Watched, ring_on_death};
 use crate::shm::futex::{self, Rings};
 use crate::shm::participant::ParticipantId;
+use crate::shm::region::load_acquire;
 
 /// The longest sleep of who waits for others, in nanoseconds.
 const SLICE: u64 = 50_000_000;
@@ -232,7 +234,7 @@ impl SegmentEngine {
             Answer::Refused => return Ok(Begun::Decided(false)),
             Answer::Impossible => return Err(part.never_admissible(costs)),
             Answer::WorthALook => {
-                self.reclaim_if_due(part)?;
+                self.reclaim_if_due(part, LockWait::Timeout)?;
             }
             Answer::MustWait => {}
         }
@@ -240,7 +242,7 @@ impl SegmentEngine {
             return Ok(begun);
         }
         // All tickets are taken, perhaps by the dead.
-        self.reclaim_if_due(part)?;
+        self.reclaim_if_due(part, LockWait::Timeout)?;
         match self.take_ticket(target, costs, decision, wait_by, Attempt::Last)? {
             Some(begun) => Ok(begun),
             None => Ok(Begun::Decided(false)),
@@ -319,15 +321,15 @@ impl SegmentEngine {
     }
 
     /// Serves whoever is first in a line: for who sleeps for others, and looks after the line now and then.
-    pub(crate) fn advance(&self, part: Part<'_>, row: u64) -> Result<(), Box<Error>> {
-        self.lock(part)?.serve_head(row).map(drop)
+    pub(crate) fn advance(&self, part: Part<'_>, row: u64, wait: LockWait) -> Result<(), Box<Error>> {
+        self.lock_within(part, wait)?.serve_head(row).map(drop)
     }
 
     /// Whether somebody has said that there is something to see for this ticket, or something to see has been left
     /// there. Takes no lock.
     pub(crate) fn is_worth_a_look(&self, part: Part<'_>, waiting: &Waiting) -> bool {
         part.memory.ticket(waiting.ticket.index).is_none_or(|place| {
-            let state = TicketState::from_word(place.state().load(Ordering::Acquire));
+            let state = TicketState::from_word(load_acquire(place.state()));
             state.phase != Phase::Waiting
                 || state.serial != waiting.ticket.serial
                 || futex::rings(place.bell()) != waiting.seen
@@ -359,7 +361,7 @@ impl SegmentEngine {
         waiting: &mut Waiting,
         patience: Patience,
     ) -> Result<Looked, Box<Error>> {
-        self.insure_if_due(part, waiting)?;
+        self.insure_if_due(part, waiting, LockWait::Timeout)?;
         let mut locked = self.lock(part)?;
         let part = locked.part;
         let row = waiting.row;
@@ -480,7 +482,12 @@ impl SegmentEngine {
     }
 
     /// Looks after those before a ticket, if it is time to: the dead are not told, and tell nobody.
-    pub(crate) fn insure_if_due(&self, part: Part<'_>, waiting: &mut Waiting) -> Result<(), Box<Error>> {
+    pub(crate) fn insure_if_due(
+        &self,
+        part: Part<'_>,
+        waiting: &mut Waiting,
+        wait: LockWait,
+    ) -> Result<(), Box<Error>> {
         let now = boot_nanos();
         if now < waiting.next_insurance {
             return Ok(());
@@ -501,10 +508,10 @@ impl SegmentEngine {
                 .map(|before| before.owner().load(Ordering::Relaxed));
             match owner {
                 Some(owner) if self.is_owner_alive(owner) => return Ok(()),
-                Some(owner) => self.reclaim_from(part, owner, |_| {})?,
+                Some(owner) => self.reclaim_from(part, owner, wait, |_| {})?,
                 None => {
                     if part.reclaim_is_due() {
-                        self.reclaim_if_due(part)?;
+                        self.reclaim_if_due(part, wait)?;
                     } else {
                         // Another thread looked a moment ago, and what it saw may have changed since.
                         waiting.next_insurance = waiting.next_insurance.min(part.next_reclaim());
@@ -515,7 +522,8 @@ impl SegmentEngine {
         }
     }
 
-    /// Leaves the line before time is up, or gives back what was granted and not claimed.
+    /// Leaves the line before time is up, or gives back what was granted and not claimed. Where the lock is not to be had
+    /// soon, whoever has it next does that.
     pub(crate) fn cancel(&self, part: Part<'_>, waiting: &Waiting) {
         if self.membership.is_current(waiting.owner) && self.try_cancel(part, waiting).is_err() {
             self.give_up(part, waiting);
@@ -523,13 +531,16 @@ impl SegmentEngine {
     }
 
     fn try_cancel(&self, part: Part<'_>, waiting: &Waiting) -> Result<(), Box<Error>> {
-        let mut locked = self.lock(part)?;
+        let mut locked = self.lock_within(part, LockWait::Briefly)?;
         let part = locked.part;
         if !self.owns_ticket(part.unruled(), waiting) {
             return Ok(());
         }
+        let had_no_hold = part.memory.find_free_hold() == FreeHold::None;
         locked.take_back_ticket(waiting.ticket.index, &part.memory.control().cancelled)?;
-        locked.serve_next(waiting.row)
+        locked.serve_next(waiting.row)?;
+        // What it was granted may have been the last hold of all, which others wait for in other lines.
+        locked.serve_after_release(waiting.row, had_no_hold)
     }
 
     fn owns_ticket(&self, part: Part<'_>, waiting: &Waiting) -> bool {
@@ -543,15 +554,19 @@ impl SegmentEngine {
     }
 
     /// Gives a ticket up without the lock, which is not to be had. A ticket without an owner is taken back by whoever
-    /// meets it.
+    /// has the lock next.
     fn give_up(&self, part: Part<'_>, waiting: &Waiting) {
         if self.owns_ticket(part, waiting)
             && let Some(place) = part.memory.ticket(waiting.ticket.index)
         {
             // Not that of another by now: then there is nothing to give up.
-            let _ = place
-                .owner()
-                .compare_exchange(waiting.owner, 0, Ordering::Release, Ordering::Relaxed);
+            let given_up =
+                place
+                    .owner()
+                    .compare_exchange(waiting.owner, 0, Ordering::SeqCst, Ordering::Relaxed);
+            if given_up.is_ok() {
+                self.finish_or_leave_marks(part);
+            }
         }
     }
 }

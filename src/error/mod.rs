@@ -66,7 +66,7 @@ pub enum Error {
         expected: u64,
     },
     /// The segment is in use by processes of another namespace, in which process ids or clocks mean something else.
-    #[error("{} is in use in another {what} namespace (found {found}, this process is in {expected}): share it, for example with `--pid=host` or `shareProcessNamespace`", path.display())]
+    #[error("{} is in use in another {what} namespace (found {found}, this process is in {expected}): share it, for example with `--pid=host` or `shareProcessNamespace`, or use a segment of its own here", path.display())]
     ForeignNamespace {
         /// The file.
         path: PathBuf,
@@ -110,12 +110,20 @@ pub enum Error {
         why: String,
     },
     /// Locks or mappings do not hold on this file system.
-    #[error("{} lies on {file_system}, where processes of other hosts or caches could share the file: use /dev/shm or a local disk", path.display())]
+    #[error("{} lies on {file_system}, {why}: create it in /dev/shm or on a local disk", path.display())]
     UnsupportedFileSystem {
         /// The file.
         path: PathBuf,
         /// The file system.
         file_system: &'static str,
+        /// What is wrong with that.
+        why: &'static str,
+    },
+    /// Parts of the file have no place on its file system, so a change of them could fail. Nothing was changed.
+    #[error("{} has holes, where a change may need space and fail: copy it again with `cp --sparse=never`, or create a new segment", path.display())]
+    Sparse {
+        /// The file.
+        path: PathBuf,
     },
     /// Every participant slot is taken by a live process.
     #[error("{} has no room for another process: all {capacity} participants are alive; declare more", path.display())]

@@ -6,27 +6,25 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::statfs::fstatfs;
 
+use super::cold_start::{is_same_place, start_cold_if_needed};
 use super::definition::{Definition, read_definition_in_force};
 use super::descriptor::{FileIdentity, above_standard_streams};
-use super::file_lock::{ByteRange, is_locked_by_others, try_lock, unlock};
+use super::file_lock::{ByteRange, try_lock, unlock};
+use super::file_system::{ensure_local, ensure_stores_need_no_space};
 use super::geometry::{Geometry, SetShape};
-use super::host::{Place, unsupported_file_system};
 use super::layout::{
     BYTE_ORDER, C_LIBRARY, CHECKED_HEADER_WORDS, CHECKSUM_SEED, CLOCK_BOOT_TIME, DirectoryEntry, FORMAT,
     HEADER_SPACE, Header, INCOMPATIBLE_FEATURES, LOCK_KIND_ROBUST_MUTEX, MAGIC, MOST_PARTICIPANTS, MOST_SETS,
-    SET_UNCHECKED, SetControl, WORD_SIZE, checksum_step, fingerprint,
+    WORD_SIZE, checksum_step, fingerprint,
 };
 use super::participant::{Membership, ParticipantTable};
-use super::region::{OutOfRegion, Region};
+use super::region::{OutOfRegion, Region, load_acquire};
 use crate::error::Error;
-use crate::shm::clock::{boot_nanos, utc_nanos};
-use crate::units::LATEST_INSTANT;
 
 /// How long to wait for another process that is attaching.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
@@ -110,7 +108,7 @@ pub(crate) fn open_again(path: &Path, expected: FileIdentity) -> Result<Option<F
     Ok((identity(&file, path)? == expected).then_some(file))
 }
 
-fn identity(file: &File, path: &Path) -> Result<FileIdentity, Error> {
+pub(crate) fn identity(file: &File, path: &Path) -> Result<FileIdentity, Error> {
     FileIdentity::of(file).map_err(|errno| io_error("examine", path, errno.into()))
 }
 
@@ -136,28 +134,29 @@ pub(crate) fn attach<T>(
         Region::read_only(&file, HEADER_SPACE as usize).map_err(|source| io_error("map", path, source))?;
     check_header(&header_region, size, path)?;
     // A copy may be sparse: on a full file system the first store into a hole would be a bus error.
-    nix::fcntl::posix_fallocate(&file, 0, size as i64)
-        .map_err(|errno| allocation_error(path, size, errno))?;
+    ensure_stores_need_no_space(&file, size, path)?;
     let region = Region::writable(&file, size as usize).map_err(|source| io_error("map", path, source))?;
     let verified = verify(Arc::new(region), path)?;
     let understood = understand(&verified)?;
     let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
-    let table = verified.participants();
     let lock = AttachLock::take(&file, path)?;
     // Looked at under the lock: whoever removes the segment retires it under the same lock.
-    if header.retired.load(Ordering::Acquire) != 0 {
+    if load_acquire(&header.retired) != 0 {
         return Err(Error::Retired {
             path: path.to_owned(),
         });
     }
-    ensure_same_place(&verified, header, &table, &file, path)?;
+    start_cold_if_needed(&verified, header, &file, path)?;
     let clock_offset = header.clock_offset.load(Ordering::Relaxed);
+    let probe = file
+        .try_clone()
+        .map_err(|source| io_error("open", path, source))?;
     // Not a duplicate: a mapping keeps its open file, and with it the file's locks, also in children of this process
     // that outlive it.
     let own_file = open_again(path, identity(&file, path)?)?.ok_or_else(|| Error::NotFound {
         path: path.to_owned(),
     })?;
-    let membership = Membership::join(own_file, path.to_owned(), table)?;
+    let membership = Membership::join(own_file, probe, path.to_owned(), verified.participants())?;
     drop(lock);
     let attached = Attached {
         verified,
@@ -234,13 +233,7 @@ pub(crate) fn check_file(file: &File, path: &Path, trust_any_owner: bool) -> Res
             )));
         }
     }
-    let statistics = fstatfs(file).map_err(|errno| io_error("examine", path, errno.into()))?;
-    if let Some(file_system) = unsupported_file_system(&statistics) {
-        return Err(Error::UnsupportedFileSystem {
-            path: path.to_owned(),
-            file_system,
-        });
-    }
+    ensure_local(file, path)?;
     if metadata.len() < HEADER_SPACE {
         let found = start_of(file, path)?;
         if found != MAGIC {
@@ -280,7 +273,7 @@ fn folder_is_writable_by_others(path: &Path) -> bool {
 pub(crate) fn check_header(region: &Region, size: u64, path: &Path) -> Result<(), Error> {
     let header: &Header = region.record(0).map_err(|place| damaged(path, place))?;
     // Synchronises with the release store that ends a creation.
-    let magic = header.magic.load(Ordering::Acquire);
+    let magic = load_acquire(&header.magic);
     if magic != MAGIC {
         return Err(Error::NotASegment {
             path: path.to_owned(),
@@ -407,128 +400,11 @@ fn read_shape(entry: &DirectoryEntry) -> SetShape {
     }
 }
 
-pub(crate) fn is_same_place(header: &Header, file: FileIdentity) -> bool {
-    let place = Place::current();
-    load_pair(&header.boot_id) == place.boot_id
-        && header.pid_namespace.load(Ordering::Relaxed) == place.pid_namespace
-        && header.time_namespace.load(Ordering::Relaxed) == place.time_namespace
-        && header.device.load(Ordering::Relaxed) == file.device
-        && header.inode.load(Ordering::Relaxed) == file.inode
-}
-
-fn load_pair(words: &[AtomicU64; 2]) -> [u64; 2] {
-    [words[0].load(Ordering::Acquire), words[1].load(Ordering::Acquire)]
-}
-
-/// Makes a segment of another boot, another namespace or another file this one's, provided that nobody is alive.
-fn ensure_same_place(
-    verified: &Verified,
-    header: &Header,
-    table: &ParticipantTable,
-    file: &File,
-    path: &Path,
-) -> Result<(), Error> {
-    let identity = identity(file, path)?;
-    if is_same_place(header, identity) {
-        return Ok(());
-    }
-    let somebody_is_alive = is_locked_by_others(file.as_fd(), ByteRange::participants(table.count))
-        .map_err(|errno| io_error("lock", path, errno.into()))?;
-    if !somebody_is_alive {
-        return cold_start(verified, header, table, identity).map_err(|failure| match failure {
-            ColdStartFailure::OutOfRegion(place) => damaged(path, place),
-            ColdStartFailure::System(source) => io_error("initialise the locks of", path, source),
-        });
-    }
-    let place = Place::current();
-    for (what, word, expected) in [
-        ("PID", &header.pid_namespace, place.pid_namespace),
-        ("time", &header.time_namespace, place.time_namespace),
-    ] {
-        let found = word.load(Ordering::Relaxed);
-        if found != expected {
-            return Err(Error::ForeignNamespace {
-                path: path.to_owned(),
-                what,
-                found,
-                expected,
-            });
-        }
-    }
-    Err(Error::ForeignBoot {
-        path: path.to_owned(),
-    })
-}
-
-enum ColdStartFailure {
-    OutOfRegion(OutOfRegion),
-    System(io::Error),
-}
-
-/// Voids the locks and owners of another life of the file and sets its clock on by the wall-clock time that passed.
-///
-/// What was held is left for the ordinary reclaim, which finds its owners dead; what was being changed is undone by
-/// whoever takes the set's lock first. Each step can be repeated, and the boot id is stored last: a process that
-/// dies on the way leaves a segment that the next one starts cold again.
-fn cold_start(
-    verified: &Verified,
-    header: &Header,
-    table: &ParticipantTable,
-    identity: FileIdentity,
-) -> Result<(), ColdStartFailure> {
-    let place = Place::current();
-    header.boot_id[0].store(0, Ordering::Release);
-    let mut latest = 0;
-    let parts = verified.geometry.sets.iter().flat_map(|set| &set.parts);
-    for part in parts {
-        let control: &SetControl = verified
-            .region
-            .record(part.control_offset)
-            .map_err(ColdStartFailure::OutOfRegion)?;
-        // With the lock goes the word that its owner died. A set that is poisoned already stays so.
-        let _ = control
-            .poisoned
-            .compare_exchange(0, SET_UNCHECKED, Ordering::Relaxed, Ordering::Relaxed);
-        control.lock.initialise().map_err(ColdStartFailure::System)?;
-        let seen = control.last_seen.load(Ordering::Relaxed);
-        if seen < LATEST_INSTANT {
-            latest = latest.max(seen);
-        }
-    }
-    table.clear().map_err(ColdStartFailure::OutOfRegion)?;
-    let elapsed = utc_nanos().saturating_sub(header.created_utc.load(Ordering::Relaxed));
-    let by_wall_clock = header.created_at.load(Ordering::Relaxed).saturating_add(elapsed);
-    let segment_time = by_wall_clock.max(latest);
-    header
-        .clock_offset
-        .store(segment_time.wrapping_sub(boot_nanos()), Ordering::Relaxed);
-    header.pid_namespace.store(place.pid_namespace, Ordering::Relaxed);
-    header
-        .time_namespace
-        .store(place.time_namespace, Ordering::Relaxed);
-    header.device.store(identity.device, Ordering::Relaxed);
-    header.inode.store(identity.inode, Ordering::Relaxed);
-    header.cold_starts.fetch_add(1, Ordering::Relaxed);
-    header.boot_id[1].store(place.boot_id[1], Ordering::Release);
-    header.boot_id[0].store(place.boot_id[0], Ordering::Release);
-    Ok(())
-}
-
 pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {
     Error::Io {
         action,
         path: path.to_owned(),
         source,
-    }
-}
-
-pub(crate) fn allocation_error(path: &Path, bytes: u64, errno: Errno) -> Error {
-    match errno {
-        Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => Error::NoSpace {
-            path: path.to_owned(),
-            bytes,
-        },
-        other => io_error("allocate", path, other.into()),
     }
 }
 

@@ -4,19 +4,21 @@
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
-use nix::sys::statfs::fstatfs;
 
-use super::attach::{allocation_error, damaged, header_checksum, io_error};
+use super::attach::{damaged, header_checksum, io_error, open_for_writing};
 use super::definition::write_definition;
 use super::descriptor::FileIdentity;
+use super::file_lock::{ByteRange, try_lock};
+use super::file_system::{allocate, ensure_local};
 use super::geometry::Geometry;
-use super::host::{Place, ProcessOpinion, own_start_time, process_opinion, unsupported_file_system};
+use super::host::{Place, own_start_time};
 use super::layout::{
     BYTE_ORDER, C_LIBRARY, CLOCK_BOOT_TIME, COMPATIBLE_FEATURES, DirectoryEntry, FORMAT, Header,
     INCOMPATIBLE_FEATURES, LOCK_KIND_ROBUST_MUTEX, MAGIC, SetControl, WORD_SIZE, fingerprint,
@@ -65,15 +67,8 @@ pub(crate) fn create(path: &Path, blueprint: &Blueprint<'_>) -> Result<(), Error
     let size = blueprint.geometry.total_size;
     file.set_permissions(Permissions::from_mode(blueprint.mode))
         .map_err(|source| io_error("set the mode of", path, source))?;
-    let statistics = fstatfs(&file).map_err(|errno| io_error("examine", path, errno.into()))?;
-    if let Some(file_system) = unsupported_file_system(&statistics) {
-        return Err(Error::UnsupportedFileSystem {
-            path: path.to_owned(),
-            file_system,
-        });
-    }
-    nix::fcntl::posix_fallocate(&file, 0, size as i64)
-        .map_err(|errno| allocation_error(path, size, errno))?;
+    ensure_local(&file, path)?;
+    allocate(&file, size, path)?;
     let region = Region::writable(&file, size as usize).map_err(|source| io_error("map", path, source))?;
     let identity = FileIdentity::of(&file).map_err(|errno| io_error("examine", path, errno.into()))?;
     fill(&region, blueprint, identity, path)?;
@@ -127,8 +122,8 @@ fn rename_without_replacing(from: &Path, to: &Path) -> Result<(), Errno> {
     Errno::result(answer).map(drop)
 }
 
-/// Opens a fresh file beside the target. Its name says which process makes it, so that others can tell when it was
-/// abandoned.
+/// Opens a fresh file beside the target. As long as its creator lives, it has a lock on the file, so that others can
+/// tell when it was abandoned, also in another PID namespace. The process id in its name is for people.
 fn start_construction(folder: &Path, name: &OsStr, path: &Path) -> Result<(File, Construction), Error> {
     static ATTEMPT: AtomicU64 = AtomicU64::new(0);
     loop {
@@ -149,7 +144,11 @@ fn start_construction(folder: &Path, name: &OsStr, path: &Path) -> Result<(File,
             .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
             .open(&construction);
         match opened {
-            Ok(file) => return Ok((file, Construction { path: construction })),
+            Ok(file) => {
+                if is_claimed(&file).map_err(|source| io_error("lock", path, source))? {
+                    return Ok((file, Construction { path: construction }));
+                }
+            }
             Err(source) if source.kind() == io::ErrorKind::AlreadyExists => {}
             Err(source) if source.raw_os_error() == Some(libc::ENOSPC) => {
                 return Err(Error::NoSpace {
@@ -162,31 +161,47 @@ fn start_construction(folder: &Path, name: &OsStr, path: &Path) -> Result<(File,
     }
 }
 
+/// Locks a file under construction. Answers whether it has a name still and is this process's: before it was locked,
+/// another process may have taken it for abandoned.
+fn is_claimed(file: &File) -> io::Result<bool> {
+    Ok(try_lock(file.as_fd(), ByteRange::CONSTRUCTION)? && file.metadata()?.nlink() > 0)
+}
+
 /// Removes what processes that died while creating this segment left behind.
 fn remove_abandoned(folder: &Path, name: &OsStr) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
-        if is_abandoned(&entry.file_name(), name) {
-            // Another process may be removing it at the same time.
-            let _ = fs::remove_file(entry.path());
+        if is_construction(&entry.file_name(), name) {
+            // What this process may not examine or remove, another one removes.
+            let _ = remove_if_abandoned(&entry.path());
         }
     }
 }
 
-fn is_abandoned(candidate: &OsStr, name: &OsStr) -> bool {
-    let maker = || {
+fn remove_if_abandoned(path: &Path) -> Result<(), Error> {
+    let file = open_for_writing(path)?;
+    // While this lock is held, no creator claims the file and no other process removes it, so its name stays its own.
+    if is_claimed(&file).map_err(|source| io_error("lock", path, source))? {
+        fs::remove_file(path).map_err(|source| io_error("remove", path, source))?;
+    }
+    Ok(())
+}
+
+fn is_construction(candidate: &OsStr, name: &OsStr) -> bool {
+    let is_number = |field: &&str| field.parse::<u64>().is_ok();
+    let fields = || {
         let rest = candidate
             .as_bytes()
             .strip_prefix(b".")?
             .strip_prefix(name.as_bytes())?
             .strip_prefix(b".")?;
         let fields: Vec<&str> = std::str::from_utf8(rest).ok()?.split('.').collect();
-        let [pid, start_time, _, CONSTRUCTION_SUFFIX] = fields[..] else {
+        let [pid, start_time, attempt, CONSTRUCTION_SUFFIX] = fields[..] else {
             return None;
         };
-        Some((pid.parse().ok()?, start_time.parse().ok()?))
+        Some([pid, start_time, attempt])
     };
-    maker().is_some_and(|(pid, start_time)| process_opinion(pid, start_time) == ProcessOpinion::Dead)
+    fields().is_some_and(|fields| fields.iter().all(is_number))
 }
 
 /// Writes everything that is not zero; the magic number last.

@@ -187,7 +187,7 @@ fn open(pid: u64) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use std::process::{Command, Stdio};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::*;
     use crate::shm::region::Region;
@@ -210,8 +210,10 @@ mod tests {
         let word = bell();
         let seen = futex::rings(&word[0]);
         child.kill().expect("alive");
+        let deadline = Instant::now() + Duration::from_secs(60);
         while futex::rings(&word[0]) == seen {
-            futex::wait(&word[0], seen, Duration::from_secs(60));
+            assert!(Instant::now() < deadline, "nothing rings");
+            futex::wait(&word[0], seen, Duration::from_secs(1));
         }
         child.wait().expect("reaped");
         assert!(matches!(ring_on_death(&pids[..1], bell()), Watched::DeadAlready));

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::geometry::SetGeometry;
 use super::layout::{CHECKSUM_SEED, DirectoryEntry, checksum_step};
-use super::region::{OutOfRegion, Region};
+use super::region::{OutOfRegion, Region, load_acquire};
 
 /// A definition that was in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,10 +79,10 @@ pub(crate) fn read_definition_in_force(
     entry: &DirectoryEntry,
 ) -> Result<Result<Definition, InvalidDefinition>, OutOfRegion> {
     loop {
-        let generation = entry.generation.load(Ordering::Acquire);
+        let generation = load_acquire(&entry.generation);
         let read = read_definition(region, set, entry, generation)?;
         // Where it could not be read, two may have come into force meanwhile.
-        if read.is_ok() || entry.generation.load(Ordering::Acquire) == generation {
+        if read.is_ok() || load_acquire(&entry.generation) == generation {
             return Ok(read);
         }
     }

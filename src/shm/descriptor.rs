@@ -1,18 +1,21 @@
-//! The private descriptor of a segment file, which other code of the process may close under us.
+//! The descriptor by which a segment file is asked who has its locks, and which other code may close under us.
 //!
-//! Libraries that daemonise close every descriptor they do not know. So the number is kept, not owned, and before
-//! it is trusted or closed it is asked whether it still is the same file.
+//! Libraries that daemonise close every descriptor they do not know. So the number is kept, not owned: it is only ever
+//! handed to system calls as a number, and before and after it is used it is asked whether it is the same file.
 #![allow(unsafe_code)]
 
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, RawFd};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::fstat;
 
-/// Numbers below are the standard streams: whoever prints to a closed one must not print into the segment.
+use super::file_lock::ByteRange;
+
+/// Numbers below are the standard streams: what is printed to a closed one must not be written into the segment.
 const FIRST_PRIVATE_NUMBER: RawFd = 3;
 
 /// Device and inode: which file a descriptor or a path stands for.
@@ -30,33 +33,51 @@ impl FileIdentity {
             inode: status.st_ino,
         })
     }
+
+    /// Of whatever has this number now; `None` where nothing has.
+    fn of_number(number: RawFd) -> Option<Self> {
+        let mut status = MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: the pointer is to memory for one structure. The number may be closed or stand for any file: fstat
+        // fails or describes that, and changes neither a file nor a descriptor.
+        if unsafe { libc::fstat(number, status.as_mut_ptr()) } != 0 {
+            return None;
+        }
+        // SAFETY: fstat has succeeded, so it has filled the structure in.
+        let status = unsafe { status.assume_init() };
+        Some(Self {
+            device: status.st_dev,
+            inode: status.st_ino,
+        })
+    }
 }
 
 /// A descriptor that may turn out to be gone.
 #[derive(Debug)]
 pub(crate) struct Descriptor {
-    number: AtomicI32,
+    /// The number in the low half, or all ones where it was closed; above, how often it was replaced.
+    slot: AtomicU64,
     file: FileIdentity,
 }
 
 /// Moves an open file to a number above the standard streams.
 pub(crate) fn above_standard_streams(file: File) -> Result<File, Errno> {
-    if file.as_fd().as_raw() >= FIRST_PRIVATE_NUMBER {
+    if file.as_raw_fd() >= FIRST_PRIVATE_NUMBER {
         return Ok(file);
     }
     let number = fcntl(&file, FcntlArg::F_DUPFD_CLOEXEC(FIRST_PRIVATE_NUMBER))?;
-    // SAFETY: the number was just made by fcntl and belongs to nobody else.
+    // SAFETY: the number was just made by fcntl and belongs to nothing else.
     Ok(unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(number) })
 }
 
-trait AsRaw {
-    fn as_raw(&self) -> RawFd;
+const CLOSED: RawFd = -1;
+
+fn number_in(slot: u64) -> RawFd {
+    slot as u32 as RawFd
 }
 
-impl AsRaw for BorrowedFd<'_> {
-    fn as_raw(&self) -> RawFd {
-        std::os::fd::AsRawFd::as_raw_fd(self)
-    }
+/// The slot that follows `slot`, with another number.
+fn next_slot(slot: u64, number: RawFd) -> u64 {
+    ((slot >> 32).wrapping_add(1) << 32) | u64::from(number as u32)
 }
 
 impl Descriptor {
@@ -64,7 +85,7 @@ impl Descriptor {
     pub(crate) fn adopt(file: File) -> Result<Self, Errno> {
         let identity = FileIdentity::of(&file)?;
         Ok(Self {
-            number: AtomicI32::new(file.into_raw_fd()),
+            slot: AtomicU64::new(next_slot(0, file.into_raw_fd())),
             file: identity,
         })
     }
@@ -74,72 +95,90 @@ impl Descriptor {
         self.file
     }
 
-    /// The descriptor, if it still is the same file.
-    pub(crate) fn get(&self) -> Option<BorrowedFd<'_>> {
-        let number = self.number.load(Ordering::Acquire);
-        if number < 0 {
+    /// Whether some other open file has a lock in the range; `None` where the descriptor is not there any more, or
+    /// the kernel does not say.
+    pub(crate) fn is_locked_by_others(&self, range: ByteRange) -> Option<bool> {
+        let number = number_in(self.slot.load(Ordering::Acquire));
+        if FileIdentity::of_number(number) != Some(self.file) {
             return None;
         }
-        // SAFETY: the number is not negative. It may have been closed, or reused, by code that closes what it does
-        // not own; the calls made with it then fail or answer for another file, which the comparison finds out.
-        // Nothing is read, written or closed through it.
-        let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
-        (FileIdentity::of(descriptor) == Ok(self.file)).then_some(descriptor)
-    }
-
-    /// Puts another open file of the same identity in its place, and closes the old one if it is still ours: the
-    /// new one may have been given the number of an old one that something else closed.
-    pub(crate) fn replace(&self, file: File) {
-        if self.number.load(Ordering::Acquire) != file.as_fd().as_raw() {
-            self.close();
+        let mut request = range.write_lock();
+        // SAFETY: the pointer is to a live structure. The number may have been closed, or given to another file, since
+        // it was compared: F_OFD_GETLK fails then or answers for that file, and changes neither a file nor a lock.
+        let answer = unsafe { libc::fcntl(number, libc::F_OFD_GETLK, &mut request) };
+        // An answer about another file is none: it could make a live process look dead.
+        if answer != 0 || FileIdentity::of_number(number) != Some(self.file) {
+            return None;
         }
-        self.number.store(file.into_raw_fd(), Ordering::Release);
+        Some(request.l_type != libc::F_UNLCK as libc::c_short)
     }
 
-    /// Closes the descriptor if it still is the same file. Never unlocks: the lock belongs to the open file, which
-    /// a parent process may still have open.
-    pub(crate) fn close(&self) {
-        if let Some(descriptor) = self.get() {
-            let number = descriptor.as_raw();
-            // Whoever takes the number out is the one that closes it.
-            if self
-                .number
-                .compare_exchange(number, -1, Ordering::AcqRel, Ordering::Relaxed)
-                == Ok(number)
-            {
-                // SAFETY: the number stands for the file that was adopted, and was this descriptor's until now, so
-                // nothing else in this library closes it.
-                unsafe { libc::close(number) };
-            }
+    /// Puts another open file of the same identity in the place of one that is gone. Where another thread was first,
+    /// this one is closed.
+    pub(crate) fn replace(&self, file: File) {
+        let slot = self.slot.load(Ordering::Acquire);
+        // The new file may have been given the number of the old one.
+        if FileIdentity::of_number(number_in(slot)) == Some(self.file) && number_in(slot) != file.as_raw_fd()
+        {
+            return;
+        }
+        let replaced = self.slot.compare_exchange(
+            slot,
+            next_slot(slot, file.as_raw_fd()),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        if replaced.is_ok() {
+            // It is closed with the descriptor, by its number.
+            let _ = file.into_raw_fd();
         }
     }
 }
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        self.close();
+        let slot = self.slot.swap(next_slot(0, CLOSED), Ordering::AcqRel);
+        let number = number_in(slot);
+        if FileIdentity::of_number(number) == Some(self.file) {
+            // SAFETY: closing touches no memory of this process. The number was given to this descriptor by
+            // `into_raw_fd` and stands for the file that it then stood for, so unless other code closed it and opened
+            // the very same file under the same number since, it is this descriptor's own.
+            unsafe { libc::close(number) };
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm::file_lock::try_lock;
 
     #[test]
-    fn a_replacement_that_was_given_the_number_of_the_closed_one_stays_open() {
+    fn a_number_that_other_code_closed_and_reused_is_no_answer_until_it_is_replaced() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("file");
         std::fs::write(&path, "content").expect("a file");
-        let open = || File::open(&path).expect("opens");
+        let open = || File::options().read(true).write(true).open(&path).expect("opens");
+        let byte = ByteRange::participant(0);
+        let holder = open();
+        assert_eq!(try_lock(holder.as_fd(), byte), Ok(true));
         let descriptor = Descriptor::adopt(open()).expect("a descriptor");
-        let number = descriptor.get().expect("open").as_raw();
+        assert_eq!(descriptor.is_locked_by_others(byte), Some(true));
+        let number = number_in(descriptor.slot.load(Ordering::Relaxed));
         // What other code and then the kernel do, with a number that no test running beside this one can take.
-        let second = open();
+        let other = tempfile::tempfile().expect("another file");
         // SAFETY: both numbers are open, and the first one is used by nothing but the descriptor.
-        assert_eq!(unsafe { libc::dup2(second.as_fd().as_raw(), number) }, number);
+        assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
+        assert_eq!(descriptor.is_locked_by_others(byte), None);
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::dup2(open().as_raw_fd(), number) }, number);
         // SAFETY: the number was made just now; the descriptor does not know of it.
         let replacement = unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(number) };
         descriptor.replace(replacement);
-        assert_eq!(descriptor.get().map(|it| it.as_raw()), Some(number));
+        assert_eq!(number_in(descriptor.slot.load(Ordering::Relaxed)), number);
+        assert_eq!(descriptor.is_locked_by_others(byte), Some(true));
+        let file = descriptor.file();
+        drop(descriptor);
+        assert_ne!(FileIdentity::of_number(number), Some(file), "it was left open");
     }
 }

@@ -1,7 +1,7 @@
 //! Open file description locks on single bytes far beyond the end of the segment file.
 //!
-//! The kernel lets go of them when the last descriptor of the open file is closed, which the death of a process
-//! does; unlike POSIX record locks, closing another descriptor of the same file does not.
+//! The kernel releases them when nothing refers to the open file any more: no descriptor and no mapping. The death of a
+//! process does that; unlike with POSIX record locks, closing another descriptor of the same file does not.
 
 use std::os::fd::BorrowedFd;
 
@@ -14,6 +14,9 @@ const FIRST_PARTICIPANT_BYTE: i64 = 1 << 40;
 /// Held exclusively while a segment's processes are joined or its state is initialised.
 const ATTACH_BYTE: i64 = FIRST_PARTICIPANT_BYTE - 1;
 
+/// Held exclusively on a file under construction while its creator lives.
+const CONSTRUCTION_BYTE: i64 = FIRST_PARTICIPANT_BYTE - 2;
+
 /// One byte, or a row of bytes, to lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ByteRange {
@@ -25,6 +28,12 @@ impl ByteRange {
     /// The byte that stands for attaching.
     pub(crate) const ATTACH: Self = Self {
         start: ATTACH_BYTE,
+        length: 1,
+    };
+
+    /// The byte that stands for creating.
+    pub(crate) const CONSTRUCTION: Self = Self {
+        start: CONSTRUCTION_BYTE,
         length: 1,
     };
 
@@ -44,6 +53,11 @@ impl ByteRange {
         }
     }
 
+    /// The request for an exclusive lock.
+    pub(crate) fn write_lock(self) -> libc::flock {
+        self.request(libc::F_WRLCK)
+    }
+
     fn request(self, kind: libc::c_int) -> libc::flock {
         libc::flock {
             l_type: kind as libc::c_short,
@@ -57,7 +71,7 @@ impl ByteRange {
 
 /// Takes an exclusive lock if no other open file has a lock there.
 pub(crate) fn try_lock(file: BorrowedFd<'_>, range: ByteRange) -> Result<bool, Errno> {
-    match fcntl(file, FcntlArg::F_OFD_SETLK(&range.request(libc::F_WRLCK))) {
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&range.write_lock())) {
         Ok(_) => Ok(true),
         Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
         Err(error) => Err(error),
@@ -71,7 +85,7 @@ pub(crate) fn unlock(file: BorrowedFd<'_>, range: ByteRange) -> Result<(), Errno
 
 /// Whether another open file has a lock there.
 pub(crate) fn is_locked_by_others(file: BorrowedFd<'_>, range: ByteRange) -> Result<bool, Errno> {
-    let mut request = range.request(libc::F_WRLCK);
+    let mut request = range.write_lock();
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut request))?;
     Ok(request.l_type != libc::F_UNLCK as libc::c_short)
 }

@@ -9,6 +9,8 @@ use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::region::load_acquire;
+
 /// Since Linux 5.16; the libc crate has the number but no wrapper.
 const MOST_BELLS_AT_ONCE: usize = 128;
 
@@ -22,7 +24,7 @@ pub(crate) struct Rings(u32);
 /// How often the bell has been rung. What was stored before a ring that is counted here is seen.
 #[inline]
 pub(crate) fn rings(bell: &AtomicU64) -> Rings {
-    Rings(bell.load(Ordering::Acquire) as u32)
+    Rings(load_acquire(bell) as u32)
 }
 
 /// Rings the bell. Nobody is woken by this alone: see [`wake`].
@@ -125,7 +127,7 @@ fn is_a_wake(error: &io::Error) -> bool {
 
 fn timespec(duration: Duration) -> libc::timespec {
     libc::timespec {
-        tv_sec: libc::time_t::try_from(duration.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_sec: duration.as_secs().try_into().unwrap_or(i64::MAX),
         tv_nsec: libc::c_long::from(duration.subsec_nanos() as i32),
     }
 }

@@ -1,13 +1,10 @@
-//! What the kernel says of this boot, its namespaces, its processes and its file systems.
+//! What the kernel says of this boot, its namespaces and its processes.
 
 use std::fs;
-use std::hash::{BuildHasher, RandomState};
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
 use nix::sys::signal::kill;
-use nix::sys::statfs::Statfs;
 use nix::unistd::Pid;
 
 /// The boot and the namespaces in which process ids, thread ids and the boot-time clock of this process mean what
@@ -110,21 +107,6 @@ pub(crate) fn maps_file(pid: u64, inode: u64) -> Option<bool> {
     }))
 }
 
-/// A random number that this run of the program has to itself, its forked children apart. Never zero.
-pub(crate) fn own_image() -> u64 {
-    static IMAGE: AtomicU64 = AtomicU64::new(0);
-    let known = IMAGE.load(Ordering::Relaxed);
-    if known != 0 {
-        return known;
-    }
-    // The standard library seeds its hashers from the system's random source.
-    let fresh = RandomState::new().hash_one(std::process::id()) | 1;
-    match IMAGE.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
-        Ok(_) => fresh,
-        Err(known) => known,
-    }
-}
-
 /// The name of this process, as the kernel has it.
 pub(crate) fn own_name() -> String {
     fs::read_to_string("/proc/self/comm").map_or_else(|_| String::new(), |name| name.trim_end().to_owned())
@@ -160,28 +142,6 @@ fn process_status(process: &str) -> Option<ProcessStatus> {
         threads: fields.get(17)?.parse().ok()?,
         start_time: fields.get(19)?.parse().ok()?,
     })
-}
-
-/// The name of a file system on which a mapping is not shared by all who can open the file, or on which open file
-/// description locks may not hold; `None` for a local one.
-pub(crate) fn unsupported_file_system(statistics: &Statfs) -> Option<&'static str> {
-    // statfs(2) and linux/magic.h.
-    let magic = i128::from(statistics.filesystem_type().0) & 0xffff_ffff;
-    match magic {
-        0x6969 => Some("NFS"),
-        0xff53_4d42 => Some("CIFS"),
-        0xfe53_4d42 => Some("SMB"),
-        0x517b => Some("SMB"),
-        0x0102_1997 => Some("9P"),
-        0x6573_5546 => Some("FUSE"),
-        0x00c3_6400 => Some("Ceph"),
-        0x5346_414f => Some("AFS"),
-        0x7461_636f => Some("OCFS2"),
-        0x0116_1970 => Some("GFS2"),
-        0x0bd0_0bd0 => Some("Lustre"),
-        0x7372_7279 => Some("a boot image"),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
 
 use super::layout::{JOURNAL_ENTRIES, JournalEntry};
+use super::region::load_acquire;
 
 /// Instead of a count: a reset is being carried out, and is carried to its end by whoever finds it.
 pub(crate) const RESET_MARKER: u64 = 255;
@@ -106,6 +107,14 @@ impl<'a> Journal<'a> {
         sound
     }
 
+    /// Where in the extent the words are that the latest operation changed, and such as operations before it did. For a
+    /// look at them after a death: unlike for an undo, it does no harm if they have nothing to do with it.
+    pub(crate) fn noted(&self) -> impl Iterator<Item = u64> {
+        self.entries
+            .iter()
+            .map(|entry| entry.index.load(Ordering::Relaxed))
+    }
+
     /// Notes that a reset is under way. The caller holds the lock and has stored the reset's scope.
     pub(crate) fn mark_reset(&self) {
         self.mark(RESET_MARKER);
@@ -140,7 +149,7 @@ impl<'a> Journal<'a> {
     /// The sequence number, for a reader without the lock; `None` while an operation is in progress.
     pub(crate) fn sequence_if_idle(&self) -> Option<u64> {
         // Synchronises with the release store in `close`: what was committed before is seen.
-        let word = self.word.load(Ordering::Acquire);
+        let word = load_acquire(self.word);
         (word & COUNT_MASK == 0).then_some(word)
     }
 

@@ -154,7 +154,7 @@ shared_records! {
         reserved: [AtomicU64; 34],
     }
 
-    /// One attached process. Whoever holds the file lock of the slot's byte owns the record.
+    /// One attached copy of the library. The holder of the file lock on the slot's byte owns the record.
     struct Participant {
         /// Generation and phase; see [`ParticipantState`](super::participant::ParticipantState).
         state: AtomicU64,
@@ -165,11 +165,13 @@ shared_records! {
         joined_utc: AtomicU64,
         /// Up to 24 bytes of the process's name, padded with zeros.
         name: [AtomicU64; 3],
-        /// A random number of the program's run: an exec keeps the process and its start time, but not this.
+        /// Of the program in execution: an exec keeps the process and its start time, but not this.
         image: AtomicU64,
         /// Rung when a ticket that waits by it was granted, or has to look again.
         doorbell: AtomicU64,
-        reserved: [AtomicU64; 7],
+        /// A random number of the copy of the library: a process may have several.
+        copy: AtomicU64,
+        reserved: [AtomicU64; 6],
     }
 
     /// Where a set lies. Everything here also follows from the definition, and is compared with it at attach.
@@ -263,8 +265,9 @@ shared_records! {
         timed_out: AtomicU64,
         /// Requests that were given up while they waited, or before what they were granted was claimed.
         cancelled: AtomicU64,
-        /// Tickets taken back from dead processes.
-        reclaimed_tickets: AtomicU64,
+        /// Whether holds and tickets were given back without the lock, and where they are still to be searched for,
+        /// packed. The lowest bit is set without the lock. Never journalled.
+        marks: AtomicU64,
         /// Amounts taken back because their lease had run out.
         expired: AtomicU64,
         /// The generation of the definition that the part's states and counts are of.
@@ -285,9 +288,11 @@ shared_records! {
         forgiven: AtomicU64,
         /// Times a process found the lock taken and had to wait for it; counted without the lock.
         lock_waits: AtomicU64,
+        /// Tickets taken back from dead processes, or found given up.
+        reclaimed_tickets: AtomicU64,
         /// When the definition before the latest came into force here, on the segment clock.
         former_applied_at: AtomicU64,
-        reserved: [AtomicU64; 4],
+        reserved: [AtomicU64; 3],
         /// How long admitted requests had waited: bucket i counts waits of less than 2^i microseconds that do not
         /// belong into bucket i - 1, and the last one all that are longer.
         wait_times: [AtomicU64; WAIT_BUCKETS],
@@ -351,12 +356,14 @@ shared_records! {
         serial: AtomicU64,
         /// On the segment clock.
         taken_at: AtomicU64,
-        /// The next free hold, plus one.
-        next_free: AtomicU64,
-        /// When it was taken or last renewed, on the segment clock: its leases count from here.
+        /// When it was taken or last renewed, on the segment clock: its leases count from here. Never journalled.
         renewed_at: AtomicU64,
-        /// Bit i: the lease of limit i ran out and its amount was given back.
-        expired: AtomicU64,
+        /// In use: bit i says that the lease of limit i ran out and its amount was given back. Free: the next free
+        /// hold, plus one.
+        expired_or_next: AtomicU64,
+        /// Twice the serial number of the latest permit here that was given back without the lock, plus one where its
+        /// work had failed. Never journalled.
+        returned: AtomicU64,
         /// The row whose limits are held.
         row: AtomicU64,
     }

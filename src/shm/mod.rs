@@ -6,10 +6,13 @@
 //! - `create.rs` (two system calls without a wrapper)
 //! - `death_watch.rs` (a system call without a wrapper)
 //! - `descriptor.rs` (a file number that others may close)
+//! - `file_system.rs` (system calls without a wrapper)
 //! - `fork_identity.rs` (the page that a fork wipes)
 //! - `futex.rs` (system calls without a wrapper)
+//! - `image_lock.rs` (the page that keeps a lock)
 //! - `layout.rs` (the marker for records)
 //! - `prefetch.rs` (a processor's instruction)
+//! - `process_identity.rs` (the kernel's random bytes)
 //! - `region.rs` (the mapping)
 //! - `robust_mutex.rs` (pthread calls)
 //!
@@ -18,21 +21,25 @@
 pub(crate) mod attach;
 pub(crate) mod background_thread;
 pub(crate) mod clock;
+pub(crate) mod cold_start;
 pub(crate) mod create;
 pub(crate) mod death_watch;
 pub(crate) mod definition;
 pub(crate) mod descriptor;
 pub(crate) mod file_lock;
+pub(crate) mod file_system;
 pub(crate) mod fork_identity;
 pub(crate) mod futex;
 pub(crate) mod geometry;
 pub(crate) mod host;
+pub(crate) mod image_lock;
 pub(crate) mod journal;
 pub(crate) mod layout;
 #[cfg(test)]
 mod layout_document;
 pub(crate) mod participant;
 pub(crate) mod prefetch;
+pub(crate) mod process_identity;
 pub(crate) mod region;
 pub(crate) mod remove;
 pub(crate) mod robust_mutex;

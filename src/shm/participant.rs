@@ -1,24 +1,26 @@
 //! Who is attached, and who is dead.
 //!
-//! A process owns its slot by the file lock on the slot's byte. The process table is a second opinion that rules
-//! wherever it has one: it tells a dead process whose lock a stray child keeps, and a live one that lost its lock
-//! because something closed its descriptors.
+//! A participant is one copy of the library in one image of one process. It owns its slot by the file lock on the slot's
+//! byte, which lives exactly as long as the image. The process table is asked only where the lock cannot be.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
 
-use super::attach::{AttachLock, open_again};
-use super::descriptor::{Descriptor, FileIdentity};
-use super::file_lock::{ByteRange, is_locked_by_others, try_lock, unlock};
-use super::fork_identity::IdentityPage;
-use super::host::{ProcessOpinion, maps_file, own_image, own_name, own_start_time, process_opinion};
+use super::attach::{AttachLock, damaged, open_again};
+use super::cold_start::ensure_same_namespaces;
+use super::descriptor::Descriptor;
+use super::file_lock::{ByteRange, is_locked_by_others, try_lock};
+use super::fork_identity::{IdentityPage, ProcessIdentity};
+use super::host::{ProcessOpinion, own_name, process_opinion};
+use super::image_lock::ImageLock;
 use super::layout::Participant;
-use super::region::{OutOfRegion, Region};
+use super::process_identity::CopyIdentity;
+use super::region::{OutOfRegion, Region, load_acquire};
 use crate::error::Error;
 use crate::shm::clock::utc_nanos;
 
@@ -101,8 +103,7 @@ impl ParticipantState {
 pub(crate) struct ParticipantRecord {
     pub(crate) id: ParticipantId,
     pub(crate) phase: Phase,
-    pub(crate) pid: u64,
-    pub(crate) start_time: u64,
+    pub(crate) identity: CopyIdentity,
     pub(crate) joined_utc: u64,
     pub(crate) name: String,
 }
@@ -139,7 +140,7 @@ impl ParticipantTable {
     /// The process of a participant, where the slot still is its own.
     pub(crate) fn pid_of(&self, id: ParticipantId) -> Option<u64> {
         let record = self.records().ok()?.get(usize::try_from(id.slot).ok()?)?;
-        let state = ParticipantState::from_word(record.state.load(Ordering::Acquire));
+        let state = ParticipantState::from_word(load_acquire(&record.state));
         let is_current = state.generation == id.generation && state.phase == Phase::Live;
         is_current.then(|| record.pid.load(Ordering::Relaxed))
     }
@@ -150,40 +151,29 @@ impl ParticipantTable {
         Some(read(slot, record))
     }
 
-    /// Whether the owner of something is alive, by both opinions. `file` is any open file of the segment.
-    pub(crate) fn is_alive(&self, id: ParticipantId, file: Option<BorrowedFd<'_>>) -> bool {
+    /// Whether the owner of something is alive. `is_locked` says whether any open file has a byte's lock, or that this
+    /// cannot be asked: then the process table decides, as far as it knows.
+    pub(crate) fn is_alive(
+        &self,
+        id: ParticipantId,
+        is_locked: impl FnOnce(ByteRange) -> Option<bool>,
+    ) -> bool {
         let Some(record) = self.read(id.slot) else {
             return false;
         };
         if record.id.generation != id.generation || record.phase == Phase::Free {
             return false;
         }
-        let opinion = match record.phase {
-            Phase::Live => process_opinion(record.pid, record.start_time),
-            // The process is not named yet.
-            Phase::Free | Phase::Joining => ProcessOpinion::Unknown,
-        };
-        let holds_its_byte = || {
-            // Nobody is taken for dead without evidence.
-            file.is_none_or(|file| is_locked_by_others(file, ByteRange::participant(id.slot)) != Ok(false))
-        };
-        match opinion {
-            ProcessOpinion::Alive => holds_its_byte() || still_maps(record.pid, file),
-            ProcessOpinion::Dead => false,
-            ProcessOpinion::Unknown => holds_its_byte(),
-        }
+        is_locked(ByteRange::participant(id.slot)).unwrap_or_else(|| {
+            // Until it is live, the record names no process.
+            let CopyIdentity { pid, start_time, .. } = record.identity;
+            record.phase != Phase::Live || process_opinion(pid, start_time) != ProcessOpinion::Dead
+        })
     }
 
-    /// As [`is_alive`](Self::is_alive), for a segment that may be of another boot or namespace: there the process
-    /// table says nothing, and only the file lock counts.
-    pub(crate) fn is_alive_at(&self, same_place: bool, id: ParticipantId, file: BorrowedFd<'_>) -> bool {
-        if same_place {
-            return self.is_alive(id, Some(file));
-        }
-        let is_current = self
-            .read(id.slot)
-            .is_some_and(|record| record.id == id && record.phase != Phase::Free);
-        is_current && is_locked_by_others(file, ByteRange::participant(id.slot)) != Ok(false)
+    /// As [`is_alive`](Self::is_alive), for a process that is no participant; `file` is any open file of the segment.
+    pub(crate) fn is_alive_by(&self, file: BorrowedFd<'_>, id: ParticipantId) -> bool {
+        self.is_alive(id, |byte| is_locked_by_others(file, byte).ok())
     }
 
     /// Makes every slot free in a new generation, so that whatever is owned is owned by the dead. Only while nobody
@@ -200,72 +190,45 @@ impl ParticipantTable {
         Ok(())
     }
 
-    /// Takes a slot for this process: one whose byte is free and whose last owner is dead.
-    fn join(&self, file: &File, utc: u64) -> Result<Option<ParticipantId>, Errno> {
-        let start_time = own_start_time();
-        self.free_former_images(start_time);
-        for (slot, record) in (0..).zip(self.records().unwrap_or_default()) {
-            let byte = ByteRange::participant(slot);
-            if !try_lock(file.as_fd(), byte)? {
-                continue;
-            }
-            let state = ParticipantState::from_word(record.state.load(Ordering::Acquire));
-            let pid = record.pid.load(Ordering::Relaxed);
-            let has_lost_its_lock = state.phase == Phase::Live
-                && process_opinion(pid, record.start_time.load(Ordering::Relaxed)) == ProcessOpinion::Alive
-                && still_maps(pid, Some(file.as_fd()));
-            if has_lost_its_lock {
-                unlock(file.as_fd(), byte)?;
-                continue;
-            }
-            let generation = state.next_generation();
-            let joining = ParticipantState {
-                generation,
-                phase: Phase::Joining,
+    /// Takes a slot for this copy of the library: one whose byte is free, so that its last owner is dead. Answers with
+    /// the lock on the byte.
+    fn join(
+        &self,
+        file: File,
+        process: ProcessIdentity,
+    ) -> Result<Option<(ParticipantId, ImageLock)>, Errno> {
+        let mut records = (0..).zip(self.records().unwrap_or_default());
+        let (slot, record) = loop {
+            let Some((slot, record)) = records.next() else {
+                return Ok(None);
             };
-            record.state.store(joining.to_word(), Ordering::Release);
-            record.pid.store(u64::from(std::process::id()), Ordering::Relaxed);
-            record.start_time.store(start_time, Ordering::Relaxed);
-            record.image.store(own_image(), Ordering::Relaxed);
-            record.joined_utc.store(utc, Ordering::Relaxed);
-            store_name(record, &own_name());
-            let live = ParticipantState {
-                generation,
-                phase: Phase::Live,
-            };
-            // Readers that see the phase see the fields stored before.
-            record.state.store(live.to_word(), Ordering::Release);
-            return Ok(Some(ParticipantId { slot, generation }));
-        }
-        Ok(None)
-    }
-
-    /// Frees what this very process had before it executed another program, or itself anew: an exec keeps the
-    /// process, so nobody else would take it for dead while it maps the file again.
-    fn free_former_images(&self, start_time: u64) {
-        // Asked for once, and not for each of thousands of slots.
-        let (pid, image) = (u64::from(std::process::id()), own_image());
-        let own = |record: &&Participant| {
-            record.pid.load(Ordering::Relaxed) == pid
-                && record.start_time.load(Ordering::Relaxed) == start_time
-                && record.image.load(Ordering::Relaxed) != image
+            if try_lock(file.as_fd(), ByteRange::participant(slot))? {
+                break (slot, record);
+            }
         };
-        for record in self.records().unwrap_or_default().iter().filter(own) {
-            let state = ParticipantState::from_word(record.state.load(Ordering::Acquire));
-            if state.phase == Phase::Live {
-                free(record, state);
-            }
-        }
+        let lock = ImageLock::keep(file, process)?;
+        let state = ParticipantState::from_word(load_acquire(&record.state));
+        let generation = state.next_generation();
+        let joining = ParticipantState {
+            generation,
+            phase: Phase::Joining,
+        };
+        record.state.store(joining.to_word(), Ordering::Release);
+        let own = CopyIdentity::own();
+        record.pid.store(own.pid, Ordering::Relaxed);
+        record.start_time.store(own.start_time, Ordering::Relaxed);
+        record.image.store(own.image, Ordering::Relaxed);
+        record.copy.store(own.copy, Ordering::Relaxed);
+        record.joined_utc.store(utc_nanos(), Ordering::Relaxed);
+        store_name(record, &own_name());
+        let live = ParticipantState {
+            generation,
+            phase: Phase::Live,
+        };
+        // Readers that see the phase see the fields stored before.
+        record.state.store(live.to_word(), Ordering::Release);
+        Ok(Some((ParticipantId { slot, generation }, lock)))
     }
-}
-
-/// Whether a process that lost its byte has the segment mapped still: closing descriptors leaves a mapping in place,
-/// executing another program does not. In doubt it has.
-fn still_maps(pid: u64, file: Option<BorrowedFd<'_>>) -> bool {
-    let inode = file
-        .and_then(|file| FileIdentity::of(file).ok())
-        .map(|identity| identity.inode);
-    inode.and_then(|inode| maps_file(pid, inode)).unwrap_or(true)
 }
 
 /// Makes a slot free if it still is in `state`: whoever joins in it meanwhile moves its generation on.
@@ -286,15 +249,19 @@ fn free(record: &Participant, state: ParticipantState) -> bool {
 }
 
 fn read(slot: u64, record: &Participant) -> ParticipantRecord {
-    let state = ParticipantState::from_word(record.state.load(Ordering::Acquire));
+    let state = ParticipantState::from_word(load_acquire(&record.state));
     ParticipantRecord {
         id: ParticipantId {
             slot,
             generation: state.generation,
         },
         phase: state.phase,
-        pid: record.pid.load(Ordering::Relaxed),
-        start_time: record.start_time.load(Ordering::Relaxed),
+        identity: CopyIdentity {
+            pid: record.pid.load(Ordering::Relaxed),
+            start_time: record.start_time.load(Ordering::Relaxed),
+            image: record.image.load(Ordering::Relaxed),
+            copy: record.copy.load(Ordering::Relaxed),
+        },
         joined_utc: record.joined_utc.load(Ordering::Relaxed),
         name: load_name(record),
     }
@@ -325,7 +292,10 @@ pub(crate) struct Membership {
     table: ParticipantTable,
     path: PathBuf,
     page: IdentityPage,
+    /// For asking who is alive. It has no locks of its own, so a forked child may go on using it.
     descriptor: Descriptor,
+    /// On the byte of the slot.
+    lock: ImageLock,
     /// The process that `owner` is the participant of.
     identity: AtomicU64,
     owner: AtomicU64,
@@ -335,20 +305,28 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Joins the participants of an open segment. The caller holds the attach lock.
-    pub(crate) fn join(file: File, path: PathBuf, table: ParticipantTable) -> Result<Self, Error> {
+    /// Joins the participants of an open segment. `file` has no other use, `probe` is kept for asking who is alive. The
+    /// caller holds the attach lock.
+    pub(crate) fn join(
+        file: File,
+        probe: File,
+        path: PathBuf,
+        table: ParticipantTable,
+    ) -> Result<Self, Error> {
         let page = IdentityPage::get().map_err(|errno| Error::Unsupported {
             what: "wipe a page on fork",
             source: errno.into(),
         })?;
-        let id = join_or_explain(&table, &file, &path)?;
-        let descriptor = Descriptor::adopt(file).map_err(|errno| failed("examine", &path, errno))?;
+        let descriptor = Descriptor::adopt(probe).map_err(|errno| failed("examine", &path, errno))?;
+        let process = page.current();
+        let (id, lock) = join_or_explain(&table, file, &path, process)?;
         Ok(Self {
             table,
             path,
             page,
             descriptor,
-            identity: AtomicU64::new(page.current().as_u64()),
+            lock,
+            identity: AtomicU64::new(process.as_u64()),
             owner: AtomicU64::new(id.to_word()),
             renewing: AtomicU64::new(0),
         })
@@ -383,9 +361,17 @@ impl Membership {
 
     /// Whether the owner of something is alive.
     pub(crate) fn is_alive(&self, id: ParticipantId) -> bool {
-        // Until a forked child has an open file of its own, the one it has is its parent's, whose bytes it does not see.
-        let file = self.descriptor.get().filter(|_| self.owner_so_far() != 0);
-        self.is_current(id.to_word()) || self.table.is_alive(id, file)
+        self.is_current(id.to_word()) || self.table.is_alive(id, |byte| self.is_locked(byte))
+    }
+
+    /// Whether any open file has a lock in the range; `None` where that cannot be asked.
+    fn is_locked(&self, range: ByteRange) -> Option<bool> {
+        self.descriptor.is_locked_by_others(range).or_else(|| {
+            // Something closed the descriptor. Where the path leads elsewhere by now, there is no other way in.
+            let file = open_again(&self.path, self.descriptor.file()).ok()??;
+            self.descriptor.replace(file);
+            self.descriptor.is_locked_by_others(range)
+        })
     }
 
     /// The table this process is in.
@@ -415,59 +401,16 @@ impl Membership {
         .count()
     }
 
-    /// Makes sure that this process's slot is its own: takes its byte again if something closed the descriptor that
-    /// held it, and joins anew if somebody has taken the slot meanwhile. What it held in a slot that is lost is given
-    /// back by others. A failure is not reported here: it is tried again, and whoever needs the slot is told.
-    pub(crate) fn keep_token(&self) {
-        let Ok(owner) = self.owner() else { return };
-        if !self.has_token(owner) {
-            let current = self.start_renewing();
-            let _ = self.restore_token(current, owner);
-            self.renewing.store(0, Ordering::Release);
-        }
-    }
-
-    /// Whether the slot still is this participant's.
-    fn has_slot(&self, owner: u64) -> bool {
-        ParticipantId::from_word(owner)
-            .and_then(|id| self.table.read(id.slot).filter(|record| record.id == id))
-            .is_some_and(|record| record.phase == Phase::Live)
-    }
-
-    /// Whether the slot is this participant's and its byte this open file's, which takes the byte if it is free.
-    fn has_token(&self, owner: u64) -> bool {
-        let (Some(id), Some(file)) = (ParticipantId::from_word(owner), self.descriptor.get()) else {
-            return false;
-        };
-        // Taking a byte that this open file has already changes nothing.
-        self.has_slot(owner) && try_lock(file, ByteRange::participant(id.slot)) == Ok(true)
-    }
-
-    fn restore_token(&self, current: u64, owner: u64) -> Result<(), Error> {
-        if self.descriptor.get().is_none() {
-            self.descriptor
-                .replace(reopen(&self.path, self.descriptor.file())?);
-        }
-        // Where the byte is another's although the slot is ours, a child that was forked before the descriptor was
-        // lost keeps it; the process table goes on saying that this process lives.
-        if self.has_token(owner) || self.has_slot(owner) {
-            return Ok(());
-        }
-        // Nobody may use the lost slot's word from here on, also if joining fails.
-        self.identity.store(0, Ordering::Release);
-        self.join_anew(current).map(drop)
-    }
-
     /// Keeps other threads of this process from renewing; answers the process's identity.
-    fn start_renewing(&self) -> u64 {
-        let current = self.page.current().as_u64();
+    fn start_renewing(&self) -> ProcessIdentity {
+        let current = self.page.current();
         loop {
             let renewing = self.renewing.load(Ordering::Relaxed);
-            if renewing == current {
+            if renewing == current.as_u64() {
                 std::thread::yield_now();
             } else if self
                 .renewing
-                .compare_exchange(renewing, current, Ordering::Acquire, Ordering::Relaxed)
+                .compare_exchange(renewing, current.as_u64(), Ordering::Acquire, Ordering::Relaxed)
                 .is_ok()
             {
                 return current;
@@ -478,7 +421,7 @@ impl Membership {
     #[cold]
     fn renew(&self) -> Result<u64, Error> {
         let current = self.start_renewing();
-        let outcome = if self.identity.load(Ordering::Acquire) == current {
+        let outcome = if self.identity.load(Ordering::Acquire) == current.as_u64() {
             Ok(self.owner.load(Ordering::Relaxed))
         } else {
             self.join_anew(current)
@@ -487,16 +430,29 @@ impl Membership {
         outcome
     }
 
-    fn join_anew(&self, current: u64) -> Result<u64, Error> {
-        let file = reopen(&self.path, self.descriptor.file())?;
-        let lock = AttachLock::take(&file, &self.path)?;
-        let id = join_or_explain(&self.table, &file, &self.path)?;
-        drop(lock);
-        // An inherited descriptor shares the parent's open file: closing it is right, unlocking would be wrong.
-        self.descriptor.replace(file);
+    fn join_anew(&self, current: ProcessIdentity) -> Result<u64, Error> {
+        let header = self
+            .table
+            .region
+            .record(0)
+            .map_err(|place| damaged(&self.path, place))?;
+        // It may have been forked into other namespaces, where its thread ids or its clock mean something else.
+        ensure_same_namespaces(header, &self.path)?;
+        let attach_file = self.reopen()?;
+        let attach_lock = AttachLock::take(&attach_file, &self.path)?;
+        let (id, lock) = join_or_explain(&self.table, self.reopen()?, &self.path, current)?;
+        drop(attach_lock);
+        self.lock.replace(lock);
         self.owner.store(id.to_word(), Ordering::Relaxed);
-        self.identity.store(current, Ordering::Release);
+        self.identity.store(current.as_u64(), Ordering::Release);
         Ok(id.to_word())
+    }
+
+    /// Opens the file again as an open file of its own, by its path or, where that leads elsewhere by now, not at all.
+    fn reopen(&self) -> Result<File, Error> {
+        open_again(&self.path, self.descriptor.file())?.ok_or_else(|| Error::Retired {
+            path: self.path.clone(),
+        })
     }
 }
 
@@ -519,19 +475,20 @@ impl Drop for Membership {
                 generation: id.generation,
                 phase: Phase::Live,
             };
-            // If the slot was lost to another process, it is that one's.
             free(record, live);
         }
+        self.lock.release(self.page.current());
     }
 }
 
 fn join_or_explain(
     table: &ParticipantTable,
-    file: &File,
-    path: &std::path::Path,
-) -> Result<ParticipantId, Error> {
+    file: File,
+    path: &Path,
+    process: ProcessIdentity,
+) -> Result<(ParticipantId, ImageLock), Error> {
     table
-        .join(file, utc_nanos())
+        .join(file, process)
         .map_err(|errno| failed("lock", path, errno))?
         .ok_or_else(|| Error::TooManyParticipants {
             path: path.to_owned(),
@@ -539,14 +496,7 @@ fn join_or_explain(
         })
 }
 
-/// Opens the file again as an open file of its own, by its path or, where that leads elsewhere by now, not at all.
-fn reopen(path: &std::path::Path, expected: FileIdentity) -> Result<File, Error> {
-    open_again(path, expected)?.ok_or_else(|| Error::Retired {
-        path: path.to_owned(),
-    })
-}
-
-fn failed(action: &'static str, path: &std::path::Path, errno: Errno) -> Error {
+fn failed(action: &'static str, path: &Path, errno: Errno) -> Error {
     Error::Io {
         action,
         path: path.to_owned(),

@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
@@ -15,6 +15,15 @@ use super::layout::{ALIGNMENT, SharedRecord};
 /// From this size on a region is worth huge pages, in bytes: what lies at random places of it is then found by fewer
 /// entries of the processor's table of pages.
 const HUGE_PAGES_FROM: usize = 16 << 20;
+
+/// Loads a word that may lie in a read-only mapping. What was stored before the store that is seen, with release, is seen
+/// too. Rust promises of relaxed loads only that they work where nothing can be written, so a fence does the rest.
+#[inline(always)]
+pub(crate) fn load_acquire(word: &AtomicU64) -> u64 {
+    let value = word.load(Ordering::Relaxed);
+    fence(Ordering::Acquire);
+    value
+}
 
 /// A mapped file. Only references to atomics leave it, and only after bounds and alignment were checked.
 #[derive(Debug)]
@@ -43,7 +52,7 @@ impl Region {
     }
 
     /// Maps `size` bytes for reading. Storing through a reference from such a region is a fault: only code that
-    /// loads may be given one.
+    /// loads may be given one, and that relaxed: see [`load_acquire`].
     pub(crate) fn read_only(file: &File, size: usize) -> io::Result<Self> {
         Ok(Self {
             map: MmapOptions::new().len(size).map_raw_read_only(file)?,
@@ -72,8 +81,10 @@ impl Region {
     pub(crate) fn records<T: SharedRecord>(&self, offset: u64, count: u64) -> Result<&[T], OutOfRegion> {
         let start = self.checked_start(offset, count, size_of::<T>() as u64, align_of::<T>() as u64)?;
         // SAFETY: `checked_start` has proven that `count` records of `T` lie within the mapping from `start` and
-        // that `start` is aligned for `T`. The mapping lives as long as `self`. `SharedRecord` promises that every
-        // byte of `T` belongs to an atomic, so any bit pattern is valid and other processes may write meanwhile.
+        // that `start` is aligned for `T`. The mapping stays as it is for as long as `self` lives; where the file was
+        // cut short meanwhile, touching it ends the process (SIGBUS). `SharedRecord` promises that every byte of `T`
+        // belongs to an atomic, so any bit pattern is valid and other processes may write meanwhile. Of a read-only
+        // mapping, relaxed loads are the only accesses: see `read_only`.
         Ok(unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(start).cast::<T>(), count as usize) })
     }
 

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::attach::{
-    AttachLock, Verified, check_file, check_header, damaged, io_error, is_same_place, open_for_writing,
-    start_of, verify,
+    AttachLock, Verified, check_file, check_header, damaged, io_error, open_for_writing, start_of, verify,
 };
 use super::descriptor::FileIdentity;
 use super::layout::{HEADER_SPACE, Header, MAGIC};
-use super::region::Region;
+use super::region::{Region, load_acquire};
 use crate::error::Error;
 
 /// Removes the segment at `path`. This process need not be attached, and does not become so.
@@ -38,14 +37,30 @@ pub(crate) fn remove(path: &Path, trust_any_owner: bool, forced: bool) -> Result
     };
     if let Some(verified) = &verified {
         let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
-        if !forced && header.retired.load(Ordering::Acquire) == 0 {
-            refuse_while_in_use(verified, header, &file, path)?;
+        if !forced && load_acquire(&header.retired) == 0 {
+            refuse_while_in_use(verified, &file, path)?;
         }
         header.retired.store(1, Ordering::Release);
     }
     let outcome = unlink(path, &file);
     drop(lock);
     outcome
+}
+
+/// Removes the file at `path` if it is a segment that was retired: what a process that was killed while it removed the
+/// segment left undone.
+pub(crate) fn finish_removal(path: &Path, trust_any_owner: bool) -> Result<(), Error> {
+    let file = open_for_writing(path)?;
+    let size = check_file(&file, path, trust_any_owner)?;
+    let verified = map(&file, size, path)?;
+    let lock = AttachLock::take(&file, path)?;
+    let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
+    // By now the path may lead to its successor.
+    if load_acquire(&header.retired) != 0 {
+        unlink(path, &file)?;
+    }
+    drop(lock);
+    Ok(())
 }
 
 fn map(file: &File, size: u64, path: &Path) -> Result<Verified, Error> {
@@ -56,15 +71,13 @@ fn map(file: &File, size: u64, path: &Path) -> Result<Verified, Error> {
     verify(Arc::new(region), path)
 }
 
-fn refuse_while_in_use(verified: &Verified, header: &Header, file: &File, path: &Path) -> Result<(), Error> {
-    let identity = FileIdentity::of(file).map_err(|errno| io_error("examine", path, errno.into()))?;
+fn refuse_while_in_use(verified: &Verified, file: &File, path: &Path) -> Result<(), Error> {
     let table = verified.participants();
-    let same_place = is_same_place(header, identity);
     let pids: Vec<u64> = table
         .taken()
         .into_iter()
-        .filter(|record| table.is_alive_at(same_place, record.id, file.as_fd()))
-        .map(|record| record.pid)
+        .filter(|record| table.is_alive_by(file.as_fd(), record.id))
+        .map(|record| record.identity.pid)
         .collect();
     if pids.is_empty() {
         Ok(())

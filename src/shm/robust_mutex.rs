@@ -109,9 +109,10 @@ impl LockArea {
         if self.is_unrecoverable() {
             return Err(LockError::Unrecoverable);
         }
-        // SAFETY: `self` holds a mutex made by `initialise` (attach has checked the segment's lock kind, C library
-        // and word size). The mapping outlives `self`, hence the guard. The thread that locks is the one that
-        // unlocks, because the guard is not `Send`.
+        // SAFETY: `self` holds a mutex made by `initialise`: attach has checked the segment's lock kind, C library and
+        // word size, and whoever may write the file is trusted to leave the lock area to the C library. The mapping
+        // outlives `self`, hence the guard. The thread that locks is the one that unlocks, because the guard is not
+        // `Send`; a guard that is forgotten is a lock that is held for as long as its thread lives.
         let answer = unsafe { libc::pthread_mutex_trylock(self.raw()) };
         self.guard(answer)
     }
@@ -234,27 +235,35 @@ impl LockArea {
         }
     }
 
-    /// glibc's trylock on an unrecoverable mutex leaves it owned for ever, so the word is looked at first.
+    /// glibc's trylock on an unrecoverable mutex leaves it owned for ever, so the word is looked at first. A mutex that is
+    /// beyond recovery stays so, and only the one who made it so stores this: an old value found here is that of a
+    /// mutex which can be taken, or which was found so a moment ago.
     #[cfg(not(target_env = "musl"))]
     #[inline(always)]
-    fn is_unrecoverable(&self) -> bool {
+    pub(crate) fn is_unrecoverable(&self) -> bool {
         const OWNER_INDEX: usize = 2;
         self.futex_word(OWNER_INDEX).load(Ordering::Relaxed) == OWNER_OF_UNRECOVERABLE
     }
 
+    /// All ones in the thread id.
     #[cfg(target_env = "musl")]
     #[inline]
-    fn is_unrecoverable(&self) -> bool {
-        false
+    pub(crate) fn is_unrecoverable(&self) -> bool {
+        self.futex_word(LOCK_WORD_INDEX).load(Ordering::Relaxed) & libc::FUTEX_TID_MASK
+            == libc::FUTEX_TID_MASK
     }
 
     #[inline(always)]
     fn futex_word(&self, index: usize) -> &AtomicU32 {
         let words = std::ptr::from_ref(self).cast::<AtomicU32>();
         debug_assert!(index < size_of::<LockArea>() / 4);
-        // SAFETY: `index` is one of the constants of this file, all below the 16 four-byte words of the area; the
-        // area is aligned to eight bytes and made of atomics, which other threads change only atomically (the C
-        // library uses atomic instructions of the same width on these words).
+        // SAFETY: `index` is one of the constants of this file, all below the 16 four-byte words of the area, which is
+        // aligned to eight bytes and lives as long as `self`. Rust code accesses these words by what this returns, and
+        // that only to load; `initialise` alone stores to them, and by its contract nobody looks meanwhile. Everything
+        // else is done by the C library and the kernel, which the compiler knows nothing of: the lock word is changed
+        // by atomic instructions of four bytes, `__owner` by plain stores of an aligned `int`, each of which is one
+        // store of four bytes on every processor that Linux runs on. So a load finds a value that was stored, perhaps an
+        // old one, and no more than that is made of it.
         unsafe { &*words.add(index) }
     }
 
@@ -269,7 +278,7 @@ fn deadline_on(clock: libc::clockid_t, slice: Duration) -> libc::timespec {
         nix::time::clock_gettime(nix::time::ClockId::from_raw(clock)).map_or(Duration::ZERO, Duration::from);
     let deadline = now + slice;
     libc::timespec {
-        tv_sec: deadline.as_secs() as libc::time_t,
+        tv_sec: deadline.as_secs().try_into().unwrap_or(i64::MAX),
         tv_nsec: libc::c_long::from(deadline.subsec_nanos() as i32),
     }
 }

@@ -2,18 +2,16 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
 
 use serde::{Serialize, Serializer};
 
-use super::SegmentReader;
+use super::{Owners, SegmentReader, kernel_time};
 use crate::engine::plan::Kind;
 use crate::engine::{Definitions, KeptName, LimitRules, ObservedKey, Part, RowLooker, RuledPart, SetEngine};
 use crate::error::Error;
 use crate::key::identify;
 use crate::limit::Now;
 use crate::shm::attach::damaged;
-use crate::shm::clock::{boot_nanos, utc_nanos};
 use crate::shm::layout::Header;
 use crate::table::Fingerprint;
 
@@ -35,8 +33,12 @@ pub struct KeySnapshot {
     /// Whether all its limits are as if never used. If nothing is held and nobody waits either, its row goes to the
     /// next key that needs one.
     pub replenished: bool,
-    /// Permits that hold something of its limits, or were granted to who has not come for them yet.
+    /// Permits that hold something of its limits, or were granted to who has not come for them yet; without those of
+    /// dead processes.
     pub held: u64,
+    /// Such permits of dead processes, and those of which every lease has run out. The next request that needs what they
+    /// hold takes it back.
+    pub of_dead: u64,
     /// Requests in its line.
     pub waiting: u64,
     /// Whether it is found only in the second of the two buckets that it may be in.
@@ -60,6 +62,9 @@ pub struct KeyLimitSnapshot {
     pub found_capacity: Option<u64>,
     /// Units that could be taken now.
     pub remaining: u64,
+    /// Units that dead processes hold, or that are held for longer than their lease. They count as free already, because
+    /// a request that needs them is given them.
+    pub of_dead: u64,
     /// Nanoseconds until it is completely replenished.
     pub reset_after_ns: u64,
 }
@@ -174,6 +179,7 @@ impl KeySnapshot {
             most_at_once: Some(limit.most_at_once).filter(|most| *most != u64::MAX),
             found_capacity: None,
             remaining: 0,
+            of_dead: 0,
             reset_after_ns: 0,
         };
         Self {
@@ -184,6 +190,7 @@ impl KeySnapshot {
             last_used_ns: 0,
             replenished: false,
             held: 0,
+            of_dead: 0,
             waiting: 0,
             second_bucket: false,
             limits: set.shown().limits.iter().map(limit).collect(),
@@ -215,6 +222,7 @@ impl KeySnapshot {
         self.last_used_ns = seen.unused_for;
         self.replenished = seen.is_replenished;
         self.held = seen.pins;
+        self.of_dead = seen.pins_of_dead;
         self.waiting = seen.waiting;
         self.second_bucket = seen.is_in_second_bucket;
         let standings = part.limits.iter().zip(&seen.marks);
@@ -223,6 +231,7 @@ impl KeySnapshot {
             let standing = limit.rule.standing(*mark);
             snapshot.found_capacity = limit.rule.found_capacity(*mark);
             snapshot.remaining = standing.remaining;
+            snapshot.of_dead = seen.of_dead.get(limit.index).copied().unwrap_or(0);
             snapshot.reset_after_ns = standing.reset_after;
         }
     }
@@ -261,7 +270,7 @@ impl SegmentReader {
     ///
     /// [`Error::UnknownSet`], [`Error::NotKeyed`].
     pub fn keys(&self, set: &str, visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
-        self.key_source()?.visit(set, visit)
+        self.with_keys(|keys| keys.visit(set, visit))
     }
 
     /// One key of a set; none where it has no row, which is as if it had never been used.
@@ -270,7 +279,7 @@ impl SegmentReader {
     ///
     /// [`Error::UnknownSet`], [`Error::NotKeyed`], [`Error::InvalidKey`], [`Error::AddressRequired`].
     pub fn key(&self, set: &str, key: impl AsRef<[u8]>) -> Result<Option<KeySnapshot>, Error> {
-        self.key_source()?.find(set, key.as_ref())
+        self.with_keys(|keys| keys.find(set, key.as_ref()))
     }
 
     /// The networks that contain an address, the largest first, each with the limits that count it: see
@@ -280,20 +289,22 @@ impl SegmentReader {
     ///
     /// [`Error::UnknownSet`], [`Error::NoPrefixes`].
     pub fn address(&self, set: &str, address: IpAddr) -> Result<Vec<KeySnapshot>, Error> {
-        self.key_source()?.find_networks(set, address)
+        self.with_keys(|keys| keys.find_networks(set, address))
     }
 
-    fn key_source(&self) -> Result<KeySource<'_>, Error> {
+    fn with_keys<T>(&self, look: impl FnOnce(&KeySource<'_>) -> Result<T, Error>) -> Result<T, Error> {
+        let table = self.observed.verified.participants();
         let header: &Header = self
             .observed
             .verified
             .region
             .record(0)
             .map_err(|place| damaged(&self.path, place))?;
-        Ok(KeySource {
+        look(&KeySource {
             sets: &self.sets,
             definitions: self.definitions(),
-            clock_offset: header.clock_offset.load(Ordering::Relaxed),
+            owners: Owners::new(&|id| self.is_alive(&table, id)),
+            now: kernel_time(header),
         })
     }
 }
@@ -302,7 +313,9 @@ impl SegmentReader {
 pub(crate) struct KeySource<'a> {
     pub(crate) sets: &'a [SetEngine],
     pub(crate) definitions: Definitions<'a>,
-    pub(crate) clock_offset: u64,
+    pub(crate) owners: Owners<'a>,
+    /// One instant for all keys, so that the ages of two of them can be compared.
+    pub(crate) now: Now,
 }
 
 impl<'a> KeySource<'a> {
@@ -316,10 +329,8 @@ impl<'a> KeySource<'a> {
         self.definitions.keep_up(set);
         let mut snapshot = KeySnapshot::of_nothing(set);
         let limits = snapshot.limits.clone();
-        // One instant for all of them, so that the ages of two keys can be compared.
-        let now = self.now();
         for part in set.parts().map(Part::by_its_definition) {
-            let mut looker = RowLooker::new(part, now);
+            let mut looker = self.looker(part);
             for row in 0..part.memory.row_count() {
                 if looker.look_at(row) {
                     snapshot.fill(part, &mut looker.seen, &limits);
@@ -335,7 +346,7 @@ impl<'a> KeySource<'a> {
         let key = identify(set, key)?;
         self.definitions.keep_up(set);
         let part = set.part_of(Some(&key)).by_its_definition();
-        let mut looker = RowLooker::new(part, self.now());
+        let mut looker = self.looker(part);
         Ok(looker
             .look_for(&key)
             .then(|| KeySnapshot::new(set, part, &mut looker.seen)))
@@ -353,7 +364,7 @@ impl<'a> KeySource<'a> {
         // Limits of two lengths may count one and the same.
         networks.dedup();
         let part = set.part_of_networks(&networks).by_its_definition();
-        let mut looker = RowLooker::new(part, self.now());
+        let mut looker = self.looker(part);
         let mut found = Vec::new();
         for network in &networks {
             if looker.look_for_network(network) {
@@ -371,11 +382,7 @@ impl<'a> KeySource<'a> {
         })
     }
 
-    /// The segment clock, and the wall clock.
-    fn now(&self) -> Now {
-        Now {
-            monotonic: boot_nanos().wrapping_add(self.clock_offset),
-            utc: utc_nanos(),
-        }
+    fn looker<'p>(&self, part: RuledPart<'p>) -> RowLooker<'p> {
+        RowLooker::new(part, self.now, |owner| self.owners.is_alive(owner))
     }
 }

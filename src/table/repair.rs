@@ -2,9 +2,9 @@
 
 use super::{BUCKET_ROWS, Fingerprint, Table, TableMut, find, store_tag, tag};
 
-/// Whether every row with a tag is the one that its key is found in, and the others have no key.
-pub(crate) fn is_consistent(table: &(impl Table + ?Sized)) -> bool {
-    (0..table.buckets() * BUCKET_ROWS).all(|row| {
+/// Whether every one of the rows that has a tag is the one that its key is found in, and the others have no key.
+pub(crate) fn is_consistent(table: &(impl Table + ?Sized), rows: impl IntoIterator<Item = u64>) -> bool {
+    rows.into_iter().all(|row| {
         let fingerprint = table.fingerprint(row);
         if tag(table, row) == 0 {
             return fingerprint == Fingerprint::NONE;

@@ -115,6 +115,8 @@ pub struct Layout {
     canonical: Vec<usize>,
     /// Counters that are moved without the lock, each by itself.
     unlocked: Vec<usize>,
+    /// Words of holds that are changed without the lock or the journal.
+    unjournalled: Vec<usize>,
     limits: usize,
     /// Of the definition that is in force.
     generation: usize,
@@ -167,6 +169,7 @@ mod control {
     pub const KEYS: usize = 46;
     pub const GENERATION: usize = 42;
     pub const CARRIED_OVER: usize = 43;
+    pub const MARKS: usize = 40;
     pub const LOCK_WAITS: usize = 50;
     pub const WAIT_TIMES: usize = 56;
     pub const SIZE: usize = 88;
@@ -175,7 +178,8 @@ mod control {
 /// Words of a hold.
 mod hold {
     pub const OWNER: usize = 0;
-    pub const RENEWED_AT: usize = 4;
+    pub const RENEWED_AT: usize = 3;
+    pub const RETURNED: usize = 5;
     pub const ROW: usize = 6;
     pub const HEAD_SIZE: usize = 7;
 }
@@ -189,6 +193,7 @@ mod row {
 
 /// Words of a ticket, and of what it says of each limit.
 mod ticket {
+    pub const OWNER: usize = 0;
     pub const STATE: usize = 1;
     pub const BELL: usize = 2;
     pub const ENQUEUED_AT: usize = 5;
@@ -210,6 +215,8 @@ mod ticket {
         let phase = state & 3;
         match word {
             BELL => false,
+            // Given up by one store without the lock; whoever reclaims takes it back.
+            OWNER => phase == WAITING,
             ENQUEUED_AT | REQUEST | ROW => phase == WAITING || phase == GRANTED,
             GRANTED_AT | HOLD | HOLD_SERIAL => phase == GRANTED,
             ..HEAD_SIZE => true,
@@ -263,11 +270,19 @@ impl Layout {
             control::RESET_ROW,
             // Whoever finds the lock taken counts that, a recoverer too.
             control::LOCK_WAITS,
+            // Whoever has the lock next goes on with the search that it speaks of.
+            control::MARKS,
         ]
         .map(|word| control + word);
+        let unjournalled: Vec<usize> = pieces
+            .holds
+            .records()
+            .flat_map(|start| [hold::RENEWED_AT, hold::RETURNED].map(|word| start + word))
+            .collect();
         let canonical = (control + control::JOURNAL..control + control::WAIT_TIMES)
             .chain(counters..pieces.tickets.start)
-            .filter(|word| !excluded.contains(word) && !unlocked.contains(word))
+            .filter(|word| !excluded.contains(word))
+            .filter(|word| !unlocked.contains(word) && !unjournalled.contains(word))
             .collect();
         Self {
             participants,
@@ -276,6 +291,7 @@ impl Layout {
             counters,
             canonical,
             unlocked,
+            unjournalled,
             limits,
             generation: directory + ENTRY_GENERATION,
             tags: pieces.tags,
@@ -429,6 +445,24 @@ impl Layout {
         self.unlocked.iter().map(|word| image[*word]).collect()
     }
 
+    /// Whether what is changed without the journal has only grown, and nothing is left to be searched for.
+    pub fn check_unjournalled(&self, first: &[u64], found: &[u64]) -> Result<(), String> {
+        if let Some(word) = self
+            .unjournalled
+            .iter()
+            .find(|word| found[**word] < first[**word])
+        {
+            return Err(format!(
+                "{} became {}, which only grows",
+                first[*word], found[*word]
+            ));
+        }
+        match found[self.control + control::MARKS] {
+            0 => Ok(()),
+            marks => Err(format!("there is still {marks:#x} to be searched for marks")),
+        }
+    }
+
     /// Words that an unfinished operation has noted; 255 during a reset.
     pub fn journal_count(&self, image: &[u64]) -> u64 {
         image[self.control + control::JOURNAL] & 0xff
@@ -443,9 +477,14 @@ impl Layout {
         image[self.control + control::POISONED] != 0
     }
 
+    /// The byte at which the lock lies.
+    pub fn lock_offset(&self) -> usize {
+        8 * self.control
+    }
+
     /// The byte at which the lock word lies.
     pub fn lock_word_offset(&self) -> usize {
-        8 * self.control + 4 * LOCK_WORD_INDEX
+        self.lock_offset() + 4 * LOCK_WORD_INDEX
     }
 
     /// Whether the thread holds the lock.

@@ -53,6 +53,7 @@ mod files;
 mod image;
 mod keys;
 mod kills;
+mod marks;
 mod operations;
 mod report;
 mod stage;
@@ -69,6 +70,7 @@ use std::time::{Duration, Instant};
 use changes::CHANGING_OPERATIONS;
 use files::{FILE_OPERATIONS, FileOperation};
 use keys::KEY_OPERATIONS;
+use marks::MARKING_OPERATIONS;
 use operations::{OPERATIONS, Operation, RECOVERERS, Recoverer};
 use report::{Row, Table, Tally, Way};
 use waiting::WAITING_OPERATIONS;
@@ -87,8 +89,9 @@ const BY_KEY: usize = 6;
 /// Most of what applying a declaration is, is reading it, over and over before each kill.
 const READING_A_TEXT: usize = 50;
 
-/// A run that takes longer hangs.
+/// A run that takes longer hangs; one that leaves nothing out takes hours.
 const PATIENCE: Duration = Duration::from_secs(40 * 60);
+const PATIENCE_WITH_EVERYTHING: Duration = Duration::from_secs(24 * 60 * 60);
 
 const WITHOUT_JOURNAL: bool = cfg!(shmlimit_without_journal);
 
@@ -187,6 +190,7 @@ fn operations() -> impl Iterator<Item = Operation> {
         .iter()
         .chain(WAITING_OPERATIONS)
         .chain(KEY_OPERATIONS)
+        .chain(MARKING_OPERATIONS)
         .chain(CHANGING_OPERATIONS)
         .copied()
 }
@@ -260,7 +264,11 @@ fn main() -> ExitCode {
     workers::work(
         jobs.len(),
         |job| jobs[job].perform(effort),
-        PATIENCE,
+        if effort.is_thorough {
+            PATIENCE_WITH_EVERYTHING
+        } else {
+            PATIENCE
+        },
         |job, tally| {
             if verbose {
                 eprintln!(

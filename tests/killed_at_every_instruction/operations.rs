@@ -76,13 +76,19 @@ impl Operation {
 #[derive(Debug)]
 pub struct Victim {
     segment: Segment,
+    path: std::path::PathBuf,
 }
 
 impl Victim {
     pub fn attach(path: &std::path::Path) -> Self {
         Self {
             segment: Segment::open(path).expect("the segment"),
+            path: path.to_owned(),
         }
+    }
+
+    pub fn path(&self) -> &std::path::Path {
+        &self.path
     }
 
     pub fn set(&self) -> LimitSet {

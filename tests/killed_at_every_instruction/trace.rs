@@ -227,6 +227,7 @@ impl Trace {
                 count(new)
             ));
         }
+        layout.check_unjournalled(&self.first, recovered)?;
         let last = self.last();
         let each = layout
             .unlocked(&self.first)

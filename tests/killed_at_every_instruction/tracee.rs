@@ -195,13 +195,18 @@ impl Tracee {
 
     /// Where the child has mapped the whole of the file for writing.
     pub fn address_of_mapping(&self, path: &std::path::Path) -> u64 {
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid)).expect("the child's mappings");
-        maps.lines()
-            .filter(|line| line.ends_with(path.to_str().expect("a plain path")))
-            .find(|line| line.contains(" rw-s 00000000 "))
-            .and_then(|line| u64::from_str_radix(line.split('-').next()?, 16).ok())
-            .expect("the child has mapped the segment")
+        address_in(&self.pid.to_string(), path)
     }
+}
+
+/// Where a process, by its name in `/proc`, has mapped the whole of the file for writing.
+pub fn address_in(process: &str, path: &std::path::Path) -> u64 {
+    let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).expect("its mappings");
+    maps.lines()
+        .filter(|line| line.ends_with(path.to_str().expect("a plain path")))
+        .find(|line| line.contains(" rw-s 00000000 "))
+        .and_then(|line| u64::from_str_radix(line.split('-').next()?, 16).ok())
+        .expect("it has mapped the segment")
 }
 
 impl Drop for Tracee {

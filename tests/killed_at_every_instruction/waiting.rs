@@ -410,7 +410,7 @@ pub const WAITING_OPERATIONS: &[Operation] = &[
     lost_with_it(beside(3, "local credit, given back to 3", 2, return_credit)),
     operation("reserve", rates_only, 1, reserve),
     operation("cancel a reservation", rates_only, 1, cancel_a_reservation),
-    leased(beside(0, "heartbeat", 1, heartbeat)),
+    leased(beside(0, "heartbeat", 0, heartbeat)),
     after_leases(beside(0, "leases run out", 2, release_what_ran_out)),
     after_leases(beside(1, "leases run out, 1 waiting", 3, expire)),
     after_leases(beside(3, "leases run out, 3 waiting", 3, expire)),

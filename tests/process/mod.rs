@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
 
 /// How long anything may take before a test gives up: not a claim about speed.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 const TEST: &str = "SHMLIMIT_TEST_PROCESS";
 const FOLDER: &str = "SHMLIMIT_TEST_FOLDER";
@@ -49,8 +49,16 @@ pub fn in_own_process(test: &str, patience: Duration, body: impl FnOnce(&Path)) 
         .stdin(Stdio::null())
         .stdout(copy(&output))
         .stderr(copy(&output));
-    // SAFETY: prctl is async-signal-safe, and nothing else happens between fork and exec.
-    unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
+    // SAFETY: both calls may be made between fork and exec, and no handler is installed.
+    unsafe {
+        command.pre_exec(|| {
+            set_pdeathsig(Signal::SIGKILL)?;
+            // The alarm must end it also where the tests were started with the signal ignored.
+            let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+            sigaction(Signal::SIGALRM, &default)?;
+            Ok(())
+        });
+    }
     let status = command.status().expect("the test binary starts again");
     let mut said = String::new();
     output.rewind().expect("a rewound file");

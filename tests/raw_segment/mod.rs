@@ -31,6 +31,13 @@ pub const SETS: u64 = 18;
 pub const DIRECTORY_OFFSET: u64 = 19;
 pub const CHECKSUM: u64 = 20;
 pub const BOOT_ID: u64 = 21;
+pub const PID_NAMESPACE: u64 = 23;
+pub const TIME_NAMESPACE: u64 = 24;
+pub const RETIRED: u64 = 29;
+
+/// Words of a participant, by their position in it.
+pub const PARTICIPANT_PID: u64 = 1;
+pub const PARTICIPANT_START_TIME: u64 = 2;
 
 /// Words of a directory entry, by their position in it.
 pub const EXTENT_OFFSET: u64 = 0;
@@ -49,6 +56,7 @@ pub const GENERATION: u64 = 11;
 pub const DEFINITION_SIZE: u64 = 12;
 pub const DEFINITION_CHECKSUM: u64 = 14;
 
+const PARTICIPANT_BYTES: u64 = 128;
 const ENTRY_BYTES: u64 = 192;
 const TICKET_BYTES: u64 = 88;
 const TICKET_LIMIT_BYTES: u64 = 24;
@@ -95,6 +103,11 @@ impl RawSegment {
         self.word(DIRECTORY_OFFSET) / 8 + word
     }
 
+    /// The position of a word of a participant's record.
+    pub fn participant_word(&self, slot: u64, word: u64) -> u64 {
+        (self.word(PARTICIPANTS_OFFSET) + slot * PARTICIPANT_BYTES) / 8 + word
+    }
+
     /// The definition text of the first set.
     pub fn definition(&self) -> String {
         let size = self.word(self.entry_word(DEFINITION_SIZE));
@@ -124,6 +137,14 @@ impl RawSegment {
         self.word(entry + EXTENT_OFFSET) + 2 * self.word(entry + DEFINITION_ROOM).next_multiple_of(64)
     }
 
+    /// The position of the first word of the tags of the first set, which has one part: behind its control, its journal
+    /// and its counters.
+    pub fn tags(&self) -> u64 {
+        const CONTROL_AND_JOURNAL: u64 = 704 + 160 * 16;
+        const COUNTERS: u64 = 128;
+        (self.lock_offset(0) + CONTROL_AND_JOURNAL + COUNTERS * self.word(self.entry_word(LIMITS))) / 8
+    }
+
     /// How often the bells of the first set's tickets have been rung, all of them together.
     pub fn rings(&self) -> u64 {
         const BELL: u64 = 2;
@@ -140,7 +161,9 @@ impl RawSegment {
 
     /// Makes the file look as if a machine that has booted again since had used it.
     pub fn set_another_boot(&self) {
-        self.set_word(BOOT_ID, !self.word(BOOT_ID));
+        for half in [BOOT_ID, BOOT_ID + 1] {
+            self.set_word(half, !self.word(half));
+        }
     }
 
     /// The lock of the first set, for a process that takes it without the library.

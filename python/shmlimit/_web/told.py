@@ -20,7 +20,6 @@ class Told:
         self._limits = limits
         self._quota_units = dict(quota_units)
         self._prefix = prefix
-        self._segment: shmlimit.Segment | None = None
         self._declaration: dict[str, Any] = {}
         self._policies = Policies([], self._quota_units, prefix)
         self._described_at = -_FRESH_FOR
@@ -38,11 +37,8 @@ class Told:
         # Before the work, so that other threads go on with what is known meanwhile.
         self._described_at = now
         try:
-            if self._segment is None:
-                self._segment = shmlimit.open(self._limits.path)
-            declaration = self._segment.declaration()
+            declaration = self._limits._segment.declaration()
         except shmlimit.Error:
-            self._segment = None
             return self._policies
         if declaration != self._declaration:
             self._policies = Policies(self._described(declaration), self._quota_units, self._prefix)

@@ -116,7 +116,7 @@ fn stores(limit: &mut Limit, change: impl FnOnce(Rule, &mut Counting)) -> usize 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 2_000 }))]
 
     #[test]
     fn nothing_in_the_state_makes_a_rule_panic(

@@ -82,7 +82,7 @@ fn one_who_sees_refusals_makes_no_search_longer_and_no_table_larger() {
     }
     assert!(refused.len() > 10_000);
     assert_eq!(table.rows(), rows);
-    assert!(is_consistent(&table));
+    assert!(is_consistent(&table, 0..table.rows()));
 }
 
 #[test]

@@ -138,6 +138,7 @@ fn code_of(error: &Error) -> ExitCode {
         Error::NotASegment { .. }
         | Error::Incompatible { .. }
         | Error::WrongSize { .. }
+        | Error::Sparse { .. }
         | Error::Damaged { .. }
         | Error::LockLost { .. }
         | Error::Poisoned { .. } => ExitCode::Damaged,

@@ -148,3 +148,31 @@ fn the_dead_do_not_keep_a_segment_from_being_removed() {
     run(["remove", text(&path)]).ended(0);
     assert!(!path.exists());
 }
+
+#[test]
+fn what_a_killed_process_holds_is_shown_apart_and_as_free_without_changing_a_byte() {
+    let folder = folder();
+    let path = create(folder.path());
+    let holder = Actor::start("hold", &path);
+    let look = || run(["inspect", "--json", text(&path)]).ended(0).json()["sets"][0].clone();
+    let set = look();
+    assert_eq!((&set["active"], &set["of_dead"]), (&1.into(), &0.into()));
+    assert_eq!(set["limits"][1]["remaining"], 3);
+    holder.kill();
+
+    let before = fs::read(&path).expect("read");
+    let set = look();
+    assert_eq!((&set["active"], &set["of_dead"]), (&0.into(), &1.into()));
+    let in_flight = &set["limits"][1];
+    assert_eq!(
+        (&in_flight["remaining"], &in_flight["of_dead"]),
+        (&4.into(), &1.into())
+    );
+    let shown = run(["inspect", text(&path)]).ended(0).stdout;
+    assert!(
+        shown.contains("hold something, at most 1 at once; 1 more of dead processes"),
+        "{shown}"
+    );
+    assert!(shown.contains("1 of dead processes"), "{shown}");
+    assert!(fs::read(&path).expect("read") == before, "a byte was changed");
+}

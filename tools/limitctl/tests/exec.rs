@@ -3,12 +3,12 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Instant;
 
 use nix::errno::Errno;
@@ -17,7 +17,7 @@ use nix::pty::{PtyMaster, grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
 use nix::unistd::Pid;
 use shmlimit::{SegmentReader, SegmentSnapshot, SetSnapshot};
-use support::{PATIENCE, Run, folder, limitctl, run, run_command, text};
+use support::{PATIENCE, Run, folder, limitctl, lines_of, run, run_command, text};
 
 /// A segment with a set of one place, `jobs`.
 fn one_place(folder: &Path) -> PathBuf {
@@ -73,16 +73,7 @@ impl Running {
             .stdout(Stdio::piped())
             .spawn()
             .expect("started");
-        let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            // Ends with the output, or when the test has seen enough.
-            for line in stdout.lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
+        let lines = lines_of(child.stdout.take().expect("piped"));
         let stdin = child.stdin.take();
         Self { child, stdin, lines }
     }
@@ -101,9 +92,17 @@ impl Running {
         self.line().parse().expect("a number")
     }
 
-    /// What it has said since, once nobody has its output open any more.
+    /// What it has said since, once its output is closed.
+    #[track_caller]
     fn rest(&self) -> Vec<String> {
-        self.lines.iter().collect()
+        let mut rest = Vec::new();
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => rest.push(line),
+                Err(RecvTimeoutError::Disconnected) => return rest,
+                Err(RecvTimeoutError::Timeout) => panic!("its output is never closed"),
+            }
+        }
     }
 
     fn say(&mut self, line: &str) {
@@ -551,7 +550,7 @@ fn the_command_starts_with_the_signals_blocked_and_ignored_that_limitctl_started
     let places = one_place(folder.path());
     let model = tokens(folder.path());
     let command = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"];
-    let bare = run_command(with_odd_signals(Command::new("grep").args(&command[1..]))).ended(0);
+    let bare = run_command(with_odd_signals(support::command("grep").args(&command[1..]))).ended(0);
     assert!(!bare.stdout.contains("SigBlk:\t0000000000000000"), "{bare:?}");
     for (segment, options) in [
         (&places, ["jobs", "--timeout", "1m"]),
@@ -622,4 +621,30 @@ fn what_makes_no_sense_ends_with_64_and_what_is_not_there_with_69() {
     let run_ = run(["exec", &missing, "model", "--", "true"]).ended(69);
     assert!(run_.stderr.contains("there is no segment at"), "{run_:?}");
     assert_eq!(only_set(&path).limits[0].counts.taken, 0);
+}
+
+/// Finding 20: these tests waited for ever where the suite was started with nohup or in the background of a script.
+#[test]
+fn the_tests_hold_where_signals_are_ignored_from_the_start() {
+    let mut again = Command::new(std::env::current_exe().expect("this program"));
+    again.args([
+        "--exact",
+        "a_signal_ends_a_wait_and_the_place_in_line_goes_to_the_next",
+        "signals_are_passed_on",
+        "what_is_typed_reaches_the_command_once",
+        "a_terminal_that_hangs_up_is_told_to_the_command",
+        "the_command_starts_with_the_signals_blocked_and_ignored_that_limitctl_started_with",
+    ]);
+    // SAFETY: the calls may be made between fork and exec; no handler is installed.
+    unsafe {
+        again.pre_exec(|| {
+            let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+            for signal in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP] {
+                sigaction(signal, &ignore)?;
+            }
+            Ok(())
+        });
+    }
+    let run_ = run_command(&mut again).ended(0);
+    assert!(run_.stdout.contains("5 passed"), "{run_:?}");
 }

@@ -156,15 +156,7 @@ impl Inspection {
             facts.push(("state", state));
         }
         if set.hold_capacity > 0 {
-            facts.push((
-                "permits",
-                format!(
-                    "{} of {} hold something, at most {} at once",
-                    count(set.active),
-                    count(set.hold_capacity),
-                    count(set.counts.active_high_water)
-                ),
-            ));
+            facts.push(("permits", permits(set)));
         }
         let waiting = set.tickets.iter().filter(|ticket| !ticket.granted).count() as u64;
         if waiting > 0 || set.counts.queued_high_water > 0 {
@@ -239,10 +231,10 @@ impl Inspection {
             (key_heading(set), Side::Left),
         ]);
         for hold in &set.holds {
-            let state = if hold.owner_alive {
-                Cell::styled("alive", style::GOOD)
-            } else {
-                Cell::styled("dead", style::BAD)
+            let state = match (hold.returned, hold.owner_alive) {
+                (true, _) => Cell::styled("returned", style::GOOD),
+                (false, true) => Cell::styled("alive", style::GOOD),
+                (false, false) => Cell::styled("dead", style::BAD),
             };
             table.row(vec![
                 hold.serial.into(),
@@ -360,6 +352,20 @@ fn counted(counts: &SetCounts) -> String {
     text
 }
 
+/// How many permits hold something.
+fn permits(set: &SetSnapshot) -> String {
+    let mut text = format!(
+        "{} of {} hold something, at most {} at once",
+        count(set.active),
+        count(set.hold_capacity),
+        count(set.counts.active_high_water)
+    );
+    if set.of_dead > 0 {
+        text.push_str(&format!("; {} more of dead processes", count(set.of_dead)));
+    }
+    text
+}
+
 /// Those that are not zero.
 fn some_of(counts: &[(&str, u64)]) -> String {
     let texts: Vec<String> = counts
@@ -416,6 +422,7 @@ fn also(limit: &LimitSnapshot, is_keyed: bool) -> String {
     let found = limit.found_capacity.filter(|_| !is_keyed).unwrap_or(0);
     some_of(&[
         ("at once for now", found),
+        ("of dead processes", limit.of_dead),
         ("settled", limit.counts.settled),
         ("refunded", limit.counts.refunded),
         ("overdraft", limit.counts.overdraft),

@@ -74,7 +74,11 @@ impl Show {
             holds: Vec::new(),
             tickets: Vec::new(),
         };
-        if view.rows.iter().any(|row| row.held > 0 || row.waiting > 0) {
+        if view
+            .rows
+            .iter()
+            .any(|row| row.held > 0 || row.of_dead > 0 || row.waiting > 0)
+        {
             let sets = reader.snapshot()?.sets;
             for set in sets.into_iter().filter(|set| set.name == self.set) {
                 let is_its =
@@ -131,6 +135,10 @@ fn row_text(row: &KeySnapshot) -> String {
         (false, true) => "replenished".to_owned(),
         (false, false) => "in use".to_owned(),
     };
+    let mut held = human::quantity(row.held, "permit", "permits");
+    if row.of_dead > 0 {
+        held.push_str(&format!(", and {} by dead processes", count(row.of_dead)));
+    }
     let facts = aligned(&[
         ("row", key::key(&row.key)),
         ("fingerprint", row.key.fingerprint.to_string()),
@@ -144,7 +152,7 @@ fn row_text(row: &KeySnapshot) -> String {
                 count(row.refused.into())
             ),
         ),
-        ("held", human::quantity(row.held, "permit", "permits")),
+        ("held", held),
         ("in line", human::quantity(row.waiting, "request", "requests")),
     ]);
     format!("{facts}\n{}", limits(row).render(2))
@@ -183,7 +191,7 @@ fn users(view: &View) -> Table {
         user(
             hold.owner_pid,
             hold.owner_alive,
-            "holds",
+            if hold.returned { "returned it" } else { "holds" },
             hold.held_ns,
             &hold.amounts,
         );

@@ -46,6 +46,9 @@ pub fn standing(limit: &KeyLimitSnapshot) -> Cell {
     if limit.found_capacity.is_some() {
         text.push_str(" for now");
     }
+    if limit.of_dead > 0 {
+        text.push_str(&format!(", {} of them of dead processes", count(limit.of_dead)));
+    }
     if limit.reset_after_ns > 0 {
         text.push_str(&format!(", full in {}", human::duration(limit.reset_after_ns)));
     }

@@ -1,27 +1,46 @@
 //! What the tests share: the program under test, segments, and processes that use them.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
 use nix::unistd::Pid;
 use serde_json::Value;
 
 /// Longer than anything takes on the slowest machine; what takes longer hangs.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A folder of the test's own.
 pub fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
+/// A command that starts with the default action for each signal, whatever the tests were started with: under nohup,
+/// or in the background of a script, a process ignores signals, and so does each program that it starts.
+pub fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: sigaction may be called between fork and exec, and no handler is installed.
+    unsafe {
+        command.pre_exec(move || {
+            for signal in Signal::iterator().filter(|it| ![Signal::SIGKILL, Signal::SIGSTOP].contains(it)) {
+                sigaction(signal, &default)?;
+            }
+            Ok(())
+        });
+    }
+    command
+}
+
 /// The program under test, with colours as a user without preferences has them.
 pub fn limitctl() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_limitctl"));
+    let mut command = command(env!("CARGO_BIN_EXE_limitctl"));
     for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS"] {
         command.env_remove(variable);
     }
@@ -102,6 +121,20 @@ fn read_aside<R: Read + Send + 'static>(stream: Option<R>) -> Receiver<Vec<u8>> 
     receiver
 }
 
+/// The lines of a stream as they come, so that a test can wait for each with a deadline. The stream is closed when the
+/// receiver is dropped and another line comes.
+pub fn lines_of<R: Read + Send + 'static>(stream: R) -> Receiver<String> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
 /// A path as an argument.
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
@@ -133,13 +166,13 @@ const SEGMENT: &str = "LIMITCTL_TEST_SEGMENT";
 pub struct Actor {
     child: Child,
     commands: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    answers: Receiver<String>,
 }
 
 impl Actor {
     /// Starts a process that attaches to the segment and plays a role until it is told to go on: see [`play`].
     pub fn start(role: &str, segment: &Path) -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
+        let mut child = command(std::env::current_exe().expect("this program"))
             .args(["--exact", "actor", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env(SEGMENT, segment)
@@ -148,8 +181,8 @@ impl Actor {
             .spawn()
             .expect("started");
         let commands = child.stdin.take().expect("piped");
-        let answers = BufReader::new(child.stdout.take().expect("piped"));
-        let mut actor = Self {
+        let answers = lines_of(child.stdout.take().expect("piped"));
+        let actor = Self {
             child,
             commands,
             answers,
@@ -168,15 +201,14 @@ impl Actor {
         self.answer()
     }
 
-    fn answer(&mut self) -> String {
-        for line in self.answers.by_ref().lines() {
-            let line = line.expect("UTF-8");
+    fn answer(&self) -> String {
+        loop {
+            let line = self.answers.recv_timeout(PATIENCE).expect("it lives and answers");
             // The test harness writes to the same stream.
             if let Some((_, answer)) = line.split_once("actor says ") {
                 return answer.to_owned();
             }
         }
-        panic!("it ended without an answer");
     }
 
     pub fn signal(&self, signal: Signal) {

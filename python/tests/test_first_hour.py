@@ -1,0 +1,219 @@
+"""What a newcomer meets in the first hour: mistakes that are named, values that can be kept, blocks that do not run."""
+
+import asyncio
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+import shmlimit as sl
+
+NAMED = sl.Calls("requests", 1, "1h", algorithm="gcra")
+
+
+def test_the_body_of_a_with_never_runs_after_a_refusal(open_set):
+    limits = open_set(sl.Concurrency("in_flight", 1))
+    with limits.try_acquire():
+        refusal = limits.try_acquire()
+        assert not refusal
+        with pytest.raises(sl.Refused) as raised, refusal:
+            pytest.fail("the body ran without a permit")
+        assert raised.value.refusal is refusal
+        assert (raised.value.binding, raised.value.reason) == ("in_flight", "concurrency")
+
+
+def test_the_body_of_an_async_with_never_runs_after_a_refusal(open_set):
+    limits = open_set(sl.Concurrency("in_flight", 1))
+
+    async def main():
+        async with limits.try_acquire():
+            with pytest.raises(sl.Refused, match="in_flight"):
+                async with limits.try_acquire():
+                    pytest.fail("the body ran without a permit")
+
+    asyncio.run(main())
+    assert limits.try_acquire()
+
+
+@pytest.mark.parametrize("amount", [-1, 2**64])
+def test_an_amount_that_cannot_be_is_an_invalid_amount(open_set, amount):
+    limits = open_set(sl.Rate("tokens", 100, 3600))
+    with pytest.raises(sl.InvalidAmount, match=str(amount)):
+        limits.try_acquire({"tokens": amount})
+
+
+@pytest.mark.parametrize("costs", [5, "tokens", [("tokens", 1)], {1: 1}])
+def test_costs_that_name_no_limits_are_a_type_error_that_says_what_to_give(open_set, costs):
+    limits = open_set(sl.Rate("tokens", 100, 3600))
+    with pytest.raises(TypeError, match="give a"):
+        limits.try_acquire(costs)
+
+
+def test_text_that_is_not_unicode_is_an_error_of_this_package(open_set, segment_path):
+    limits = open_set(NAMED, keyed=10)
+    with pytest.raises(sl.InvalidKey):
+        limits.check(key="\ud800")
+    with pytest.raises(sl.UnknownLimit):
+        limits.check({"\ud800": 1}, key="ann")
+    with pytest.raises(sl.UnknownSet):
+        sl.open(segment_path)["\ud800"]
+    with pytest.raises(sl.DeclarationError):
+        sl.open(segment_path, sl.LimitSet("\ud800", [NAMED]))
+
+
+def test_a_directory_that_is_not_there_is_a_file_not_found(tmp_path):
+    with pytest.raises(FileNotFoundError) as raised:
+        sl.open(tmp_path / "none" / "x.limits", sl.LimitSet("set", [NAMED]))
+    assert isinstance(raised.value, sl.NotFound)
+    with pytest.raises(sl.NotFound, match="config") as raised:
+        sl.open(tmp_path / "x.limits")
+    assert "open_or_create" not in str(raised.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="skipped: only root may become another user")
+def test_a_file_of_another_user_is_a_permission_error(segment_path):
+    sl.open(segment_path, sl.LimitSet("set", [NAMED]))
+    script = f"""
+import os, shmlimit
+os.setgid(65534); os.setuid(65534)
+try:
+    shmlimit.open({str(segment_path)!r})
+except PermissionError as error:
+    print(isinstance(error, shmlimit.SegmentError), error.errno)
+"""
+    other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert other.stdout.split() == ["True", "13"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "error", "place"),
+    [
+        (sl.Calls("requests", -1, "1h"), sl.DeclarationError, 'set "api" / limit "requests" / capacity'),
+        (sl.Calls("requests", 1, "soon"), sl.DeclarationError, 'set "api" / limit "requests" / window'),
+        (sl.Calls("requests", 1, "1h", algorithm="none"), sl.DeclarationError, 'limit "requests" / algorithm'),
+        (sl.Calls(b"requests", 1, "1h"), TypeError, "name is b'requests'"),
+    ],
+)
+def test_a_wrong_value_in_a_declaration_is_named_with_its_place(segment_path, limit, error, place):
+    with pytest.raises(error, match=place):
+        sl.open(segment_path, sl.LimitSet("api", [limit]))
+    assert not segment_path.exists()
+
+
+def test_a_path_may_be_given_as_bytes(segment_path):
+    path = os.fsencode(segment_path)
+    assert sl.open(path, sl.LimitSet("set", [NAMED]))["set"].path == str(segment_path)
+    sl.remove(path, force=True)
+    assert not segment_path.exists()
+
+
+def test_a_segment_is_a_mapping_of_its_sets(segment_path):
+    segment = sl.open(segment_path, [sl.LimitSet(name, [NAMED]) for name in ["eu", "us"]])
+    assert dict(segment) == {"eu": segment["eu"], "us": segment["us"]}
+    assert list(segment.keys()) == ["eu", "us"]
+    assert segment.get("asia") is None
+
+
+def test_a_closed_segment_refuses_and_its_handles_go_on(segment_path):
+    with sl.open(segment_path, sl.LimitSet("set", [sl.Concurrency("c", 1)])) as segment:
+        limits = segment["set"]
+        permit = limits.try_acquire()
+    assert segment.closed
+    segment.close()
+    with pytest.raises(sl.SegmentClosed, match="open"):
+        segment["set"]
+    with pytest.raises(sl.SegmentClosed):
+        segment.snapshot()
+    assert not limits.try_acquire()
+    permit.release()
+    assert limits.try_acquire()
+    assert "closed" in repr(segment)
+
+
+def test_the_attachment_ends_with_the_last_object(segment_path):
+    other = sl.open(segment_path, sl.LimitSet("set", [NAMED]))
+    attached = len(other.snapshot()["participants"])
+    segment = sl.open(segment_path)
+    limits = segment["set"]
+    segment.close()
+    assert len(other.snapshot()["participants"]) == attached + 1
+    del limits
+    assert len(other.snapshot()["participants"]) == attached
+
+
+def test_values_compare_pickle_and_show_what_they_say(open_set):
+    limits = open_set(sl.Rate("tokens", 100, 3600, algorithm="token_bucket"), sl.Concurrency("c", 2))
+    permit = limits.try_acquire({"tokens": 50})
+    values = [
+        limits.check({"tokens": 10, "c": 0}),
+        limits.check({"tokens": 100, "c": 0}),
+        *limits.peek({"tokens": 1}).values(),
+        *limits.forecast().values(),
+        permit.settle(tokens=20),
+    ]
+    for value in values:
+        restored = pickle.loads(pickle.dumps(value))
+        assert restored == value
+        assert repr(restored) == repr(value)
+        assert bool(restored) == bool(value)
+        assert "None" not in repr(value)
+        assert value != "something else"
+    assert values[0] != values[1]
+    assert repr(limits.peek({"tokens": 1})["c"]).startswith("Verdict(limit='c', admitted=True")
+
+
+def test_a_declaration_shows_its_name_first_and_what_was_given():
+    assert repr(sl.Calls("requests", 10, "2s", algorithm="gcra")) == (
+        "Calls(name='requests', capacity=10, window='2s', algorithm='gcra')"
+    )
+    assert repr(sl.LimitSet("api", [NAMED], keyed=sl.Keyed(10))) == (
+        f"LimitSet(name='api', limits=[{NAMED!r}], keyed=Keyed(max_keys=10))"
+    )
+
+
+def test_a_blocking_acquire_that_waits_in_an_event_loop_warns(open_set):
+    limits = open_set(sl.Concurrency("c", 1))
+
+    async def main():
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            permit = limits.acquire(timeout=10)  # need not wait, and so need not warn
+        with pytest.warns(sl.BlockingAcquireWarning, match="acquire_async"), pytest.raises(sl.AcquireTimeout):
+            limits.acquire(timeout=0.01)
+        permit.release()
+
+    asyncio.run(main())
+
+
+def test_a_warning_that_is_an_error_leaves_the_queue(open_set):
+    limits = open_set(sl.Concurrency("c", 1))
+
+    async def main():
+        with limits.acquire(), warnings.catch_warnings():
+            warnings.simplefilter("error", sl.BlockingAcquireWarning)
+            with pytest.raises(sl.BlockingAcquireWarning):
+                limits.acquire()
+        assert limits.try_acquire()
+
+    asyncio.run(main())
+
+
+def test_what_responses_tell_needs_no_attachment_of_its_own(segment_path):
+    pytest.importorskip("fastapi")
+    from shmlimit.fastapi import ClientAddress, Limited
+
+    observer = sl.open(segment_path, sl.LimitSet("set", [NAMED], keyed=10))
+    limits = sl.open(segment_path)["set"]
+    attached = len(observer.snapshot()["participants"])
+    dependencies = [Limited(limits, key=ClientAddress()) for _ in range(30)]
+    assert len(observer.snapshot()["participants"]) == attached
+    assert len(dependencies) == 30
+
+
+def test_the_version_is_that_of_the_distribution():
+    from importlib.metadata import version
+
+    assert sl.__version__ == version("shmlimit")

@@ -1,0 +1,50 @@
+#!/bin/sh
+# The tests at other dates than today's: limits count by windows, some of which follow the calendar, and no verdict may
+# depend on where in them a test happens to run. With --thorough everything at twelve dates, otherwise what depends on the
+# wall clock at two. Each program starts at the date, so those at the end of a day see the next one begin.
+set -eu
+cd "$(dirname "$0")/../.."
+. tools/checks/steps.sh
+
+if [ "$(uname -s)-$(ldd --version 2>&1 | head -n 1 | grep -c -i glibc)" != Linux-1 ]; then
+    skip "tests at other dates" "C library that can be preloaded on"
+    exit
+fi
+if ! has cc; then
+    skip "tests at other dates" "C compiler"
+    exit
+fi
+
+at_date=$PWD/tools/checks/at-date
+runner="CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER"
+
+# tests_at DATE CARGO_ARGUMENTS...
+tests_at() {
+    date=$1
+    shift
+    describe "at $date: cargo test $*"
+    step env "$runner=$at_date $date" cargo test --locked "$@"
+}
+
+if [ "${1:-}" != --thorough ]; then
+    # Where a cell of a sliding window counter is nearly over, and where a leap day, a month and the count of seconds end.
+    for date in 2026-11-22T17:40:00Z 2028-02-29T23:59:55Z; do
+        tests_at "$date" --workspace --test credit --test cold_start --test rate_bound --test verbs
+    done
+    exit
+fi
+
+# A month, a leap day and a year that end; summer time that begins and ends in Europe and in America; windows of a minute,
+# an hour and a week that begin; the clock of a board without a battery; and where the seconds outgrow 31 and 32 bits and
+# the nanoseconds 63.
+for date in \
+    2026-11-22T17:40:00Z 2026-01-31T23:59:50Z 2028-02-29T23:59:50Z 2026-12-31T23:59:50Z \
+    2027-03-28T00:59:50Z 2027-10-31T00:59:50Z 2027-03-14T06:59:50Z \
+    2026-06-14T23:59:59Z 1970-01-01T01:00:00Z \
+    2038-01-19T03:14:00Z 2106-02-07T06:28:00Z 2262-04-11T23:47:00Z; do
+    tests_at "$date" --workspace
+    if [ -x "${CARGO_TARGET_DIR:-$PWD/target}/python-environment/bin/pytest" ]; then
+        describe "at $date: pytest"
+        step env SHMLIMIT_TEST_RUNNER="$at_date $date" python/check --only-tests
+    fi
+done

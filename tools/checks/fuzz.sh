@@ -1,0 +1,13 @@
+#!/bin/sh
+# The fuzz target: twenty seconds, with --thorough an hour. What it found before stays in fuzz/corpus.
+set -eu
+cd "$(dirname "$0")/../.."
+. tools/checks/steps.sh
+
+if ! has c++; then
+    skip "the fuzz target (the test mutated_segments does the same without guidance)" "C++ compiler"
+elif [ "${1:-}" = --thorough ]; then
+    step fuzz/run.sh -max_total_time=3600
+else
+    step fuzz/run.sh -max_total_time=20
+fi

@@ -1,0 +1,23 @@
+#!/bin/sh
+# The pure parts under Miri, which finds undefined behaviour: rules, queue, tables, declarations, and the layout's records
+# and places. Miri knows no robust mutex and no file that is mapped, so the rest is for the other tests. Random tests try
+# few cases there. With --thorough all of that, otherwise tables and units.
+set -eu
+cd "$(dirname "$0")/../.."
+. tools/checks/steps.sh
+
+if ! cargo +nightly miri --version >/dev/null 2>&1; then
+    skip "the pure parts under Miri" "Miri for the nightly toolchain"
+    exit
+fi
+
+if [ "${1:-}" = --thorough ]; then
+    set -- limit:: queue:: table:: config:: units:: shm::geometry:: shm::layout
+else
+    set -- table:: units::
+fi
+# Tests read files; the model of the queue's protocol explores too much to be interpreted.
+MIRIFLAGS="${MIRIFLAGS:-} -Zmiri-disable-isolation"
+PROPTEST_CASES=2
+export MIRIFLAGS PROPTEST_CASES
+step cargo +nightly miri test --locked --lib -- "$@" --skip queue::tests::model

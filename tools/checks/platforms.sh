@@ -1,0 +1,45 @@
+#!/bin/sh
+# The other platforms. With --thorough the suite and the crash harness run on x86_64 with musl, and what an emulator can
+# do runs on aarch64; otherwise all is compiled and nothing is run. Targets come from `rustup target add`.
+set -eu
+cd "$(dirname "$0")/../.."
+. tools/checks/steps.sh
+thorough=${1:-}
+
+# Neither the Python module nor the crates that the benchmarks compare with are for other platforms than the host's.
+ours="--workspace --exclude shmlimit-python --exclude rivals"
+MUSL=x86_64-unknown-linux-musl
+ARM=aarch64-unknown-linux-gnu
+ARM_MUSL=aarch64-unknown-linux-musl
+
+for target in $MUSL $ARM $ARM_MUSL; do
+    if ! has_target $target; then
+        skip "$target" "target $target"
+    elif [ "$thorough" = --thorough ]; then
+        # shellcheck disable=SC2086 # Several arguments.
+        step cargo check --locked $ours --all-targets --target $target
+    else
+        step cargo check --locked --lib --target $target
+    fi
+done
+
+[ "$thorough" = --thorough ] || exit 0
+
+if has_target $MUSL && has musl-gcc; then
+    # shellcheck disable=SC2086
+    step cargo test --locked $ours --target $MUSL
+    step cargo test --locked --release --target $MUSL --test killed_at_every_instruction
+else
+    skip "the suite and the crash harness with musl" "target $MUSL with musl-gcc"
+fi
+
+if has_target $ARM && has aarch64-linux-gnu-gcc && has qemu-aarch64-static; then
+    # The emulator keeps no robust list, so that a lock whose holder died stays locked, and it passes on no advice
+    # about memory to forked children: what needs either is left out, by name.
+    describe "on aarch64, emulated: rules, codecs and unit tests"
+    step env CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -L /usr/aarch64-linux-gnu" \
+        cargo test --locked --lib --target $ARM --
+else
+    skip "the unit tests on aarch64" "target $ARM with aarch64-linux-gnu-gcc and qemu-aarch64-static"
+fi
