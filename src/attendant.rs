@@ -17,6 +17,7 @@ use std::time::Duration;
 use crate::engine::{HoldReference, LockWait, Renewed, SetEngine, TakenBatch, Waiting};
 use crate::error::Error;
 use crate::limit_set::LimitSet;
+use crate::permit::Permit;
 use crate::segment::SharedSegment;
 use crate::shm::background_thread;
 use crate::shm::clock::boot_nanos;
@@ -35,8 +36,8 @@ const FIRST_RETRY: u64 = 1_000_000;
 /// A lease is renewed this many times before it runs out.
 const BEATS_PER_LEASE: u64 = 3;
 
-/// How many dropped handles of local credit wait to be given back; what the others had stays charged.
-const MOST_UNSPENT: usize = 1024;
+/// How many returns wait for their locks; what is behind the others stays charged.
+const MOST_RETURNS: usize = 1024;
 
 /// A future that waits: its ticket, and whom to tell.
 #[derive(Debug)]
@@ -238,6 +239,33 @@ impl UnspentBatch {
     }
 }
 
+/// What has no hold and could not be given back at once.
+#[derive(Debug)]
+pub(crate) enum Return {
+    Unspent(UnspentBatch),
+    /// What was admitted and not made use of.
+    Unused(Permit<'static>),
+}
+
+impl Return {
+    /// Gives it back unless the lock is taken; answers whether to try again.
+    fn is_left(&mut self) -> bool {
+        match self {
+            Self::Unspent(batch) => batch.is_left(),
+            Self::Unused(permit) => {
+                matches!(permit.cancel_within(LockWait::NOT), Err(Error::LockStuck { .. }))
+            }
+        }
+    }
+
+    fn shared(&self) -> &Arc<SharedSegment> {
+        match self {
+            Self::Unspent(batch) => &batch.shared,
+            Self::Unused(permit) => permit.limit_set().shared(),
+        }
+    }
+}
+
 /// When to try a lock again that was taken.
 #[derive(Clone, Copy, Debug)]
 struct Retry {
@@ -271,7 +299,7 @@ struct Duties {
     /// By their addresses.
     posts: HashMap<usize, Arc<Post>>,
     beats: Vec<Beat>,
-    unspent: VecDeque<UnspentBatch>,
+    returns: VecDeque<Return>,
     /// When to try again to give them back, on the boot-time clock.
     next_return: u64,
     is_running: bool,
@@ -321,13 +349,14 @@ pub(crate) fn keep_alive(beat: Beat, shared: &SharedSegment) -> Result<(), Error
     take_on(shared, |duties| duties.beats.push(beat))
 }
 
-/// Gives local credit back as soon as its lock can be had. Where there is no thread for that, or too much waits for it
+/// Gives something back as soon as its lock can be had. Where there is no thread for that, or too much waits for it
 /// already, it stays charged.
-pub(crate) fn give_back_later(unspent: UnspentBatch) {
-    let shared = Arc::clone(&unspent.shared);
+pub(crate) fn give_back_later(what: Return) {
+    let shared = Arc::clone(what.shared());
+    let mut waiting = Some(what);
     let _ = take_on(&shared, |duties| {
-        if duties.unspent.len() < MOST_UNSPENT {
-            duties.unspent.push_back(unspent);
+        if duties.returns.len() < MOST_RETURNS {
+            duties.returns.extend(waiting.take());
         }
     });
 }
@@ -414,19 +443,22 @@ impl Attendant {
     /// Gives back what can be.
     fn give_back(&self, retry: &mut Retry) {
         let mut duties = lock(&self.duties);
-        if duties.unspent.is_empty() || boot_nanos() < duties.next_return {
+        if duties.returns.is_empty() || boot_nanos() < duties.next_return {
             return;
         }
-        let mut unspent = std::mem::take(&mut duties.unspent);
+        let mut returns = std::mem::take(&mut duties.returns);
         drop(duties);
-        unspent.retain(UnspentBatch::is_left);
-        let pause = retry.pause_after(!unspent.is_empty());
+        returns.retain_mut(Return::is_left);
+        let pause = retry.pause_after(!returns.is_empty());
         let mut duties = lock(&self.duties);
         duties.next_return = boot_nanos().saturating_add(pause);
         // There may be others by now.
-        unspent.append(&mut duties.unspent);
-        unspent.truncate(MOST_UNSPENT);
-        duties.unspent = unspent;
+        returns.append(&mut duties.returns);
+        let too_many = returns.split_off(returns.len().min(MOST_RETURNS));
+        duties.returns = returns;
+        drop(duties);
+        // Outside of the lock: dropping a permit may have to do with the thread itself.
+        drop(too_many);
     }
 
     /// The futures to look after, and how much had been taken on by now.
@@ -477,7 +509,7 @@ impl Attendant {
 impl Duties {
     /// When there is something to do besides looking after futures.
     fn next_duty(&self) -> Option<u64> {
-        let next_return = (!self.unspent.is_empty()).then_some(self.next_return);
+        let next_return = (!self.returns.is_empty()).then_some(self.next_return);
         let beats = self.beats.iter().map(|beat| beat.next);
         beats.chain(next_return).min()
     }

@@ -1,6 +1,6 @@
 //! Units that a process has taken in advance and spends by itself.
 
-use crate::attendant::{self, UnspentBatch};
+use crate::attendant::{self, Return, UnspentBatch};
 use crate::engine::plan::Kind;
 use crate::engine::{BatchAnswer, BatchWish, LockWait, TakenBatch};
 use crate::error::Error;
@@ -270,7 +270,7 @@ impl Drop for LocalCredit {
         if let Err(_error) = self.give_back_within(LockWait::Briefly) {
             if let (Error::LockStuck { .. }, Some(taken)) = (&_error, self.taken) {
                 let unspent = UnspentBatch::new(&self.set, self.limit, taken, self.left);
-                attendant::give_back_later(unspent);
+                attendant::give_back_later(Return::Unspent(unspent));
                 return;
             }
             #[cfg(feature = "tracing")]

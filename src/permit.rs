@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use smallvec::SmallVec;
 
-use crate::attendant::{self, Beat};
+use crate::attendant::{self, Beat, Return};
 use crate::engine::plan::Kind;
 use crate::engine::{Costs, Decision, LockWait, Part, Released, Renewed, SettledLimit, SettledLimits, Stage};
 use crate::error::Error;
@@ -89,6 +89,10 @@ impl<'a> Permit<'a> {
 
     /// A permit that keeps the segment attached by itself, for tasks and threads that outlive the set's handle.
     pub fn into_owned(mut self) -> Permit<'static> {
+        self.take_owned()
+    }
+
+    fn take_owned(&mut self) -> Permit<'static> {
         let owned = Permit {
             set: SetReference::Owned(Box::new((*self.set).clone())),
             decision: self.decision.clone(),
@@ -129,11 +133,12 @@ impl<'a> Permit<'a> {
                 None => usage.push((index, used)),
             }
         }
-        let limits = self
-            .set
-            .shared()
-            .engine
-            .settle(self.set.engine_set(), &self.decision, &usage)?;
+        let limits = self.set.shared().engine.settle(
+            self.set.engine_set(),
+            &self.decision,
+            &usage,
+            LockWait::Timeout,
+        )?;
         self.decision.stage = Stage::Settled;
         Ok(Settlement {
             set: &self.set,
@@ -182,11 +187,27 @@ impl<'a> Permit<'a> {
     ///
     /// As [`settle`](Self::settle) and [`release`](Self::release).
     pub fn cancel(&mut self) -> Result<(), Error> {
-        self.settle_everything_to_nothing()?;
+        self.cancel_within(LockWait::Timeout)
+    }
+
+    pub(crate) fn cancel_within(&mut self, wait: LockWait) -> Result<(), Error> {
+        self.settle_everything_to_nothing(wait)?;
         self.release()
     }
 
-    fn settle_everything_to_nothing(&mut self) -> Result<(), Error> {
+    /// As [`cancel`](Self::cancel), for what was admitted to a caller that is not there any more, so that there is none to
+    /// answer to.
+    ///
+    /// It takes 10 ms at most: where another process keeps the lock for longer, the background thread of this process
+    /// tries again until it can, for up to 1,024 of them and of dropped [local credit](crate::LocalCredit) at a time.
+    /// What is left when the process ends stays charged.
+    pub fn abandon(&mut self) {
+        if let Err(Error::LockStuck { .. }) = self.cancel_within(LockWait::Briefly) {
+            attendant::give_back_later(Return::Unused(self.take_owned()));
+        }
+    }
+
+    fn settle_everything_to_nothing(&mut self, wait: LockWait) -> Result<(), Error> {
         if !self.is_own() {
             let set = self.set.name().to_owned();
             return Err(Error::InheritedPermit { set });
@@ -196,7 +217,7 @@ impl<'a> Permit<'a> {
         }
         let unused: SmallVec<[(usize, u64); 4]> = self.decision.iter().map(|(index, _)| (index, 0)).collect();
         let engine = &self.set.shared().engine;
-        engine.settle(self.set.engine_set(), &self.decision, &unused)?;
+        engine.settle(self.set.engine_set(), &self.decision, &unused, wait)?;
         self.decision.stage = Stage::Settled;
         Ok(())
     }

@@ -251,7 +251,7 @@ impl OpenOptions {
         let engine = SegmentEngine::new(path, attached, plans, manner)?;
         for part in engine.parts().filter(|_| self.reclaim) {
             // A set that cannot be locked now says so when it is used.
-            let _ = engine.reclaim(part, LockWait::Timeout);
+            let _ = engine.reclaim(part, LockWait::Briefly);
         }
         Ok(Segment {
             shared: Arc::new(SharedSegment {

@@ -234,15 +234,16 @@ fn whoever_opens_while_others_create_and_remove_sees_a_whole_segment_or_none() {
 /// Finding 13: a process id says nothing of a creator in another PID namespace.
 #[test]
 fn a_file_under_construction_is_judged_by_its_lock_and_not_by_a_process_id() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let test = "a_file_under_construction_is_judged_by_its_lock_and_not_by_a_process_id";
+    // Where no other test forks: a child has all descriptors, and the lock with them, until it execs.
+    in_own_process(test, PATIENCE, check_construction_files);
+}
+
+fn check_construction_files(folder: &Path) {
+    let path = folder.join("limits");
     let no_process = u32::MAX;
-    let in_use = folder
-        .path()
-        .join(format!(".limits.{no_process}.1.0.shmlimit-new"));
-    let abandoned = folder
-        .path()
-        .join(format!(".limits.{}.0.1.shmlimit-new", std::process::id()));
+    let in_use = folder.join(format!(".limits.{no_process}.1.0.shmlimit-new"));
+    let abandoned = folder.join(format!(".limits.{}.0.1.shmlimit-new", std::process::id()));
     let creator = File::create_new(&in_use).expect("a file");
     File::create_new(&abandoned).expect("a file");
     let lock = libc::flock {
@@ -259,5 +260,5 @@ fn a_file_under_construction_is_judged_by_its_lock_and_not_by_a_process_id() {
     drop(creator);
     fs::remove_file(&path).expect("removed");
     drop(Segment::create(&path, &declaration()).expect("a segment"));
-    assert_eq!(names_in(folder.path()), ["limits"]);
+    assert_eq!(names_in(folder), ["limits"]);
 }

@@ -290,6 +290,27 @@ fn credit_dropped_while_the_lock_is_stuck_is_given_back_once_by_the_background_t
     });
 }
 
+#[test]
+fn a_permit_abandoned_while_the_lock_is_stuck_costs_nothing_in_the_end() {
+    let test = "a_permit_abandoned_while_the_lock_is_stuck_costs_nothing_in_the_end";
+    in_own_process(test, 2 * PATIENCE, |folder| {
+        let path = folder.join("limits");
+        let segment = create(&path, slots());
+        let api = segment.set("api").expect("declared");
+        let stopper = Stopper::new(&path);
+        let mut unused = permit(&api);
+        let child = stopper.stops();
+        within_the_bound("abandoning", || unused.abandon());
+        within_the_bound("dropping what was abandoned", || drop(unused));
+        assert_eq!(copy(&segment).limits[1].remaining, 1000 - 10);
+        goes_on(child);
+        eventually("nothing is held and nothing charged", || {
+            let copy = copy(&segment);
+            (copy.active, copy.limits[1].remaining) == (0, 1000)
+        });
+    });
+}
+
 fn leased(lease: Duration) -> SetDeclaration {
     SetDeclaration::new("api")
         .limit(Limit::concurrency("slots", 1).lease(lease))

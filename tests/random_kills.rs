@@ -1,4 +1,4 @@
-//! Eight processes work a segment while a ninth kills and restarts them at random, and a tenth looks on.
+//! Eight processes work a segment while a ninth kills, restarts and stops them at random, and a tenth looks on.
 //!
 //! Runs for 20 seconds and at least 200 kills a second; `SHMLIMIT_KILL_SECONDS` makes it longer or shorter.
 
@@ -20,6 +20,7 @@ use shmlimit::{
 const WORKERS: usize = 8;
 const LEAST_KILLS_PER_SECOND: u64 = 200;
 const KILLS_PER_PHASE: u64 = 500;
+const ROUNDS_PER_STOP: u64 = 16;
 const SLOTS: u64 = 5;
 const SEATS: u64 = 7;
 const SECOND: Duration = Duration::from_secs(1);
@@ -146,7 +147,7 @@ struct Handles {
 }
 
 fn open(path: &Path) -> Segment {
-    // A lock's holder may be off its processor for long on a busy machine, but it is never stopped.
+    // A lock's holder may be off its processor for long on a busy machine, or stopped for a moment.
     OpenOptions::new()
         .lock_timeout(PATIENCE)
         .open(path)
@@ -296,6 +297,7 @@ struct Supervisor<'a> {
     workers: Vec<Child>,
     dice: Dice,
     kills: u64,
+    stops: u64,
 }
 
 impl Supervisor<'_> {
@@ -330,6 +332,32 @@ impl Supervisor<'_> {
         }
     }
 
+    /// Stops a few wherever they are, with the lock perhaps, while the others give back: often for longer than a call
+    /// without a result waits for a lock. Some die as they stand, and the others go on.
+    fn stop_some(&mut self) {
+        let count = 1 + self.dice.below(2) as usize;
+        let first = self.dice.below(WORKERS as u64) as usize;
+        let stopped: Vec<usize> = (first..first + count).map(|worker| worker % WORKERS).collect();
+        for worker in &stopped {
+            self.workers[*worker].send(Signal::SIGSTOP);
+            self.workers[*worker].wait_until_stopped();
+        }
+        // Not to synchronise: the others need time to meet what was stopped.
+        std::thread::sleep(Duration::from_millis(self.dice.below(30)));
+        for worker in stopped {
+            self.stops += 1;
+            if self.dice.below(4) == 0 {
+                self.truth.revoke(worker);
+                self.workers[worker].send(Signal::SIGKILL);
+                self.workers[worker].wait();
+                self.kills += 1;
+                self.workers[worker] = self.start(worker);
+            } else {
+                self.workers[worker].send(Signal::SIGCONT);
+            }
+        }
+    }
+
     /// Nobody hangs: every worker that is alive gets on.
     fn wait_for_progress_of_all(&self) {
         for worker in 0..WORKERS {
@@ -360,6 +388,7 @@ fn random_kills_leak_nothing_and_hang_nobody() {
                 workers: Vec::new(),
                 dice: Dice(seed),
                 kills: 0,
+                stops: 0,
             };
             let onlooker = Child::fork(|| look_on(&truth, &supervisor.path));
             for worker in 0..WORKERS {
@@ -371,6 +400,9 @@ fn random_kills_leak_nothing_and_hang_nobody() {
             let mut next_phase = KILLS_PER_PHASE;
             while started.elapsed() < most || supervisor.kills < LEAST_KILLS_PER_SECOND * seconds() {
                 supervisor.kill_some();
+                if supervisor.dice.below(ROUNDS_PER_STOP) == 0 {
+                    supervisor.stop_some();
+                }
                 if supervisor.kills >= next_phase {
                     supervisor.wait_for_progress_of_all();
                     next_phase = supervisor.kills + KILLS_PER_PHASE;
@@ -388,7 +420,8 @@ fn random_kills_leak_nothing_and_hang_nobody() {
             truth.is_over().store(1, Ordering::Relaxed);
             onlooker.succeed();
             println!(
-                "{kills} kills in {:.1} s: {:.0} kills/s, {} moments at which all that was held was known",
+                "{kills} kills and {} stops in {:.1} s: {:.0} kills/s, {} moments at which all that was held was known",
+                supervisor.stops,
                 elapsed.as_secs_f64(),
                 kills as f64 / elapsed.as_secs_f64(),
                 truth.moments().load(Ordering::Relaxed),

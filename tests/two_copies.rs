@@ -52,7 +52,10 @@ impl Copy {
         let open = unsafe { std::mem::transmute::<*mut c_void, Open>(symbol(c"holder_open")) };
         // SAFETY: a terminated string.
         let holder = unsafe { open(text(segment).as_ptr()) };
-        assert!(!holder.is_null(), "cannot open {}", segment.display());
+        assert!(
+            !holder.is_null(),
+            "the example cannot open the segment; if it is of an earlier build: cargo build --example second_copy"
+        );
         Self {
             // SAFETY: as above.
             try_take: unsafe { std::mem::transmute::<*mut c_void, TryTake>(symbol(c"holder_try_take")) },

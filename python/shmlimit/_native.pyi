@@ -77,6 +77,7 @@ class Verdict:
         retry_after: float | None,
         reset_after: float,
         capacity: int | Decimal | None,
+        of_dead: int | Decimal,
     ) -> Self: ...
     @property
     def limit(self) -> str: ...
@@ -95,7 +96,13 @@ class Verdict:
 
 @final
 class Forecast:
-    def __new__(cls, spendable: int | Decimal, next_unit_after: float | None, full_after: float | None) -> Self: ...
+    def __new__(
+        cls,
+        spendable: int | Decimal,
+        next_unit_after: float | None,
+        full_after: float | None,
+        of_dead: int | Decimal,
+    ) -> Self: ...
     @property
     def spendable(self) -> int | Decimal: ...
     @property

@@ -200,6 +200,7 @@ impl Forecast {
             field(py, "spendable", &self.spendable)?,
             field(py, "next_unit_after", self.next_unit_after)?,
             field(py, "full_after", self.full_after)?,
+            field(py, "of_dead", &self.of_dead)?,
         ])
     }
 }
@@ -207,10 +208,16 @@ impl Forecast {
 #[pymethods]
 impl Forecast {
     #[new]
-    #[pyo3(signature = (spendable, next_unit_after, full_after))]
-    fn new(spendable: Py<PyAny>, next_unit_after: Option<f64>, full_after: Option<f64>) -> Self {
+    #[pyo3(signature = (spendable, next_unit_after, full_after, of_dead))]
+    fn new(
+        spendable: Py<PyAny>,
+        next_unit_after: Option<f64>,
+        full_after: Option<f64>,
+        of_dead: Py<PyAny>,
+    ) -> Self {
         Self {
             spendable,
+            of_dead,
             next_unit_after,
             full_after,
         }

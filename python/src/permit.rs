@@ -29,8 +29,7 @@ impl Permit {
 /// Gives back what was granted to a wait that was interrupted: nobody has it to make use of.
 pub fn undo(outcome: Kept<Outcome<'static>>) {
     if let Ok(mut permit) = outcome.separate(Outcome::permit) {
-        // Where it cannot be given back, it is tried once more when it is dropped.
-        let _ = permit.get_mut().cancel();
+        permit.get_mut().abandon();
     }
 }
 

@@ -43,6 +43,7 @@ impl Verdict {
             field(py, "retry_after", self.retry_after)?,
             field(py, "reset_after", self.reset_after)?,
             field(py, "capacity", self.capacity.as_ref())?,
+            field(py, "of_dead", &self.of_dead)?,
         ])
     }
 }
@@ -50,7 +51,7 @@ impl Verdict {
 #[pymethods]
 impl Verdict {
     #[new]
-    #[pyo3(signature = (limit, admitted, remaining, retry_after, reset_after, capacity))]
+    #[pyo3(signature = (limit, admitted, remaining, retry_after, reset_after, capacity, of_dead))]
     fn new(
         limit: String,
         admitted: bool,
@@ -58,11 +59,13 @@ impl Verdict {
         retry_after: Option<f64>,
         reset_after: f64,
         capacity: Option<Py<PyAny>>,
+        of_dead: Py<PyAny>,
     ) -> Self {
         Self {
             limit,
             admitted,
             remaining,
+            of_dead,
             retry_after,
             reset_after,
             capacity,

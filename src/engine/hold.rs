@@ -153,16 +153,19 @@ impl LockedPart<'_> {
         };
         let control = self.part.memory.control();
         let taken = hold.origin();
-        // What an adaptive limit learns from: the latency of a return that another process finishes is not known.
-        let sampled = match ending {
-            Ending::Released { dropped } => Some(dropped),
-            Ending::Finished { dropped: true } => Some(true),
-            Ending::Finished { dropped: false } | Ending::OwnerDied | Ending::Undone => None,
-        };
         let row = self.part.row(taken.row.index);
         for (word, limit) in hold.amounts().iter().zip(self.part.held_limits()) {
             let amount = word.load(Ordering::Relaxed);
-            if let (Some(dropped), 1.., Some(in_use)) = (sampled, amount, limit.in_use(row)) {
+            // How long the work took is not known where another process finishes its return, only whether it failed.
+            if let (
+                Ending::Released { dropped }
+                | Ending::Finished {
+                    dropped: dropped @ true,
+                },
+                1..,
+                Some(in_use),
+            ) = (ending, amount, limit.in_use(row))
+            {
                 let sample = Sample {
                     latency: self.now.monotonic.saturating_sub(taken.instant),
                     in_flight: in_use.load(Ordering::Relaxed),

@@ -115,9 +115,10 @@ impl Part<'_> {
     /// The place of a hold, if it is its owner's still. Looks without the lock.
     pub(super) fn place_of(&self, hold: HoldReference, owner: u64) -> Option<HoldPlace<'_>> {
         self.memory.hold(hold.index).filter(|place| {
+            let is_owned = place.owner().load(Ordering::Relaxed) == owner;
             // In this order, and the other way round where it is taken: the next hold here has another serial.
-            place.owner().load(Ordering::Acquire) == owner
-                && place.serial().load(Ordering::Relaxed) == hold.serial.get()
+            fence(Ordering::Acquire);
+            is_owned && place.serial().load(Ordering::Relaxed) == hold.serial.get()
         })
     }
 

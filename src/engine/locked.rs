@@ -160,7 +160,7 @@ impl SegmentEngine {
 
     /// As [`lock_within`](Self::lock_within), for what does not depend on time: the clock is not read, and the instant is
     /// the latest at which the part was changed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock_timeless<'a>(
         &'a self,
         part: Part<'a>,

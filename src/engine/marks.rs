@@ -119,7 +119,9 @@ impl LockedPart<'_> {
         let marks = &memory.control().marks;
         let tickets_from = memory.hold_capacity();
         let end = tickets_from + memory.touched_tickets();
-        let mut left = marks.load(Ordering::Acquire) >> 1;
+        let mut left = marks.load(Ordering::Relaxed) >> 1;
+        // What is marked was marked before this was said.
+        fence(Ordering::Acquire);
         // More than there is to search is damage.
         if left == 0 || left > end {
             left = end;

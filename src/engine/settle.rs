@@ -45,10 +45,11 @@ impl SegmentEngine {
         set: &SetEngine,
         permit: &Decision,
         actual: &[(usize, u64)],
+        wait: LockWait,
     ) -> Result<SettledLimits, Box<Error>> {
         // Nothing is allocated under the lock.
         let mut settled = SettledLimits::with_capacity(actual.len());
-        let mut locked = self.lock(set.part(permit.part()))?;
+        let mut locked = self.lock_within(set.part(permit.part()), wait)?;
         let part = locked.part;
         // Where no row is left for the key, there is nobody to charge.
         let row = if locked.charges_something(permit, actual) {
@@ -80,18 +81,27 @@ impl SegmentEngine {
         owner: u64,
         dropped: bool,
     ) -> Result<Released, Box<Error>> {
-        // How long the work took matters to a capacity that moves, and to nothing else.
-        let locked = if part.set.adapts {
-            self.lock_within(part, LockWait::Briefly)
-        } else {
-            self.lock_timeless(part, LockWait::Briefly)
-        };
-        let mut locked = match locked {
-            Ok(locked) => locked,
+        match self.release_under_lock(part, hold, owner, dropped) {
             Err(error) if matches!(*error, Error::LockStuck { .. }) => {
-                return Ok(self.release_by_mark(part, hold, owner, dropped));
+                Ok(self.release_by_mark(part, hold, owner, dropped))
             }
-            Err(error) => return Err(error),
+            released => released,
+        }
+    }
+
+    #[inline(always)]
+    fn release_under_lock(
+        &self,
+        part: Part<'_>,
+        hold: HoldReference,
+        owner: u64,
+        dropped: bool,
+    ) -> Result<Released, Box<Error>> {
+        // How long the work took matters to a capacity that moves, and to nothing else.
+        let mut locked = if part.set.adapts {
+            self.lock_within(part, LockWait::Briefly)?
+        } else {
+            self.lock_timeless(part, LockWait::Briefly)?
         };
         let part = locked.part;
         if !locked.owns(hold, owner) {

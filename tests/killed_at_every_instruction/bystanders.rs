@@ -27,6 +27,10 @@ const LONGER_THAN_A_SLEEP: Duration = Duration::from_millis(300);
 /// The most that wait in line beside a victim.
 pub const MOST_WAITERS: usize = 6;
 
+/// Words that they share with the harness: when each of them was served, and whether the victim has come to its end.
+const IS_OVER: usize = MOST_WAITERS;
+pub const SHARED_WORDS: usize = MOST_WAITERS + 1;
+
 /// A forked child that is not traced. Dropped, it is killed.
 #[derive(Debug)]
 pub struct Bystander {
@@ -35,7 +39,7 @@ pub struct Bystander {
 }
 
 impl Bystander {
-    fn start(body: impl FnOnce()) -> Self {
+    pub fn start(body: impl FnOnce()) -> Self {
         // SAFETY: this process is single-threaded (the test target has no harness), so the child inherits no lock
         // that another thread held.
         match unsafe { fork() }.expect("a child") {
@@ -50,6 +54,10 @@ impl Bystander {
                 has_ended: false,
             },
         }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.pid.as_raw().unsigned_abs()
     }
 
     fn stop(&self) {
@@ -140,6 +148,15 @@ impl<'a> Line<'a> {
         self.waiters[which].iter().for_each(Bystander::go_on);
     }
 
+    /// The victim has been served, perhaps by others: the server need not wait for it any longer.
+    pub fn is_over(&self) {
+        self.admitted_at.words()[IS_OVER].store(1, Ordering::Release);
+    }
+
+    pub fn all_go_on(&self) {
+        self.go_on(0..self.waiters.len());
+    }
+
     /// The first so many die, wherever they are.
     pub fn lose(&mut self, count: usize) {
         drop(self.waiters.drain(..count));
@@ -162,7 +179,8 @@ impl<'a> Line<'a> {
                     .len()
             };
             let mut in_line_since = None;
-            while !is_gone(victim) {
+            let is_over = &self.admitted_at.words()[IS_OVER];
+            while !is_gone(victim) && is_over.load(Ordering::Acquire) == 0 {
                 if count() == tickets {
                     let since = in_line_since.get_or_insert_with(Instant::now);
                     // It sleeps for a moment at a time, which is easily missed.
@@ -194,9 +212,7 @@ impl<'a> Line<'a> {
         if left_out > 0 {
             return HandedOver::NotTo(left_out);
         }
-        let times = self
-            .admitted_at
-            .words()
+        let times = self.admitted_at.words()[..MOST_WAITERS]
             .iter()
             .map(|word| word.load(Ordering::Acquire));
         let first = times.filter(|time| *time > 0).min();

@@ -55,7 +55,7 @@ fn keyed_before() -> SetDeclaration {
 
 fn apply(victim: &Victim) {
     let set = victim.set();
-    std::mem::forget(admitted(&set, &everything(&set, 1)));
+    let _held = admitted(&set, &everything(&set, 1));
     victim.apply(after(unkeyed()));
 }
 
@@ -64,10 +64,14 @@ pub const KEYS: [&str; 3] = [KEY, "other 0", "other 1"];
 
 fn apply_to_keys(victim: &Victim) {
     let set = victim.set();
-    for (key, cost) in KEYS.iter().zip(1..) {
-        let outcome = Subject::key(&set, key).try_acquire(&everything(&set, cost));
-        std::mem::forget(outcome.expect("works").permit().expect("admitted"));
-    }
+    let _held: Vec<_> = KEYS
+        .iter()
+        .zip(1..)
+        .map(|(key, cost)| {
+            let outcome = Subject::key(&set, key).try_acquire(&everything(&set, cost));
+            outcome.expect("works").permit().expect("admitted")
+        })
+        .collect();
     victim.apply(after(keyed()));
 }
 
@@ -87,7 +91,7 @@ fn check_many(victim: &Victim) {
     let answers = set.check_many(&KEYS, &request);
     let all = answers.is_ok_and(|answers| answers.iter().all(shmlimit::Checked::is_admitted));
     victim.ends();
-    assert!(all);
+    victim.expects(all);
 }
 
 fn debit(victim: &Victim) {
@@ -98,7 +102,7 @@ fn debit(victim: &Victim) {
     victim.begins();
     let answer = key.debit(budget, 20_000).is_ok_and(|answer| answer.is_admitted());
     victim.ends();
-    assert!(answer);
+    victim.expects(answer);
 }
 
 /// A limit of which less can be had than the most that it may ever come to.

@@ -219,7 +219,7 @@ mod ticket {
             OWNER => phase == WAITING,
             ENQUEUED_AT | REQUEST | ROW => phase == WAITING || phase == GRANTED,
             GRANTED_AT | HOLD | HOLD_SERIAL => phase == GRANTED,
-            ..HEAD_SIZE => true,
+            STATE..HEAD_SIZE => true,
             _ => {
                 let (limit, part) = ((word - HEAD_SIZE) / LIMIT_SIZE, (word - HEAD_SIZE) % LIMIT_SIZE);
                 let is_asked_for = request & (1 << limit) != 0;
@@ -235,6 +235,7 @@ const COUNTERS_SIZE: usize = 16;
 const COUNTERS_TAKEN: usize = 1;
 const COUNTERS_UNSETTLED: usize = 6;
 pub const PARTICIPANT_SIZE: usize = 16;
+const PARTICIPANT_STATE: usize = 0;
 const PARTICIPANT_PID: usize = 1;
 const PARTICIPANT_START_TIME: usize = 2;
 
@@ -429,6 +430,28 @@ impl Layout {
 
     fn ticket_size(&self) -> usize {
         ticket::HEAD_SIZE + self.limits * ticket::LIMIT_SIZE
+    }
+
+    /// How many holds and tickets belong to participants of these processes.
+    pub fn owned_by(&self, image: &[u64], pids: &[u32]) -> usize {
+        let is_theirs = |owner: u64| {
+            let participant = (owner & 0xffff).checked_sub(1).and_then(|slot| {
+                let start = self.participants + usize::try_from(slot).ok()? * PARTICIPANT_SIZE;
+                image.get(start..start + PARTICIPANT_SIZE)
+            });
+            participant.is_some_and(|participant| {
+                let is_the_same = participant[PARTICIPANT_STATE] >> 2 == owner >> 16;
+                let pid = participant[PARTICIPANT_PID];
+                is_the_same && pids.iter().any(|it| u64::from(*it) == pid)
+            })
+        };
+        let holds = self.holds.records().map(|hold| image[hold + hold::OWNER]);
+        let tickets = self
+            .tickets
+            .records()
+            .filter(|ticket| image[ticket + ticket::STATE] & 3 != 0)
+            .map(|ticket| image[ticket + ticket::OWNER]);
+        holds.chain(tickets).filter(|owner| is_theirs(*owner)).count()
     }
 
     /// Lets the leases of all that is held have run out long ago.

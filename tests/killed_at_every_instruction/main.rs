@@ -34,6 +34,13 @@
 //! The table at the end counts the instructions stepped and the crash states that were recovered and checked: those
 //! of the first way once each, each real kill once, each state of the recoverers once. Torn, stuck and lost must be zero.
 //!
+//! The second table is of victims that do not die: **stopped at every instruction**, with the lock or without it, while
+//! live processes beside them settle, release, drop, ask, give credit back, renew, cancel waits and reservations, attach
+//! and detach, and one dies; then the victim goes on to its end. *Leaked* is what belongs to a live process without a
+//! permit, by a recount of the file, or of a rate what is used beyond what is used where the others come before the
+//! victim or after it. *Stuck* is a call that takes a hundred times as long as it may, or that had found the lock stuck
+//! and has no result when it is *repeated* with the same value. Of a critical section some of the states are tried.
+//!
 //! The harness can fail. Without the journal's count nothing is undone, and it must find torn states:
 //!
 //! ```text
@@ -41,22 +48,30 @@
 //!     cargo test --release --test killed_at_every_instruction
 //! ```
 //!
-//! A name, or part of one, as argument restricts the run to the operations that have it. `SHMLIMIT_THOROUGH=1` leaves
+//! A name, or part of one, as argument restricts the run to the operations that have it, and `stopped` to the second
+//! table. `SHMLIMIT_THOROUGH=1` leaves
 //! nothing out: longer operations are killed for real at each of their instructions instead of at some hundred, every
 //! kind of recoverer is killed from every crash state instead of from some, and it takes hours. A build without
 //! optimisation leaves out most: what it steps is not what is shipped. `SHMLIMIT_PROGRESS=1` says what is done.
 
+mod breakpoint;
 mod bystanders;
 mod changes;
 mod copies;
+mod crew;
 mod files;
+mod gate;
 mod image;
 mod keys;
 mod kills;
 mod marks;
 mod operations;
+#[path = "../process/mod.rs"]
+mod process;
 mod report;
+mod room;
 mod stage;
+mod stopped;
 mod subject;
 mod survivor;
 mod trace;
@@ -72,12 +87,16 @@ use files::{FILE_OPERATIONS, FileOperation};
 use keys::KEY_OPERATIONS;
 use marks::MARKING_OPERATIONS;
 use operations::{OPERATIONS, Operation, RECOVERERS, Recoverer};
-use report::{Row, Table, Tally, Way};
+use report::{Row, StoppedTable, Table, Tally, Way};
 use waiting::WAITING_OPERATIONS;
 
 /// The least that a complete optimised run must have recovered.
 #[cfg(not(shmlimit_without_journal))]
 const LEAST_STATES: u64 = 10_000;
+
+/// The least that it must have stopped.
+#[cfg(not(shmlimit_without_journal))]
+const LEAST_STOPS: u64 = 1_500;
 
 /// Beside others it takes longer to set the scene and to look at what is left, so less is tried there.
 const BESIDE_OTHERS: usize = 12;
@@ -103,12 +122,16 @@ enum Job {
     Twice(Operation, Recoverer),
     File(FileOperation),
     FileTwice(FileOperation),
+    Stopped(Operation),
 }
 
 impl Job {
     fn name(&self) -> &'static str {
         match self {
-            Self::Copies(operation) | Self::Killed(operation) | Self::Twice(operation, _) => operation.name,
+            Self::Copies(operation)
+            | Self::Killed(operation)
+            | Self::Twice(operation, _)
+            | Self::Stopped(operation) => operation.name,
             Self::File(operation) | Self::FileTwice(operation) => operation.name,
         }
     }
@@ -118,6 +141,7 @@ impl Job {
             Self::Copies(_) => Way::Copies,
             Self::Killed(_) | Self::File(_) => Way::Killed,
             Self::Twice(..) | Self::FileTwice(_) => Way::Twice,
+            Self::Stopped(_) => Way::Stopped,
         }
     }
 
@@ -150,6 +174,7 @@ impl Job {
             Self::FileTwice(operation) => {
                 files::kill_twice(operation, if effort.is_thorough { 1 } else { 2 })
             }
+            Self::Stopped(operation) => stopped::stop_everywhere(operation, effort.stops, effort.is_thorough),
         }
     }
 }
@@ -165,22 +190,25 @@ struct Effort {
     kills: usize,
     /// One in so many of what is tried in an ordinary run.
     every: usize,
+    /// Places to stop at.
+    stops: usize,
 }
 
 impl Effort {
     fn from_environment() -> Self {
         let is_thorough = std::env::var_os("SHMLIMIT_THOROUGH").is_some();
         let is_brief = cfg!(debug_assertions) && !is_thorough;
-        let (kills, every) = match (is_thorough, is_brief) {
-            (true, _) => (usize::MAX, 1),
-            (false, true) => (4, 32),
-            (false, false) => (12, 24),
+        let (kills, every, stops) = match (is_thorough, is_brief) {
+            (true, _) => (usize::MAX, 1, usize::MAX),
+            (false, true) => (4, 32, 4),
+            (false, false) => (12, 24, 8),
         };
         Self {
             is_thorough,
             is_brief,
             kills,
             every,
+            stops,
         }
     }
 }
@@ -231,6 +259,7 @@ fn jobs(effort: Effort) -> Vec<Job> {
             jobs.push(Job::Killed(operation));
         }
         jobs.push(Job::Copies(operation));
+        jobs.push(Job::Stopped(operation));
     }
     jobs
 }
@@ -245,10 +274,14 @@ fn main() -> ExitCode {
         .iter()
         .filter(|argument| !argument.starts_with('-') && *argument != "killed_at_every_instruction")
         .collect();
+    let (only_stopped, names): (Vec<&String>, Vec<&String>) =
+        filters.iter().partition(|filter| **filter == "stopped");
+    let only_stopped = !only_stopped.is_empty();
     let effort = Effort::from_environment();
     let jobs: Vec<Job> = jobs(effort)
         .into_iter()
-        .filter(|job| filters.is_empty() || filters.iter().any(|filter| job.name().contains(*filter)))
+        .filter(|job| !only_stopped || job.way() == Way::Stopped)
+        .filter(|job| names.is_empty() || names.iter().any(|name| job.name().contains(*name)))
         .collect();
     let started = Instant::now();
     let mut table = Table(Vec::new());
@@ -284,6 +317,9 @@ fn main() -> ExitCode {
         },
     );
     print!("{table}");
+    if !WITHOUT_JOURNAL {
+        print!("\n{}", StoppedTable(&table));
+    }
     if effort.is_brief {
         println!("\nThis build is not optimised, so most was left out: add --release for the proof.");
     }
@@ -296,6 +332,12 @@ fn main() -> ExitCode {
         total.lost,
         total.instructions,
         started.elapsed().as_secs_f64()
+    );
+    let stopped = table.total().stopped;
+    println!(
+        "{} states of stopped victims tried, {} leaked, {} stuck beyond the bound, {} torn; {} calls found the lock stuck \
+         and were repeated",
+        stopped.states, stopped.lost, stopped.stuck, stopped.torn, stopped.repeated
     );
     if total.delays.count() > 0 {
         println!(
@@ -313,6 +355,17 @@ fn judge(table: &Table, is_complete: bool) -> ExitCode {
     let total = table.total().total();
     if total.torn > 0 || total.stuck > 0 || total.lost > 0 {
         println!("FAILED: a process that is killed can take others with it");
+        return ExitCode::FAILURE;
+    }
+    let stopped = table.total().stopped;
+    if stopped.torn > 0 || stopped.stuck > 0 || stopped.lost > 0 {
+        println!("FAILED: a process that is stopped can take others with it");
+        return ExitCode::FAILURE;
+    }
+    if is_complete && (stopped.states < LEAST_STOPS || stopped.repeated < LEAST_STOPS) {
+        println!(
+            "FAILED: a complete run stops at least {LEAST_STOPS} victims, and meets as many stuck locks"
+        );
         return ExitCode::FAILURE;
     }
     if is_complete && total.states < LEAST_STATES {

@@ -79,7 +79,6 @@ fn renew_without_the_lock(victim: &Victim) {
     let set = victim.set();
     let permit = settled(&set);
     give_back(victim, &set, || permit.heartbeat().expect("takes no lock"));
-    std::mem::forget(permit);
 }
 
 fn wait<'a>(set: &'a LimitSet, held: &Permit<'_>) -> std::pin::Pin<Box<AcquireFuture<'a>>> {
@@ -100,7 +99,6 @@ fn give_a_wait_up(victim: &Victim) {
     );
     let future = wait(&set, &all);
     give_back(victim, &set, || drop(future));
-    std::mem::forget(all);
 }
 
 fn give_a_grant_up(victim: &Victim) {

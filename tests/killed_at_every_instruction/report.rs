@@ -15,6 +15,8 @@ pub struct Tally {
     pub stuck: u64,
     /// States in which something was not given back.
     pub lost: u64,
+    /// Calls that found the lock stuck, were repeated and then had their result.
+    pub repeated: u64,
     pub delays: Delays,
 }
 
@@ -100,11 +102,12 @@ impl AddAssign for Tally {
         self.torn += other.torn;
         self.stuck += other.stuck;
         self.lost += other.lost;
+        self.repeated += other.repeated;
         self.delays += other.delays;
     }
 }
 
-/// The three ways in which an operation is killed.
+/// The three ways in which an operation is killed, and that in which it is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Stepped once; every distinct state recovered in a copy.
@@ -113,6 +116,8 @@ pub enum Way {
     Killed,
     /// The recoverer killed as well.
     Twice,
+    /// Stopped, and then let go on.
+    Stopped,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -121,6 +126,7 @@ pub struct Row {
     pub copies: Tally,
     pub killed: Tally,
     pub twice: Tally,
+    pub stopped: Tally,
 }
 
 impl Row {
@@ -129,9 +135,11 @@ impl Row {
             Way::Copies => &mut self.copies,
             Way::Killed => &mut self.killed,
             Way::Twice => &mut self.twice,
+            Way::Stopped => &mut self.stopped,
         }
     }
 
+    /// Of all kills.
     pub fn total(&self) -> Tally {
         let mut total = self.copies;
         total += self.killed;
@@ -152,8 +160,13 @@ impl Table {
             total.copies += row.copies;
             total.killed += row.killed;
             total.twice += row.twice;
+            total.stopped += row.stopped;
         }
         total
+    }
+
+    fn with_total(&self) -> impl Iterator<Item = Row> {
+        self.0.iter().cloned().chain([self.total()])
     }
 }
 
@@ -173,7 +186,7 @@ impl fmt::Display for Table {
             )?;
         }
         writeln!(f)?;
-        for row in self.0.iter().chain([&self.total()]) {
+        for row in self.with_total() {
             write!(f, "{:<36}|", row.name)?;
             for tally in [row.copies, row.killed, row.twice] {
                 write!(
@@ -183,6 +196,28 @@ impl fmt::Display for Table {
                 )?;
             }
             writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// The second table: stopped at every instruction.
+pub struct StoppedTable<'a>(pub &'a Table);
+
+impl fmt::Display for StoppedTable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<36}|{:>9}{:>9}{:>24}{:>6}{:>10}|",
+            "stopped, others give back", "states", "leaked", "stuck beyond the bound", "torn", "repeated"
+        )?;
+        for row in self.0.with_total().filter(|row| row.stopped.states > 0) {
+            let tally = row.stopped;
+            writeln!(
+                f,
+                "{:<36}|{:>9}{:>9}{:>24}{:>6}{:>10}|",
+                row.name, tally.states, tally.lost, tally.stuck, tally.torn, tally.repeated
+            )?;
         }
         Ok(())
     }

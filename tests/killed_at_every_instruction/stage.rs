@@ -4,17 +4,18 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use shmlimit::{Declaration, Segment};
+use shmlimit::{Declaration, Segment, SetDeclaration};
 
-use crate::bystanders::{Line, MOST_WAITERS, PATIENCE, pause_for_a_moment};
+use crate::bystanders::{Line, MOST_WAITERS, PATIENCE, SHARED_WORDS, pause_for_a_moment};
 use crate::image::{Image, Layout, RawFile};
 use crate::operations::{Operation, Recoverer, Victim, admitted, everything};
+use crate::room::with_room;
 use crate::survivor::Survivor;
 use crate::tracee::{Tracee, live_and_die, mark};
 
-/// The witness, a recoverer, a victim and a process that died before it, one that serves the line, one to spare, and
-/// those who wait.
-pub const PARTICIPANTS: u32 = 6 + MOST_WAITERS as u32;
+/// The witness, a recoverer, a victim and a process that died before it, one that serves the line, one to spare, the
+/// crew, and those who wait.
+pub const PARTICIPANTS: u32 = 11 + MOST_WAITERS as u32;
 
 pub struct Stage {
     operation: Operation,
@@ -53,16 +54,23 @@ pub const RECOVERER_SLOT: usize = 1;
 
 impl Stage {
     pub fn new(operation: Operation, recoverer: Option<Recoverer>) -> Self {
+        Self::with_set(operation, (operation.set)(), recoverer)
+    }
+
+    /// With room for a crew beside the victim.
+    pub fn with_room(operation: Operation) -> Self {
+        Self::with_set(operation, with_room((operation.set)()), None)
+    }
+
+    fn with_set(operation: Operation, set: SetDeclaration, recoverer: Option<Recoverer>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let declaration = Declaration::new()
-            .participants(PARTICIPANTS)
-            .set((operation.set)());
+        let declaration = Declaration::new().participants(PARTICIPANTS).set(set);
         let path = folder.path().join("victims");
         let copies = folder.path().join("copies");
         let admitted_at = folder.path().join("admitted_at");
         drop(Segment::create(&path, &declaration).expect("a segment"));
         drop(Segment::create(&copies, &declaration).expect("a segment"));
-        std::fs::write(&admitted_at, [0; 8 * MOST_WAITERS]).expect("a small file");
+        std::fs::write(&admitted_at, [0; 8 * SHARED_WORDS]).expect("a small file");
         // The same keys fall into the same rows in both of them, and in every run.
         for segment in [&path, &copies] {
             RawFile::open(segment).set_hash_key();
@@ -107,12 +115,24 @@ impl Stage {
 
     /// A fresh process that is about to perform the operation, and those beside it.
     pub fn set_scene(&self, others: Others) -> Scene<'_> {
+        self.clear();
+        self.let_victim_come(others, Victim::attach)
+    }
+
+    /// The segment is as it was before anybody came.
+    pub fn clear(&self) {
         self.file.become_copy_of(&self.base);
+    }
+
+    /// As [`set_scene`](Self::set_scene), in the segment as it is.
+    pub fn let_victim_come(&self, others: Others, attach: fn(&Path) -> Victim) -> Scene<'_> {
         let operation = self.operation;
         let mut victim = Tracee::start(|| {
-            let victim = Victim::attach(&self.path);
+            let victim = attach(&self.path);
             mark();
             (operation.run)(&victim);
+            // It has given everything back, and is attached still.
+            mark();
         });
         victim.run_to_mark();
         if operation.after_a_death {
@@ -129,8 +149,11 @@ impl Stage {
             // Whoever holds what they wait for has it now.
             victim.run_to_mark();
             if operation.is_served {
+                let before = self.witness.snapshot().sets[0].holds.len();
                 line.start_server(&self.path, victim.pid(), operation.waiters + 1);
-                self.wait_until("everything is held", |_, holds| holds > operation.waiters);
+                self.wait_until("everything is held", |_, holds| {
+                    holds > before + operation.waiters
+                });
             }
             self.let_others_come(&mut line, others);
         }

@@ -195,7 +195,7 @@ impl Survivor {
         Ok(self.layout.canonical(&image))
     }
 
-    fn recover(&self) -> Result<(), Judgement> {
+    pub fn recover(&self) -> Result<(), Judgement> {
         let report = self
             .segment
             .recover()
@@ -237,7 +237,7 @@ impl Survivor {
     }
 
     /// Everybody but the survivor is dead, and what they had is given back.
-    fn check_that_nothing_is_left(&self, snapshot: &SegmentSnapshot) -> Result<(), Judgement> {
+    pub fn check_that_nothing_is_left(&self, snapshot: &SegmentSnapshot) -> Result<(), Judgement> {
         let set = &snapshot.sets[0];
         if set.torn || set.poisoned || set.words_in_flight != Some(0) {
             return Err(Judgement::Torn(

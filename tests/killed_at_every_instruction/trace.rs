@@ -1,5 +1,7 @@
 //! One operation, stepped from its first instruction to its last.
 
+use std::collections::BTreeSet;
+
 use nix::libc;
 
 use crate::bystanders::pause_for_a_moment;
@@ -49,6 +51,11 @@ pub struct CrashState {
 impl Trace {
     /// Steps a child that stands at the beginning of an operation to the operation's end.
     pub fn record(tracee: &mut Tracee, stage: &Stage) -> Self {
+        Self::record_with(tracee, stage, |_| {})
+    }
+
+    /// As [`record`](Self::record), with a look at the child behind each instruction.
+    pub fn record_with(tracee: &mut Tracee, stage: &Stage, mut look: impl FnMut(&Tracee)) -> Self {
         let layout = &stage.layout;
         let thread = u32::try_from(tracee.pid().as_raw()).expect("positive");
         let lock_address = tracee.address_of_mapping(stage.path()) + layout.lock_word_offset() as u64;
@@ -73,6 +80,7 @@ impl Trace {
         let mut sequence = layout.journal_sequence(&last);
         while tracee.step() == Stop::Moved {
             trace.instructions += 1;
+            look(tracee);
             assert!(
                 trace.instructions < MOST_INSTRUCTIONS,
                 "the operation does not come to its end"
@@ -105,6 +113,29 @@ impl Trace {
             "the operation ended with the lock"
         );
         trace
+    }
+
+    /// After which instructions to stop the thread, so that the others find each distinct state of the segment, with
+    /// the lock held and without: behind each change. Where the lock is free, also before the next change, because the
+    /// thread may have looked at something meanwhile that is another's to change. Those within the critical section
+    /// first, then the others.
+    pub fn stops(&self, layout: &Layout) -> [BTreeSet<u64>; 2] {
+        let mut image = self.first.clone();
+        let (mut within, mut outside) = (BTreeSet::new(), BTreeSet::new());
+        let mut was_held = false;
+        for change in &self.changes {
+            for (index, value) in &change.words {
+                image[*index] = *value;
+            }
+            let is_held = layout.is_held_by(&image, self.thread);
+            if was_held && is_held {
+                within.insert(change.instruction);
+            } else {
+                outside.extend([change.instruction - 1, change.instruction]);
+            }
+            was_held = is_held;
+        }
+        [within, outside]
     }
 
     /// Every distinct state that the segment went through, as the thread's death would leave it. The first is the

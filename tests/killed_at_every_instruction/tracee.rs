@@ -3,6 +3,7 @@
 use std::cell::OnceCell;
 use std::io::IoSliceMut;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::libc;
@@ -12,6 +13,7 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
+use crate::breakpoint;
 use crate::bystanders::pause_for_a_moment;
 
 /// The child's way of saying that tracing was refused.
@@ -27,6 +29,15 @@ pub enum Stop {
     Moved,
     /// It called [`mark`].
     Mark,
+}
+
+/// A place in a run: how many instructions from its beginning, and so that it can be found at full speed, the address
+/// of the next instruction and how many times the run has come by there.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub instructions: u64,
+    pub address: u64,
+    pub arrivals: u64,
 }
 
 /// A traced child. Dropped, it is killed and reaped.
@@ -85,6 +96,34 @@ impl Tracee {
         self.wait()
     }
 
+    /// The address of the next instruction.
+    pub fn next_instruction(&self) -> u64 {
+        breakpoint::next_instruction(self.pid)
+    }
+
+    /// Runs to a place of a run before, from where that run began, at full speed.
+    pub fn run_to_place(&mut self, place: Place) -> Stop {
+        if place.instructions == 0 {
+            return Stop::Moved;
+        }
+        if !breakpoint::set(self.pid, place.address) {
+            return match (0..place.instructions).all(|_| self.step() == Stop::Moved) {
+                true => Stop::Moved,
+                false => Stop::Mark,
+            };
+        }
+        // The place may be where it stands now, which is no arrival.
+        let mut stop = self.step();
+        let mut arrivals = u64::from(stop == Stop::Moved && self.next_instruction() == place.address);
+        while stop == Stop::Moved && arrivals < place.arrivals {
+            ptrace::cont(self.pid, None).expect("a stopped child");
+            stop = self.wait();
+            arrivals += 1;
+        }
+        breakpoint::clear(self.pid);
+        stop
+    }
+
     /// Runs to the beginning or the end of the next system call.
     pub fn run_to_system_call(&mut self) -> Stop {
         ptrace::syscall(self.pid, None).expect("a stopped child");
@@ -99,6 +138,27 @@ impl Tracee {
             Stop::Mark,
             "the child stopped elsewhere than at a mark"
         );
+    }
+
+    /// As [`run_to_mark`](Self::run_to_mark), for a child that others may have stopped for good: says what became of
+    /// it instead.
+    pub fn try_to_run_to_mark(&mut self, deadline: Instant) -> Result<(), String> {
+        ptrace::cont(self.pid, None).map_err(|error| error.to_string())?;
+        loop {
+            match waitpid(self.pid, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Stopped(_, Signal::SIGSTOP)) => return Ok(()),
+                Ok(WaitStatus::StillAlive) if Instant::now() < deadline => pause_for_a_moment(),
+                Ok(WaitStatus::StillAlive) => return Err("it does not come to its end".to_owned()),
+                other => return Err(format!("it came to an end by itself: {other:?}")),
+            }
+        }
+    }
+
+    /// Lets the threads go on that were made to stand still.
+    pub fn thaw_other_threads(&mut self) {
+        for thread in self.frozen.drain(..) {
+            ptrace::detach(thread, None).expect("a stopped thread");
+        }
     }
 
     /// Makes all its threads but the first stand still where they sleep, so that what happens is done by the first.

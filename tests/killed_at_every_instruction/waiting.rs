@@ -51,32 +51,27 @@ fn used_set(victim: &Victim) -> LimitSet {
     set
 }
 
-/// Takes all places, in such a way that one of them can be given back.
-fn all_places<'a>(set: &'a LimitSet) -> Permit<'a> {
-    std::mem::forget(admitted(set, &places(set, PLACES - 1)));
-    admitted(set, &places(set, 1))
-}
-
-fn refused(outcome: Result<Outcome<'_>, shmlimit::Error>) -> bool {
-    matches!(outcome, Ok(Outcome::Refused(_)))
+/// Takes all places, in such a way that the one of the second permit can be given back.
+fn all_places<'a>(set: &'a LimitSet) -> [Permit<'a>; 2] {
+    [PLACES - 1, 1].map(|count| admitted(set, &places(set, count)))
 }
 
 fn try_acquire_behind(victim: &Victim) {
     let set = used_set(victim);
     let request = everything(&set, 1);
-    std::mem::forget(all_places(&set));
+    let _held = all_places(&set);
     victim.lets_others_come();
     let subject = Subject::of(&set);
     victim.begins();
     let outcome = subject.try_acquire(&request);
     victim.ends();
-    assert!(refused(outcome));
+    victim.expects(!outcome.expect("works").is_admitted());
 }
 
 fn wait_in_vain(victim: &Victim, others: bool, timeout: Duration) {
     let set = used_set(victim);
     let request = everything(&set, 1);
-    std::mem::forget(all_places(&set));
+    let _held = all_places(&set);
     if others {
         victim.lets_others_come();
     }
@@ -84,7 +79,7 @@ fn wait_in_vain(victim: &Victim, others: bool, timeout: Duration) {
     victim.begins();
     let outcome = subject.acquire(&request, timeout);
     victim.ends();
-    assert!(refused(outcome));
+    victim.expects(!outcome.expect("works").is_admitted());
 }
 
 pub fn enqueue_and_leave(victim: &Victim) {
@@ -107,12 +102,12 @@ pub fn wait_until_served(victim: &Victim) {
     victim.begins();
     let outcome = subject.acquire(&request, PATIENCE);
     victim.ends();
-    std::mem::forget(outcome.expect("works").permit().expect("served"));
+    victim.expects(outcome.expect("works").is_admitted());
 }
 
 pub fn release_to_the_first(victim: &Victim) {
     let set = used_set(victim);
-    let mut permit = all_places(&set);
+    let [_others, mut permit] = all_places(&set);
     victim.lets_others_come();
     victim.begins();
     let released = permit.release();
@@ -130,12 +125,11 @@ fn settle_for_the_first(victim: &Victim) {
     let settled = permit.settle([(tokens, 5)]).is_ok();
     victim.ends();
     assert!(settled);
-    std::mem::forget(permit);
 }
 
 fn reset_for_the_first(victim: &Victim) {
     let set = used_set(victim);
-    take_all_tokens(&set);
+    let _held = take_all_tokens(&set);
     victim.lets_others_come();
     victim.begins();
     let reset = set.reset(&["tokens"], false);
@@ -146,7 +140,7 @@ fn reset_for_the_first(victim: &Victim) {
 /// The first of those who wait has been granted what it waits for, and is dead.
 fn recover_after_a_grant(victim: &Victim) {
     let set = used_set(victim);
-    let mut permit = all_places(&set);
+    let [_others, mut permit] = all_places(&set);
     victim.lets_others_come();
     permit.release().expect("works");
     victim.lets_others_die();
@@ -156,7 +150,7 @@ fn recover_after_a_grant(victim: &Victim) {
 /// The first of those who wait are dead.
 fn recover_in_line(victim: &Victim) {
     let set = used_set(victim);
-    std::mem::forget(all_places(&set));
+    let _held = all_places(&set);
     victim.lets_others_come();
     victim.lets_others_die();
     recover(victim);
@@ -164,7 +158,7 @@ fn recover_in_line(victim: &Victim) {
 
 fn expire(victim: &Victim) {
     let set = used_set(victim);
-    std::mem::forget(all_places(&set));
+    let _held = all_places(&set);
     victim.lets_others_come();
     recover(victim);
 }
@@ -193,18 +187,19 @@ fn look<'a>(future: &mut Pin<Box<AcquireFuture<'a>>>) -> Option<Outcome<'a>> {
 fn wait_as_a_future(victim: &Victim) {
     let set = used_set(victim);
     let request = everything(&set, 1);
-    std::mem::forget(all_places(&set));
+    let _held = all_places(&set);
     victim.lets_others_come();
+    let mut future = Box::pin(Subject::of(&set).acquire_async(&request, PATIENCE));
     victim.begins();
-    let future = begin_to_wait(&set, &request);
+    let outcome = look(&mut future);
     victim.ends();
-    std::mem::forget(future);
+    victim.expects(outcome.is_none());
 }
 
 fn cancel_a_wait(victim: &Victim) {
     let set = used_set(victim);
     let request = everything(&set, 1);
-    std::mem::forget(all_places(&set));
+    let _held = all_places(&set);
     let future = begin_to_wait(&set, &request);
     victim.lets_others_come();
     victim.begins();
@@ -215,7 +210,7 @@ fn cancel_a_wait(victim: &Victim) {
 pub fn cancel_a_grant(victim: &Victim) {
     let set = used_set(victim);
     let request = everything(&set, 1);
-    let mut permit = all_places(&set);
+    let [_others, mut permit] = all_places(&set);
     let future = begin_to_wait(&set, &request);
     victim.lets_others_come();
     permit.release().expect("works");
@@ -228,7 +223,7 @@ pub fn cancel_a_grant(victim: &Victim) {
 pub fn claim_a_grant(victim: &Victim) {
     let set = used_set(victim);
     let request = everything(&set, 1);
-    std::mem::forget(admitted(&set, &places(&set, PLACES - 2)));
+    let _others = admitted(&set, &places(&set, PLACES - 2));
     let mut permit = admitted(&set, &places(&set, 2));
     let mut future = begin_to_wait(&set, &request);
     victim.lets_others_come();
@@ -236,27 +231,25 @@ pub fn claim_a_grant(victim: &Victim) {
     victim.begins();
     let outcome = look(&mut future);
     victim.ends();
-    std::mem::forget(outcome.expect("granted").permit().expect("granted"));
+    victim.expects(outcome.expect("granted").is_admitted());
 }
 
 fn heartbeat(victim: &Victim) {
     let set = used_set(victim);
-    let permit = all_places(&set);
+    let [_others, permit] = all_places(&set);
     victim.begins();
     let renewed = permit.heartbeat();
     victim.ends();
     renewed.expect("works");
-    std::mem::forget(permit);
 }
 
 fn release_what_ran_out(victim: &Victim) {
     let set = used_set(victim);
-    let permit = all_places(&set);
+    let [_others, permit] = all_places(&set);
     victim.begins();
     let reclaimed = victim.recover().is_ok() && permit.reclaimed();
     victim.ends();
-    assert!(reclaimed);
-    std::mem::forget(permit);
+    victim.expects(reclaimed);
 }
 
 /// No places: they cannot be taken in advance.
@@ -275,7 +268,6 @@ fn spend_credit(victim: &Victim) {
     let taken = credit.try_take(1).is_ok_and(|outcome| outcome.is_taken());
     victim.ends();
     assert!(taken);
-    std::mem::forget(credit);
 }
 
 fn return_credit(victim: &Victim) {
@@ -286,8 +278,7 @@ fn return_credit(victim: &Victim) {
     victim.begins();
     let returned = credit.give_back();
     victim.ends();
-    assert!(returned.expect("works") > 0);
-    std::mem::forget(credit);
+    victim.expects(returned.expect("works") > 0);
 }
 
 /// For a token that is there in an hour.
@@ -295,28 +286,28 @@ fn reserved(set: &LimitSet) -> Result<ReserveOutcome<'_>, shmlimit::Error> {
     set.reserve(&everything(set, 1), Duration::from_secs(24 * 3600))
 }
 
-fn take_all_tokens(set: &LimitSet) {
+fn take_all_tokens(set: &LimitSet) -> Permit<'_> {
     let all_tokens = everything(set, 1).with("tokens", 10_000 - 5).expect("declared");
-    std::mem::forget(admitted(set, &all_tokens));
+    admitted(set, &all_tokens)
 }
 
 fn reserve(victim: &Victim) {
     let set = used_set(victim);
-    take_all_tokens(&set);
+    let _held = take_all_tokens(&set);
     victim.begins();
     let outcome = reserved(&set);
     victim.ends();
-    std::mem::forget(outcome.expect("works").reservation().expect("soon enough"));
+    victim.expects(outcome.expect("works").reservation().is_ok());
 }
 
 fn cancel_a_reservation(victim: &Victim) {
     let set = used_set(victim);
-    take_all_tokens(&set);
+    let _held = take_all_tokens(&set);
     let mut reservation = reserved(&set).expect("works").reservation().expect("soon enough");
     victim.begins();
     let cancelled = reservation.cancel();
     victim.ends();
-    assert!(cancelled.expect("works"));
+    victim.expects(cancelled.expect("works"));
 }
 
 const fn beside(waiters: usize, name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {

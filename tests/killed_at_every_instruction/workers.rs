@@ -16,7 +16,7 @@ use nix::unistd::{ForkResult, Pid, fork, pipe};
 use crate::report::{Delays, Tally};
 
 /// Words of a result: the number of the job and what was counted, and the delays.
-const COUNTS: usize = 6;
+const COUNTS: usize = 7;
 const WORDS: usize = COUNTS + Delays::WORDS;
 
 const _: () = assert!(8 * WORDS <= nix::libc::PIPE_BUF);
@@ -58,7 +58,7 @@ pub fn work(
         }
         panic!("the workers have not come to an end within {patience:?}");
     }) {
-        let [job, instructions, states, torn, stuck, lost] =
+        let [job, instructions, states, torn, stuck, lost, repeated] =
             *result.first_chunk().expect("as many as were sent");
         let tally = Tally {
             instructions,
@@ -66,6 +66,7 @@ pub fn work(
             torn,
             stuck,
             lost,
+            repeated,
             delays: Delays::from_words(&result[COUNTS..]),
         };
         done(usize::try_from(job).expect("small"), tally);
@@ -107,6 +108,7 @@ fn serve(processor: usize, queue: &OwnedFd, reporter: &OwnedFd, perform: impl Fn
             tally.torn,
             tally.stuck,
             tally.lost,
+            tally.repeated,
         ];
         let words = counts.into_iter().chain(tally.delays.to_words());
         // Written in one piece, being shorter than PIPE_BUF.

@@ -1,0 +1,65 @@
+//! A breakpoint of the processor for a stopped, traced thread. Where there is none, the thread is stepped.
+
+use nix::unistd::Pid;
+
+#[cfg(target_arch = "x86_64")]
+mod registers {
+    use std::mem::offset_of;
+
+    use nix::libc;
+    use nix::sys::ptrace;
+    use nix::unistd::Pid;
+
+    const ADDRESS: usize = offset_of!(libc::user, u_debugreg);
+    const CONTROL: usize = ADDRESS + 7 * 8;
+
+    /// Break where the instruction at the first address is executed, for this thread.
+    const ENABLED: i64 = 1;
+
+    pub fn set(pid: Pid, address: u64) -> bool {
+        let offset = |offset: usize| offset as *mut libc::c_void;
+        ptrace::write_user(pid, offset(ADDRESS), address.cast_signed())
+            .and_then(|()| ptrace::write_user(pid, offset(CONTROL), ENABLED))
+            .is_ok()
+    }
+
+    pub fn clear(pid: Pid) {
+        ptrace::write_user(pid, CONTROL as *mut libc::c_void, 0).expect("was set");
+    }
+
+    pub fn next_instruction(pid: Pid) -> u64 {
+        let offset = offset_of!(libc::user, regs) + offset_of!(libc::user_regs_struct, rip);
+        let address = ptrace::read_user(pid, offset as *mut libc::c_void);
+        address.expect("a stopped child").cast_unsigned()
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod registers {
+    use nix::unistd::Pid;
+
+    pub fn set(_: Pid, _: u64) -> bool {
+        false
+    }
+
+    pub fn clear(_: Pid) {}
+
+    pub fn next_instruction(_: Pid) -> u64 {
+        0
+    }
+}
+
+/// Has a thread stop before it executes what is at an address; answers false where that is not to be had.
+pub fn set(pid: Pid, address: u64) -> bool {
+    registers::set(pid, address)
+}
+
+/// Takes the breakpoint back.
+pub fn clear(pid: Pid) {
+    registers::clear(pid);
+}
+
+/// The address of the next instruction of a stopped thread; zero where there are no breakpoints.
+pub fn next_instruction(pid: Pid) -> u64 {
+    registers::next_instruction(pid)
+}

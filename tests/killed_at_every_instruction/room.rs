@@ -1,0 +1,46 @@
+//! Declarations with room for the crew: as much more of everything as it holds, so that the victim finds what it
+//! finds alone.
+
+use shmlimit::{Declaration, SetDeclaration};
+use toml::{Table, Value};
+
+/// Places that the crew takes of each concurrency limit, and units of each rate, of a set without keys.
+pub const PLACES: u64 = 5;
+pub const UNITS: u64 = 60;
+
+/// Holds and tickets that it has at once.
+const HOLDS: u64 = 8;
+const TICKETS: u64 = 4;
+
+/// The same set with room for the crew. Sets with keys have more holds and tickets only: the crew has other keys.
+pub fn with_room(set: SetDeclaration) -> SetDeclaration {
+    let text = Declaration::new().set(set).to_toml().expect("valid");
+    let mut declaration: Table = text.parse().expect("the library's own text");
+    for set in tables(&mut declaration, "set") {
+        let is_keyed = set.contains_key("keyed");
+        if set.get("holds").and_then(Value::as_integer) != Some(0) {
+            add(set, "holds", HOLDS);
+        }
+        add(set, "waiters", TICKETS);
+        for limit in tables(set, "limit").filter(|_| !is_keyed) {
+            let is_concurrency = limit.get("kind").and_then(Value::as_str) == Some("concurrency");
+            let more = if is_concurrency { PLACES } else { UNITS };
+            add(limit, "capacity", more);
+            add(limit, "burst", more);
+        }
+    }
+    let declaration = Declaration::from_toml(&declaration.to_string()).expect("valid");
+    declaration.sets()[0].clone()
+}
+
+fn tables<'a>(table: &'a mut Table, name: &str) -> impl Iterator<Item = &'a mut Table> {
+    let values = table.get_mut(name).and_then(Value::as_array_mut);
+    values.into_iter().flatten().filter_map(Value::as_table_mut)
+}
+
+/// Adds to what is a number; `"unlimited"` is none.
+fn add(table: &mut Table, name: &str, more: u64) {
+    if let Some(Value::Integer(number)) = table.get_mut(name) {
+        *number += more.cast_signed();
+    }
+}
