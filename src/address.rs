@@ -93,7 +93,7 @@ impl<'a> Address<'a> {
         let decision = engine.peek_networks(self.set.engine_set(), &self.networks, costs)?;
         Ok(decision
             .iter()
-            .map(|(index, decided)| Verdict::refused(self.set, index, decided))
+            .map(|(index, decided)| Verdict::refused(self.set, decision.definition, index, decided))
             .collect())
     }
 

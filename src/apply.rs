@@ -90,7 +90,7 @@ impl Segment {
                     Applied::InForce => {}
                     Applied::Superseded => continue 'again,
                     Applied::TooLong => {
-                        return Err(cannot_apply(self.path(), [grown_too_long(&set.plan.name)]));
+                        return Err(cannot_apply(self.path(), [grown_too_long(&set.name)]));
                     }
                 }
             }

@@ -75,7 +75,7 @@ impl<'a> Checked<'a> {
         };
         self.decision
             .iter()
-            .map(move |(index, decided)| verdict(self.set, index, decided))
+            .map(move |(index, decided)| verdict(self.set, self.decision.definition, index, decided))
     }
 }
 
@@ -348,10 +348,9 @@ impl Permit<'_> {
 
 fn forecast<'a>(set: &'a LimitSet, outlook: &Outlook) -> Option<Forecast<'a>> {
     let limit = set.engine_set().limits.get(outlook.limit)?;
-    let standing = limit.rule.standing(outlook.mark);
-    let is_full = standing.remaining >= limit.most_at_once;
+    let standing = outlook.standing;
     let full_after = match limit.kind {
-        Kind::Concurrency if !is_full => None,
+        Kind::Concurrency if !outlook.is_full => None,
         _ => Some(Duration::from_nanos(standing.reset_after)),
     };
     Some(Forecast {

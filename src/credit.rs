@@ -234,17 +234,9 @@ impl LocalCredit {
             return Ok(CreditOutcome::Taken);
         };
         let set = self.set.engine_set();
-        let most = set.limits.get(self.limit).map_or(0, |limit| limit.most_at_once);
-        if units > most {
-            return Err(Error::NeverAdmissible {
-                set: self.set.name().to_owned(),
-                limit: set.limit_name(self.limit),
-                cost: units,
-                most,
-            });
-        }
         let wish = BatchWish {
             limit: self.limit,
+            asked: units,
             needed,
             least: self.batch.least,
             most: self.next,

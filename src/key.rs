@@ -96,22 +96,22 @@ impl LimitSet {
 pub(crate) fn identify(set: &SetEngine, key: &[u8]) -> Result<KeyIdentity, Error> {
     if !set.is_keyed() {
         return Err(Error::NotKeyed {
-            set: set.plan.name.clone(),
+            set: set.name.clone(),
         });
     }
     if !set.levels.is_empty() {
         return Err(Error::AddressRequired {
-            set: set.plan.name.clone(),
+            set: set.name.clone(),
         });
     }
     if key.is_empty() || key.len() > MOST_KEY_BYTES {
         return Err(Error::InvalidKey {
-            set: set.plan.name.clone(),
+            set: set.name.clone(),
             bytes: key.len(),
             most: MOST_KEY_BYTES,
         });
     }
-    let keeps_names = set.plan.keyed.is_some_and(|keyed| keyed.store_keys);
+    let keeps_names = set.stores_keys;
     Ok(KeyIdentity::of(set.seed, key, keeps_names))
 }
 

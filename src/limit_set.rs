@@ -78,7 +78,7 @@ impl LimitName for &String {
 
 impl LimitName for LimitIndex {
     fn find(&self, set: &LimitSet) -> Option<LimitIndex> {
-        (self.0 < set.engine_set().plan.limits.len()).then_some(*self)
+        (self.0 < set.engine_set().limits.len()).then_some(*self)
     }
 
     fn display(&self) -> String {
@@ -104,27 +104,22 @@ impl LimitSet {
 
     /// The set's name.
     pub fn name(&self) -> &str {
-        &self.engine_set().plan.name
+        &self.engine_set().name
     }
 
     /// What the set was declared with: region, endpoint, account.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
-        &self.engine_set().plan.metadata
+        &self.engine_set().shown().plan.metadata
     }
 
     /// The names of the limits, in the order of the declaration.
     pub fn limits(&self) -> impl Iterator<Item = &str> {
-        self.engine_set()
-            .plan
-            .limits
-            .iter()
-            .map(|limit| limit.name.as_str())
+        self.engine_set().limits.iter().map(|limit| limit.name.as_str())
     }
 
     /// The position of the limit of that name.
     pub fn limit_index(&self, name: &str) -> Option<LimitIndex> {
         self.engine_set()
-            .plan
             .limits
             .iter()
             .position(|limit| limit.name == name)

@@ -296,18 +296,17 @@ impl<'a> Permit<'a> {
     /// Counts each rate limit whose reserved cost was never replaced by an actual one.
     #[inline]
     fn count_unsettled(&self) {
-        let set = self.part();
+        let set = self.set.engine_set();
         if set.first_rate.is_none() {
             return;
         }
         for (index, decided) in self.decision.iter() {
             let is_rate = set
-                .plan
                 .limits
                 .get(index)
                 .is_some_and(|limit| limit.kind == Kind::Rate);
             if is_rate && decided.figure > 0 {
-                set.count_unsettled(index);
+                self.part().count_unsettled(index);
             }
         }
     }
@@ -335,8 +334,8 @@ impl<'a> Permit<'a> {
     /// [`Error::Reclaimed`] where a lease has run out and what it covered was given back, [`Error::AlreadyReleased`],
     /// [`Error::InheritedPermit`] in a forked child, [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`].
     pub fn heartbeat(&self) -> Result<(), Error> {
-        let set = self.part();
-        let name = || set.plan.name.clone();
+        let part = self.part();
+        let name = || part.set.name.clone();
         if self.decision.stage == Stage::Released {
             return Err(Error::AlreadyReleased { set: name() });
         }
@@ -347,7 +346,7 @@ impl<'a> Permit<'a> {
             return Ok(());
         };
         let engine = &self.set.shared().engine;
-        match engine.heartbeat(set, hold, self.decision.owner, LockWait::Timeout)? {
+        match engine.heartbeat(part, hold, self.decision.owner, LockWait::Timeout)? {
             Renewed::Renewed => Ok(()),
             Renewed::WasReclaimed => Err(Error::Reclaimed { set: name() }),
         }
@@ -363,7 +362,7 @@ impl<'a> Permit<'a> {
     /// As [`heartbeat`](Self::heartbeat), which is done at once, and [`Error::Io`] where the thread cannot be started.
     pub fn heartbeat_in_background(&self) -> Result<(), Error> {
         self.heartbeat()?;
-        let lease = self.part().shortest_lease(&self.decision);
+        let lease = self.part().by_its_definition().shortest_lease(&self.decision);
         if let (Some(hold), Some(lease)) = (self.decision.hold(), lease) {
             let beat = Beat::new(
                 self.set.shared(),
@@ -412,7 +411,7 @@ impl<'a> Permit<'a> {
     pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'_>> {
         self.decision
             .iter()
-            .map(|(index, decided)| Verdict::admitted(&self.set, index, decided))
+            .map(|(index, decided)| Verdict::admitted(&self.set, self.decision.definition, index, decided))
     }
 
     /// The part of the set that it was taken from.
@@ -435,14 +434,7 @@ impl<'a> Permit<'a> {
         let Some(taken) = self.decision.get(index) else {
             return false;
         };
-        match self
-            .set
-            .engine_set()
-            .plan
-            .limits
-            .get(index)
-            .map(|limit| limit.kind)
-        {
+        match self.set.engine_set().limits.get(index).map(|limit| limit.kind) {
             Some(Kind::Rate | Kind::Budget) => true,
             Some(Kind::Calls) => taken.figure > 1,
             Some(Kind::Concurrency) | None => false,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::engine::{Decided, Decision, NEVER, RefusalReason};
+use crate::engine::{Decided, Decision, DefinitionBits, NEVER, RefusalReason};
 use crate::limit_set::LimitSet;
 
 /// A request was refused: nothing was taken.
@@ -29,7 +29,7 @@ impl<'a> Refusal<'a> {
 
     /// Why.
     pub fn reason(&self) -> RefusalReason {
-        self.set.engine_set().part(0).refusal_reason(&self.decision)
+        self.set.engine_set().refusal_reason(&self.decision)
     }
 
     /// After how long the request would be admitted if nobody else took anything: never before, always at exactly
@@ -45,7 +45,7 @@ impl<'a> Refusal<'a> {
     pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'a>> {
         self.decision
             .iter()
-            .map(|(index, decided)| Verdict::refused(self.set, index, decided))
+            .map(|(index, decided)| Verdict::refused(self.set, self.decision.definition, index, decided))
     }
 }
 
@@ -87,8 +87,13 @@ pub struct Verdict<'a> {
 
 impl<'a> Verdict<'a> {
     /// What a limit of a refused request, or of one that was only asked about, says.
-    pub(crate) fn refused(set: &'a LimitSet, index: usize, decided: &Decided) -> Self {
-        let verdict = Self::admitted(set, index, decided);
+    pub(crate) fn refused(
+        set: &'a LimitSet,
+        definition: DefinitionBits,
+        index: usize,
+        decided: &Decided,
+    ) -> Self {
+        let verdict = Self::admitted(set, definition, index, decided);
         match decided.figure {
             0 => verdict,
             NEVER => Self {
@@ -105,9 +110,14 @@ impl<'a> Verdict<'a> {
     }
 
     /// What a limit of an admitted request says.
-    pub(crate) fn admitted(set: &'a LimitSet, index: usize, decided: &Decided) -> Self {
-        let rule = set.engine_set().plan.limits.get(index).map(|limit| &limit.rule);
-        let standing = rule.map(|rule| rule.standing(decided.mark));
+    pub(crate) fn admitted(
+        set: &'a LimitSet,
+        definition: DefinitionBits,
+        index: usize,
+        decided: &Decided,
+    ) -> Self {
+        let stood = set.engine_set().standing(definition, index, decided.mark);
+        let (standing, most_at_once) = stood.unzip();
         Self {
             limit: name(set, index).unwrap_or_default(),
             admitted: true,
@@ -115,14 +125,13 @@ impl<'a> Verdict<'a> {
             retry_after: Some(Duration::ZERO),
             reset_after: Duration::from_nanos(standing.map_or(0, |standing| standing.reset_after)),
             of_dead: 0,
-            most_at_once: rule.map_or(0, |rule| rule.most_at_once()),
+            most_at_once: most_at_once.unwrap_or(0),
         }
     }
 }
 
 fn name(set: &LimitSet, index: usize) -> Option<&str> {
     set.engine_set()
-        .plan
         .limits
         .get(index)
         .map(|limit| limit.name.as_str())

@@ -43,7 +43,7 @@ impl Request {
             limits: LimitMask::default(),
             amounts: [0; MOST_LIMITS],
         };
-        for (index, limit) in set.engine_set().plan.limits.iter().enumerate() {
+        for (index, limit) in set.engine_set().limits.iter().enumerate() {
             let default = match limit.kind {
                 Kind::Calls | Kind::Concurrency => 1,
                 Kind::Budget => 0,

@@ -320,11 +320,11 @@ impl Segment {
     /// [`Error::UnknownSet`], which names the sets there are.
     pub fn set(&self, name: &str) -> Result<LimitSet, Error> {
         let sets = self.shared.engine.sets();
-        match sets.iter().position(|set| set.plan.name == name) {
+        match sets.iter().position(|set| set.name == name) {
             Some(index) => Ok(LimitSet::new(Arc::clone(&self.shared), index)),
             None => Err(Error::UnknownSet {
                 name: name.to_owned(),
-                known: sets.iter().map(|set| set.plan.name.clone()).collect(),
+                known: sets.iter().map(|set| set.name.clone()).collect(),
             }),
         }
     }
@@ -415,7 +415,7 @@ impl Segment {
         let mut sets = Vec::new();
         for set in engine.sets() {
             let mut recovery = SetRecovery {
-                set: set.plan.name.clone(),
+                set: set.name.clone(),
                 repairs: None,
                 reclaimed: 0,
                 locked: false,

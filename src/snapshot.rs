@@ -13,8 +13,8 @@ use serde::Serialize;
 use crate::config::Declaration;
 use crate::engine::plan::Kind;
 use crate::engine::{
-    DeadHolds, Definitions, LimitRules, ObservedHold, ObservedTicket, Part, PartAt, PartObservation, RowCopy,
-    SetEngine, observe as observe_part, place_sets,
+    DeadHolds, Definitions, LimitRules, ObservedHold, ObservedTicket, PartAt, PartObservation, RowCopy,
+    RuledPart, SetEngine, observe as observe_part, place_sets,
 };
 use crate::error::Error;
 use crate::limit::{Mark, Now};
@@ -542,7 +542,7 @@ impl SnapshotSource<'_> {
         (owner, record)
     }
 
-    fn ticket(&self, part: Part<'_>, ticket: ObservedTicket, now: Now) -> TicketSnapshot {
+    fn ticket(&self, part: RuledPart<'_>, ticket: ObservedTicket, now: Now) -> TicketSnapshot {
         let (owner, record) = self.owner(ticket.owner);
         TicketSnapshot {
             number: ticket.number,
@@ -555,12 +555,12 @@ impl SnapshotSource<'_> {
             costs: ticket
                 .costs
                 .into_iter()
-                .map(|(limit, cost)| (part.limit_name(limit), cost))
+                .map(|(limit, cost)| (part.set.limit_name(limit), cost))
                 .collect(),
         }
     }
 
-    fn hold(&self, part: Part<'_>, hold: ObservedHold, now: Now) -> HoldSnapshot {
+    fn hold(&self, part: RuledPart<'_>, hold: ObservedHold, now: Now) -> HoldSnapshot {
         let (owner, record) = self.owner(hold.owner);
         HoldSnapshot {
             index: hold.index,
@@ -574,7 +574,7 @@ impl SnapshotSource<'_> {
             amounts: hold
                 .amounts
                 .into_iter()
-                .map(|(limit, amount)| (part.limit_name(limit), amount))
+                .map(|(limit, amount)| (part.set.limit_name(limit), amount))
                 .collect(),
         }
     }
@@ -594,8 +594,8 @@ impl SetSnapshot {
             counts: LimitCounts::default(),
         };
         Self {
-            name: set.plan.name.clone(),
-            metadata: (*set.plan.metadata).clone(),
+            name: set.name.clone(),
+            metadata: (*set.shown().plan.metadata).clone(),
             torn: false,
             lock: LockSnapshot {
                 holder_pid: None,
@@ -608,7 +608,7 @@ impl SetSnapshot {
             active: 0,
             of_dead: 0,
             hold_capacity: 0,
-            limits: set.limits.iter().map(limit).collect(),
+            limits: set.shown().limits.iter().map(limit).collect(),
             holds: Vec::new(),
             wait_times: vec![0; WAIT_BUCKETS],
             waiter_capacity: 0,

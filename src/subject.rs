@@ -69,7 +69,7 @@ impl<'a> Subject<'a> {
             .iter()
             .map(|(index, decided)| Verdict {
                 of_dead: of_dead.get(index).copied().unwrap_or(0),
-                ..Verdict::refused(self.set, index, decided)
+                ..Verdict::refused(self.set, decision.definition, index, decided)
             })
             .collect())
     }

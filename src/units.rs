@@ -73,6 +73,16 @@ pub(crate) enum Rounding {
     Down,
 }
 
+impl Rounding {
+    /// For what is taken away from something that is to be rounded so.
+    pub(crate) fn opposite(self) -> Self {
+        match self {
+            Self::Up => Self::Down,
+            Self::Down => Self::Up,
+        }
+    }
+}
+
 /// 128 by 64 bit division that takes the much faster 64-bit instruction whenever the dividend allows it.
 ///
 /// Panics where the divisor is zero, like any division: the parameters that are divided by are positive.

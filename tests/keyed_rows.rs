@@ -443,3 +443,37 @@ fn a_reused_row_of_an_adaptive_limit_starts_as_declared() {
         assert_eq!(table.counts(), [ROWS, 0, ROWS, 0]);
     }
 }
+
+/// The key's row is given to others and made again within one nanosecond: what its permit of before reserved was
+/// forgiven with the row, and is not refunded a second time.
+#[test]
+fn a_refund_does_not_reach_a_row_that_was_made_again_in_the_same_nanosecond() {
+    let table = Table::new(WhenFull::EvictOldest, [rate(60)]);
+    let mut early = table.take("key", 40);
+    table.fill("other", ROWS - 1, 1);
+    // All were used at the same instant, so which is forgiven depends on the newcomer's name.
+    let forgives_it = |number| {
+        table.spend(&format!("newcomer-{number}"), 1);
+        table.remaining("key") == 60
+    };
+    assert!((0..10_000).any(forgives_it));
+    let used = table.take("key", 50);
+    assert_eq!(early.settle([("units", 0)]).expect("works").refunded("units"), 0);
+    assert_eq!(table.remaining("key"), 10, "of 60, 50 are used");
+    drop(used);
+}
+
+#[test]
+fn a_refund_does_not_reach_a_row_that_was_reset_in_the_same_nanosecond_but_what_is_taken_then_is_refunded() {
+    let table = Table::new(WhenFull::Refuse, [rate(60)]);
+    let mut before = table.take("key", 40);
+    assert!(table.set.key("key").expect("a key").reset(&[]).expect("works"));
+    let mut after = table.take("key", 50);
+    assert_eq!(before.settle([("units", 0)]).expect("works").refunded("units"), 0);
+    assert_eq!(table.remaining("key"), 10);
+    assert_eq!(
+        after.settle([("units", 20)]).expect("works").refunded("units"),
+        30
+    );
+    assert_eq!(table.remaining("key"), 40);
+}

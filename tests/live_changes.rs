@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use process::{Child, Dice, PATIENCE, SharedWords, eventually, in_own_process};
 use shmlimit::{
-    Algorithm, Declaration, Error, Keyed, Limit, LimitSet, OpenOptions, Outcome, Permit, Segment,
-    SetDeclaration, VirtualClock,
+    Algorithm, Batch, CreditOutcome, Declaration, Error, Keyed, Limit, LimitSet, OnDeath, OpenOptions,
+    Outcome, Permit, ReserveOutcome, Segment, SetDeclaration, VirtualClock,
 };
 use tempfile::TempDir;
 
@@ -397,4 +397,231 @@ fn a_change_that_its_process_dies_in_is_made_whole_or_not_at_all() {
             }
         },
     );
+}
+
+const REFUNDING: [Algorithm; 2] = [Algorithm::Gcra, Algorithm::TokenBucket];
+
+#[test]
+fn local_credit_given_back_after_a_change_is_not_priced_by_the_former_rule() {
+    for algorithm in REFUNDING {
+        let of = |capacity| plain(Limit::calls("units", capacity, 60 * MINUTE).algorithm(algorithm));
+        let live = Live::new(of(100));
+        // Of an attachment that has not heard of the change when it gives back.
+        let mut credit = live.other.local_credit("units", Batch::of(50)).expect("calls");
+        assert!(credit.try_take(1).expect("works").is_taken());
+        live.apply(of(100_000));
+        assert_eq!(remaining(&live.set, None), 50);
+        assert_eq!(credit.give_back().expect("works"), 49, "{algorithm:?}");
+        for set in [&live.set, &live.other] {
+            assert_eq!(remaining(set, None), 99, "{algorithm:?}");
+        }
+        // The other way, what is given back is no more than there is room for.
+        let mut credit = live.other.local_credit("units", Batch::of(50)).expect("calls");
+        assert!(credit.try_take(1).expect("works").is_taken());
+        live.apply(of(30));
+        assert_eq!(
+            (credit.give_back().expect("works"), remaining(&live.set, None)),
+            (0, 30)
+        );
+    }
+}
+
+#[test]
+fn local_credit_asks_what_a_raised_capacity_allows() {
+    let of = |capacity| plain(Limit::calls("units", capacity, MINUTE));
+    let live = Live::new(of(10));
+    let mut credit = live.other.local_credit("units", Batch::of(1)).expect("calls");
+    live.apply(of(20));
+    live.pass(MINUTE);
+    assert!(credit.try_take(15).expect("may be had by now").is_taken());
+    live.apply(of(5));
+    let too_much = credit.try_take(6);
+    assert!(matches!(
+        too_much,
+        Err(Error::NeverAdmissible { cost: 6, most: 5, .. })
+    ));
+}
+
+#[test]
+fn a_reservation_asks_what_a_raised_capacity_allows() {
+    let of = |capacity| plain(Limit::calls("units", capacity, MINUTE));
+    let live = Live::new(of(10));
+    let request = live.other.request().with("units", 15).expect("declared");
+    live.apply(of(20));
+    let reserved = live.other.reserve(&request, MINUTE).expect("may be had by now");
+    assert!(matches!(reserved, ReserveOutcome::Reserved(_)));
+}
+
+#[test]
+fn a_refund_across_a_change_to_a_slower_rate_gives_back_nothing_that_time_had_replenished() {
+    for algorithm in REFUNDING {
+        let of = |capacity| {
+            plain(
+                Limit::rate("units", capacity, MINUTE)
+                    .burst(1_000)
+                    .algorithm(algorithm),
+            )
+        };
+        let live = Live::new(of(1_000));
+        let mut permit = take(&live.set, 500);
+        let mut early = take(&live.set, 500);
+        let early_credit = {
+            live.pass(MINUTE / 2);
+            let mut credit = live
+                .other
+                .local_credit("units", Batch::of(100))
+                .expect("calls or rate");
+            assert!(matches!(credit.try_take(100), Ok(CreditOutcome::Taken)));
+            credit
+        };
+        // Of the first nothing is left, of the second everything, and a hundred are out as credit, all of it spent.
+        live.pass(MINUTE / 4);
+        live.apply(of(10));
+        let before = remaining(&live.set, None);
+        assert_eq!(permit.settle([("units", 0)]).expect("works").refunded("units"), 0);
+        assert_eq!(remaining(&live.set, None), before, "{algorithm:?}");
+        let refunded = early.settle([("units", 0)]).expect("works").refunded("units");
+        assert_eq!(refunded, 250, "{algorithm:?}");
+        assert_eq!(remaining(&live.set, None), before + 250);
+        drop(early_credit);
+    }
+}
+
+#[test]
+fn a_refund_across_a_change_is_what_it_would_have_been_at_the_change() {
+    for algorithm in REFUNDING {
+        for (capacity, burst) in [(60, 100), (600, 1_000), (6, 50), (60, 300), (1, 20)] {
+            let of = |capacity, burst| {
+                plain(
+                    Limit::rate("units", capacity, MINUTE)
+                        .burst(burst)
+                        .algorithm(algorithm),
+                )
+            };
+            let [at_once, later] = [true, false].map(|is_first| {
+                let live = Live::new(of(60, 100));
+                drop(take(&live.set, 30));
+                let mut permit = take(&live.set, 40);
+                live.pass(10 * MINUTE / 60);
+                if is_first {
+                    permit.settle([("units", 5)]).expect("works");
+                }
+                live.apply(of(capacity, burst));
+                live.pass(MINUTE / 60);
+                if !is_first {
+                    permit.settle([("units", 5)]).expect("works");
+                }
+                remaining(&live.other, None)
+            });
+            assert_eq!(
+                later, at_once,
+                "{algorithm:?}, {capacity} with a burst of {burst}"
+            );
+        }
+    }
+}
+
+#[test]
+fn of_what_was_reserved_two_definitions_ago_nothing_is_given_back() {
+    let of = |capacity| plain(Limit::rate("units", capacity, MINUTE));
+    let live = Live::new(of(100));
+    let mut oldest = take(&live.other, 50);
+    live.apply(of(200));
+    let mut old = take(&live.other, 10);
+    live.apply(of(300));
+    let mut present = take(&live.other, 10);
+    let before = remaining(&live.set, None);
+    for (permit, refunded) in [(&mut oldest, 0), (&mut old, 10), (&mut present, 10)] {
+        assert_eq!(
+            permit.settle([("units", 0)]).expect("works").refunded("units"),
+            refunded
+        );
+    }
+    assert_eq!(remaining(&live.set, None), before + 20);
+}
+
+#[test]
+fn what_a_dead_holder_had_reserved_is_refunded_across_a_change_but_for_what_time_had_replenished() {
+    let test =
+        "what_a_dead_holder_had_reserved_is_refunded_across_a_change_but_for_what_time_had_replenished";
+    in_own_process(test, PATIENCE, |folder| {
+        let of = |capacity| {
+            declare(plain(
+                Limit::rate("units", capacity, MINUTE)
+                    .burst(1_000)
+                    .on_death(OnDeath::Refund),
+            ))
+        };
+        let clock = VirtualClock::new(NEW_YEAR);
+        let options = OpenOptions::new().virtual_clock(&clock);
+        let segment = options
+            .create(folder.join("limits"), &of(1_000))
+            .expect("a segment");
+        let set = segment.set("api").expect("declared");
+        let told = SharedWords::new(1);
+        let child = Child::fork(|| {
+            let _held = take(&set, 500);
+            told[0].store(1, Ordering::SeqCst);
+            nix::unistd::pause();
+        });
+        eventually("the child has taken some", || told[0].load(Ordering::SeqCst) == 1);
+        // All of it is replenished, and used by another, when the rate becomes slower.
+        clock.advance_to(NEW_YEAR + MINUTE / 2);
+        drop(take(&set, 1_000));
+        segment.apply(&of(10)).expect("applies");
+        child.kill();
+        segment.recover().expect("works");
+        assert_eq!(remaining(&set, None), 0);
+        assert_eq!(
+            segment.snapshot().expect("a copy").sets[0].limits[0]
+                .counts
+                .reclaimed,
+            0
+        );
+    });
+}
+
+#[test]
+fn how_a_limit_stood_is_told_by_the_definition_that_decided() {
+    let of = |capacity| plain(Limit::rate("units", capacity, MINUTE));
+    let live = Live::new(of(10));
+    let permit = take(&live.set, 4);
+    let refusal = ask(&live.set, 7).permit().map(drop).expect_err("six are left");
+    live.apply(of(1_000));
+    assert_eq!(remaining(&live.set, None), 6);
+    for verdict in permit.verdicts().chain(refusal.verdicts()) {
+        assert_eq!((verdict.remaining, verdict.most_at_once), (6, 10));
+        assert_eq!(verdict.reset_after, 4 * MINUTE / 10);
+    }
+}
+
+#[test]
+fn a_grant_that_is_claimed_after_a_change_is_refunded_as_what_it_was_granted() {
+    use std::future::Future;
+    use std::task::{Context, Poll, Waker};
+
+    let of = |capacity| {
+        let rate = Limit::rate("units", capacity, MINUTE).burst(100);
+        plain(rate).limit(Limit::concurrency("places", 1))
+    };
+    let live = Live::new(of(60));
+    let held = take(&live.set, 0);
+    let request = live.set.request().with("units", 50).expect("declared");
+    let mut context = Context::from_waker(Waker::noop());
+    let mut waiting = Box::pin(live.set.acquire_async(&request, None));
+    assert!(waiting.as_mut().poll(&mut context).is_pending());
+    drop(held);
+    // Granted now; of fifty, ten are replenished before the change, and half of one after it.
+    live.pass(10 * MINUTE / 60);
+    live.apply(of(1));
+    live.pass(MINUTE / 2);
+    let Poll::Ready(outcome) = waiting.as_mut().poll(&mut context) else {
+        panic!("granted by who gave back");
+    };
+    let mut permit = outcome.expect("works").permit().expect("granted");
+    assert_eq!(
+        permit.settle([("units", 0)]).expect("works").refunded("units"),
+        39
+    );
+    assert_eq!(remaining(&live.other, None), 100);
 }

@@ -8,10 +8,11 @@ use super::key::KeyIdentity;
 use super::locked::{LockWait, LockedPart};
 use super::memory::{Row, Rows};
 use super::of_dead::OfDead;
+use super::outline::SetOutline;
 use super::plan::Kind;
 use super::recover::{Extent, POISONED_BY_COUNTS};
 use super::segment::SegmentEngine;
-use super::set::{Part, PartAt, SetEngine};
+use super::set::{Part, PartAt, RuledPart, SetEngine};
 use crate::error::Error;
 use crate::limit::Assessment;
 use crate::shm::journal::Transaction;
@@ -58,7 +59,7 @@ impl<'a> Target<'a> {
     }
 
     /// The row that is looked at. What has no row is as if it had never been used.
-    pub(super) fn row_in(self, part: Part<'_>) -> Row<'_> {
+    pub(super) fn row_in(self, part: RuledPart<'_>) -> Row<'_> {
         part.find_row(self.key).unwrap_or(Row::ABSENT)
     }
 }
@@ -168,12 +169,12 @@ impl SegmentEngine {
     ) -> Result<Answer, Box<Error>> {
         let part = locked.part;
         decision.stage = Stage::Reserved;
-        if u32::from(costs.limits.0) & part.held_mask == 0 || !part.takes_a_hold(costs) {
+        if u32::from(costs.limits.0) & part.set.held_mask == 0 || !part.takes_a_hold(costs) {
             return locked.take_all(row.into(), costs, LimitMask::default(), None, decision, attempt);
         }
         match self.find_free_hold(part)? {
             FreeHold::None if part.holds_in_shadow_only(costs) => {
-                let waived = LimitMask(part.held_mask as u16);
+                let waived = LimitMask(part.set.held_mask as u16);
                 locked.take_all(row.into(), costs, waived, None, decision, attempt)
             }
             FreeHold::None => {
@@ -193,7 +194,7 @@ impl SegmentEngine {
 
     /// A free hold, counting the table again where its list of free holds is damaged.
     #[inline]
-    pub(super) fn find_free_hold(&self, part: Part<'_>) -> Result<FreeHold, Box<Error>> {
+    pub(super) fn find_free_hold(&self, part: RuledPart<'_>) -> Result<FreeHold, Box<Error>> {
         match part.memory.find_free_hold() {
             FreeHold::Damaged => self.find_free_hold_after_recount(part),
             free => Ok(free),
@@ -201,14 +202,14 @@ impl SegmentEngine {
     }
 
     #[cold]
-    fn find_free_hold_after_recount(&self, part: Part<'_>) -> Result<FreeHold, Box<Error>> {
+    fn find_free_hold_after_recount(&self, part: RuledPart<'_>) -> Result<FreeHold, Box<Error>> {
         self.recount_or_poison(part)?;
         Ok(part.memory.find_free_hold())
     }
 
     /// Counts everything again because the counts or links were found damaged. The caller holds the lock.
     #[cold]
-    pub(super) fn recount_or_poison(&self, part: Part<'_>) -> Result<(), Box<Error>> {
+    pub(super) fn recount_or_poison(&self, part: RuledPart<'_>) -> Result<(), Box<Error>> {
         self.recount(part);
         if part.is_consistent(Extent::Whole) {
             return Ok(());
@@ -219,7 +220,7 @@ impl SegmentEngine {
     }
 }
 
-impl Part<'_> {
+impl RuledPart<'_> {
     /// Whether anything is taken that would have to be given back. Asking with a cost of zero takes nothing.
     #[inline]
     pub(super) fn takes_a_hold(&self, costs: &Costs) -> bool {
@@ -235,7 +236,7 @@ impl Part<'_> {
 
     /// Whether all that would be held is of limits in shadow.
     fn holds_in_shadow_only(&self, costs: &Costs) -> bool {
-        u32::from(costs.limits.0) & self.held_mask & !self.shadow_mask == 0
+        u32::from(costs.limits.0) & self.set.held_mask & !self.shadow_mask == 0
     }
 
     /// The first cost that is above what its limit admits at once, and that most: an error and not a refusal. No
@@ -254,6 +255,36 @@ impl Part<'_> {
             .find(|(_, cost, most)| cost > most)
     }
 
+    /// Whether the death of a holder would help: a hold, concurrency, or a reservation that is refunded then.
+    fn is_refused_by_holders(&self, decision: &Decision) -> bool {
+        let by_what_is_held = |index: usize| self.set.held_mask & (1 << index) != 0;
+        matches!(
+            decision.stage,
+            Stage::TableFull | Stage::Behind | Stage::QueueFull
+        ) || decision
+            .iter()
+            .any(|(index, decided)| decided.figure > 0 && by_what_is_held(index))
+    }
+}
+
+impl Part<'_> {
+    /// Says of a cost that it is above what its limit admits at once. Not under the lock, because the telling allocates.
+    #[cold]
+    pub(super) fn never_admissible(&self, costs: &Costs) -> Box<Error> {
+        let (index, cost, most) = self
+            .by_its_definition()
+            .impossible_cost(costs)
+            .unwrap_or_default();
+        Box::new(Error::NeverAdmissible {
+            set: self.set.name.clone(),
+            limit: self.set.limit_name(index),
+            cost,
+            most,
+        })
+    }
+}
+
+impl SetOutline {
     /// Why a decision was a refusal.
     pub(crate) fn refusal_reason(&self, decision: &Decision) -> RefusalReason {
         if decision.stage == Stage::QueueFull {
@@ -267,33 +298,12 @@ impl Part<'_> {
             Some(Kind::Rate | Kind::Calls) => RefusalReason::Rate,
         }
     }
-
-    /// Whether the death of a holder would help: a hold, concurrency, or a reservation that is refunded then.
-    fn is_refused_by_holders(&self, decision: &Decision) -> bool {
-        let by_what_is_held = |index: usize| self.held_mask & (1 << index) != 0;
-        matches!(
-            decision.stage,
-            Stage::TableFull | Stage::Behind | Stage::QueueFull
-        ) || decision
-            .iter()
-            .any(|(index, decided)| decided.figure > 0 && by_what_is_held(index))
-    }
-
-    #[cold]
-    pub(super) fn never_admissible(&self, costs: &Costs) -> Box<Error> {
-        let (index, cost, most) = self.impossible_cost(costs).unwrap_or_default();
-        Box::new(Error::NeverAdmissible {
-            set: self.plan.name.clone(),
-            limit: self.limit_name(index),
-            cost,
-            most,
-        })
-    }
 }
 
 impl PartAt<'_> {
     /// What each limit that is asked for says. There is room for it.
     pub(super) fn assess_all(&self, rows: Rows<'_>, costs: &Costs, decision: &mut Decision) {
+        decision.definition = self.part.definition();
         decision.decided.clear();
         for (index, cost) in costs.iter() {
             let Some(limit) = self.part.limits.get(index) else {
@@ -416,7 +426,7 @@ impl LockedPart<'_> {
         if matches!(decision.stage, Stage::Behind | Stage::QueueFull) {
             decision.set_ahead(self.binding_of_head(rows.first())?);
         }
-        let reason = self.part.refusal_reason(decision);
+        let reason = self.part.set.refusal_reason(decision);
         let mut transaction = self.part.memory.journal().begin();
         transaction.add(self.refusal_counter(reason), 1);
         for (index, decided) in decision.iter() {

@@ -11,7 +11,7 @@ use super::plan::Kind;
 use super::segment::SegmentEngine;
 use super::set::{Part, PartAt, SetEngine};
 use crate::error::Error;
-use crate::limit::{Assessment, Mark};
+use crate::limit::{Assessment, Standing};
 use crate::shm::layout::BUCKET_ROWS;
 use crate::shm::prefetch::prefetch;
 use crate::table;
@@ -20,7 +20,9 @@ use crate::table;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outlook {
     pub(crate) limit: usize,
-    pub(crate) mark: Mark,
+    pub(crate) standing: Standing,
+    /// Whether everything could be taken that it ever admits at once.
+    pub(crate) is_full: bool,
     /// Nanoseconds until one unit more could be taken than now; none where it is full, or time alone does not help.
     pub(crate) next_unit: Option<u64>,
     /// Units that dead processes hold and that are left out.
@@ -79,7 +81,7 @@ impl SegmentEngine {
                 decision.owner = owner;
                 *admitted = match locked.check(Some(key), costs, decision, Attempt::First)? {
                     Answer::Admitted => true,
-                    Answer::Impossible => return Err(locked.part.never_admissible(costs)),
+                    Answer::Impossible => return Err(part.never_admissible(costs)),
                     Answer::WorthALook => {
                         worth_a_look = true;
                         locked.check(Some(key), costs, decision, Attempt::Last)? == Answer::Admitted
@@ -136,8 +138,8 @@ impl SegmentEngine {
 
 impl PartAt<'_> {
     fn outlook(&self, limit: &LimitRules, row: Row<'_>) -> Outlook {
-        let mark = limit.mark(row, self.now);
-        let more = limit.rule.standing(mark).remaining.saturating_add(1);
+        let standing = limit.rule.standing(limit.mark(row, self.now));
+        let more = standing.remaining.saturating_add(1);
         let next_unit = if more > limit.most_at_once {
             None
         } else {
@@ -148,7 +150,8 @@ impl PartAt<'_> {
         };
         Outlook {
             limit: limit.index,
-            mark,
+            standing,
+            is_full: standing.remaining >= limit.most_at_once,
             next_unit,
             of_dead: 0,
         }
@@ -169,7 +172,7 @@ impl SetEngine {
         match held {
             None => Ok(()),
             Some((index, _)) => Err(Box::new(Error::MustBeHeld {
-                set: self.plan.name.clone(),
+                set: self.name.clone(),
                 limit: self.limit_name(index),
             })),
         }
@@ -213,7 +216,7 @@ impl Part<'_> {
     /// time.
     fn prefetch_row(&self, key: &KeyIdentity) {
         let row = table::probable(&TableWords(self.memory), key.fingerprint);
-        if let Some(word) = row.and_then(|row| self.row(row).since()) {
+        if let Some(word) = row.and_then(|row| self.row(row).generation()) {
             prefetch(word);
         }
     }

@@ -3,8 +3,9 @@
 use super::acquire::{Answer, Attempt};
 use super::decision::{Costs, Decided, Decision, Stage};
 use super::locked::LockWait;
+use super::refund::Origin;
 use super::segment::SegmentEngine;
-use super::set::Part;
+use super::set::{DefinitionBits, Part};
 use crate::error::Error;
 use crate::limit::Mark;
 
@@ -15,6 +16,8 @@ const SHARE: u64 = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchWish {
     pub(crate) limit: usize,
+    /// What is asked for, of which a part may be left from before.
+    pub(crate) asked: u64,
     /// Less than this is of no use.
     pub(crate) needed: u64,
     /// Where the limit has little left, this much and no more, or what there is.
@@ -33,6 +36,7 @@ pub(crate) struct TakenBatch {
     mark: Mark,
     /// On the segment clock.
     taken_at: u64,
+    definition: DefinitionBits,
 }
 
 /// What became of a wish.
@@ -58,7 +62,7 @@ impl SegmentEngine {
         };
         match answer {
             Ok(batch) => Ok(BatchAnswer::Taken(batch)),
-            Err(Answer::Impossible) => Err(part.never_admissible(&costs)),
+            Err(Answer::Impossible) => Err(part.never_admissible(&Costs::of_one(wish.limit, wish.asked))),
             Err(_) => Ok(BatchAnswer::Refused(decision)),
         }
     }
@@ -72,6 +76,8 @@ impl SegmentEngine {
         unspent: u64,
         wait: LockWait,
     ) -> Result<u64, Box<Error>> {
+        let mut locked = self.lock_within(part, wait)?;
+        let part = locked.part;
         let Some(limit) = part.limits.get(limit) else {
             return Ok(0);
         };
@@ -79,18 +85,17 @@ impl SegmentEngine {
             mark: batch.mark,
             figure: batch.units,
         };
-        let mut locked = self.lock_within(part, wait)?;
-        let part = locked.part;
         let row = part.only_row();
+        let origin = Origin {
+            instant: batch.taken_at,
+            definition: Some(batch.definition),
+            row: row.reference(),
+        };
         let mut transaction = part.memory.journal().begin();
-        let refunded = locked.at_its_instant().refund_unused(
-            &mut transaction,
-            limit,
-            row,
-            unspent,
-            &taken,
-            batch.taken_at,
-        );
+        let refunded =
+            locked
+                .at_its_instant()
+                .refund_unused(&mut transaction, limit, row, unspent, &taken, origin);
         transaction.add(&part.counters(limit.index).refunded, refunded);
         part.commit(transaction)?;
         // It is given back, whatever is wrong with the line: the next operation says that.
@@ -118,6 +123,9 @@ impl SegmentEngine {
         let Some(limit) = part.limits.get(wish.limit) else {
             return locked.refuse(row.into(), costs, decision, attempt).map(Err);
         };
+        if wish.asked > limit.most_at_once {
+            return Ok(Err(Answer::Impossible));
+        }
         let now = locked.now;
         let remaining = limit.rule.standing(limit.mark(row, now)).remaining;
         let units = wish
@@ -140,6 +148,7 @@ impl SegmentEngine {
             lasts: counts_in_windows.then(|| limit.rule.standing(mark).reset_after),
             mark,
             taken_at: now.monotonic,
+            definition: part.definition(),
         }))
     }
 }

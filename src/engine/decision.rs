@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 
 use super::hold::HoldReference;
 use super::memory::Row;
-use super::set::Part;
+use super::row_reference::RowReference;
+use super::set::{DefinitionBits, RuledPart};
 use crate::limit::Mark;
 use crate::shm::layout::MOST_LIMITS;
 use crate::table::Fingerprint;
@@ -112,8 +113,8 @@ pub(crate) struct Decision {
     part: u16,
     /// How far the permit that an admission makes has come. Kept here, where it takes no room of its own.
     pub(crate) stage: Stage,
-    /// Whether behind the decisions on limits the key stands that they were made on.
-    has_key: bool,
+    /// By which definition of the set it was decided.
+    pub(crate) definition: DefinitionBits,
     /// The participant that the request was decided for.
     pub(crate) owner: u64,
     /// When, on the segment clock.
@@ -138,7 +139,7 @@ impl Decision {
             limits: costs.limits,
             stage: Stage::Reserved,
             part: 0,
-            has_key: false,
+            definition: DefinitionBits::default(),
             owner: 0,
             decided_at: 0,
             hold_index: 0,
@@ -154,11 +155,11 @@ impl Decision {
 
     /// Makes room for what is to be decided now, in a part of the set.
     #[inline(always)]
-    pub(crate) fn begin(&mut self, part: Part<'_>, now: u64) {
+    pub(crate) fn begin(&mut self, part: RuledPart<'_>, now: u64) {
         // A set has at most 1024 parts.
         self.part = part.index() as u16;
         self.stage = Stage::Reserved;
-        self.has_key = false;
+        self.definition = part.definition();
         self.decided_at = now;
         self.hold_serial = None;
         self.decided.clear();
@@ -181,29 +182,36 @@ impl Decision {
     /// Notes, when everything is decided, the row of a key that it was decided on. There is room for it.
     #[inline(always)]
     pub(super) fn note_key(&mut self, row: Row<'_>) {
+        self.note_key_as_of(row, row.reference());
+    }
+
+    /// As [`note_key`](Self::note_key), where the row was decided on before and may have been reset since.
+    #[inline(always)]
+    pub(super) fn note_key_as_of(&mut self, row: Row<'_>, reference: RowReference) {
         if let Some([low, high]) = row.fingerprint() {
-            self.has_key = true;
             self.decided.push(Decided {
                 mark: Mark {
                     first: low.load(Ordering::Relaxed),
                     second: high.load(Ordering::Relaxed),
                 },
-                figure: row.index,
+                figure: reference.to_word(),
             });
         }
     }
 
     /// The row that an admitted request was decided on, and the key that had it then; without a key, the only one.
-    pub(super) fn key(&self) -> (u64, Fingerprint) {
-        match self.decided.last().filter(|_| self.has_key) {
+    pub(super) fn key(&self) -> (RowReference, Fingerprint) {
+        // Behind the decisions on limits stands the key that they were made on, if there is one.
+        let has_key = self.decided.len() > self.limits.0.count_ones() as usize;
+        match self.decided.last().filter(|_| has_key) {
             Some(key) => {
                 let fingerprint = Fingerprint {
                     low: key.mark.first,
                     high: key.mark.second,
                 };
-                (key.figure, fingerprint)
+                (RowReference::from_word(key.figure), fingerprint)
             }
-            None => (0, Fingerprint::NONE),
+            None => (RowReference::default(), Fingerprint::NONE),
         }
     }
 

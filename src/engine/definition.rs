@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use super::locked::LockedPart;
 use super::rules::SetRules;
 use super::segment::{Compile, SegmentEngine};
-use super::set::{Part, SetEngine};
+use super::set::SetEngine;
 use super::versions::Versions;
 use crate::error::Error;
 use crate::shm::attach::damaged;
@@ -44,8 +44,8 @@ impl Definitions<'_> {
         }
     }
 
-    /// Lets a set know a definition; before that, the one before it where a part is still of that: an earlier one
-    /// cannot be added to a later one.
+    /// Lets a set know a definition; before that, the one before it, which parts may still be of, and what callers still
+    /// hold: an earlier one cannot be added to a later one.
     fn learn(&self, set: &SetEngine, generation: u64) -> Result<(), Box<Error>> {
         let add = |rules: SetRules| set.rules.add(rules, |new, old| new.generation > old.generation);
         if let Some(earlier) = self.read_previous(set, generation) {
@@ -55,7 +55,7 @@ impl Definitions<'_> {
         Ok(())
     }
 
-    /// The set, which also knows the definition before the one in force where a part is still of that.
+    /// The set, which also knows the definition before the one in force.
     pub(crate) fn with_previous(&self, mut set: SetEngine) -> SetEngine {
         let present = set.rules.latest();
         let (generation, plan) = (present.generation, present.plan.clone());
@@ -68,13 +68,16 @@ impl Definitions<'_> {
         set
     }
 
-    /// The rules by the definition before that of `generation`, where a part is still of that. Where it cannot be read,
-    /// nobody needs it any more: another definition is being written in its place.
+    /// The rules by the definition before that of `generation`, where they are not known yet. Where they cannot be read,
+    /// because another definition is being written in their place, no part needs them any more, and what was reserved
+    /// by them is not refunded.
     fn read_previous(&self, set: &SetEngine, generation: u64) -> Option<SetRules> {
         let before = generation.checked_sub(1)?;
-        let is_behind = |part: Part<'_>| part.memory.control().generation.load(Ordering::Relaxed) == before;
-        let is_needed = set.parts().any(is_behind);
-        is_needed.then(|| self.read_rules(set, before).ok()).flatten()
+        let is_known = set.rules.find(|rules| rules.generation == before).is_some();
+        if is_known {
+            return None;
+        }
+        self.read_rules(set, before).ok()
     }
 
     fn read_rules(&self, set: &SetEngine, generation: u64) -> Result<SetRules, Box<Error>> {
@@ -83,7 +86,7 @@ impl Definitions<'_> {
                 path: self.path.to_owned(),
                 what: format!(
                     "the definition of set `{}` that is in force cannot be read",
-                    set.plan.name
+                    set.name
                 ),
             })
         };
@@ -118,7 +121,10 @@ impl SegmentEngine {
             control.generation.store(in_force, Ordering::Relaxed);
             generation = in_force;
         }
-        locked.part.rules = self.rules_of(locked.part.set, generation)?;
+        locked.part = locked
+            .part
+            .unruled()
+            .by(self.rules_of(locked.part.set, generation)?);
         Ok(())
     }
 
@@ -143,7 +149,7 @@ impl SegmentEngine {
                 path: self.path().to_owned(),
                 what: format!(
                     "a part of set `{}` is of a definition that is long gone",
-                    set.plan.name
+                    set.name
                 ),
             })
         })
@@ -179,9 +185,13 @@ impl SegmentEngine {
         let mut transaction = part.memory.journal().begin();
         transaction.store(&control.generation, generation);
         transaction.store(&control.carried_over, 0);
+        transaction.store(
+            &control.former_applied_at,
+            control.applied_at.load(Ordering::Relaxed),
+        );
         transaction.store(&control.applied_at, now.monotonic);
         part.commit(transaction)?;
-        locked.part.rules = rules;
+        locked.part = part.unruled().by(rules);
         Ok(())
     }
 }

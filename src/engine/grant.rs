@@ -11,13 +11,17 @@ use super::limit_rules::LimitRules;
 use super::line::{JournalledLine, LineWords};
 use super::locked::LockedPart;
 use super::memory::{Row, TicketPlace};
-use super::set::{Part, PartAt};
+use super::refund::Origin;
+use super::set::{DefinitionBits, Part, PartAt};
 use super::ties::Ties;
 use crate::error::Error;
 use crate::limit::Assessment;
 use crate::queue::{self, Phase};
 use crate::shm::journal::Transaction;
 use crate::shm::layout::{MOST_LIMITS, WAIT_BUCKETS};
+
+/// In a ticket's `request`, from this bit on: by which definition it was granted.
+const DEFINITION_SHIFT: u32 = 24;
 
 /// Why the first of the line was not given what it asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +41,7 @@ pub(crate) enum Served {
     Blocked(Blocked),
 }
 
-impl Part<'_> {
+impl<Rules> Part<'_, Rules> {
     /// What a ticket asks for. Limits that the set does not have are damage and left out.
     pub(crate) fn costs_of(&self, ticket: TicketPlace<'_>) -> Costs {
         let mask = LimitMask(ticket.request().load(Ordering::Relaxed) as u16);
@@ -237,6 +241,8 @@ impl<'a> LockedPart<'a> {
         ticket.hold().store(hold, Ordering::Relaxed);
         ticket.hold_serial().store(serial, Ordering::Relaxed);
         ticket.granted_at().store(self.now.monotonic, Ordering::Relaxed);
+        ticket.set_row(row.reference());
+        ticket.set_definition(part.definition());
         let mut line = JournalledLine {
             memory: part.memory,
             transaction: &mut transaction,
@@ -301,7 +307,7 @@ impl<'a> LockedPart<'a> {
             Phase::Granted => self.change_line(Some(counter), |line| {
                 if let Some(ticket) = part.memory.ticket(index) {
                     self.undo_grant(line.transaction, ticket);
-                    self.unpin(line.transaction, part.row(ticket.row().load(Ordering::Relaxed)));
+                    self.unpin(line.transaction, part.row(ticket.row().index));
                 }
                 queue::claim(line, index)
             }),
@@ -312,7 +318,7 @@ impl<'a> LockedPart<'a> {
     fn undo_grant(&self, transaction: &mut Transaction<'_>, ticket: TicketPlace<'a>) {
         let hold = self.part.hold_of_grant(ticket);
         let was_reclaimed = hold.is_none() && ticket.granted_hold().is_some();
-        let row = self.part.row(ticket.row().load(Ordering::Relaxed));
+        let row = self.part.row(ticket.row().index);
         self.at_its_instant().refund_grant(
             transaction,
             row,
@@ -339,7 +345,7 @@ impl PartAt<'_> {
         was_reclaimed: bool,
         mut note: impl FnMut(&mut Transaction<'_>, &LimitRules, u64),
     ) {
-        let granted_at = ticket.granted_at().load(Ordering::Relaxed);
+        let origin = ticket.granted_origin();
         for (index, cost) in self.part.costs_of(ticket).iter() {
             let (Some(limit), Some(asked)) = (self.part.limits.get(index), ticket.limit(index)) else {
                 continue;
@@ -351,7 +357,7 @@ impl PartAt<'_> {
                 mark: asked.mark(),
                 figure: cost,
             };
-            let refunded = self.refund_unused(transaction, limit, row, cost, &reserved, granted_at);
+            let refunded = self.refund_unused(transaction, limit, row, cost, &reserved, origin);
             note(transaction, limit, refunded);
         }
     }
@@ -365,9 +371,29 @@ impl TicketPlace<'_> {
         Some(HoldReference { index, serial })
     }
 
+    /// By which definition a granted ticket was granted.
+    pub(super) fn definition(self) -> DefinitionBits {
+        DefinitionBits((self.request().load(Ordering::Relaxed) >> DEFINITION_SHIFT) as u8)
+    }
+
+    fn set_definition(self, definition: DefinitionBits) {
+        let others = self.request().load(Ordering::Relaxed) & !(0xff << DEFINITION_SHIFT);
+        let definition = u64::from(definition.0) << DEFINITION_SHIFT;
+        self.request().store(others | definition, Ordering::Relaxed);
+    }
+
+    /// When and where a granted ticket took what it was granted.
+    fn granted_origin(self) -> Origin {
+        Origin {
+            instant: self.granted_at().load(Ordering::Relaxed),
+            definition: Some(self.definition()),
+            row: self.row(),
+        }
+    }
+
     /// Writes down what is asked for. The ticket is nobody's yet.
-    pub(super) fn write_request(self, row: u64, costs: &Costs, by_doorbell: bool, now: u64) {
-        self.row().store(row, Ordering::Relaxed);
+    pub(super) fn write_request(self, row: Row<'_>, costs: &Costs, by_doorbell: bool, now: u64) {
+        self.set_row(row.reference());
         let bell = if by_doorbell { BY_DOORBELL } else { 0 };
         self.request()
             .store(u64::from(costs.limits.0) | bell, Ordering::Relaxed);

@@ -109,7 +109,7 @@ impl LockedPart<'_> {
             hold.returned().store(0, Ordering::Relaxed);
         }
         transaction.store(hold.taken_at(), self.now.monotonic);
-        transaction.store(hold.row(), row.index);
+        transaction.store(hold.row_word(), row.reference().to_word());
         self.pin(transaction, row);
         if self.part.has_leases {
             // Not journalled: in a free hold it means nothing. What an earlier permit's late renewal makes of it is no
@@ -152,10 +152,10 @@ impl LockedPart<'_> {
             return false;
         };
         let control = self.part.memory.control();
-        let row = self.part.row(hold.row().load(Ordering::Relaxed));
+        let taken = hold.origin();
+        let row = self.part.row(taken.row.index);
         for (word, limit) in hold.amounts().iter().zip(self.part.held_limits()) {
             let amount = word.load(Ordering::Relaxed);
-            let taken_at = hold.taken_at().load(Ordering::Relaxed);
             // How long the work took is not known where another process finishes its return, only whether it failed.
             if let (
                 Ending::Released { dropped }
@@ -167,7 +167,7 @@ impl LockedPart<'_> {
             ) = (ending, amount, limit.in_use(row))
             {
                 let sample = Sample {
-                    latency: self.now.monotonic.saturating_sub(taken_at),
+                    latency: self.now.monotonic.saturating_sub(taken.instant),
                     in_flight: in_use.load(Ordering::Relaxed),
                     dropped,
                 };
@@ -178,7 +178,7 @@ impl LockedPart<'_> {
             if ending == Ending::OwnerDied {
                 let refunded = self
                     .at_its_instant()
-                    .refund_dead(transaction, limit, row, amount, taken_at);
+                    .refund_dead(transaction, limit, row, amount, taken);
                 let reclaimed = if limit.kind == Kind::Concurrency {
                     amount
                 } else {

@@ -8,7 +8,7 @@ use super::locked::LockedPart;
 use super::memory::{PartMemory, Row, Rows};
 use super::plan::WhenFull;
 use super::reset::ResetScope;
-use super::set::Part;
+use super::set::{Part, RuledPart};
 use super::ties::Ties;
 use crate::error::Error;
 use crate::limit::Now;
@@ -32,7 +32,7 @@ struct JournalledTable<'a, 't, 'j> {
 /// The table, changed at once: for what can be repeated from the start.
 pub(crate) struct RepeatableTable<'a>(pub(crate) &'a PartMemory);
 
-impl<'a> Part<'a> {
+impl<'a, Rules> Part<'a, Rules> {
     /// The only row of a set that is not keyed.
     #[inline]
     pub(crate) fn only_row(&self) -> Row<'a> {
@@ -60,7 +60,9 @@ impl<'a> Part<'a> {
         self.memory
             .row(table::find(&TableWords(self.memory), fingerprint)?)
     }
+}
 
+impl RuledPart<'_> {
     /// Whether a row carries no information, and nobody holds or waits for anything by it.
     pub(crate) fn is_free(&self, row: Row<'_>, now: Now) -> bool {
         let is_untied = row.ties().is_none_or(|ties| ties.load(Ordering::Relaxed) == 0);
@@ -126,7 +128,7 @@ impl<'a> LockedPart<'a> {
             Place::Evicted(index) => {
                 // Whoever dies after this has forgiven the former key, and given its row to nobody.
                 let scope = ResetScope {
-                    limits: part.all_limits(),
+                    limits: part.set.all_limits(),
                     counters: false,
                 };
                 self.begin_and_carry_out_reset(scope, index + 1);
@@ -153,7 +155,6 @@ impl<'a> LockedPart<'a> {
             key.fingerprint,
         );
         for (word, value) in [
-            (row.since(), self.now.monotonic),
             (row.used_at(), self.now.monotonic),
             (row.counts(), 0),
             (row.ties(), 0),
@@ -161,6 +162,9 @@ impl<'a> LockedPart<'a> {
             if let Some(word) = word {
                 transaction.store(word, value);
             }
+        }
+        if let Some((word, next)) = row.next_generation() {
+            transaction.store(word, next);
         }
         for (word, value) in part.memory.name(index).iter().zip(key.name().words) {
             transaction.store(word, value);

@@ -8,7 +8,7 @@ use super::locked::{LockWait, LockedPart};
 use super::memory::HoldPlace;
 use super::plan::Kind;
 use super::segment::SegmentEngine;
-use super::set::Part;
+use super::set::{Part, RuledPart};
 use crate::error::Error;
 
 /// Whether a hold was renewed.
@@ -85,14 +85,14 @@ impl SegmentEngine {
             part,
             holds,
             wait,
-            |index| part.has_expired(index, now),
+            |index| part.by_its_definition().has_expired(index, now),
             |locked, index| locked.expire_hold(index),
             &mut |_| {},
         )
     }
 
     /// When the next lease of the set runs out, on the boot-time clock.
-    pub(super) fn earliest_expiry(&self, part: Part<'_>) -> u64 {
+    pub(super) fn earliest_expiry(&self, part: RuledPart<'_>) -> u64 {
         (0..part.memory.touched_holds())
             .filter_map(|index| part.expiry_of(index))
             .min()
@@ -100,7 +100,7 @@ impl SegmentEngine {
     }
 }
 
-impl Part<'_> {
+impl RuledPart<'_> {
     /// The shortest lease, in nanoseconds, of what an admitted request holds.
     pub(crate) fn shortest_lease(&self, permit: &Decision) -> Option<u64> {
         permit
@@ -109,7 +109,9 @@ impl Part<'_> {
             .filter_map(|(index, _)| self.limits.get(index)?.lease)
             .min()
     }
+}
 
+impl Part<'_> {
     /// The place of a hold, if it is its owner's still. Looks without the lock.
     pub(super) fn place_of(&self, hold: HoldReference, owner: u64) -> Option<HoldPlace<'_>> {
         self.memory.hold(hold.index).filter(|place| {
@@ -133,7 +135,9 @@ impl Part<'_> {
         let answer = read();
         journal.unchanged_since(sequence).then_some(answer)
     }
+}
 
+impl RuledPart<'_> {
     /// Whether a lease of the hold at `index` has run out.
     fn has_expired(&self, index: u64, now: u64) -> bool {
         self.expiry_of(index).is_some_and(|expiry| expiry <= now)
@@ -173,7 +177,7 @@ impl LockedPart<'_> {
             return Ok(());
         };
         let control = self.part.memory.control();
-        let row = self.part.row(hold.row().load(Ordering::Relaxed));
+        let row = self.part.row(hold.row().index);
         let counts_from = self.part.leases_count_from(hold);
         let mut transaction = self.part.memory.journal().begin();
         let mut expired = hold.expired().load(Ordering::Relaxed);

@@ -102,9 +102,7 @@ impl Line for LineWords<'_> {
     }
 
     fn line_of(&self, index: u64) -> u64 {
-        self.0
-            .ticket(index)
-            .map_or(0, |ticket| ticket.row().load(Ordering::Relaxed))
+        self.0.ticket(index).map_or(0, |ticket| ticket.row().index)
     }
 
     fn load_end(&self, line: u64, end: LineEnd) -> u64 {

@@ -23,6 +23,7 @@ impl SegmentEngine {
     /// be seen in part.
     pub(crate) fn load(&self, part: Part<'_>, row: Row<'_>) -> Load {
         let now = self.now(part);
+        let part = part.by_its_definition();
         Load {
             taken: part
                 .limits

@@ -9,7 +9,7 @@ use raw_sync::Timeout;
 use super::bell::Rung;
 use super::recover::Repairs;
 use super::segment::SegmentEngine;
-use super::set::{Part, PartAt};
+use super::set::{Part, PartAt, RuledPart};
 use crate::error::Error;
 use crate::limit::Now;
 use crate::shm::clock::boot_nanos;
@@ -44,7 +44,7 @@ impl LockWait {
     pub(crate) const NOT: Self = Self::Until(0);
 }
 
-impl Part<'_> {
+impl<Rules> Part<'_, Rules> {
     /// An instant for looking at the part: never before its latest change, unless the time of that is damage.
     pub(crate) fn instant(&self, now: Now) -> Now {
         let last_seen = self.memory.control().last_seen.load(Ordering::Relaxed);
@@ -62,7 +62,7 @@ impl Part<'_> {
 pub(crate) struct LockedPart<'a> {
     pub(crate) engine: &'a SegmentEngine,
     /// Decides by the definition that the part is of, which may be a later one than whoever locked it knew of.
-    pub(crate) part: Part<'a>,
+    pub(crate) part: RuledPart<'a>,
     pub(crate) now: Now,
     guard: Guard<'a>,
     /// Dropped after the guard: whoever is to be woken is woken when the lock is free.
@@ -104,7 +104,7 @@ impl LockedPart<'_> {
     #[cold]
     pub(super) fn read_clock(&mut self) {
         let last_seen = &self.part.memory.control().last_seen;
-        let now = self.engine.now(self.part);
+        let now = self.engine.now(self.part.unruled());
         let monotonic = now.monotonic.max(last_seen.load(Ordering::Relaxed));
         last_seen.store(monotonic, Ordering::Relaxed);
         self.now = Now { monotonic, ..now };
@@ -293,7 +293,8 @@ impl SegmentEngine {
         };
         Ok(LockedPart {
             engine: self,
-            part,
+            // As far as this process has heard: what needs attention is told another.
+            part: part.by(part.set.shown()),
             now,
             guard,
             rung: AfterUnlock {
@@ -307,7 +308,7 @@ impl SegmentEngine {
 
     #[inline(always)]
     pub(super) fn now(&self, part: Part<'_>) -> Now {
-        self.read_clocks(part.reads_utc)
+        self.read_clocks(part.set.reads_utc)
     }
 
     /// The time on the segment clock by which the part would be changed now, for who does not lock it.
@@ -365,7 +366,7 @@ impl SegmentEngine {
 
     #[cold]
     fn lock_failure(&self, part: Part<'_>, error: LockError) -> Box<Error> {
-        let name = part.plan.name.clone();
+        let name = part.set.name.clone();
         Box::new(match error {
             LockError::TimedOut { holder } => Error::LockStuck {
                 set: name,

@@ -16,7 +16,7 @@ use super::network::Network;
 use super::of_dead::{DeadHolds, OfDead, RowCopy};
 use super::plan::PrefixLengths;
 use super::segment::SegmentEngine;
-use super::set::{Part, PartAt};
+use super::set::{PartAt, RuledPart};
 use super::ties::Ties;
 use crate::error::Error;
 use crate::limit::{Mark, Now};
@@ -57,7 +57,7 @@ pub(crate) struct ObservedKey {
 
 /// Looks at the rows of a part, one after the other.
 pub(crate) struct RowLooker<'a> {
-    part: Part<'a>,
+    part: RuledPart<'a>,
     now: Now,
     dead: DeadHolds,
     copy: RowCopy,
@@ -68,7 +68,7 @@ pub(crate) struct RowLooker<'a> {
 
 impl<'a> RowLooker<'a> {
     /// For looks at one instant, before which `is_alive` is asked of each owner of a hold.
-    pub(crate) fn new(part: Part<'a>, now: Now, is_alive: impl Fn(u64) -> bool) -> Self {
+    pub(crate) fn new(part: RuledPart<'a>, now: Now, is_alive: impl Fn(u64) -> bool) -> Self {
         let dead = DeadHolds::find(
             PartAt {
                 part,
@@ -171,7 +171,7 @@ impl SegmentEngine {
         let (part, now) = (locked.part, locked.now);
         let row = target.row_in(part);
         read(PartAt { part, now }, row);
-        if u32::from(limits.0) & part.held_mask == 0 || !part.is_held(row) {
+        if u32::from(limits.0) & part.set.held_mask == 0 || !part.is_held(row) {
             return Ok([0; MOST_LIMITS]);
         }
         drop(locked);
@@ -196,7 +196,7 @@ impl SegmentEngine {
     }
 }
 
-impl Part<'_> {
+impl RuledPart<'_> {
     /// What `read` makes of the part while nothing changes in it; none where something did each time.
     fn read_consistently<T>(&self, attempts: usize, mut read: impl FnMut() -> T) -> Option<T> {
         let journal = self.memory.journal();
@@ -227,26 +227,15 @@ impl Part<'_> {
     }
 }
 
-impl Part<'_> {
-    /// The part, read by the definition that it is of, where that is known: for a while after a change, or where who
-    /// made the change has died, that is not the one in force.
-    pub(crate) fn by_its_definition(self) -> Self {
-        let generation = self.memory.control().generation.load(Ordering::Relaxed);
-        let known = self.set.rules.find(|rules| rules.generation == generation);
-        Self {
-            rules: known.unwrap_or(self.rules),
-            ..self
-        }
-    }
-
+impl RuledPart<'_> {
     /// The limits that the row of a key has, as a bit mask. Where they count networks, that is told by the name; of one
     /// that is not kept, or not whole, it may be any of them.
     fn limits_of_key(&self, name: Option<&KeptName>) -> u32 {
         let network = name
-            .filter(|(kept, length)| !self.levels.is_empty() && kept.len() as u64 == *length)
+            .filter(|(kept, length)| !self.set.levels.is_empty() && kept.len() as u64 == *length)
             .and_then(|(kept, _)| std::str::from_utf8(kept).ok()?.rsplit_once('/'));
         let Some((address, length)) = network else {
-            return self.all_limits();
+            return self.set.all_limits();
         };
         let is_ipv4 = !address.contains(':');
         self.limits_of_networks(|lengths| {
@@ -260,7 +249,8 @@ impl Part<'_> {
         self.limits
             .iter()
             .filter(|limit| {
-                self.levels
+                self.set
+                    .levels
                     .get(limit.level)
                     .is_some_and(|lengths| is_such(*lengths))
             })

@@ -43,7 +43,7 @@ impl PartMemory {
     }
 }
 
-impl Part<'_> {
+impl<Rules> Part<'_, Rules> {
     /// Whether there may be marks.
     #[inline(always)]
     pub(super) fn has_marks(&self) -> bool {
@@ -112,7 +112,7 @@ impl LockedPart<'_> {
         if !self.part.has_marks() {
             return Ok(());
         }
-        if self.part.adapts {
+        if self.part.set.adapts {
             self.read_clock();
         }
         let memory = self.part.memory;

@@ -5,6 +5,7 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::row_reference::RowReference;
 use crate::limit::{Mark, State, StateMut};
 use crate::shm::geometry::PartGeometry;
 use crate::shm::journal::{Journal, Transaction};
@@ -372,7 +373,7 @@ impl<'a> Row<'a> {
     }
 
     #[inline]
-    fn head_word(self, offset: usize) -> Option<&'a AtomicU64> {
+    pub(super) fn head_word(self, offset: usize) -> Option<&'a AtomicU64> {
         self.head?.get(offset / 8)
     }
 
@@ -396,12 +397,6 @@ impl<'a> Row<'a> {
         self.head.is_some() && self.key() == fingerprint
     }
 
-    /// From when on the row is its key's.
-    #[inline]
-    pub(crate) fn since(self) -> Option<&'a AtomicU64> {
-        self.head_word(offset_of!(KeyRow, since))
-    }
-
     #[inline]
     pub(crate) fn used_at(self) -> Option<&'a AtomicU64> {
         self.head_word(offset_of!(KeyRow, used_at))
@@ -420,13 +415,6 @@ impl<'a> Row<'a> {
     /// Whether no key ever had the row. The row of a set that is not keyed counts as used.
     pub(crate) fn is_unused(self) -> bool {
         self.is_of(Fingerprint::NONE)
-    }
-
-    /// Whether what was decided on the row at that instant, was decided on the key that it still is of.
-    #[inline]
-    pub(crate) fn is_the_same_since(self, decided_at: u64) -> bool {
-        self.since()
-            .is_none_or(|since| since.load(Ordering::Relaxed) <= decided_at)
     }
 }
 
@@ -472,10 +460,16 @@ impl<'a> HoldPlace<'a> {
         &self.words[offset_of!(Hold, returned) / 8]
     }
 
+    /// The word of the [row](Self::row) whose limits are held.
+    #[inline]
+    pub(crate) fn row_word(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, row) / 8]
+    }
+
     /// The row whose limits are held.
     #[inline]
-    pub(crate) fn row(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, row) / 8]
+    pub(crate) fn row(self) -> RowReference {
+        RowReference::from_word(self.row_word().load(Ordering::Relaxed))
     }
 
     /// What is held of each limit that gives back.
@@ -536,9 +530,13 @@ impl<'a> TicketPlace<'a> {
         &self.words[offset_of!(Ticket, request) / 8]
     }
 
-    /// The row whose line it is in.
-    pub(crate) fn row(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Ticket, row) / 8]
+    /// The row whose line it is in, or whose limits it was granted.
+    pub(crate) fn row(self) -> RowReference {
+        RowReference::from_word(self.words[offset_of!(Ticket, row) / 8].load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_row(self, row: RowReference) {
+        self.words[offset_of!(Ticket, row) / 8].store(row.to_word(), Ordering::Relaxed);
     }
 
     /// What is asked of the limit at `index`; `None` where the set has none.

@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use super::memory::PartMemory;
 use super::rules::SetRules;
-use super::set::{Part, PartAt, SetEngine};
+use super::set::{Part, PartAt, RuledPart, SetEngine};
 use crate::limit::Now;
 use crate::queue::{Phase, TicketState};
 use crate::shm::geometry::PartGeometry;
@@ -51,7 +51,7 @@ pub(crate) fn observe<'a>(region: &Region, part: Part<'a>) -> io::Result<PartObs
 
 impl PartObservation<'_> {
     /// The copy.
-    pub(crate) fn part(&self) -> Part<'_> {
+    pub(crate) fn part(&self) -> RuledPart<'_> {
         Part {
             set: self.set,
             rules: self.rules,
@@ -87,7 +87,7 @@ impl PartObservation<'_> {
             .map(|(index, hold)| ObservedHold {
                 index,
                 owner: hold.owner().load(Ordering::Relaxed),
-                row: hold.row().load(Ordering::Relaxed),
+                row: hold.row().index,
                 serial: hold.serial().load(Ordering::Relaxed),
                 taken_at: hold.taken_at().load(Ordering::Relaxed),
                 is_returned: hold.mark().is_some(),
@@ -115,7 +115,7 @@ impl PartObservation<'_> {
                     index,
                     number: state.serial,
                     owner: ticket.owner().load(Ordering::Relaxed),
-                    row: ticket.row().load(Ordering::Relaxed),
+                    row: ticket.row().index,
                     is_granted: state.phase == Phase::Granted,
                     enqueued_at: ticket.enqueued_at().load(Ordering::Relaxed),
                     costs: self.part().costs_of(ticket).iter().collect(),
@@ -203,7 +203,7 @@ fn named_rows(part: Part<'_>) -> impl Iterator<Item = u64> {
         .filter_map(|index| memory.ticket(index))
         .filter(|ticket| TicketState::from_word(ticket.state().load(Ordering::Relaxed)).phase != Phase::Free)
         .map(|ticket| ticket.row());
-    holds.chain(tickets).map(|row| row.load(Ordering::Relaxed))
+    holds.chain(tickets).map(|row| row.index)
 }
 
 fn copy_words(

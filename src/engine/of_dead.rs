@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::limit_rules::LimitRules;
 use super::memory::{HoldPlace, Row, TicketPlace};
 use super::plan::Kind;
-use super::set::{Part, PartAt};
+use super::set::{PartAt, RuledPart};
 use crate::queue::{Phase, TicketState};
 use crate::shm::journal::{Journal, Transaction};
 use crate::shm::layout::{JOURNAL_ENTRIES, JournalEntry, MOST_LIMITS};
@@ -62,12 +62,12 @@ impl DeadHolds {
         let memory = at.part.memory;
         for index in 0..memory.touched_holds() {
             if let Some(hold) = memory.hold(index).filter(|hold| dead.has_part_in(at, *hold)) {
-                dead.holds.push((hold.row().load(Ordering::Relaxed), index));
+                dead.holds.push((hold.row().index, index));
             }
         }
         for index in 0..memory.touched_tickets() {
             if let Some(ticket) = memory.ticket(index).filter(|ticket| dead.was_granted(*ticket)) {
-                dead.tickets.push((ticket.row().load(Ordering::Relaxed), index));
+                dead.tickets.push((ticket.row().index, index));
             }
         }
         dead.holds.sort_unstable();
@@ -118,14 +118,16 @@ impl DeadHolds {
         for (_, index) in tickets {
             let ticket = at.part.memory.ticket(*index);
             if let Some(ticket) =
-                ticket.filter(|ticket| self.was_granted(*ticket) && is_in(ticket.row(), row))
+                ticket.filter(|ticket| self.was_granted(*ticket) && ticket.row().index == row.index)
             {
                 left_out.undo_grant(at, ticket, journal, undone);
             }
         }
         for (_, index) in holds {
             let hold = at.part.memory.hold(*index);
-            if let Some(hold) = hold.filter(|hold| self.has_part_in(at, *hold) && is_in(hold.row(), row)) {
+            if let Some(hold) =
+                hold.filter(|hold| self.has_part_in(at, *hold) && hold.row().index == row.index)
+            {
                 let is_dead = self.is_dead(hold);
                 let refunds = is_dead && hold.mark().is_none() && !undone.contains(index);
                 left_out.give_back(at, hold, is_dead, refunds, journal);
@@ -158,7 +160,7 @@ impl DeadHolds {
 
 impl RowCopy {
     /// For a row of the part, whatever of it `dead` holds.
-    pub(crate) fn new(part: Part<'_>, dead: &DeadHolds) -> Self {
+    pub(crate) fn new(part: RuledPart<'_>, dead: &DeadHolds) -> Self {
         let entry = || JournalEntry {
             index: AtomicU64::new(0),
             old: AtomicU64::new(0),
@@ -223,7 +225,6 @@ impl<'a> LeftOut<'a> {
     ) {
         let mut transaction = journal.begin();
         let counts_from = at.part.leases_count_from(hold);
-        let taken_at = hold.taken_at().load(Ordering::Relaxed);
         let mut is_empty = true;
         for (word, limit) in hold.amounts().iter().zip(at.part.held_limits()) {
             let amount = word.load(Ordering::Relaxed);
@@ -231,7 +232,7 @@ impl<'a> LeftOut<'a> {
                 limit.give_back(self.row, &mut transaction, amount);
                 self.add(limit, amount);
             } else if refunds {
-                let refunded = at.refund_dead(&mut transaction, limit, self.row, amount, taken_at);
+                let refunded = at.refund_dead(&mut transaction, limit, self.row, amount, hold.origin());
                 self.add(limit, refunded);
             } else {
                 is_empty &= amount == 0;
@@ -268,8 +269,4 @@ fn of_row(all: &[(u64, u64)], row: u64) -> &[(u64, u64)] {
 fn commit(transaction: Transaction<'_>) {
     let outcome = transaction.commit();
     debug_assert_eq!(outcome, Ok(()));
-}
-
-fn is_in(word: &AtomicU64, row: Row<'_>) -> bool {
-    word.load(Ordering::Relaxed) == row.index
 }

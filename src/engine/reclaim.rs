@@ -23,7 +23,7 @@ const SHARE_OF_TIME: u64 = 20;
 /// Holds or tickets given back under one hold of the lock.
 const BATCH: usize = 64;
 
-impl Part<'_> {
+impl<Rules> Part<'_, Rules> {
     /// Whether this process may look for dead holders again.
     pub(crate) fn reclaim_is_due(&self) -> bool {
         boot_nanos() >= self.next_reclaim()
@@ -117,7 +117,7 @@ impl SegmentEngine {
                 reclaimed += self.reclaim_from(part, owner, wait, |_| {})?;
             }
         }
-        if part.has_leases {
+        if part.by_its_definition().has_leases {
             self.expire(part, wait)?;
         }
         Ok(reclaimed)

@@ -10,7 +10,7 @@ use super::line::{LineWords, RepeatableLine};
 use super::locked::LockWait;
 use super::memory::{HoldPlace, Row};
 use super::segment::SegmentEngine;
-use super::set::Part;
+use super::set::{Part, RuledPart};
 use super::ties::Ties;
 use crate::error::Error;
 use crate::queue::{self, Line, Phase};
@@ -62,7 +62,7 @@ impl Repairs {
 impl SegmentEngine {
     /// Sets right what a dead owner left. The caller holds the lock.
     #[cold]
-    pub(crate) fn recover(&self, part: Part<'_>, owner_died: bool) -> Repairs {
+    pub(crate) fn recover(&self, part: RuledPart<'_>, owner_died: bool) -> Repairs {
         let control = part.memory.control();
         let journal = part.memory.journal();
         let mut repairs = Repairs {
@@ -152,14 +152,14 @@ impl SegmentEngine {
         }
         locked.serve_every_line()?;
         drop(locked);
-        Ok((repairs, self.reclaim(part, LockWait::Timeout)?))
+        Ok((repairs, self.reclaim(part.unruled(), LockWait::Timeout)?))
     }
 
     /// Counts everything that follows from fingerprints, holds and tickets again: which row is whose, what is in use, how
     /// many are active, which are free, who waits behind whom.
     /// The caller holds the lock.
     #[cold]
-    pub(crate) fn recount(&self, part: Part<'_>) {
+    pub(crate) fn recount(&self, part: RuledPart<'_>) {
         let memory = part.memory;
         let control = memory.control();
         memory.journal().mark_recount();
@@ -232,7 +232,7 @@ impl Tally {
     }
 }
 
-impl<'a> Part<'a> {
+impl<'a> RuledPart<'a> {
     fn taken_holds(&self, touched: u64) -> impl Iterator<Item = HoldPlace<'a>> {
         let memory = self.memory;
         (0..touched)
@@ -245,7 +245,7 @@ impl<'a> Part<'a> {
         // Allocates under the lock, but after a death or damage only.
         let mut tallies: HashMap<u64, Tally> = HashMap::new();
         for hold in self.taken_holds(self.memory.touched_holds()) {
-            let tally = tallies.entry(hold.row().load(Ordering::Relaxed)).or_default();
+            let tally = tallies.entry(hold.row().index).or_default();
             tally.pins += 1;
             for (sum, amount) in tally.held.iter_mut().zip(hold.amounts()) {
                 *sum = sum.saturating_add(amount.load(Ordering::Relaxed));

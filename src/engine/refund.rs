@@ -1,16 +1,70 @@
 //! Giving back what was charged and not used.
+//!
+//! What was reserved under one definition is never priced by another. Each reservation says by which definition, when
+//! and on which row it was made ([`Origin`]):
+//!
+//! | made | given back |
+//! |---|---|
+//! | on the row as it is, by the definition of the part | what time has not replenished since |
+//! | by the one before that | the same, carried over to the present rule as the limit itself was at the change |
+//! | by an earlier one, or one that cannot be read any more | nothing: nothing is certain |
+//! | before a reset, or on a row that has been given to another key since | nothing: it was forgiven |
 
 use std::sync::atomic::Ordering;
 
-use super::decision::Decided;
+use super::decision::{Decided, Decision};
 use super::limit_rules::LimitRules;
-use super::memory::Row;
-use super::set::PartAt;
+use super::memory::{HoldPlace, Row};
+use super::row_reference::RowReference;
+use super::rules::SetRules;
+use super::set::{DefinitionBits, PartAt};
+use crate::limit::Mark;
 use crate::shm::journal::Transaction;
 
+/// When and where something was reserved, and by which definition.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    /// On the segment clock.
+    pub(super) instant: u64,
+    /// Not noted in a hold: there the instant has to tell.
+    pub(super) definition: Option<DefinitionBits>,
+    pub(super) row: RowReference,
+}
+
+/// The definition that something was reserved by.
+enum Age<'a> {
+    /// That of the part.
+    Present,
+    /// The one before it, and when it was followed by that.
+    Former { rules: &'a SetRules, applied_at: u64 },
+    /// One that nothing is known of.
+    Earlier,
+}
+
+impl Decision {
+    /// When and where an admitted request reserved what it takes.
+    pub(super) fn origin(&self) -> Origin {
+        Origin {
+            instant: self.decided_at,
+            definition: Some(self.definition),
+            row: self.key().0,
+        }
+    }
+}
+
+impl HoldPlace<'_> {
+    /// When and where a permit that has this hold reserved what is refunded when its process dies.
+    pub(super) fn origin(self) -> Origin {
+        Origin {
+            instant: self.taken_at().load(Ordering::Relaxed),
+            definition: None,
+            row: self.row(),
+        }
+    }
+}
+
 impl PartAt<'_> {
-    /// Gives back what a permit reserved and did not use, of a decision at `decided_at`; answers the units really
-    /// given back.
+    /// Gives back what was reserved and not used; answers the units really given back.
     pub(super) fn refund_unused(
         &self,
         transaction: &mut Transaction<'_>,
@@ -18,31 +72,65 @@ impl PartAt<'_> {
         row: Row<'_>,
         unused: u64,
         reserved: &Decided,
-        decided_at: u64,
+        origin: Origin,
     ) -> u64 {
-        let elapsed = self.now.monotonic.saturating_sub(decided_at);
-        let applied_at = self.part.memory.control().applied_at.load(Ordering::Relaxed);
-        let left = if decided_at <= applied_at && applied_at > 0 {
-            // How the limit stood then was noted in the units of a definition that is not in force any more.
-            limit.rule.left_at_least(elapsed, reserved.figure)
-        } else {
-            limit.rule.left(reserved.mark, elapsed, reserved.figure)
-        };
-        self.refund(transaction, limit, row, unused, left, decided_at)
+        let left = self.left(limit, Some(reserved.mark), reserved.figure, origin);
+        self.refund(transaction, limit, row, unused, left, origin)
     }
 
-    /// Gives back what a dead holder had reserved at `decided_at`; answers the units really given back.
+    /// Gives back what a dead holder had reserved; answers the units really given back.
     pub(super) fn refund_dead(
         &self,
         transaction: &mut Transaction<'_>,
         limit: &LimitRules,
         row: Row<'_>,
         reserved: u64,
-        decided_at: u64,
+        origin: Origin,
     ) -> u64 {
-        let elapsed = self.now.monotonic.saturating_sub(decided_at);
-        let left = limit.rule.left_at_least(elapsed, reserved);
-        self.refund(transaction, limit, row, reserved, left, decided_at)
+        let left = self.left(limit, None, reserved, origin);
+        self.refund(transaction, limit, row, reserved, left, origin)
+    }
+
+    /// What is left, scaled by the present rule, of what was reserved.
+    fn left(&self, limit: &LimitRules, mark: Option<Mark>, reserved: u64, origin: Origin) -> u128 {
+        let until_now = |from: u64| self.now.monotonic.saturating_sub(from);
+        match self.age(origin) {
+            Age::Present => limit.rule.left(mark, until_now(origin.instant), reserved),
+            Age::Former { rules, applied_at } => {
+                let former = rules.limits.get(limit.index).map(|former| &former.rule);
+                former.map_or(0, |former| {
+                    let elapsed = (applied_at.saturating_sub(origin.instant), until_now(applied_at));
+                    limit.rule.left_of_former(former, mark, elapsed, reserved)
+                })
+            }
+            Age::Earlier => 0,
+        }
+    }
+
+    /// The instants tell definitions apart whose generations have the same lowest bits. Where there are no such bits, what
+    /// was reserved at the very instant of a change counts as reserved before it, of which less is left.
+    fn age(&self, origin: Origin) -> Age<'_> {
+        let (instant, definition) = (origin.instant, origin.definition);
+        let generation = self.part.rules.generation;
+        let Some(former) = generation.checked_sub(1) else {
+            // Nothing has changed yet.
+            return Age::Present;
+        };
+        let control = self.part.memory.control();
+        let applied_at = control.applied_at.load(Ordering::Relaxed);
+        let is_of = |generation| definition.is_none_or(|bits| bits == DefinitionBits::of(generation));
+        let comes_after = |change: u64| instant > change || (instant == change && definition.is_some());
+        if is_of(generation) && comes_after(applied_at) {
+            return Age::Present;
+        }
+        let former_applied_at = control.former_applied_at.load(Ordering::Relaxed);
+        if !is_of(former) || instant > applied_at || (former > 0 && !comes_after(former_applied_at)) {
+            return Age::Earlier;
+        }
+        match self.part.set.rules.find(|rules| rules.generation == former) {
+            Some(rules) => Age::Former { rules, applied_at },
+            None => Age::Earlier,
+        }
     }
 
     fn refund(
@@ -52,12 +140,11 @@ impl PartAt<'_> {
         row: Row<'_>,
         amount: u64,
         left: u128,
-        decided_at: u64,
+        origin: Origin,
     ) -> u64 {
         let reset_at = self.part.counters(limit.index).reset_at.load(Ordering::Relaxed);
-        // A reset has replenished what was reserved before it (at zero, where a simulation may begin, there was none); and
-        // a row may be another key's by now.
-        if (decided_at <= reset_at && reset_at > 0) || !row.is_the_same_since(decided_at) {
+        // Forgiven: by a reset of all rows (at zero there was none), or of this one, or with a row that is another by now.
+        if (origin.instant <= reset_at && reset_at > 0) || row.reference() != origin.row {
             return 0;
         }
         limit.refund(row, transaction, self.now, amount, left)

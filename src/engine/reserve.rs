@@ -5,9 +5,9 @@ use super::decision::{Costs, Decided, Decision, LimitMask, Stage};
 use super::hold::FreeHold;
 use super::locked::{LockWait, LockedPart};
 use super::memory::Row;
+use super::outline::SetOutline;
 use super::plan::Kind;
 use super::segment::SegmentEngine;
-use super::set::Part;
 use crate::error::Error;
 use crate::limit::Assessment;
 
@@ -28,20 +28,17 @@ impl SegmentEngine {
         decision: &mut Decision,
         max_delay: u64,
     ) -> Result<Reserved, Box<Error>> {
-        let part = target.part();
-        if let Some(index) = part.first_unreservable(costs) {
+        let set = target.set;
+        if let Some(index) = set.first_unreservable(costs) {
             return Err(Box::new(Error::NotReservable {
-                set: part.plan.name.clone(),
-                limit: part.limit_name(index),
+                set: set.name.clone(),
+                limit: set.limit_name(index),
             }));
-        }
-        if part.impossible_cost(costs).is_some() {
-            return Err(part.never_admissible(costs));
         }
         match self.try_reserve(target, costs, decision, max_delay, Attempt::First)? {
             Some(reserved) => Ok(reserved),
             None => {
-                self.reclaim_if_due(part, LockWait::Timeout)?;
+                self.reclaim_if_due(target.part(), LockWait::Timeout)?;
                 let reserved = self.try_reserve(target, costs, decision, max_delay, Attempt::Last)?;
                 Ok(reserved.unwrap_or(Reserved::Refused))
             }
@@ -63,7 +60,7 @@ impl SegmentEngine {
         let Some(row) = locked.row_for(target.key, costs)? else {
             return Ok(match locked.without_a_row(costs, decision, attempt)? {
                 Answer::WorthALook => None,
-                Answer::Impossible => return Err(part.never_admissible(costs)),
+                Answer::Impossible => return Err(part.unruled().never_admissible(costs)),
                 Answer::Admitted => Some(Reserved::After(0)),
                 _ => Some(Reserved::Refused),
             });
@@ -86,14 +83,13 @@ impl SegmentEngine {
         }
         Ok(match locked.refuse(row.into(), costs, decision, attempt)? {
             Answer::WorthALook => None,
-            // Not before the lock was taken: the capacity was lowered meanwhile.
-            Answer::Impossible => return Err(part.never_admissible(costs)),
+            Answer::Impossible => return Err(part.unruled().never_admissible(costs)),
             _ => Some(Reserved::Refused),
         })
     }
 }
 
-impl Part<'_> {
+impl SetOutline {
     /// The first limit of which something is asked that cannot be charged ahead of its use: what is held is held now,
     /// and what a budget will be debited is not known yet.
     fn first_unreservable(&self, costs: &Costs) -> Option<usize> {

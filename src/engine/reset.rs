@@ -10,7 +10,7 @@ use super::locked::LockedPart;
 use super::memory::Row;
 use super::recover::Extent;
 use super::segment::SegmentEngine;
-use super::set::Part;
+use super::set::{Part, RuledPart};
 use crate::error::Error;
 
 /// What a reset covers.
@@ -43,7 +43,7 @@ impl SegmentEngine {
         let part = locked.part;
         let control = part.memory.control();
         let poisoned = &control.poisoned;
-        if poisoned.load(Ordering::Relaxed) != 0 && scope.limits != part.all_limits() {
+        if poisoned.load(Ordering::Relaxed) != 0 && scope.limits != part.set.all_limits() {
             return Err(part.poisoned());
         }
         locked.begin_and_carry_out_reset(scope, 0);
@@ -94,7 +94,7 @@ impl LockedPart<'_> {
     }
 }
 
-impl Part<'_> {
+impl RuledPart<'_> {
     /// Carries a reset that was begun to its end. The caller holds the lock.
     pub(crate) fn carry_out_reset(&self) {
         let control = self.memory.control();
@@ -111,15 +111,16 @@ impl Part<'_> {
                 for limit in limits() {
                     limit.reset(row);
                 }
-                if let Some(since) = row.since() {
-                    // What was reserved up to this very instant is void.
-                    since.store(instant.saturating_add(1), Ordering::Relaxed);
+                // Done again after a death, it is moved on twice, which is as good as once.
+                if let Some((word, next)) = row.next_generation() {
+                    word.store(next, Ordering::Relaxed);
                 }
             }
             None => {
                 for limit in limits() {
                     let reset_at = &self.counters(limit.index).reset_at;
-                    reset_at.store(instant, Ordering::Relaxed);
+                    // Zero is no reset; what is decided at the instant is void, be it before the reset or after.
+                    reset_at.store(instant.max(1), Ordering::Relaxed);
                     for row in self.memory.all_rows() {
                         limit.reset(row);
                     }
@@ -139,7 +140,7 @@ impl Part<'_> {
 }
 
 /// Every word that only counts.
-fn counter_words<'a>(part: &Part<'a>) -> impl Iterator<Item = &'a AtomicU64> {
+fn counter_words<'a>(part: &RuledPart<'a>) -> impl Iterator<Item = &'a AtomicU64> {
     let memory = part.memory;
     let control = memory.control();
     let of_set = [

@@ -3,7 +3,6 @@
 use super::limit_rules::LimitRules;
 use super::plan::{Kind, PrefixLengths, SetPlan};
 use crate::shm::geometry::SetShape;
-use crate::shm::layout::MOST_LIMITS;
 use crate::table;
 
 /// Words kept of each key for people: its length, and its first bytes.
@@ -18,19 +17,10 @@ pub(crate) struct SetRules {
     pub(crate) limits: Vec<LimitRules>,
     /// For each word of a hold's amounts, the limit it belongs to.
     pub(crate) held_indexes: Vec<usize>,
-    /// The same limits as a bit mask.
-    pub(crate) held_mask: u32,
-    /// Those that are in shadow.
+    /// The limits that are in shadow, as a bit mask.
     pub(super) shadow_mask: u32,
-    /// The first limit without a default cost.
-    pub(crate) first_rate: Option<usize>,
     /// Whether holds can run out.
     pub(crate) has_leases: bool,
-    /// Whether a capacity moves with how the work goes.
-    pub(super) adapts: bool,
-    pub(super) reads_utc: bool,
-    /// The prefix lengths whose networks the limits count, the shortest first; none where keys are any bytes.
-    pub(crate) levels: Vec<PrefixLengths>,
 }
 
 impl SetPlan {
@@ -53,6 +43,14 @@ impl SetPlan {
             .map(|limit| limit.rule.most_at_once())
             .filter(|most| *most < u64::MAX)
             .fold(0, u64::saturating_add)
+    }
+
+    /// The prefix lengths whose networks the limits count, the shortest first.
+    pub(super) fn levels(&self) -> Vec<PrefixLengths> {
+        let mut levels: Vec<PrefixLengths> = self.limits.iter().filter_map(|limit| limit.prefix).collect();
+        levels.sort_unstable_by_key(|lengths| (lengths.ipv4, lengths.ipv6));
+        levels.dedup();
+        levels
     }
 
     /// What the set needs in a segment, given the room for each of its definition texts.
@@ -85,9 +83,7 @@ impl SetPlan {
 
 impl SetRules {
     pub(crate) fn new(generation: u64, plan: SetPlan) -> Self {
-        let mut levels: Vec<PrefixLengths> = plan.limits.iter().filter_map(|limit| limit.prefix).collect();
-        levels.sort_unstable_by_key(|lengths| (lengths.ipv4, lengths.ipv6));
-        levels.dedup();
+        let levels = plan.levels();
         let mut first_word = 0;
         let mut limits = Vec::with_capacity(plan.limits.len());
         for (index, limit) in plan.limits.iter().enumerate() {
@@ -98,17 +94,12 @@ impl SetRules {
         let held_indexes = plan.held_limits();
         Self {
             generation,
-            held_mask: held_indexes.iter().fold(0, |mask, index| mask | 1 << index),
             held_indexes,
             shadow_mask: limits
                 .iter()
                 .filter(|limit| limit.shadow)
                 .fold(0, |mask, limit| mask | 1 << limit.index),
-            first_rate: limits.iter().position(|limit| limit.kind == Kind::Rate),
-            adapts: limits.iter().any(|limit| limit.adapts),
             has_leases: limits.iter().any(|limit| limit.lease.is_some()),
-            reads_utc: limits.iter().any(|limit| limit.rule.reads_utc()),
-            levels,
             limits,
             plan,
         }
@@ -120,19 +111,5 @@ impl SetRules {
         self.held_indexes
             .iter()
             .filter_map(|index| self.limits.get(*index))
-    }
-
-    /// The name of a limit.
-    pub(crate) fn limit_name(&self, index: usize) -> String {
-        self.plan
-            .limits
-            .get(index)
-            .map_or_else(String::new, |limit| limit.name.clone())
-    }
-
-    /// The bit mask of all limits.
-    pub(crate) fn all_limits(&self) -> u32 {
-        debug_assert!(self.plan.limits.len() <= MOST_LIMITS);
-        (1 << self.plan.limits.len()) - 1
     }
 }

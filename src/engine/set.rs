@@ -1,58 +1,81 @@
 //! A set of a segment, and its parts: what one lock guards.
+//!
+//! **Nothing reaches a rule before it holds a lock.** Which definition a part is of is known under its lock only: until
+//! then any process may have brought another into force. So a [`Part`] has no rules, and neither has a [`SetEngine`]
+//! but for what all definitions agree in, its [`SetOutline`]. [`SegmentEngine::lock`](super::SegmentEngine::lock) turns
+//! a part into one [by its rules](RuledPart), and is the only way to one that decides; who only looks without a lock
+//! gets one [by its definition](Part::by_its_definition), as far as that is known, and changes nothing by it.
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::key::KeyIdentity;
 use super::memory::PartMemory;
+use super::outline::SetOutline;
 use super::rules::SetRules;
 use super::versions::Versions;
 use crate::error::Error;
-use crate::limit::Now;
+use crate::limit::{Mark, Now, Standing};
 use crate::shm::geometry::SetGeometry;
 use crate::shm::journal::{JournalOverflow, Transaction};
 use crate::shm::layout::{DirectoryEntry, LimitCounters};
 use crate::shm::region::{Kept, OutOfRegion, Region};
 use crate::table::Fingerprint;
 
-/// A set of an attached segment, or a copy of one: how it decides, and where it lies.
+/// A set of an attached segment, or a copy of one: where it lies, and the definitions that this process has heard of.
 #[derive(Debug)]
 pub(crate) struct SetEngine {
     /// In the directory.
     pub(super) entry: Kept<DirectoryEntry>,
-    pub(crate) rules: Versions<SetRules>,
+    outline: SetOutline,
+    pub(super) rules: Versions<SetRules>,
     pub(crate) geometry: SetGeometry,
     parts: Vec<PartMemory>,
     /// Of the hash of keys.
     pub(crate) seed: [u64; 2],
 }
 
-/// What one lock guards: a set that is not keyed, or one shard of a keyed one. Decides by the rules of the set.
+/// What one lock guards: a set that is not keyed, or one shard of a keyed one. Without `rules`, unless it is known by
+/// which definition of the set the part decides.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part<'a> {
+pub(crate) struct Part<'a, Rules = ()> {
     pub(crate) set: &'a SetEngine,
-    pub(crate) rules: &'a SetRules,
+    pub(crate) rules: Rules,
     pub(crate) memory: &'a PartMemory,
 }
+
+/// A part, and the rules that it decides by.
+pub(crate) type RuledPart<'a> = Part<'a, &'a SetRules>;
 
 /// A part at an instant: what is worked out of it depends on nothing else.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PartAt<'a> {
-    pub(crate) part: Part<'a>,
+    pub(crate) part: RuledPart<'a>,
     pub(crate) now: Now,
 }
 
-impl Deref for SetEngine {
-    type Target = SetRules;
+/// Which definition a decision was made by: the lowest bits of its generation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DefinitionBits(pub(super) u8);
 
-    /// By the latest definition that this process has heard of.
-    #[inline]
-    fn deref(&self) -> &SetRules {
-        self.rules.latest()
+impl DefinitionBits {
+    #[inline(always)]
+    pub(super) fn of(generation: u64) -> Self {
+        Self(generation as u8)
     }
 }
 
-impl Deref for Part<'_> {
+impl Deref for SetEngine {
+    type Target = SetOutline;
+
+    #[inline]
+    fn deref(&self) -> &SetOutline {
+        &self.outline
+    }
+}
+
+impl Deref for RuledPart<'_> {
     type Target = SetRules;
 
     #[inline]
@@ -75,11 +98,30 @@ impl SetEngine {
             .collect::<Result<_, _>>()?;
         Ok(Self {
             entry,
+            outline: SetOutline::of(&rules.plan),
             rules: Versions::new(rules),
             geometry,
             parts,
             seed,
         })
+    }
+
+    /// The latest definition that this process has heard of: to be shown, and never to decide by.
+    pub(crate) fn shown(&self) -> &SetRules {
+        self.rules.latest()
+    }
+
+    /// How a limit stood by the definition that the decision was made by.
+    pub(crate) fn standing(
+        &self,
+        definition: DefinitionBits,
+        limit: usize,
+        mark: Mark,
+    ) -> Option<(Standing, u64)> {
+        let by = |rules: &SetRules| DefinitionBits::of(rules.generation) == definition;
+        let rules = self.rules.find(by).unwrap_or_else(|| self.shown());
+        let limit = rules.limits.get(limit)?;
+        Some((limit.rule.standing(mark), limit.most_at_once))
     }
 
     /// The part at `index`, or the first.
@@ -89,7 +131,7 @@ impl SetEngine {
         let memory = self.parts.get(index as usize).unwrap_or(&self.parts[0]);
         Part {
             set: self,
-            rules: self.rules.latest(),
+            rules: (),
             memory,
         }
     }
@@ -116,7 +158,46 @@ impl SetEngine {
     }
 }
 
-impl Part<'_> {
+impl<'a> Part<'a> {
+    /// The part by rules. Of a part whose lock is held, they must be those of the definition that it is of,
+    /// which whoever locks it sees to.
+    #[inline(always)]
+    pub(super) fn by(self, rules: &'a SetRules) -> RuledPart<'a> {
+        Part {
+            set: self.set,
+            rules,
+            memory: self.memory,
+        }
+    }
+
+    /// The part, read by the definition that it is of, where that is known: for a while after a change, or where who
+    /// made the change has died, that is not the one in force. For who only looks.
+    pub(crate) fn by_its_definition(self) -> RuledPart<'a> {
+        let generation = self.memory.control().generation.load(Ordering::Relaxed);
+        let known = self.set.rules.find(|rules| rules.generation == generation);
+        self.by(known.unwrap_or_else(|| self.set.shown()))
+    }
+}
+
+impl<'a> RuledPart<'a> {
+    /// Which definition it decides by.
+    #[inline(always)]
+    pub(super) fn definition(self) -> DefinitionBits {
+        DefinitionBits::of(self.rules.generation)
+    }
+
+    /// The part, for what takes its lock again.
+    #[inline(always)]
+    pub(super) fn unruled(self) -> Part<'a> {
+        Part {
+            set: self.set,
+            rules: (),
+            memory: self.memory,
+        }
+    }
+}
+
+impl<Rules> Part<'_, Rules> {
     /// The number of the part in its set.
     #[inline]
     pub(crate) fn index(&self) -> u32 {
@@ -132,7 +213,7 @@ impl Part<'_> {
     #[cold]
     pub(crate) fn poisoned(&self) -> Box<Error> {
         Box::new(Error::Poisoned {
-            set: self.plan.name.clone(),
+            set: self.set.name.clone(),
         })
     }
 
@@ -147,7 +228,7 @@ impl Part<'_> {
     #[cold]
     fn internal_error(&self, _: JournalOverflow) -> Box<Error> {
         Box::new(Error::Internal {
-            set: self.plan.name.clone(),
+            set: self.set.name.clone(),
             what: "an operation changed more words than its journal holds",
         })
     }

@@ -98,7 +98,7 @@ impl SegmentEngine {
         dropped: bool,
     ) -> Result<Released, Box<Error>> {
         // How long the work took matters to a capacity that moves, and to nothing else.
-        let mut locked = if part.adapts {
+        let mut locked = if part.set.adapts {
             self.lock_within(part, LockWait::Briefly)?
         } else {
             self.lock_timeless(part, LockWait::Briefly)?
@@ -108,10 +108,7 @@ impl SegmentEngine {
             return Ok(Released::WasReclaimed);
         }
         let has_lost_a_lease = part.has_leases && locked.has_lost_a_lease(hold);
-        let row = part
-            .memory
-            .hold(hold.index)
-            .map_or(0, |hold| hold.row().load(Ordering::Relaxed));
+        let row = part.memory.hold(hold.index).map_or(0, |hold| hold.row().index);
         let is_last_hold = part.memory.find_free_hold() == FreeHold::None;
         let mut transaction = part.memory.journal().begin();
         locked.free_hold(&mut transaction, hold.index, Ending::Released { dropped });
@@ -160,7 +157,7 @@ impl<'a> LockedPart<'a> {
             // Admitted without a row, by limits in shadow.
             return Some(Row::ABSENT);
         }
-        let row = self.part.row(row);
+        let row = self.part.row(row.index);
         // Not by the time of the decision: what took nothing leaves its row to others at that very instant.
         if row.is_of(fingerprint) {
             return Some(row);
@@ -209,7 +206,7 @@ impl<'a> LockedPart<'a> {
                 row,
                 reserved - used,
                 decided,
-                permit.decided_at,
+                permit.origin(),
             );
             transaction.add(&counters.refunded, settled.refunded);
         } else if used > reserved {

@@ -15,7 +15,7 @@ use super::line::LineWords;
 use super::locked::{LockWait, LockedPart};
 use super::memory::{PartMemory, Row};
 use super::segment::SegmentEngine;
-use super::set::Part;
+use super::set::{Part, RuledPart};
 use crate::error::Error;
 use crate::queue::{self, Phase, TicketReference, TicketState};
 use crate::shm::clock::boot_nanos;
@@ -266,7 +266,7 @@ impl SegmentEngine {
         let Some(row) = locked.row_for(target.key, costs)? else {
             return match locked.without_a_row(costs, decision, attempt)? {
                 Answer::WorthALook => Ok(None),
-                Answer::Impossible => Err(part.never_admissible(costs)),
+                Answer::Impossible => Err(part.unruled().never_admissible(costs)),
                 Answer::Admitted => Ok(Some(Begun::Decided(true))),
                 _ => Ok(Some(Begun::Decided(false))),
             };
@@ -275,7 +275,7 @@ impl SegmentEngine {
         if part.nobody_waits(row) {
             match self.take_or_refuse(&locked, row, costs, decision, Attempt::Waiting)? {
                 Answer::Admitted => return Ok(Some(Begun::Decided(true))),
-                Answer::Impossible => return Err(part.never_admissible(costs)),
+                Answer::Impossible => return Err(part.unruled().never_admissible(costs)),
                 Answer::Refused | Answer::WorthALook | Answer::MustWait => {}
             }
         }
@@ -409,7 +409,7 @@ impl SegmentEngine {
     }
 
     /// For who was blocked at an instant of the segment clock. Not under the lock: there may be many leases to look at.
-    fn set_alarm(&self, part: Part<'_>, waiting: &mut Waiting, blocked: Blocked, instant: u64) {
+    fn set_alarm(&self, part: RuledPart<'_>, waiting: &mut Waiting, blocked: Blocked, instant: u64) {
         let now = boot_nanos();
         waiting.alarm = match blocked.wait {
             0 => u64::MAX,
@@ -533,7 +533,7 @@ impl SegmentEngine {
     fn try_cancel(&self, part: Part<'_>, waiting: &Waiting) -> Result<(), Box<Error>> {
         let mut locked = self.lock_within(part, LockWait::Briefly)?;
         let part = locked.part;
-        if !self.owns_ticket(part, waiting) {
+        if !self.owns_ticket(part.unruled(), waiting) {
             return Ok(());
         }
         let had_no_hold = part.memory.find_free_hold() == FreeHold::None;
@@ -592,7 +592,7 @@ impl LockedPart<'_> {
                 return Ok(None);
             };
             if let Some(place) = self.part.memory.ticket(free.index) {
-                place.write_request(row.index, costs, wait_by == WaitBy::Doorbell, self.now.monotonic);
+                place.write_request(row, costs, wait_by == WaitBy::Doorbell, self.now.monotonic);
             }
             queue::enqueue(line, free, owner).map(Some)
         })
@@ -608,12 +608,14 @@ impl LockedPart<'_> {
         let row = part.row(waiting.row);
         decision.owner = waiting.owner;
         decision.begin(part, place.granted_at().load(Ordering::Relaxed));
+        // Which may be an earlier one than the part is of by now.
+        decision.definition = place.definition();
         for (limit, cost) in costs.iter() {
             let mark = place.limit(limit).map(|limit| limit.mark()).unwrap_or_default();
             decision.note(Decided { mark, figure: cost });
         }
         decision.set_hold(place.granted_hold());
-        decision.note_key(row);
+        decision.note_key_as_of(row, place.row());
         self.change_line(None, |line| {
             self.unpin(line.transaction, row);
             queue::claim(line, index)

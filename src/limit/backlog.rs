@@ -79,18 +79,37 @@ impl BacklogBound {
     }
 
     /// What is left, scaled, of a cost that was charged on top of a backlog, `elapsed` nanoseconds after the charge
-    /// left the backlog at `mark`. Time works off what was there before first.
-    pub(super) fn left(&self, mark: Mark, elapsed: u64, cost: u64) -> u128 {
-        mark.wide()
+    /// left the backlog at `mark`. Time works off what was there before first; where that is not known, it is taken for
+    /// nothing.
+    pub(super) fn left(&self, mark: Option<Mark>, elapsed: u64, cost: u64) -> u128 {
+        let charged = self.price.scaled_cost(cost);
+        mark.map_or(charged, Mark::wide)
             .saturating_sub(self.price.scaled_nanos(elapsed))
-            .min(self.price.scaled_cost(cost))
+            .min(charged)
     }
 
-    /// As [`left`](Self::left), where the backlog before the charge is not known: as if there had been none.
-    pub(super) fn left_at_least(&self, elapsed: u64, cost: u64) -> u128 {
-        self.price
-            .scaled_cost(cost)
-            .saturating_sub(self.price.scaled_nanos(elapsed))
+    /// As [`left`](Self::left), of a cost that was charged under a `former` bound, with its mark, `before` nanoseconds
+    /// before this one came in its place, which was `since` nanoseconds ago.
+    ///
+    /// The end of the charge is carried over as a backlog is that ends there, so what is given back is what would have
+    /// been given back at the change, less what time has replenished since.
+    pub(super) fn left_of_former(
+        &self,
+        former: &Self,
+        mark: Option<Mark>,
+        (before, since): (u64, u64),
+        cost: u64,
+    ) -> u128 {
+        let charged = former.price.scaled_cost(cost);
+        let end = mark
+            .map_or(charged, Mark::wide)
+            .saturating_sub(former.price.scaled_nanos(before));
+        let left = self
+            .price
+            .converted(end.min(charged), former.price, Rounding::Down);
+        self.carried_over(former, end, Rounding::Down)
+            .saturating_sub(self.price.scaled_nanos(since))
+            .min(left)
     }
 
     pub(super) fn near_threshold(&self, percent: u8) -> NearThreshold {
@@ -98,17 +117,17 @@ impl BacklogBound {
     }
 
     /// The backlog under this bound that leaves what `backlog` left under an `old` one, the same number of units to
-    /// the fraction, but never more than the burst. An overdraft stays one of as many units. Where a fraction of the
-    /// scale is lost, it is lost to the caller.
-    pub(super) fn carried_over(&self, old: &Self, backlog: u128) -> u128 {
+    /// the fraction, but never more than the burst. An overdraft stays one of as many units. `rounding` says where a
+    /// fraction of the scale goes: up, it is lost to the caller.
+    pub(super) fn carried_over(&self, old: &Self, backlog: u128, rounding: Rounding) -> u128 {
         match old.most.checked_sub(backlog) {
             Some(free) => {
-                let free = self.price.converted(free, old.price, Rounding::Down);
+                let free = self.price.converted(free, old.price, rounding.opposite());
                 self.most.saturating_sub(free)
             }
             None => {
                 let overdraft = backlog.saturating_sub(old.most);
-                let overdraft = self.price.converted(overdraft, old.price, Rounding::Up);
+                let overdraft = self.price.converted(overdraft, old.price, rounding);
                 self.most.saturating_add(overdraft)
             }
         }

@@ -2,7 +2,7 @@
 
 use super::backlog::BacklogBound;
 use super::{Assessment, InvalidLimit, Mark, Now, Standing, State, StateMut, load_wide, store_wide};
-use crate::units::LATEST_INSTANT;
+use crate::units::{LATEST_INSTANT, Rounding};
 
 /// `capacity` units per window, of which up to `burst` may come at once.
 ///
@@ -111,7 +111,9 @@ impl Gcra {
     }
 
     pub(super) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
-        let backlog = self.bound.carried_over(&old.bound, old.backlog(state, now));
+        let backlog = self
+            .bound
+            .carried_over(&old.bound, old.backlog(state, now), Rounding::Up);
         let present = self.bound.price().scaled_nanos(now.monotonic);
         store_wide(state, Self::ARRIVAL, present.saturating_add(backlog));
     }

@@ -2,6 +2,7 @@
 
 use super::backlog::BacklogBound;
 use super::{Assessment, InvalidLimit, Mark, Now, Standing, State, StateMut, load_wide, store_wide};
+use crate::units::Rounding;
 
 /// A bucket of size `burst` that drains `capacity` units per window and refuses what would make it overflow.
 ///
@@ -80,7 +81,9 @@ impl LeakyBucket {
     }
 
     pub(super) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
-        let level = self.bound.carried_over(&old.bound, old.level(state, now));
+        let level = self
+            .bound
+            .carried_over(&old.bound, old.level(state, now), Rounding::Up);
         self.set_level(state, now, level);
     }
 

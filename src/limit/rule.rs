@@ -139,14 +139,25 @@ impl Rule {
     }
 
     /// What is left, scaled, of a cost whose charge left the limit at `mark`, `elapsed` nanoseconds ago: what time has
-    /// not replenished since. Zero where the algorithm does not refund.
-    pub(crate) fn left(&self, mark: Mark, elapsed: u64, cost: u64) -> u128 {
+    /// not replenished since. Where it is not known how the charge left the limit, never more than that. Zero where the
+    /// algorithm does not refund.
+    pub(crate) fn left(&self, mark: Option<Mark>, elapsed: u64, cost: u64) -> u128 {
         self.bound().map_or(0, |bound| bound.left(mark, elapsed, cost))
     }
 
-    /// As [`left`](Self::left), where it is not known how the charge left the limit: never more than that.
-    pub(crate) fn left_at_least(&self, elapsed: u64, cost: u64) -> u128 {
-        self.bound().map_or(0, |bound| bound.left_at_least(elapsed, cost))
+    /// As [`left`](Self::left), of a cost that was charged by a `former` rule, with its mark, `elapsed` nanoseconds before
+    /// and since this one came in its place.
+    pub(crate) fn left_of_former(
+        &self,
+        former: &Self,
+        mark: Option<Mark>,
+        elapsed: (u64, u64),
+        cost: u64,
+    ) -> u128 {
+        match (self.bound(), former.bound()) {
+            (Some(bound), Some(former)) => bound.left_of_former(former, mark, elapsed, cost),
+            _ => 0,
+        }
     }
 
     /// Whether a cost can be charged as of a later instant: where what was charged is worked off by time, and not

@@ -290,7 +290,9 @@ shared_records! {
         lock_waits: AtomicU64,
         /// Tickets taken back from dead processes, or found given up.
         reclaimed_tickets: AtomicU64,
-        reserved: [AtomicU64; 4],
+        /// When the definition before the latest came into force here, on the segment clock.
+        former_applied_at: AtomicU64,
+        reserved: [AtomicU64; 3],
         /// How long admitted requests had waited: bucket i counts waits of less than 2^i microseconds that do not
         /// belong into bucket i - 1, and the last one all that are longer.
         wait_times: [AtomicU64; WAIT_BUCKETS],
@@ -337,8 +339,8 @@ shared_records! {
     struct KeyRow {
         /// Of the key, by the seed of the segment; zero where the row was never used.
         fingerprint: [AtomicU64; 2],
-        /// From when on the row is this key's, or since when it is reset, on the segment clock.
-        since: AtomicU64,
+        /// Moved on when the row is given to another key, and when it is reset.
+        generation: AtomicU64,
         /// When it was decided on last, on the segment clock.
         used_at: AtomicU64,
         /// Requests admitted and refused, packed.

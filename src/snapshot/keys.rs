@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::{Owners, SegmentReader, kernel_time};
 use crate::engine::plan::Kind;
-use crate::engine::{Definitions, KeptName, LimitRules, ObservedKey, Part, RowLooker, SetEngine};
+use crate::engine::{Definitions, KeptName, LimitRules, ObservedKey, Part, RowLooker, RuledPart, SetEngine};
 use crate::error::Error;
 use crate::key::identify;
 use crate::limit::Now;
@@ -116,7 +116,7 @@ impl KeyLabel {
     }
 
     /// The key of a row; none where the set is not keyed, or the row nobody's.
-    pub(super) fn of_row(part: Part<'_>, row: u64) -> Option<Self> {
+    pub(super) fn of_row(part: RuledPart<'_>, row: u64) -> Option<Self> {
         let (fingerprint, name) = part.key_of(row)?;
         Some(Self::new(fingerprint, name))
     }
@@ -193,11 +193,11 @@ impl KeySnapshot {
             of_dead: 0,
             waiting: 0,
             second_bucket: false,
-            limits: set.limits.iter().map(limit).collect(),
+            limits: set.shown().limits.iter().map(limit).collect(),
         }
     }
 
-    fn new(set: &SetEngine, part: Part<'_>, seen: &mut ObservedKey) -> Self {
+    fn new(set: &SetEngine, part: RuledPart<'_>, seen: &mut ObservedKey) -> Self {
         let mut snapshot = Self::of_nothing(set);
         let limits = snapshot.limits.clone();
         snapshot.fill(part, seen, &limits);
@@ -205,9 +205,9 @@ impl KeySnapshot {
     }
 
     /// Becomes what was seen of a key; `limits` are all of the set.
-    fn fill(&mut self, part: Part<'_>, seen: &mut ObservedKey, limits: &[KeyLimitSnapshot]) {
+    fn fill(&mut self, part: RuledPart<'_>, seen: &mut ObservedKey, limits: &[KeyLimitSnapshot]) {
         let is_its = |index: usize| seen.limits & (1 << index) != 0;
-        if self.limits.len() != limits.len() || seen.limits != part.all_limits() {
+        if self.limits.len() != limits.len() || seen.limits != part.set.all_limits() {
             self.limits = limits
                 .iter()
                 .enumerate()
@@ -323,7 +323,7 @@ impl<'a> KeySource<'a> {
         let set = self.set(set)?;
         if !set.is_keyed() {
             return Err(Error::NotKeyed {
-                set: set.plan.name.clone(),
+                set: set.name.clone(),
             });
         }
         self.definitions.keep_up(set);
@@ -358,7 +358,7 @@ impl<'a> KeySource<'a> {
         let mut networks = set.networks_of(address);
         if networks.is_empty() {
             return Err(Error::NoPrefixes {
-                set: set.plan.name.clone(),
+                set: set.name.clone(),
             });
         }
         // Limits of two lengths may count one and the same.
@@ -375,14 +375,14 @@ impl<'a> KeySource<'a> {
     }
 
     fn set(&self, name: &str) -> Result<&'a SetEngine, Error> {
-        let found = self.sets.iter().find(|set| set.plan.name == name);
+        let found = self.sets.iter().find(|set| set.name == name);
         found.ok_or_else(|| Error::UnknownSet {
             name: name.to_owned(),
-            known: self.sets.iter().map(|set| set.plan.name.clone()).collect(),
+            known: self.sets.iter().map(|set| set.name.clone()).collect(),
         })
     }
 
-    fn looker<'p>(&self, part: Part<'p>) -> RowLooker<'p> {
+    fn looker<'p>(&self, part: RuledPart<'p>) -> RowLooker<'p> {
         RowLooker::new(part, self.now, |owner| self.owners.is_alive(owner))
     }
 }

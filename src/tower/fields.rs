@@ -7,7 +7,7 @@ use http::HeaderValue;
 
 use super::told::Manner;
 use crate::config::{Limit, Window};
-use crate::engine::SetEngine;
+use crate::engine::LimitRules;
 use crate::engine::plan::Kind;
 use crate::limit_set::LimitSet;
 use crate::refusal::{Refusal, Verdict};
@@ -35,13 +35,13 @@ struct Policy {
 
 impl Policies {
     /// Writes down once what is the same in every response.
-    pub(super) fn new(generation: u64, limits: &[Limit], set: &SetEngine, manner: &Manner) -> Self {
+    pub(super) fn new(generation: u64, limits: &[Limit], in_force: &[LimitRules], manner: &Manner) -> Self {
         let mut items = Vec::new();
         let mut policies = Vec::new();
         for (index, limit) in limits.iter().enumerate() {
             let name = quoted(&format!("{}{}", manner.prefix, limit.name()));
             let unit = manner.units.get(index).and_then(Option::as_deref);
-            let in_force = set.limits.get(index).filter(|rules| !rules.shadow);
+            let in_force = in_force.get(index).filter(|rules| !rules.shadow);
             let item = in_force.and_then(|rules| item(limit, rules.most_at_once, unit, &name));
             policies.push(Policy {
                 name,

@@ -57,7 +57,7 @@ impl Told {
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        if known.generation() == set.engine_set().generation {
+        if known.generation() == set.engine_set().shown().generation {
             return known;
         }
         let changed = Arc::new(describe(set, &self.manner));
@@ -78,13 +78,13 @@ impl Clone for Told {
 }
 
 fn describe(set: &LimitSet, manner: &Manner) -> Policies {
-    let rules = set.engine_set();
+    let rules = set.engine_set().shown();
     // Asked first: where the limits change meanwhile, they are described once more.
     let generation = rules.generation;
     match limits_in_force(set) {
-        Some(limits) => Policies::new(generation, &limits, rules, manner),
+        Some(limits) => Policies::new(generation, &limits, &rules.limits, manner),
         // A damaged definition is an error of the next request, and not of what is told of this one.
-        None => Policies::new(generation, set.declared_limits(), rules, manner),
+        None => Policies::new(generation, set.declared_limits(), &rules.limits, manner),
     }
 }
 

@@ -1,0 +1,586 @@
+//! A random trace, followed by a segment and by the model side by side.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+
+use shmlimit::{
+    Adaptive, Algorithm, Align, Batch, Declaration, Error, Keyed, Limit, LimitSet, LocalCredit, OpenOptions,
+    Permit, Request, Reservation, ReserveOutcome, Segment, SetDeclaration, VirtualClock, WhenFull,
+};
+use tempfile::TempDir;
+
+use crate::model::{BASE, BUCKETS, Model, Rule, Slot, Terms};
+use crate::process::Dice;
+
+/// Keys that are followed. Others come now and then, in crowds, and push them out of the table.
+const KEYS: u64 = 6;
+const ROWS: u64 = 32;
+const STEPS: usize = 120;
+
+/// 2026-01-01T00:00:00Z.
+const NEW_YEAR: u64 = 1_767_225_600_000_000_000;
+
+/// What kind of limit a trace is of.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    Rate(Algorithm),
+    Budget,
+    Concurrency(Option<Adaptive>),
+}
+
+/// What a trace is followed with.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject {
+    pub kind: Kind,
+    pub rule: Rule,
+    pub is_keyed: bool,
+}
+
+impl Subject {
+    fn declaration(self, terms: Terms) -> Declaration {
+        let window = Duration::from_nanos(terms.window_nanos());
+        let limit = match self.kind {
+            Kind::Rate(algorithm) => {
+                let limit = Limit::calls("units", terms.capacity, window).algorithm(algorithm);
+                match algorithm {
+                    Algorithm::FixedWindow if self.rule == Rule::WindowOfFirstUse => {
+                        limit.align(Align::FirstUse)
+                    }
+                    Algorithm::SlidingWindow => limit.entries(8),
+                    Algorithm::SlidingWindowCounter => limit.buckets(BUCKETS as u32),
+                    Algorithm::FixedWindow => limit,
+                    _ => limit.burst(terms.burst),
+                }
+            }
+            Kind::Budget => Limit::budget("units", terms.capacity, window),
+            Kind::Concurrency(None) => Limit::concurrency("units", terms.capacity),
+            Kind::Concurrency(Some(algorithm)) => Limit::concurrency("units", terms.capacity)
+                .adaptive(algorithm)
+                .floor(1)
+                .ceiling(terms.ceiling),
+        };
+        let set = SetDeclaration::new("api").limit(limit);
+        let set = match self.kind {
+            Kind::Concurrency(_) => set.holds(STEPS as u32),
+            Kind::Rate(_) | Kind::Budget => set,
+        };
+        Declaration::new().set(if self.is_keyed {
+            set.keyed(Keyed::new(ROWS).when_full(WhenFull::EvictOldest))
+        } else {
+            set
+        })
+    }
+
+    fn terms(self, dice: &mut Dice, before: Option<Terms>) -> Terms {
+        let most = match self.kind {
+            Kind::Concurrency(_) => 12,
+            _ => [10, 100, 100_000][dice.below(3) as usize],
+        };
+        let capacity = 1 + dice.below(most);
+        let window = 1 + dice.below(10);
+        Terms {
+            capacity,
+            // The counter's window can only grow.
+            window: match (self.rule, before) {
+                (Rule::Counter, Some(before)) => window.max(before.window),
+                _ => window,
+            },
+            burst: if dice.below(2) == 0 {
+                capacity
+            } else {
+                1 + dice.below(most)
+            },
+            ceiling: capacity + dice.below(5),
+        }
+    }
+}
+
+/// What a caller holds.
+enum Held<'a> {
+    Permit(Permit<'a>),
+    Reservation(Reservation<'a>),
+}
+
+/// What was reserved, and what may still come back of it.
+struct Outstanding<'a> {
+    held: Held<'a>,
+    key: usize,
+    reserved: u64,
+    slot: Slot,
+}
+
+/// A handle of local credit, and what may come back of its latest batch.
+struct Credit {
+    handle: LocalCredit,
+    slot: Option<Slot>,
+}
+
+/// A segment, and what the model says of it.
+struct Scene<'a> {
+    subject: Subject,
+    clock: &'a VirtualClock,
+    segments: &'a [Segment; 2],
+    sets: &'a [LimitSet; 2],
+    dice: Dice,
+    terms: Terms,
+    models: Vec<Model>,
+    outstanding: Vec<Outstanding<'a>>,
+    credit: Vec<Credit>,
+    next_slot: u64,
+    retry_after: u64,
+    steps: String,
+}
+
+/// Follows the trace of a seed.
+pub fn follow(subject: Subject, seed: u64) {
+    let folder: TempDir = tempfile::tempdir().expect("a folder");
+    let clock = VirtualClock::new(Duration::from_nanos(NEW_YEAR));
+    let mut dice = Dice(seed);
+    let terms = subject.terms(&mut dice, None);
+    let path = folder.path().join("limits");
+    let options = OpenOptions::new().virtual_clock(&clock);
+    let created = options
+        .create(&path, &subject.declaration(terms))
+        .expect("a segment");
+    let opened = options.open(&path).expect("opens");
+    let segments = [created, opened];
+    let sets = segments
+        .each_ref()
+        .map(|segment| segment.set("api").expect("declared"));
+    let accounts = if subject.is_keyed { KEYS } else { 1 };
+    let credit = match subject.kind {
+        Kind::Rate(_) if !subject.is_keyed => sets
+            .iter()
+            .map(|set| Credit {
+                handle: set
+                    .local_credit("units", Batch::between(2, 20))
+                    .expect("a calls limit"),
+                slot: None,
+            })
+            .collect(),
+        _ => Vec::new(),
+    };
+    let mut scene = Scene {
+        subject,
+        clock: &clock,
+        segments: &segments,
+        sets: &sets,
+        dice,
+        terms,
+        models: vec![Model::new(subject.rule, terms); accounts as usize],
+        outstanding: Vec::new(),
+        credit,
+        next_slot: 1,
+        retry_after: 0,
+        steps: String::new(),
+    };
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        writeln!(scene.steps, "begin with {terms:?}").expect("a string");
+        for _ in 0..STEPS {
+            scene.step();
+            scene.look();
+        }
+        scene.models.iter().for_each(Model::check);
+    }));
+    if let Err(failure) = outcome {
+        eprintln!("{subject:?}, seed {seed}:\n{}", scene.steps);
+        resume_unwind(failure);
+    }
+}
+
+impl<'a> Scene<'a> {
+    fn now(&self) -> u64 {
+        u64::try_from(self.clock.now().as_nanos()).expect("a time in range")
+    }
+
+    fn note(&mut self, step: std::fmt::Arguments<'_>) {
+        self.steps.write_fmt(step).expect("a string");
+        self.steps.push('\n');
+    }
+
+    /// One of the two attachments.
+    fn set(&mut self) -> &'a LimitSet {
+        &self.sets[self.dice.below(2) as usize]
+    }
+
+    fn step(&mut self) {
+        match self.dice.below(100) {
+            0..18 => self.pass(),
+            18..52 => self.acquire(),
+            52..66 => self.settle(),
+            66..70 => self.drop_one(),
+            70..76 => self.reserve(),
+            76..84 => self.spend_credit(),
+            84..87 => self.give_credit_back(),
+            87..95 => self.apply(),
+            95..97 => self.reset(),
+            _ => self.crowd(),
+        }
+    }
+
+    fn pass(&mut self) {
+        let window = self.terms.window_nanos();
+        let nanos = match self.dice.below(6) {
+            0 => 1,
+            1 => self.retry_after,
+            2 => window,
+            3 => window - self.now() % window,
+            4 => window / 64 * self.dice.below(64),
+            _ => self.dice.below(window / 8),
+        };
+        self.note(format_args!("pass {nanos}"));
+        self.clock
+            .advance_to(self.clock.now() + Duration::from_nanos(nanos));
+        for model in &mut self.models {
+            model.pass(self.terms, nanos);
+        }
+        for slot in self.slots() {
+            slot.0.pass(slot.1, nanos);
+        }
+    }
+
+    /// Everything that may come back, and the terms in force.
+    fn slots(&mut self) -> impl Iterator<Item = (&mut Slot, Terms)> {
+        let terms = self.terms;
+        let of_permits = self.outstanding.iter_mut().map(|out| &mut out.slot);
+        let of_credit = self.credit.iter_mut().filter_map(|credit| credit.slot.as_mut());
+        of_permits.chain(of_credit).map(move |slot| (slot, terms))
+    }
+
+    fn key_name(key: usize) -> String {
+        format!("key-{key}")
+    }
+
+    fn some_key(&mut self) -> usize {
+        self.dice.below(self.models.len() as u64) as usize
+    }
+
+    fn request(set: &LimitSet, cost: u64) -> Request {
+        set.request().with("units", cost).expect("declared")
+    }
+
+    /// A cost at which something may happen.
+    fn some_cost(&mut self, key: usize) -> u64 {
+        let room = self.models[key].room(self.terms, self.now(), 0);
+        match self.dice.below(5) {
+            0 => 1,
+            1 => room,
+            2 => room + 1,
+            _ => 1 + self.dice.below(self.terms.capacity.min(self.terms.burst)),
+        }
+        .max(1)
+    }
+
+    fn next_slot(&mut self) -> u64 {
+        self.next_slot += 1;
+        self.next_slot
+    }
+
+    /// Compares what was admitted, to be used after a delay, with what may be, and charges it.
+    fn charge(&mut self, key: usize, delay: u64, cost: u64) -> Slot {
+        let (terms, now, slot) = (self.terms, self.now(), self.next_slot());
+        let room = self.models[key].room(terms, now, delay);
+        match self.subject.rule {
+            Rule::Budget => assert!(room > 0, "admitted to a budget that is spent"),
+            _ => assert!(cost <= room, "{cost} admitted where there is room for {room}"),
+        }
+        self.models[key].charge(slot, terms, now, delay, cost)
+    }
+
+    fn acquire(&mut self) {
+        let (set, key) = (self.set(), self.some_key());
+        let cost = self.some_cost(key);
+        let request = Self::request(set, cost);
+        self.note(format_args!("acquire {cost} for {key}"));
+        let outcome = if self.subject.is_keyed {
+            set.key(Self::key_name(key)).expect("a key").try_acquire(&request)
+        } else {
+            set.try_acquire(&request)
+        };
+        let outcome = match outcome {
+            Err(Error::NeverAdmissible { .. }) => return,
+            outcome => outcome.expect("a decision"),
+        };
+        // Its row may have been made just now, with another key's made nobody's.
+        self.forget_keys_without_a_row(Some(key));
+        match outcome.permit() {
+            Ok(permit) => {
+                self.note(format_args!("  admitted"));
+                let slot = self.charge(key, 0, cost);
+                self.outstanding.push(Outstanding {
+                    held: Held::Permit(permit),
+                    key,
+                    reserved: cost,
+                    slot,
+                });
+            }
+            Err(refusal) => {
+                let wait = refusal.retry_after().unwrap_or_default();
+                self.retry_after = u64::try_from(wait.as_nanos()).unwrap_or(0).min(100 * BASE);
+            }
+        }
+    }
+
+    fn some_outstanding(&mut self) -> Option<usize> {
+        let count = self.outstanding.len() as u64;
+        (count > 0).then(|| self.dice.below(count) as usize)
+    }
+
+    /// Settles a permit, or cancels a reservation.
+    fn settle(&mut self) {
+        if matches!(self.subject.kind, Kind::Concurrency(_)) {
+            return self.drop_one();
+        }
+        let Some(index) = self.some_outstanding() else {
+            return;
+        };
+        let Outstanding {
+            held,
+            key,
+            reserved,
+            slot,
+        } = self.outstanding.swap_remove(index);
+        let mut permit = match held {
+            Held::Permit(permit) => permit,
+            Held::Reservation(mut reservation) if self.dice.below(2) == 0 => {
+                self.note(format_args!("cancel {reserved} of {key}"));
+                let before = self.refunded_units();
+                reservation.cancel().expect("works");
+                let refunded = self.refunded_units() - before;
+                return self.take_back(key, &slot, reserved, refunded);
+            }
+            Held::Reservation(reservation) => reservation.into_permit(),
+        };
+        let used = match self.dice.below(4) {
+            0 => 0,
+            1 => self.dice.below(reserved + 1),
+            2 => reserved,
+            _ => reserved + self.dice.below(reserved + 1),
+        };
+        self.note(format_args!("settle {reserved} of {key} to {used}"));
+        let (refunded, overdraft) = {
+            let settlement = permit.settle([("units", used)]).expect("works");
+            (settlement.refunded("units"), settlement.overdraft("units"))
+        };
+        drop(permit);
+        if used > reserved && (overdraft > 0 || self.subject.rule == Rule::Budget) {
+            let (terms, now) = (self.terms, self.now());
+            self.models[key].overdraw(terms, now, used - reserved);
+        }
+        self.take_back(key, &slot, reserved.saturating_sub(used), refunded);
+    }
+
+    /// Compares what came back with what may.
+    fn take_back(&mut self, key: usize, slot: &Slot, unused: u64, refunded: u64) {
+        self.note(format_args!("  {refunded} came back"));
+        let most = match self.subject.kind {
+            Kind::Rate(Algorithm::Gcra | Algorithm::TokenBucket) => slot.most().min(unused),
+            _ => 0,
+        };
+        assert!(refunded <= most, "{refunded} came back of {most} that were left");
+        let now = self.now();
+        if most > 0 {
+            self.models[key].refund(slot, now, refunded);
+        }
+    }
+
+    fn refunded_units(&self) -> u64 {
+        self.segments[0].snapshot().expect("a copy").sets[0].limits[0]
+            .counts
+            .refunded
+    }
+
+    fn drop_one(&mut self) {
+        let Some(index) = self.some_outstanding() else {
+            return;
+        };
+        let out = self.outstanding.swap_remove(index);
+        self.note(format_args!("drop {} of {}", out.reserved, out.key));
+        let model = &mut self.models[out.key];
+        if let (Held::Permit(mut permit), Kind::Concurrency(_)) = (out.held, self.subject.kind) {
+            if self.dice.below(2) == 0 {
+                permit.release_dropped().expect("works");
+            }
+            model.held -= out.reserved;
+            model.has_learnt = true;
+        }
+    }
+
+    fn reserve(&mut self) {
+        if !matches!(self.subject.kind, Kind::Rate(_)) {
+            return;
+        }
+        let (set, key) = (self.set(), self.some_key());
+        let cost = self.some_cost(key);
+        let request = Self::request(set, cost);
+        let most = Duration::from_nanos(self.terms.window_nanos());
+        self.note(format_args!("reserve {cost} for {key}"));
+        let reserved = if self.subject.is_keyed {
+            set.key(Self::key_name(key))
+                .expect("a key")
+                .reserve(&request, most)
+        } else {
+            set.reserve(&request, most)
+        };
+        self.forget_keys_without_a_row(Some(key));
+        let reservation = match reserved {
+            Err(Error::NeverAdmissible { .. }) => return,
+            reserved => match reserved.expect("works") {
+                ReserveOutcome::Reserved(reservation) => reservation,
+                ReserveOutcome::Refused(_) => return,
+            },
+        };
+        let delay = u64::try_from(reservation.delay().as_nanos()).expect("at most a window");
+        self.note(format_args!("  after {delay}"));
+        let slot = self.charge(key, delay, cost);
+        self.outstanding.push(Outstanding {
+            held: Held::Reservation(reservation),
+            key,
+            reserved: cost,
+            slot,
+        });
+    }
+
+    fn some_credit(&mut self) -> Option<usize> {
+        let count = self.credit.len() as u64;
+        (count > 0).then(|| self.dice.below(count) as usize)
+    }
+
+    fn spend_credit(&mut self) {
+        let Some(index) = self.some_credit() else { return };
+        let units = 1 + self.dice.below(6);
+        let handle = &mut self.credit[index].handle;
+        let before = handle.left();
+        let is_taken = match handle.try_take(units) {
+            Err(Error::NeverAdmissible { .. }) => return,
+            outcome => outcome.expect("works").is_taken(),
+        };
+        let after = handle.left();
+        self.note(format_args!(
+            "credit {index} spends {units}: {is_taken}, {before} to {after}"
+        ));
+        if !is_taken || before >= units {
+            return;
+        }
+        let slot = self.charge(0, 0, units + after - before);
+        self.credit[index].slot = Some(slot);
+    }
+
+    fn give_credit_back(&mut self) {
+        let Some(index) = self.some_credit() else { return };
+        let credit = &mut self.credit[index];
+        let left = credit.handle.left();
+        let refunded = credit.handle.give_back().expect("works");
+        let slot = credit.slot.take();
+        self.note(format_args!("credit {index} of {left} is given back"));
+        match slot {
+            Some(slot) => self.take_back(0, &slot, left, refunded),
+            None => assert_eq!(refunded, 0),
+        }
+    }
+
+    fn apply(&mut self) {
+        let (old, now) = (self.terms, self.now());
+        let new = self.subject.terms(&mut self.dice, Some(old));
+        self.note(format_args!("apply {new:?}"));
+        let segment = &self.segments[self.dice.below(2) as usize];
+        segment.apply(&self.subject.declaration(new)).expect("applies");
+        for model in &mut self.models {
+            model.change(old, new, now);
+        }
+        for (slot, _) in self.slots() {
+            slot.change(old, new);
+        }
+        self.terms = new;
+    }
+
+    fn reset(&mut self) {
+        let (set, terms) = (self.set(), self.terms);
+        let key = (self.subject.is_keyed && self.dice.below(2) == 0).then(|| self.some_key());
+        self.note(format_args!("reset {key:?}"));
+        match key {
+            Some(key) => {
+                set.key(Self::key_name(key))
+                    .expect("a key")
+                    .reset(&[])
+                    .expect("works");
+            }
+            None => set.reset(&[], false).expect("works"),
+        }
+        let is_reset = |other: usize| key.is_none_or(|key| key == other);
+        for (_, model) in self
+            .models
+            .iter_mut()
+            .enumerate()
+            .filter(|(other, _)| is_reset(*other))
+        {
+            model.begin_again(terms);
+        }
+        for out in self.outstanding.iter_mut().filter(|out| is_reset(out.key)) {
+            out.slot.forget();
+        }
+        for credit in &mut self.credit {
+            if let Some(slot) = &mut credit.slot {
+                slot.forget();
+            }
+        }
+    }
+
+    /// Many keys that nobody has seen come once, each of which takes a row from another.
+    fn crowd(&mut self) {
+        if !self.subject.is_keyed {
+            return;
+        }
+        let set = self.set();
+        let request = Self::request(set, 1);
+        let count = 1 + self.dice.below(2 * ROWS);
+        self.note(format_args!("{count} others come"));
+        for _ in 0..count {
+            let name = format!("other-{}", self.next_slot());
+            let key = set.key(name).expect("a key");
+            drop(key.try_acquire(&request).expect("a decision").permit());
+        }
+    }
+
+    /// A key that has no row is as if it had never been used, and so was one until just now that has one but was not
+    /// there before.
+    fn forget_keys_without_a_row(&mut self, but: Option<usize>) {
+        if !self.subject.is_keyed {
+            return;
+        }
+        let mut present = BTreeSet::new();
+        self.segments[0]
+            .keys("api", |key| {
+                present.insert(key.key.text().map(str::to_owned));
+            })
+            .expect("keyed");
+        for key in 0..self.models.len() {
+            if Some(key) != but && !present.contains(&Some(Self::key_name(key))) {
+                self.models[key].begin_again(self.terms);
+                for out in self.outstanding.iter_mut().filter(|out| out.key == key) {
+                    out.slot.forget();
+                }
+            }
+        }
+    }
+
+    /// Nothing may say that there is more than there is.
+    fn look(&mut self) {
+        self.forget_keys_without_a_row(None);
+        let (set, key, now) = (self.set(), self.some_key(), self.now());
+        let request = Self::request(set, 0);
+        let remaining = if self.subject.is_keyed {
+            let key = set.key(Self::key_name(key)).expect("a key");
+            key.peek(&request).expect("works")[0].remaining
+        } else {
+            set.peek(&request).expect("works")[0].remaining
+        };
+        let room = self.models[key].room(self.terms, now, 0);
+        assert!(
+            remaining <= room,
+            "{remaining} of {key} are said to remain of {room}"
+        );
+    }
+}
