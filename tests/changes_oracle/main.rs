@@ -21,7 +21,7 @@ use trace::{Kind, Subject, follow};
 fn never_admits_more(kind: Kind, rule: Rule) {
     let traces = match std::env::var_os("SHMLIMIT_THOROUGH") {
         Some(_) => 3_000,
-        None => 30,
+        None => 20,
     };
     for seed in 0..traces {
         for is_keyed in [false, true] {
