@@ -375,6 +375,7 @@ impl LimitSet {
 
     /// The position of a named limit. An unknown name is an error on a strict handle; otherwise it is counted,
     /// warned about once, and skipped.
+    #[inline]
     pub(crate) fn resolve(&self, name: &impl LimitName) -> Result<Option<usize>, Error> {
         if let Some(LimitIndex(index)) = name.find(self) {
             return Ok(Some(index));

@@ -147,6 +147,7 @@ impl<'a> Permit<'a> {
     }
 
     /// That there is something left to settle, and by this process.
+    #[inline]
     pub(crate) fn require_unsettled(&self) -> Result<(), Error> {
         let set = || self.set.name().to_owned();
         match self.decision.stage {
@@ -430,6 +431,7 @@ impl<'a> Permit<'a> {
     }
 
     /// Whether settling the limit means something.
+    #[inline]
     fn settles(&self, index: usize) -> bool {
         let Some(taken) = self.decision.get(index) else {
             return false;

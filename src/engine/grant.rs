@@ -180,7 +180,7 @@ impl<'a> LockedPart<'a> {
     #[cold]
     fn serve_who_may_wait_for_a_hold(&mut self) -> Result<(), Box<Error>> {
         for index in 0..self.part.memory.touched_tickets() {
-            if self.part.memory.find_free_hold() == FreeHold::None {
+            if self.part.memory.has_no_free_hold() {
                 return Ok(());
             }
             if let Some(line) = self.line_headed_by(index) {
@@ -273,8 +273,7 @@ impl<'a> LockedPart<'a> {
 
     /// How long these costs have to wait, and for what.
     pub(super) fn blocked(&self, row: Row<'_>, costs: &Costs) -> Blocked {
-        let has_no_hold =
-            self.part.takes_a_hold(costs) && self.part.memory.find_free_hold() == FreeHold::None;
+        let has_no_hold = self.part.takes_a_hold(costs) && self.part.memory.has_no_free_hold();
         let mut blocked = Blocked {
             wait: 0,
             by_others: has_no_hold,

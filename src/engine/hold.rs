@@ -50,7 +50,15 @@ pub(crate) enum FreeHold {
 }
 
 impl PartMemory {
-    #[inline]
+    /// Whether every hold is in use, which is all that most who ask want to know.
+    #[inline(always)]
+    pub(crate) fn has_no_free_hold(&self) -> bool {
+        let control = self.control();
+        control.free_hold.load(Ordering::Relaxed) == 0
+            && control.untouched_hold.load(Ordering::Relaxed) == self.hold_capacity()
+    }
+
+    #[inline(always)]
     pub(crate) fn find_free_hold(&self) -> FreeHold {
         let control = self.control();
         match control.free_hold.load(Ordering::Relaxed).checked_sub(1) {

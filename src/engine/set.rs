@@ -218,7 +218,7 @@ impl<Rules> Part<'_, Rules> {
     }
 
     /// Makes the changes of a transaction final.
-    #[inline]
+    #[inline(always)]
     pub(super) fn commit(&self, transaction: Transaction<'_>) -> Result<(), Box<Error>> {
         transaction
             .commit()

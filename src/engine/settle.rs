@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use super::decision::Decision;
-use super::hold::{Ending, FreeHold, HoldReference};
+use super::hold::{Ending, HoldReference};
 use super::key::KeyIdentity;
 use super::locked::{LockWait, LockedPart};
 use super::memory::Row;
@@ -109,7 +109,7 @@ impl SegmentEngine {
         }
         let has_lost_a_lease = part.has_leases && locked.has_lost_a_lease(hold);
         let row = part.memory.hold(hold.index).map_or(0, |hold| hold.row().index);
-        let is_last_hold = part.memory.find_free_hold() == FreeHold::None;
+        let is_last_hold = part.memory.has_no_free_hold();
         let mut transaction = part.memory.journal().begin();
         locked.free_hold(&mut transaction, hold.index, Ending::Released { dropped });
         part.commit(transaction)?;
@@ -148,6 +148,7 @@ impl<'a> LockedPart<'a> {
     }
 
     /// As [`row_of`](Self::row_of), but makes no row, which might be at the cost of another key.
+    #[inline]
     fn find_row_of(&self, permit: &Decision) -> Option<Row<'a>> {
         if !self.part.memory.is_keyed() {
             return Some(self.part.only_row());
@@ -179,6 +180,7 @@ impl<'a> LockedPart<'a> {
     }
 
     /// Refunds what was not used of one limit, or charges what was used above.
+    #[inline]
     fn settle_limit(
         &self,
         transaction: &mut Transaction<'_>,

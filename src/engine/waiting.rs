@@ -10,7 +10,6 @@ use std::time::Duration;
 use super::acquire::{Answer, Attempt, Target};
 use super::decision::{Costs, Decided, Decision, Stage};
 use super::grant::{Blocked, Served};
-use super::hold::FreeHold;
 use super::line::LineWords;
 use super::locked::{LockWait, LockedPart};
 use super::memory::{PartMemory, Row};
@@ -536,7 +535,7 @@ impl SegmentEngine {
         if !self.owns_ticket(part.unruled(), waiting) {
             return Ok(());
         }
-        let had_no_hold = part.memory.find_free_hold() == FreeHold::None;
+        let had_no_hold = part.memory.has_no_free_hold();
         locked.take_back_ticket(waiting.ticket.index, &part.memory.control().cancelled)?;
         locked.serve_next(waiting.row)?;
         // What it was granted may have been the last hold of all, which others wait for in other lines.
