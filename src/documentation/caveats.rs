@@ -81,6 +81,13 @@
 //! be repeated. [Local credit](crate::LocalCredit) that is dropped meanwhile is kept for the background thread, of up to
 //! 1,024 handles, and stays charged where the process ends before that. A lease is renewed without the lock.
 //!
+//! # Refunds out of order
+//!
+//! A refund gives back no more than what time has not replenished since the reservation. A permit does not learn of refunds
+//! of others: where an earlier one is settled to less, time replenishes a later one sooner than its permit knows, and
+//! settled to less it may be given back what was replenished already. A window may then see more than its bound, by as much
+//! as was refunded ahead of that permit. Reserve close to what is used where the bound must hold to the unit.
+//!
 //! # Waiting in line
 //!
 //! [`LimitSet::acquire`](crate::LimitSet::acquire) and [`acquire_async`](crate::LimitSet::acquire_async) wait in one line
