@@ -38,9 +38,13 @@ pub fn kill_once(operation: Operation) -> Tally {
         stuck: trace.stranded,
         ..Tally::default()
     };
-    let standings = operation
-        .applies
-        .then(|| [&trace.first, &trace.last()].map(|image| stage.copyist.standing_of(image)));
+    // A look leaves out what the dead hold, so both are asked of a victim that is dead.
+    let standings = operation.applies.then(|| {
+        [trace.first.clone(), trace.last()].map(|mut image| {
+            layout.bury(&mut image, stage.victim_slot);
+            stage.copyist.standing_of(&image)
+        })
+    });
     for state in trace.crash_states(layout) {
         let mut image = state.image;
         layout.bury(&mut image, stage.victim_slot);

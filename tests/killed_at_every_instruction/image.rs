@@ -407,7 +407,8 @@ impl Layout {
             if fingerprint != [0, 0] && !keys.insert(fingerprint) {
                 return Err(format!("row {number} is of a key that has another"));
             }
-            let names_row = |place: &usize, word: usize| image[place + word] == number as u64;
+            // The upper half tells what the row was before.
+            let names_row = |place: &usize, word: usize| image[place + word] as u32 == number as u32;
             let is_taken = |hold: &usize| image[hold + hold::OWNER] != 0;
             let is_granted = |ticket: &usize| image[ticket + ticket::STATE] & 3 == ticket::GRANTED;
             let holds = self.holds.records().filter(is_taken);

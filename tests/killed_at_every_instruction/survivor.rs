@@ -261,12 +261,15 @@ impl Survivor {
         let half_empty = set.limits.iter().find(|limit| {
             let verdict = verdicts.iter().find(|verdict| verdict.limit == limit.name);
             let has_one_capacity = limit.kind == Kind::Concurrency && limit.name != ADAPTING;
-            has_one_capacity && verdict.map(|verdict| verdict.remaining) != limit.most_at_once
+            // The capacity of the definition that the peek was answered by: this process may have heard of a later one,
+            // of which a copy from before a change knows nothing.
+            has_one_capacity && verdict.is_none_or(|verdict| verdict.remaining != verdict.most_at_once)
         });
         if let Some(limit) = half_empty {
             return Err(Judgement::Lost(format!(
-                "`{}` was not given back in full",
-                limit.name
+                "`{}` was not given back in full: {:?} of {limit:?}",
+                limit.name,
+                verdicts.iter().find(|verdict| verdict.limit == limit.name),
             )));
         }
         // The pins of all rows are the holds that name them, so there are none either.
