@@ -32,7 +32,7 @@ class _Declared:
 
     def __repr__(self) -> str:
         shown = [each for each in dataclasses.fields(self) if getattr(self, each.name) != _default(each)]  # type: ignore[arg-type]
-        shown.sort(key=lambda each: each.kw_only)
+        shown.sort(key=lambda each: each.kw_only is True)
         return f"{type(self).__name__}({', '.join(f'{each.name}={getattr(self, each.name)!r}' for each in shown)})"
 
 

@@ -88,7 +88,14 @@ impl LockedPart<'_> {
         let control = self.part.memory.control();
         control.reset_scope.store(scope.to_word(), Ordering::Relaxed);
         control.reset_instant.store(self.now.monotonic, Ordering::Relaxed);
-        control.reset_row.store(end_row, Ordering::Relaxed);
+        // With the generation that the row gets: done again after a death, it gets the same one.
+        let row = end_row.checked_sub(1).map(|index| self.part.row(index));
+        let generation = row
+            .and_then(Row::next_generation)
+            .map_or(0, |(_, generation)| generation);
+        control
+            .reset_row
+            .store(end_row | generation << 32, Ordering::Relaxed);
         self.part.memory.journal().mark_reset();
         self.part.carry_out_reset();
     }
@@ -105,15 +112,15 @@ impl RuledPart<'_> {
                 .iter()
                 .filter(|limit| scope.limits & (1 << limit.index) != 0)
         };
-        match control.reset_row.load(Ordering::Relaxed).checked_sub(1) {
+        let reset_row = control.reset_row.load(Ordering::Relaxed);
+        match (reset_row & u64::from(u32::MAX)).checked_sub(1) {
             Some(index) => {
                 let row = self.row(index);
                 for limit in limits() {
                     limit.reset(row);
                 }
-                // Done again after a death, it is moved on twice, which is as good as once.
-                if let Some((word, next)) = row.next_generation() {
-                    word.store(next, Ordering::Relaxed);
+                if let Some(generation) = row.generation() {
+                    generation.store(reset_row >> 32, Ordering::Relaxed);
                 }
             }
             None => {
