@@ -243,7 +243,7 @@ impl PartMemory {
     }
 
     /// The rows that the latest operation on the part changed anything of, and some that operations before it did: at
-    /// most [`MOST_NOTED_ROWS`], however large the table is.
+    /// most 160 journal entries times the 4 rows that one word of tags is of, however large the table is.
     pub(crate) fn noted_rows(&self) -> BTreeSet<u64> {
         let geometry = &self.geometry;
         let row_of = |offset: u64, start: u64, row_bytes: u64| {
