@@ -265,6 +265,14 @@ impl LocalCredit {
 }
 
 impl Drop for LocalCredit {
+    #[cfg_attr(
+        not(feature = "tracing"),
+        allow(
+            clippy::collapsible_if,
+            clippy::needless_return,
+            reason = "a warning follows with the feature"
+        )
+    )]
     fn drop(&mut self) {
         // There is no caller to answer to; what cannot be given back stays charged.
         if let Err(_error) = self.give_back_within(LockWait::Briefly) {

@@ -446,6 +446,10 @@ impl<'a> Permit<'a> {
 
 impl Drop for Permit<'_> {
     #[inline]
+    #[cfg_attr(
+        not(feature = "tracing"),
+        allow(clippy::collapsible_if, reason = "a warning follows with the feature")
+    )]
     fn drop(&mut self) {
         if self.decision.stage == Stage::Released {
             return;
