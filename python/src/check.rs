@@ -18,7 +18,7 @@ pub struct Checked {
 
 /// What a `Checked` says.
 enum Answer {
-    /// As the library gave it: what nobody looks at is not made into objects.
+    /// As the library gave it: objects are made only of what is asked for.
     Given(Kept<shmlimit::Checked<'static>>),
     /// As a pickle kept it.
     Restored(Restored),
