@@ -17,6 +17,7 @@ mod sliding_window;
 mod sliding_window_counter;
 mod state_words;
 mod trace;
+mod window_bound;
 
 use super::{Assessment, Now, Rule, Standing, State, StateMut};
 
