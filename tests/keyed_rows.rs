@@ -395,6 +395,26 @@ fn what_is_held_or_waited_for_is_not_evicted_however_little_it_used() {
 }
 
 #[test]
+fn how_full_a_table_is_counts_what_is_used_and_not_what_time_has_healed() {
+    let table = Table::new(WhenFull::EvictLeastUsed, [rate(60)]);
+    let used = || {
+        let usage = table.set.table_usage().expect("keyed");
+        assert_eq!(usage.rows, ROWS);
+        (usage.used, usage.evicted_unused, usage.evicted_in_use)
+    };
+    assert_eq!(used(), (0, 0, 0));
+    table.fill("key", ROWS - 1, 2);
+    assert_eq!(used(), (ROWS - 1, 0, 0));
+    table.spend("last", 1);
+    table.spend("new", 60);
+    assert_eq!(used(), (ROWS, 0, 1));
+    table.pass(2 * MINUTE / 60);
+    assert_eq!(used(), (1, 0, 1));
+    table.spend("newer", 60);
+    assert_eq!(used(), (2, 1, 1));
+}
+
+#[test]
 fn a_limit_in_shadow_or_without_a_capacity_keeps_no_row() {
     let shadow = Limit::rate("shadow", 10, MINUTE).shadow(true);
     let unlimited = Limit::rate("unlimited", shmlimit::Amount::Unlimited, MINUTE);
