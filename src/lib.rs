@@ -112,7 +112,7 @@ pub use config::{
 };
 pub use credit::{Batch, CreditOutcome, LocalCredit};
 pub use engine::plan::{Adaptive, Kind, WhenFull};
-pub use engine::{RefusalReason, Repairs};
+pub use engine::{RefusalReason, Repairs, TableUsage};
 pub use error::{DeclarationError, Error};
 pub use key::Key;
 pub use limit_set::{LimitIndex, LimitName, LimitSet};

@@ -12,6 +12,7 @@ mod near;
 mod oracle;
 mod replenished;
 mod server;
+mod share;
 mod sliding_window;
 mod sliding_window_counter;
 mod state_words;
