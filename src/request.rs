@@ -89,8 +89,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownLimit`] where the set's handle is strict; otherwise an unknown name is skipped, counted, and
-    /// warned about once.
+    /// [`Error::UnknownLimit`], unless the set's handle [skips](LimitSet::strict) names that it does not have.
     #[inline]
     pub fn set(&mut self, limit: impl LimitName, cost: u64) -> Result<(), Error> {
         match limit.find(&self.set) {
