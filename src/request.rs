@@ -125,9 +125,16 @@ impl Request {
                 set: set.name().to_owned(),
             });
         }
-        if !self.names_something {
-            set.require_no_cost()?;
-        }
+        self.require_costs()?;
         Ok(&self.costs)
+    }
+
+    /// That nothing which needs a cost lacks one.
+    #[inline]
+    pub(crate) fn require_costs(&self) -> Result<(), Error> {
+        if self.names_something {
+            return Ok(());
+        }
+        self.set.require_no_cost()
     }
 }
