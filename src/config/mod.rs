@@ -2,6 +2,7 @@
 
 mod amount;
 mod apply;
+mod bound;
 mod canonical;
 mod checks;
 mod compile;
@@ -25,6 +26,7 @@ use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
 pub use amount::Amount;
+pub use bound::Bound;
 pub use difference::Difference;
 pub use keyed::Keyed;
 pub use limit::{Algorithm, Align, Limit, OnDeath};
@@ -52,7 +54,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// let declaration = Declaration::new().participants(64).set(
 ///     SetDeclaration::new("openai")
 ///         .metadata("region", "us-east-1")
-///         .limit(Limit::calls("requests", 10_000, minute))
+///         .limit(Limit::calls("requests", 10_000, minute).algorithm(Algorithm::SlidingWindow))
 ///         .limit(Limit::rate("tokens", 2_000_000, minute).algorithm(Algorithm::TokenBucket))
 ///         .limit(Limit::concurrency("in_flight", 64)),
 /// );
@@ -78,6 +80,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 ///       kind = "calls"
 ///       capacity = 10_000
 ///       window = "60s"
+///       algorithm = "sliding_window"
 ///
 ///       [[set.limit]]
 ///       name = "dollars"
@@ -118,7 +121,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// |---|---|---|
 /// | `name` | 1 to 64 bytes without control characters, unique | required |
 /// | `metadata` | up to 32 strings of up to 256 bytes, with keys like names | none |
-/// | `keyed` | every key has a state of its own, in a table: `{ max_keys = 100_000, when_full = "refuse", store_keys = true }`, see [`Keyed`] | one state for all |
+/// | `keyed` | every key has a state of its own, in a table: `{ max_keys = 100_000, when_full = "refuse", store_keys = true }`; `when_full` may be `"evict_least_used"` or `"evict_oldest"`, see [`Keyed`] | one state for all |
 /// | `holds` | how many permits with something to give back may be out, of a keyed set in each shard of its table: see [`SetDeclaration::holds`] | by capacity |
 /// | `waiters` | how many requests may wait in line, of a keyed set in each shard of its table: 0 to 65536 | 256; 64 of a keyed set |
 /// | `shadow` | whether its limits decide and count but never refuse: see [`SetDeclaration::shadow`] | `false` |
@@ -129,7 +132,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `kind` | `"calls"`, `"rate"`, `"concurrency"`, `"budget"`: see [`Kind`](crate::Kind) | required |
 /// | `capacity` | at least 1, or `"unlimited"`: see [`Amount`] | required |
 /// | `window` | `"60s"`, `"1m30s"`, `"calendar:day"`...: see [`Window`] | required, but for concurrency and `"unlimited"` |
-/// | `algorithm` | `"gcra"`, `"token_bucket"`, `"leaky_bucket"`, `"fixed_window"`, `"sliding_window"`, `"sliding_window_counter"`: see [`Algorithm`] | `"gcra"` |
+/// | `algorithm` | `"gcra"`, `"token_bucket"`, `"leaky_bucket"`, `"fixed_window"`, `"sliding_window"`, `"sliding_window_counter"`: which to take says [`Algorithm`], what each admits at most [`Limit::bound`] | `"gcra"` |
 /// | `burst` | gcra, token_bucket, leaky_bucket: at least 1 | the capacity |
 /// | `rate`, `interval` | leaky_bucket: another way to say `capacity` per `window`; then `capacity` is the size of the bucket, in place of `burst` | |
 /// | `align` | fixed_window, budget: `"utc"`, `"first_use"`: see [`Align`] | `"utc"` |

@@ -31,8 +31,27 @@ fn a_table_refuses_and_stores_keys_unless_declared() {
         store_keys: false,
     };
     assert_eq!(plan(other), Some(expected));
+    let least = plan(Keyed::new(1).when_full(WhenFull::EvictLeastUsed)).expect("keyed");
+    assert_eq!(least.when_full, WhenFull::EvictLeastUsed);
     let unkeyed = SetDeclaration::new("s").limit(Limit::calls("l", 1, MINUTE));
     assert_eq!(unkeyed.compile().expect("valid").keyed, None);
+}
+
+#[test]
+fn every_policy_is_written_as_it_is_read() {
+    for (name, when_full) in [
+        ("refuse", WhenFull::Refuse),
+        ("evict_least_used", WhenFull::EvictLeastUsed),
+        ("evict_oldest", WhenFull::EvictOldest),
+    ] {
+        let set = SetDeclaration::new("s")
+            .keyed(Keyed::new(5).when_full(when_full))
+            .limit(Limit::calls("l", 1, MINUTE));
+        let text = Declaration::new().set(set).to_toml().expect("valid");
+        assert!(text.contains(&format!("when_full = \"{name}\"")), "{text}");
+        let read = Declaration::from_toml(&text).expect("valid");
+        assert_eq!(read.to_toml().expect("valid"), text);
+    }
 }
 
 #[test]
