@@ -189,6 +189,8 @@ impl SetDeclaration {
             metadata: Arc::new(self.metadata.clone()),
             keyed: self.keyed.as_ref().map(Keyed::plan),
             hold_capacity: self.hold_capacity(&place)?,
+            version: None,
+            is_edited: false,
             waiters,
         })
     }
