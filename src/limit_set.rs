@@ -185,6 +185,9 @@ impl LimitSet {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// Without a timeout it waits as long as it takes, but only where there is room in the queue, which has
+    /// [5,120 places unless declared](crate::SetDeclaration::waiters): where that is full, it is refused at once.
+    ///
     /// A thread that waits for what only it can give back waits for ever, as with any lock.
     ///
     /// # Errors
@@ -240,7 +243,9 @@ impl LimitSet {
     }
 
     /// As [`acquire`](Self::acquire), as a future for whatever runtime there is: it waits in the same line as everybody
-    /// else, and its place there is given up where it is dropped before it completed. The timeout counts from this call.
+    /// else, and its place there is given up where it is dropped before it completed. The timeout counts from this call;
+    /// without one it waits as long as it takes, but only where there is room in the queue, which has
+    /// [5,120 places unless declared](crate::SetDeclaration::waiters): where that is full, it is refused at once.
     ///
     /// As long as it has a place in line it must be polled when it is woken: one that is kept aside and not polled, also
     /// after its time is up, holds up those behind it.

@@ -12,7 +12,9 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use process::{Child, Dice, PATIENCE, SharedWords, die, eventually, in_own_process};
-use shmlimit::{Declaration, Limit, LimitSet, RefusalReason, Segment, SetDeclaration};
+use shmlimit::{
+    Declaration, Keyed, Limit, LimitSet, OpenOptions, RefusalReason, Segment, SetDeclaration, VirtualClock,
+};
 
 const FUTURES: u64 = 1_000;
 
@@ -176,6 +178,75 @@ fn a_future_whose_time_is_up_is_refused() {
     assert!(!at_once.is_admitted());
     drop(permit);
     assert_nothing_is_left(&segment);
+}
+
+#[test]
+fn a_future_whose_time_is_up_behind_one_that_could_go_is_not_told_that_a_table_is_full() {
+    const WAITERS: usize = 5;
+    let folder = tempfile::tempdir().expect("a folder");
+    let hour = Duration::from_secs(3600);
+    let set = SetDeclaration::new("set").limit(Limit::calls("calls", 10, hour));
+    let clock = VirtualClock::new(hour);
+    let segment = OpenOptions::new()
+        .virtual_clock(&clock)
+        .create(folder.path().join("limits"), &Declaration::new().set(set))
+        .expect("a segment");
+    let set = segment.set("set").expect("declared");
+    for _ in 0..10 {
+        assert!(set.check(&set.request()).expect("works").is_admitted());
+    }
+    let mut context = Context::from_waker(Waker::noop());
+    let timeout = Duration::from_millis(1);
+    let started = Instant::now();
+    let mut futures: Vec<_> = (0..WAITERS)
+        .map(|_| Box::pin(set.acquire_async(&set.request(), timeout)))
+        .collect();
+    for future in &mut futures {
+        assert!(future.as_mut().poll(&mut context).is_pending());
+    }
+    eventually("time is up", || started.elapsed() > 2 * timeout);
+    clock.advance_to(2 * hour);
+    // The last first: those before it could go, and have not come for it.
+    for future in futures.iter_mut().rev() {
+        let Poll::Ready(outcome) = future.as_mut().poll(&mut context) else {
+            panic!("its time is up");
+        };
+        if let Err(refusal) = outcome.expect("works").permit() {
+            assert_eq!(refusal.reason(), RefusalReason::Rate, "{refusal}");
+            assert_eq!(refusal.binding(), Some("calls"));
+            assert!(refusal.retry_after().is_some());
+        }
+    }
+}
+
+#[test]
+fn five_thousand_can_wait_unless_declared_and_five_hundred_for_one_key() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let places = || Limit::concurrency("places", 1);
+    let declaration = Declaration::new()
+        .set(SetDeclaration::new("set").limit(places()))
+        .set(
+            SetDeclaration::new("keyed")
+                .limit(places())
+                .keyed(Keyed::new(100)),
+        );
+    let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
+    let set = segment.set("set").expect("declared");
+    let keyed = segment.set("keyed").expect("declared");
+    let key = keyed.key("one").expect("keyed");
+    let _held = set.try_acquire(&set.request()).expect("works");
+    let _held_of_key = key.try_acquire(&keyed.request()).expect("works");
+    let mut context = Context::from_waker(Waker::noop());
+    let mut futures = Vec::new();
+    for _ in 0..5_000 {
+        futures.push(Box::pin(set.acquire_async(&set.request(), None)));
+    }
+    for _ in 0..500 {
+        futures.push(Box::pin(key.acquire_async(&keyed.request(), None)));
+    }
+    for future in &mut futures {
+        assert!(future.as_mut().poll(&mut context).is_pending());
+    }
 }
 
 #[test]

@@ -116,7 +116,7 @@ const MOST_PARTICIPANTS: u64 = 4096;
 /// | `metadata` | up to 32 strings of up to 256 bytes, with keys like names | none |
 /// | `keyed` | every key has a state of its own, in a table: `{ max_keys = 100_000, when_full = "refuse", store_keys = true }`, see [`Keyed`] | one state for all |
 /// | `holds` | how many permits with something to give back may be out, of a keyed set in each shard of its table: see [`SetDeclaration::holds`] | by capacity |
-/// | `waiters` | how many requests may wait in line, of a keyed set in each shard of its table: 0 to 65536 | 256; 64 of a keyed set |
+/// | `waiters` | how many requests may wait in line, of a keyed set in each shard of its table: 0 to 65536 | 5120; 512 of a keyed set |
 /// | `shadow` | whether its limits decide and count but never refuse: see [`SetDeclaration::shadow`] | `false` |
 ///
 /// | `[[set.limit]]` (1 to 16 a set) | value | unless declared |

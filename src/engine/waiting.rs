@@ -380,6 +380,10 @@ impl SegmentEngine {
         let mut served = Served::Granted;
         if state.phase == Phase::Waiting {
             served = locked.serve_head(row)?;
+            if served == Served::Granted && locked.head(row)? == Some(index) {
+                // Another was before it, and its turn has come only now.
+                served = locked.serve_head(row)?;
+            }
         }
         let state = queue::state(&LineWords(part.memory), index);
         if !is_own(state) {
@@ -635,7 +639,13 @@ impl LockedPart<'_> {
         is_first: bool,
     ) -> Result<(), Box<Error>> {
         let part = self.part;
-        decision.stage = if is_first { Stage::Reserved } else { Stage::Behind };
+        decision.stage = if !is_first {
+            Stage::Behind
+        } else if part.takes_a_hold(costs) && part.memory.has_no_free_hold() {
+            Stage::TableFull
+        } else {
+            Stage::Reserved
+        };
         self.refuse(part.row(row).into(), costs, decision, Attempt::Last)?;
         let timed_out = &part.memory.control().timed_out;
         self.change_line(Some(timed_out), |line| queue::leave(line, index))?;
