@@ -204,9 +204,8 @@ impl LimitSet {
     }
 
     /// As [`acquire`](Self::acquire), for as long as `keep_waiting` says yes: for callers that may be interrupted, by a
-    /// signal for instance. It is asked before each sleep and after it, and so at least every 50 milliseconds or so, and
-    /// whenever a signal handler has run in the thread that waits; not where there is nothing to wait for. No lock is
-    /// held meanwhile.
+    /// signal for instance. It is asked before each sleep and after it, and so at least once a second or so, and whenever a
+    /// signal handler has run in the thread that waits; not where there is nothing to wait for. No lock is held meanwhile.
     ///
     /// Where it says no, the answer is that of a timeout at that instant: a refusal, or a permit that was granted just
     /// then.

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -540,6 +540,134 @@ fn futures_of_a_process_that_is_killed_leave_the_line() {
             assert_nothing_is_left(&segment);
         },
     );
+}
+
+/// Futures of this process that have a ticket each, and the numbers of those.
+type Numbered<'a> = Vec<(u64, std::pin::Pin<Box<shmlimit::AcquireFuture<'a>>>)>;
+
+/// Takes `count` tickets by turns with another process: this one has the turns of this remainder of two.
+fn queue_by_turns<'a>(set: &'a LimitSet, turn: &AtomicU64, remainder: u64, count: u64) -> Numbered<'a> {
+    let mut context = Context::from_waker(Waker::noop());
+    (0..count)
+        .map(|round| {
+            let number = 2 * round + remainder;
+            eventually("it is its turn", || turn.load(Ordering::Acquire) == number);
+            let mut future = Box::pin(set.acquire_async(&set.request(), None));
+            assert!(future.as_mut().poll(&mut context).is_pending());
+            turn.store(number + 1, Ordering::Release);
+            (number, future)
+        })
+        .collect()
+}
+
+/// Serves them all; each notes its number when it is admitted, while no other is.
+fn note_when_admitted(futures: Numbered<'_>, log: &SharedWords) {
+    let noting = futures.into_iter().map(|(number, future)| {
+        Box::pin(async move {
+            let permit = future.await.expect("works").permit().expect("admitted");
+            let place = log[0].load(Ordering::Relaxed);
+            log[1 + place as usize].store(number, Ordering::Relaxed);
+            log[0].store(place + 1, Ordering::Relaxed);
+            drop(permit);
+        })
+    });
+    block_on(join_all(noting.collect()));
+}
+
+/// Polls only those that were woken.
+async fn join_all<F: Future<Output = ()>>(futures: Vec<std::pin::Pin<Box<F>>>) {
+    struct WakesOne {
+        number: usize,
+        woken: std::sync::Mutex<std::sync::mpsc::Sender<usize>>,
+        all: Waker,
+    }
+    impl Wake for WakesOne {
+        fn wake(self: Arc<Self>) {
+            let _ = self.woken.lock().expect("nobody panics").send(self.number);
+            self.all.wake_by_ref();
+        }
+    }
+    let (sender, woken) = std::sync::mpsc::channel();
+    let mut futures: Vec<Option<_>> = futures.into_iter().map(Some).collect();
+    let mut left = futures.len();
+    (0..left).for_each(|number| sender.send(number).expect("received below"));
+    std::future::poll_fn(move |context| {
+        for number in woken.try_iter() {
+            let waker = Waker::from(Arc::new(WakesOne {
+                number,
+                woken: std::sync::Mutex::new(sender.clone()),
+                all: context.waker().clone(),
+            }));
+            if let Some(future) = &mut futures[number]
+                && future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()
+            {
+                futures[number] = None;
+                left -= 1;
+            }
+        }
+        if left == 0 { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+#[test]
+fn futures_of_two_processes_are_served_in_the_order_of_their_tickets_though_half_of_them_go_away() {
+    const EACH: u64 = 1_500;
+    let test =
+        "futures_of_two_processes_are_served_in_the_order_of_their_tickets_though_half_of_them_go_away";
+    in_own_process(test, PATIENCE, |folder| {
+        let (segment, set) = create(folder, places(1));
+        let permit = set.try_acquire(&set.request()).expect("works").permit();
+        let turn = SharedWords::new(2);
+        let log = SharedWords::new(1 + EACH as usize);
+        let take_part = |remainder: u64| {
+            let mut futures = queue_by_turns(&set, &turn[0], remainder, EACH);
+            futures.retain(|(number, _)| number % 4 < 2);
+            turn[1].fetch_add(1, Ordering::Release);
+            note_when_admitted(futures, &log);
+        };
+        let other = Child::fork(|| take_part(1));
+        std::thread::scope(|scope| {
+            let own = scope.spawn(|| take_part(0));
+            eventually("all wait", || turn[1].load(Ordering::Acquire) == 2);
+            drop(permit);
+            own.join().expect("all were admitted");
+        });
+        other.succeed();
+        let order: Vec<u64> = (1..=EACH)
+            .map(|place| log[place as usize].load(Ordering::Relaxed))
+            .collect();
+        let expected: Vec<u64> = (0..2 * EACH).filter(|number| number % 4 < 2).collect();
+        assert_eq!(order, expected);
+        assert_nothing_is_left(&segment);
+    });
+}
+
+#[test]
+fn a_thousand_tickets_of_a_process_that_is_killed_do_not_hold_up_those_between_them() {
+    const EACH: u64 = 1_000;
+    let test = "a_thousand_tickets_of_a_process_that_is_killed_do_not_hold_up_those_between_them";
+    in_own_process(test, PATIENCE, |folder| {
+        let (segment, set) = create(folder, places(1));
+        let turn = SharedWords::new(1);
+        let log = SharedWords::new(1 + EACH as usize);
+        // It dies with the place and with every second ticket.
+        let other = Child::fork(|| {
+            let held = set.try_acquire(&set.request()).expect("works").permit();
+            let futures = queue_by_turns(&set, &turn[0], 0, EACH);
+            // Until it is killed.
+            std::thread::park();
+            drop((held, futures));
+        });
+        let futures = queue_by_turns(&set, &turn[0], 1, EACH);
+        other.kill();
+        note_when_admitted(futures, &log);
+        let order: Vec<u64> = (1..=EACH)
+            .map(|place| log[place as usize].load(Ordering::Relaxed))
+            .collect();
+        assert!(order.is_sorted(), "{order:?}");
+        assert_nothing_is_left(&segment);
+    });
 }
 
 #[test]
