@@ -25,6 +25,9 @@ const BURST: u64 = 10;
 /// Tasks, each once.
 type Tasks = Vec<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
+/// Measures with a new segment in the folder.
+type Case<'a> = &'a dyn Fn(&Path) -> Measured;
+
 /// What was measured.
 struct Measured {
     served_per_second: f64,
@@ -145,7 +148,7 @@ fn other_keys(folder: &Path, waiters: u64, span: Duration) -> Measured {
     for number in 0..waiters {
         let keyed = keyed.clone();
         tasks.push(Box::pin(async move {
-            let key = keyed.key(&number.to_le_bytes()).expect("keyed");
+            let key = keyed.key(number.to_le_bytes()).expect("keyed");
             let request = keyed.request();
             while key
                 .acquire_async(&request, None)
@@ -182,7 +185,7 @@ fn main() {
     } else {
         (1, 100, Duration::from_millis(50))
     };
-    let cases: [(&str, &dyn Fn(&Path) -> Measured); 4] = [
+    let cases: [(&str, Case<'_>); 4] = [
         ("in one line", &|folder| one_line(folder, waiters, false, span)),
         ("in one line, every second cancelled", &|folder| {
             one_line(folder, waiters, true, span)

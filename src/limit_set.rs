@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::acquire_future::AcquireFuture;
 use crate::config::{Limit, SetDeclaration};
-use crate::engine::SetEngine;
+use crate::engine::{SetEngine, TableUsage};
 use crate::error::Error;
 use crate::permit::Outcome;
 use crate::refusal::Verdict;
@@ -296,6 +296,13 @@ impl LimitSet {
     /// As [`try_acquire`](Self::try_acquire), but a cost that can never be admitted is answered, not an error.
     pub fn peek(&self, request: &Request) -> Result<Vec<Verdict<'_>>, Error> {
         self.subject()?.peek(request)
+    }
+
+    /// How full the table of keys is; none where the set is not keyed. Looks at every row, which takes about a
+    /// millisecond for 100,000 of them, without a lock.
+    pub fn table_usage(&self) -> Option<TableUsage> {
+        let set = self.engine_set();
+        set.is_keyed().then(|| self.shared.engine.table_usage(set))
     }
 
     #[inline]

@@ -35,11 +35,16 @@ impl<'a> Refusal<'a> {
     /// After how long the request would be admitted if nobody else took anything: never before, always at exactly
     /// that instant. None where time alone does not help. Behind others in the queue it is when the first of them could
     /// be admitted, if that is later.
+    ///
+    /// Of a new key for which the table had no row: when the first of the limited keys in its places is limited no
+    /// longer, where the set was declared to evict the least used.
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.decision.binding()? {
-            (_, NEVER) => None,
-            (_, wait) => Some(Duration::from_nanos(wait)),
-        }
+        let wait = match self.decision.binding() {
+            Some((_, NEVER)) => None,
+            Some((_, wait)) => Some(wait),
+            None => self.decision.room_in(),
+        };
+        wait.map(Duration::from_nanos)
     }
 
     /// What each requested limit said.

@@ -126,10 +126,10 @@ pub struct KeysSnapshot {
     pub rows: u64,
     /// Requests refused because no row was left for their key.
     pub refused: u64,
-    /// Rows that were taken from one key and given to another.
-    pub evicted: u64,
-    /// Those of them whose former key had something used, which is forgotten.
-    pub forgiven: u64,
+    /// Rows that were given to another key when the former one had nothing used any more: it lost nothing.
+    pub evicted_unused: u64,
+    /// Rows that were given to another key when the former one had something used, which is forgotten.
+    pub evicted_in_use: u64,
     /// Rows in use in the fullest bucket, of 32: a key is looked for in two buckets at most.
     pub fullest_bucket: u64,
 }
@@ -528,8 +528,8 @@ impl SnapshotSource<'_> {
             keys.in_use += load(&control.keys);
             keys.rows += part.memory.row_count();
             keys.refused += load(&control.refused_keys);
-            keys.evicted += load(&control.evicted);
-            keys.forgiven += load(&control.forgiven);
+            keys.evicted_unused += load(&control.evicted_unused);
+            keys.evicted_in_use += load(&control.evicted_in_use);
             keys.fullest_bucket = keys.fullest_bucket.max(part.fullest_bucket());
         }
     }

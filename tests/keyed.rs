@@ -99,7 +99,12 @@ fn each_key_has_limits_of_its_own() {
     assert_eq!((set.counts.admitted, set.counts.refused_rate), (10, 3));
     let keys = set.keys.expect("keyed");
     assert_eq!(
-        (keys.in_use, keys.refused, keys.evicted, keys.forgiven),
+        (
+            keys.in_use,
+            keys.refused,
+            keys.evicted_unused,
+            keys.evicted_in_use
+        ),
         (4, 0, 0, 0)
     );
 }

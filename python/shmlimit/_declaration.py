@@ -33,7 +33,12 @@ class _Declared:
     def __repr__(self) -> str:
         shown = [each for each in dataclasses.fields(self) if getattr(self, each.name) != _default(each)]  # type: ignore[arg-type]
         shown.sort(key=lambda each: each.kw_only is True)
-        return f"{type(self).__name__}({', '.join(f'{each.name}={getattr(self, each.name)!r}' for each in shown)})"
+        values = {each.name: getattr(self, each.name) for each in shown} | self._follows()
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+    def _follows(self) -> dict[str, object]:
+        """What is shown, too, because it follows from what was declared."""
+        return {}
 
 
 def _default(field: dataclasses.Field[Any]) -> object:
@@ -60,16 +65,43 @@ class _Windowed(_Common):
     buckets: int | None = None
     entries: int | None = None
 
+    @property
+    def bound(self) -> str | None:
+        """The most that is admitted in any stretch of time as long as the window, wherever that begins.
+
+        Such as `"at most 19 in any 2s"`. With capacity c and burst b, that is c + b - 1 for `"gcra"`, `"token_bucket"`
+        and `"leaky_bucket"`; 2 c for `"fixed_window"`, or 2 c - 1 with `align="first_use"`; c for `"sliding_window"`; 2
+        c - 1 for `"sliding_window_counter"`. None where there is no capacity, or something in the declaration cannot
+        be.
+        """
+        try:
+            return _native.bound(json.dumps(_fields(self)))
+        except (TypeError, ValueError):
+            return None
+
+    def _follows(self) -> dict[str, object]:
+        return {} if self.bound is None else {"bound": self.bound}
+
 
 @dataclass(frozen=True, repr=False)
 class Rate(_Windowed):
     """A cost per window, which every request must name.
+
+    How much passes at most in a stretch of time as long as the window depends on the algorithm, and is said by `bound`
+    and in the `repr`: with `"gcra"`, the default, and its default burst, up to twice the capacity less one. For a
+    provider that counts a sliding window take `"sliding_window"`, of which never more than the capacity passes.
+
+        >>> sl.Rate("tokens", 10, "2s", algorithm="gcra").bound
+        'at most 19 in any 2s'
+        >>> sl.Rate("tokens", 10, "2s", algorithm="gcra", burst=1).bound
+        'at most 10 in any 2s'
 
     Attributes:
         name: Its name in the set.
         capacity: How much there is in a window, or `"unlimited"`.
         window: The window.
         algorithm: How it decides; `"gcra"` unless given.
+        bound: The most that passes in any stretch as long as the window, in words.
         burst: How much can be taken at once; the capacity unless given.
         unit: The size of one unit, such as `"0.001"`, so that amounts may be decimals.
         on_death: What becomes of what a killed holder had reserved: `"charge"` (unless given) or `"refund"`.
@@ -89,7 +121,16 @@ class Rate(_Windowed):
 
 @dataclass(frozen=True, repr=False)
 class Calls(_Windowed):
-    """Calls per window: each request takes one unless it names more. The attributes are those of `Rate`."""
+    """Calls per window: each request takes one unless it names more. The attributes are those of `Rate`.
+
+    So is how much passes at most in a stretch of time as long as the window, which `bound` and the `repr` say: 10 in 2
+    seconds are up to 19 in any 2 seconds with `"gcra"`, the default, and 10 with `"sliding_window"`.
+
+        >>> sl.Calls("requests", 10, "2s", algorithm="gcra").bound
+        'at most 19 in any 2s'
+        >>> sl.Calls("requests", 10, "2s", algorithm="sliding_window").bound
+        'at most 10 in any 2s'
+    """
 
     name: str
     capacity: Amount
@@ -101,6 +142,9 @@ class Calls(_Windowed):
 @dataclass(frozen=True, repr=False)
 class Budget(_Common):
     """A cost per window that is known only afterwards: admits as long as any of it remains.
+
+    What was admitted before its cost was known counts in full, however much it is, so no number bounds what is spent:
+    the capacity is what stops the next request.
 
     Attributes:
         name: Its name in the set.
@@ -156,13 +200,16 @@ class Keyed(_Declared):
     """A table of keys, each with limits of its own. Its memory is reserved when the segment is created.
 
     Attributes:
-        max_keys: How many keys there is room for.
-        when_full: What becomes of a new key without room: `"refuse"`, or `"evict_oldest"`.
+        max_keys: How many keys there is room for at least: rows come in buckets of 32, so there are 32 for 1 key, and 128
+            for 100.
+        when_full: What becomes of a new key without room: `"refuse"`; `"evict_least_used"`, which gives it the place of a
+            key that has used little of its limits, and never of one that is limited, held or waited for; or
+            `"evict_oldest"`, which gives it the place of the key used longest ago, limited or not.
         store_keys: Whether the first bytes of each key are kept for people to read.
     """
 
     max_keys: int
-    when_full: Literal["refuse", "evict_oldest"] = field(default="refuse", kw_only=True)
+    when_full: Literal["refuse", "evict_least_used", "evict_oldest"] = field(default="refuse", kw_only=True)
     store_keys: bool = field(default=True, kw_only=True)
 
 

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shmlimit import _native
+from shmlimit._clock import VirtualClock, current_clock
 from shmlimit._declaration import Config, declaration
 from shmlimit._errors import DeclarationError
 from shmlimit._limits import Limits
@@ -31,8 +32,9 @@ class Segment(_native.Segment, Mapping[str, Limits]):
     the end. The process stays attached until the last object, handle and permit is gone.
     """
 
-    __slots__ = ("__weakref__", "_file", "_handles", "_manner")
+    __slots__ = ("__weakref__", "_clock", "_file", "_handles", "_manner")
 
+    _clock: VirtualClock | None
     _file: tuple[int, int] | None
     _handles: weakref.WeakValueDictionary[str, Limits]
     _manner: Manner
@@ -45,14 +47,20 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         strict: bool = False,
         lock_timeout: float | timedelta = 2.0,
         trust_any_owner: bool = False,
+        clock: VirtualClock | None = None,
     ) -> Self:
         """Opens a segment, as `open` does."""
-        self = super().__new__(cls, path, declaration, lock_timeout=lock_timeout, trust_any_owner=trust_any_owner)
+        clock = clock or current_clock()
+        self = super().__new__(
+            cls, path, declaration, lock_timeout=lock_timeout, trust_any_owner=trust_any_owner, clock=clock
+        )
+        self._clock = clock
         self._file = _file_at(self.path)
         self._handles = weakref.WeakValueDictionary()
         self._manner = strict, lock_timeout, trust_any_owner
-        with _opening:
-            _opened[self.path, self._manner] = self
+        if clock is None:
+            with _opening:
+                _opened[self.path, self._manner] = self
         return self
 
     @property
@@ -108,6 +116,10 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         return f"<Segment {self.path!r} {holds}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._clock is not None:
+            raise TypeError(
+                f"{self!r} goes by a clock of this process, which does not pickle: open it in the other one"
+            )
         return reopen, (self.path, *self._manner)
 
     def snapshot(self) -> dict[str, Any]:
@@ -194,6 +206,7 @@ def open(  # noqa: A001
     strict: bool = False,
     lock_timeout: float | timedelta = 2.0,
     trust_any_owner: bool = False,
+    clock: VirtualClock | None = None,
 ) -> Segment:
     """Opens a segment; with a declaration, creates it where it does not exist, whoever comes first.
 
@@ -205,6 +218,7 @@ def open(  # noqa: A001
         strict: Makes limits that a set does not have an error, in place of a warning.
         lock_timeout: Seconds that an operation waits for a lock before it says that its holder is stuck.
         trust_any_owner: Accepts a file that somebody else may have planted.
+        clock: By which its limits go, for tests; the real time unless given.
 
     Returns:
         The segment.
@@ -221,7 +235,9 @@ def open(  # noqa: A001
     file = path if path is not None else declared and declared.path
     if file is None:
         raise DeclarationError("give the path of the segment, or declare it: path in [segment]")
-    return Segment(file, declared, strict=strict, lock_timeout=lock_timeout, trust_any_owner=trust_any_owner)
+    return Segment(
+        file, declared, strict=strict, lock_timeout=lock_timeout, trust_any_owner=trust_any_owner, clock=clock
+    )
 
 
 def reopen(path: str, *manner: Unpack[Manner]) -> Segment:

@@ -63,6 +63,14 @@ impl Declaration {
     }
 }
 
+/// The most that a limit admits in any stretch of time as long as its window, in words; None where it has no such bound, or
+/// is not valid. The limit is given as JSON with the fields of the TOML.
+#[pyfunction]
+pub fn bound(limit: &str) -> Option<String> {
+    let limit: shmlimit::Limit = serde_json::from_str(limit).ok()?;
+    limit.bound().map(|bound| bound.to_string())
+}
+
 /// A place in a declaration, as the library's own errors name it: `set "openai" / limit "tokens" / window`. None for the
 /// declaration as a whole.
 fn place(path: &Path, text: &str) -> Option<String> {

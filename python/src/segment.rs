@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use serde::Serialize;
 use shmlimit::{Error, OpenOptions, Removal};
 
+use crate::clock::VirtualClock;
 use crate::declaration::Declaration;
 use crate::error::{OrRaise, exception};
 use crate::{key, seconds};
@@ -46,18 +47,22 @@ fn file_path(path: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
 #[pymethods]
 impl Segment {
     #[new]
-    #[pyo3(signature = (path, declaration=None, *, lock_timeout=None, trust_any_owner=false))]
+    #[pyo3(signature = (path, declaration=None, *, lock_timeout=None, trust_any_owner=false, clock=None))]
     fn new(
         py: Python<'_>,
         path: &Bound<'_, PyAny>,
         declaration: Option<&Declaration>,
         lock_timeout: Option<&Bound<'_, PyAny>>,
         trust_any_owner: bool,
+        clock: Option<&Bound<'_, VirtualClock>>,
     ) -> PyResult<Self> {
         let path = file_path(path)?;
         let mut options = OpenOptions::new().trust_any_owner(trust_any_owner);
         if let Some(timeout) = lock_timeout {
             options = options.lock_timeout(seconds::duration(timeout)?);
+        }
+        if let Some(clock) = clock {
+            options = options.virtual_clock(&clock.get().clock);
         }
         let declaration = declaration.map(|declaration| &declaration.declaration);
         // Others may be creating it, which takes as long as its file is large.

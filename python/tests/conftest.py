@@ -10,6 +10,8 @@ import pytest
 
 import shmlimit as sl
 
+pytest_plugins = ["shmlimit.testing"]
+
 PATIENCE = 60.0
 """Seconds after which a test that waits gives up. Nothing takes as long but where something is wrong."""
 

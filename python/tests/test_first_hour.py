@@ -167,11 +167,28 @@ def test_values_compare_pickle_and_show_what_they_say(open_set):
 
 def test_a_declaration_shows_its_name_first_and_what_was_given():
     assert repr(sl.Calls("requests", 10, "2s", algorithm="gcra")) == (
-        "Calls(name='requests', capacity=10, window='2s', algorithm='gcra')"
+        "Calls(name='requests', capacity=10, window='2s', algorithm='gcra', bound='at most 19 in any 2s')"
     )
+    assert repr(sl.Calls("requests", -1, "2s")) == "Calls(name='requests', capacity=-1, window='2s')"
     assert repr(sl.LimitSet("api", [NAMED], keyed=sl.Keyed(10))) == (
         f"LimitSet(name='api', limits=[{NAMED!r}], keyed=Keyed(max_keys=10))"
     )
+
+
+@pytest.mark.parametrize(
+    ("limit", "bound"),
+    [
+        (sl.Calls("c", 10, "2s"), "at most 19 in any 2s"),
+        (sl.Calls("c", 10, 2, algorithm="sliding_window"), "at most 10 in any 2s"),
+        (sl.Rate("r", 10, "2s", algorithm="token_bucket", burst=1), "at most 10 in any 2s"),
+        (sl.Rate("r", "1.5", "2s", unit="0.5", algorithm="fixed_window"), "at most 3 in any 2s"),
+        (sl.Calls("c", "unlimited"), None),
+        (sl.Calls("c", 10, "soon"), None),
+        (sl.Calls("\ud800", object(), 2), None),  # type: ignore[arg-type]
+    ],
+)
+def test_a_limit_says_how_much_it_admits_in_any_window(limit, bound):
+    assert limit.bound == bound
 
 
 def test_a_blocking_acquire_that_waits_in_an_event_loop_warns(open_set):

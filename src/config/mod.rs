@@ -2,6 +2,7 @@
 
 mod amount;
 mod apply;
+mod bound;
 mod canonical;
 mod checks;
 mod compile;
@@ -24,6 +25,7 @@ use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
 pub use amount::Amount;
+pub use bound::Bound;
 pub use difference::Difference;
 pub use keyed::Keyed;
 pub use limit::{Algorithm, Align, Limit, OnDeath};
@@ -49,7 +51,7 @@ const MOST_PARTICIPANTS: u64 = 4096;
 /// let declaration = Declaration::new().participants(64).set(
 ///     SetDeclaration::new("openai")
 ///         .metadata("region", "us-east-1")
-///         .limit(Limit::calls("requests", 10_000, minute))
+///         .limit(Limit::calls("requests", 10_000, minute).algorithm(Algorithm::SlidingWindow))
 ///         .limit(Limit::rate("tokens", 2_000_000, minute).algorithm(Algorithm::TokenBucket))
 ///         .limit(Limit::concurrency("in_flight", 64)),
 /// );
@@ -75,6 +77,7 @@ const MOST_PARTICIPANTS: u64 = 4096;
 ///       kind = "calls"
 ///       capacity = 10_000
 ///       window = "60s"
+///       algorithm = "sliding_window"
 ///
 ///       [[set.limit]]
 ///       name = "dollars"
@@ -114,7 +117,7 @@ const MOST_PARTICIPANTS: u64 = 4096;
 /// |---|---|---|
 /// | `name` | 1 to 64 bytes without control characters, unique | required |
 /// | `metadata` | up to 32 strings of up to 256 bytes, with keys like names | none |
-/// | `keyed` | every key has a state of its own, in a table: `{ max_keys = 100_000, when_full = "refuse", store_keys = true }`, see [`Keyed`] | one state for all |
+/// | `keyed` | every key has a state of its own, in a table: `{ max_keys = 100_000, when_full = "refuse", store_keys = true }`; `when_full` may be `"evict_least_used"` or `"evict_oldest"`, see [`Keyed`] | one state for all |
 /// | `holds` | how many permits with something to give back may be out, of a keyed set in each shard of its table: see [`SetDeclaration::holds`] | by capacity |
 /// | `waiters` | how many requests may wait in line, of a keyed set in each shard of its table: 0 to 65536 | 5120; 512 of a keyed set |
 /// | `shadow` | whether its limits decide and count but never refuse: see [`SetDeclaration::shadow`] | `false` |
@@ -125,7 +128,7 @@ const MOST_PARTICIPANTS: u64 = 4096;
 /// | `kind` | `"calls"`, `"rate"`, `"concurrency"`, `"budget"`: see [`Kind`](crate::Kind) | required |
 /// | `capacity` | at least 1, or `"unlimited"`: see [`Amount`] | required |
 /// | `window` | `"60s"`, `"1m30s"`, `"calendar:day"`...: see [`Window`] | required, but for concurrency and `"unlimited"` |
-/// | `algorithm` | `"gcra"`, `"token_bucket"`, `"leaky_bucket"`, `"fixed_window"`, `"sliding_window"`, `"sliding_window_counter"`: see [`Algorithm`] | `"gcra"` |
+/// | `algorithm` | `"gcra"`, `"token_bucket"`, `"leaky_bucket"`, `"fixed_window"`, `"sliding_window"`, `"sliding_window_counter"`: which to take says [`Algorithm`], what each admits at most [`Limit::bound`] | `"gcra"` |
 /// | `burst` | gcra, token_bucket, leaky_bucket: at least 1 | the capacity |
 /// | `rate`, `interval` | leaky_bucket: another way to say `capacity` per `window`; then `capacity` is the size of the bucket, in place of `burst` | |
 /// | `align` | fixed_window, budget: `"utc"`, `"first_use"`: see [`Align`] | `"utc"` |

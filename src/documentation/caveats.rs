@@ -120,10 +120,15 @@
 //!
 //! A row whose limits are all replenished and of which nothing is held or waited for says nothing: another key may have
 //! it from that instant on. Where there is none in either of the two places of a new key, that key is refused
-//! ([`TableFull`](crate::RefusalReason::TableFull)), and no limited key regains anything. With
-//! [`WhenFull::EvictOldest`](crate::WhenFull::EvictOldest) it takes the row that was used the longest ago, and what the
-//! key of that row had used is forgiven: whoever can make up keys can then have others, and itself, forgiven. Both are
-//! counted. Keys that anybody can make up are best checked before they are limited.
+//! ([`TableFull`](crate::RefusalReason::TableFull)), and no limited key regains anything: whoever can make up keys can
+//! then keep new ones out. With [`WhenFull::EvictLeastUsed`](crate::WhenFull::EvictLeastUsed) the new key takes the row,
+//! among the 64 of its two places, whose key has used the smallest share of its limits. What that key had used is
+//! forgotten; keys that are limited, held or waited for stay, and where there are no others the new key is refused. So a
+//! flood of new keys pushes out one another and keys that are hardly used. A key that stops just short of its limit can
+//! be pushed out and start again: choose a table of more rows than there are such keys. With
+//! [`WhenFull::EvictOldest`](crate::WhenFull::EvictOldest) it takes the row that was used the longest ago, limited or
+//! not: whoever can make up keys can then have others, and itself, replenished. All are counted. Keys that anybody can
+//! make up are best checked before they are limited.
 //!
 //! Keys are told apart by 128 bits of a hash with a random seed of the segment's own. Two keys that share them would share
 //! their limits: among a thousand million keys that is less likely than one in 10^20. Of a key no more than its first 40

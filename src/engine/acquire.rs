@@ -7,6 +7,7 @@ use super::decision::{
 };
 use super::hold::{FreeHold, HoldReference};
 use super::key::KeyIdentity;
+use super::keys::NoRow;
 use super::locked::{LockWait, LockedPart};
 use super::memory::{Row, Rows};
 use super::of_dead::OfDead;
@@ -121,8 +122,9 @@ impl SegmentEngine {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         let locked = self.lock(target.part())?;
-        let Some(row) = locked.row_for(target.key, costs)? else {
-            return locked.without_a_row(costs, decision, attempt);
+        let row = match locked.row_for(target.key, costs)? {
+            Ok(row) => row,
+            Err(no_row) => return locked.without_a_row(no_row, costs, decision, attempt),
         };
         if locked.part.nobody_waits(row) {
             self.take_or_refuse(&locked, row, costs, decision, attempt)
@@ -262,7 +264,7 @@ impl RuledPart<'_> {
         let by_what_is_held = |index: usize| self.set.held_mask & (1 << index) != 0;
         matches!(
             decision.stage,
-            Stage::TableFull | Stage::Behind | Stage::QueueFull
+            Stage::TableFull | Stage::NoRow | Stage::Behind | Stage::QueueFull
         ) || decision
             .iter()
             .any(|(index, decided)| decided.figure > 0 && by_what_is_held(index))
@@ -449,6 +451,7 @@ impl LockedPart<'_> {
     #[cold]
     pub(super) fn without_a_row(
         &self,
+        no_row: NoRow,
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
@@ -457,7 +460,7 @@ impl LockedPart<'_> {
             decision.stage = Stage::Reserved;
             return self.take_all(Row::ABSENT.into(), costs, costs.limits, None, decision, attempt);
         }
-        decision.stage = Stage::TableFull;
+        decision.set_no_row(no_row.room_in);
         let attempt = match attempt {
             Attempt::First | Attempt::BeforeWaiting => Attempt::First,
             Attempt::Last | Attempt::Waiting => Attempt::Last,

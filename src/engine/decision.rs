@@ -101,6 +101,8 @@ pub(crate) enum Stage {
     Released,
     /// There never was a permit, because no hold was left for one.
     TableFull,
+    /// There never was a permit, because no row was left for its key.
+    NoRow,
     /// There never was a permit, because others wait in line before.
     Behind,
     /// There never was a permit, because so many wait in line that no ticket was left.
@@ -123,7 +125,8 @@ pub(crate) struct Decision {
     /// When, on the segment clock.
     pub(crate) decided_at: u64,
     /// What an admitted request holds, in two parts, so that it fits what room there is: index and serial number. Of a
-    /// request that was refused because others wait: the limit that binds the first of them, and for how long.
+    /// request that was refused because others wait: the limit that binds the first of them, and for how long. Of one
+    /// that was refused for want of a row: for how long, in the second part.
     hold_index: u16,
     hold_serial: Option<NonZeroU64>,
     pub(super) decided: SmallVec<[Decided; DECIDED_INLINE]>,
@@ -237,6 +240,18 @@ impl Decision {
         self.hold_serial = ahead.and_then(|(_, wait)| NonZeroU64::new(wait));
     }
 
+    /// After how long there will be a row for the key of a request that was refused for want of one; `None` where time
+    /// alone does not help.
+    pub(crate) fn room_in(&self) -> Option<u64> {
+        let room_in = self.hold_serial.filter(|_| self.stage == Stage::NoRow)?;
+        Some(room_in.get())
+    }
+
+    pub(super) fn set_no_row(&mut self, room_in: Option<u64>) {
+        self.stage = Stage::NoRow;
+        self.hold_serial = room_in.and_then(NonZeroU64::new);
+    }
+
     /// What an admitted request holds.
     #[inline]
     pub(crate) fn hold(&self) -> Option<HoldReference> {
@@ -266,15 +281,15 @@ impl Decision {
 
     /// The limit that refused and the nanoseconds until it would not, [`NEVER`] where time does not help. What only
     /// somebody else can heal binds before what time heals, and of the latter the longest; the first of equals stays.
-    /// Where others wait before, what binds the first of them counts as well. `None` where a full table of holds binds
-    /// before any limit.
+    /// Where others wait before, what binds the first of them counts as well. `None` where a full table of holds or of
+    /// keys binds before any limit.
     pub(crate) fn binding(&self) -> Option<(usize, u64)> {
         self.iter()
             .filter(|(_, decided)| decided.figure > 0)
             .map(|(index, decided)| (index, decided.figure))
             .chain(self.ahead())
             .reduce(longer_wait)
-            .filter(|(_, wait)| *wait == NEVER || self.stage != Stage::TableFull)
+            .filter(|(_, wait)| *wait == NEVER || !matches!(self.stage, Stage::TableFull | Stage::NoRow))
     }
 }
 
@@ -294,7 +309,7 @@ pub enum RefusalReason {
     Concurrency,
     /// The budget of the window is spent.
     Budget,
-    /// Every hold of the set is taken, whatever the limits themselves would say.
+    /// Every hold of the set is taken, or no row was left for the key, whatever the limits themselves would say.
     TableFull,
     /// As many requests wait in line as the set was declared for.
     QueueFull,

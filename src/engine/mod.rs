@@ -53,6 +53,7 @@ pub(crate) use lease::Renewed;
 pub(crate) use limit_rules::LimitRules;
 pub(crate) use load::Load;
 pub(crate) use locked::LockWait;
+pub use look::TableUsage;
 pub(crate) use look::{KeptName, ObservedKey, RowLooker};
 pub(crate) use network::Networks;
 pub(crate) use observe::{ObservedHold, ObservedTicket, PartObservation, observe};

@@ -259,13 +259,16 @@ impl SegmentEngine {
         decision.owner = self.membership.owner()?;
         let mut locked = self.lock(target.part())?;
         let part = locked.part;
-        let Some(row) = locked.row_for(target.key, costs)? else {
-            return match locked.without_a_row(costs, decision, attempt)? {
-                Answer::WorthALook => Ok(None),
-                Answer::Impossible => Err(part.unruled().never_admissible(costs)),
-                Answer::Admitted => Ok(Some(Begun::Decided(true))),
-                _ => Ok(Some(Begun::Decided(false))),
-            };
+        let row = match locked.row_for(target.key, costs)? {
+            Ok(row) => row,
+            Err(no_row) => {
+                return match locked.without_a_row(no_row, costs, decision, attempt)? {
+                    Answer::WorthALook => Ok(None),
+                    Answer::Impossible => Err(part.unruled().never_admissible(costs)),
+                    Answer::Admitted => Ok(Some(Begun::Decided(true))),
+                    _ => Ok(Some(Begun::Decided(false))),
+                };
+            }
         };
         locked.serve_head(row.index)?;
         if part.nobody_waits(row) {

@@ -1,7 +1,7 @@
 //! The sliding window counter: a count for each of a few sub-windows, cheap at any capacity.
 
 use super::{Assessment, InvalidLimit, Mark, NearThreshold, Now, Standing, State, StateMut};
-use crate::units::{Rounding, divide, saturate};
+use crate::units::{Rounding, divide, saturate, share};
 
 /// About `capacity` units in any window, judged from `buckets` sub-windows in full and the one before them in part.
 ///
@@ -131,6 +131,10 @@ impl SlidingWindowCounter {
         // Numbers are counted from 1, so this is where the sub-window after those that see the newest begins.
         let gone = (u128::from(newest) + u128::from(self.buckets)).saturating_mul(u128::from(self.window));
         newest == 0 || gone <= u128::from(now.monotonic) * u128::from(self.buckets)
+    }
+
+    pub(super) fn share(&self, mark: Mark) -> u64 {
+        share(u128::from(mark.first), u128::from(self.capacity))
     }
 
     pub(super) fn near_threshold(&self, percent: u8) -> NearThreshold {

@@ -289,10 +289,10 @@ shared_records! {
         keys: AtomicU64,
         /// Requests refused because no row was left for their key.
         refused_keys: AtomicU64,
-        /// Rows that were taken from one key and given to another.
-        evicted: AtomicU64,
-        /// Those of them that were not replenished: what their keys had used is forgotten.
-        forgiven: AtomicU64,
+        /// Rows that were given to another key, and were replenished.
+        evicted_unused: AtomicU64,
+        /// Rows that were given to another key, and were not replenished: what their keys had used is forgotten.
+        evicted_in_use: AtomicU64,
         /// Times a process found the lock taken and had to wait for it; counted without the lock.
         lock_waits: AtomicU64,
         /// Tickets taken back from dead processes, or found given up.

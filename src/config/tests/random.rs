@@ -104,7 +104,11 @@ pub(super) fn limits() -> impl Strategy<Value = Limit> {
 }
 
 fn tables() -> impl Strategy<Value = Keyed> {
-    let full = prop_oneof![Just(WhenFull::Refuse), Just(WhenFull::EvictOldest)];
+    let full = prop_oneof![
+        Just(WhenFull::Refuse),
+        Just(WhenFull::EvictLeastUsed),
+        Just(WhenFull::EvictOldest)
+    ];
     let options = (proptest::option::of(full), proptest::option::of(any::<bool>()));
     (1_u64..=1_000_000_000, options).prop_map(|(keys, (full, store))| {
         let keyed = full.into_iter().fold(Keyed::new(keys), Keyed::when_full);

@@ -14,7 +14,7 @@ use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::text::human::{self, count, word};
 use crate::text::table::{Cell, Side, Table};
-use crate::text::{key, sanitise, style};
+use crate::text::{declared, key, sanitise, style};
 
 /// Show everything a segment holds
 ///
@@ -376,7 +376,7 @@ fn some_of(counts: &[(&str, u64)]) -> String {
     texts.join(", ")
 }
 
-fn limits(set: &SetSnapshot, declared: &SetDeclaration) -> String {
+fn limits(set: &SetSnapshot, declaration: &SetDeclaration) -> String {
     let mut table = Table::new(&[
         ("LIMIT", Side::Left),
         ("KIND", Side::Left),
@@ -388,12 +388,12 @@ fn limits(set: &SetSnapshot, declared: &SetDeclaration) -> String {
         ("REFUSED", Side::Right),
         ("ALSO", Side::Left),
     ]);
-    for (limit, declared) in set.limits.iter().zip(declared.limits()) {
+    for (limit, declaration) in set.limits.iter().zip(declaration.limits()) {
         table.row(vec![
             sanitise::line(&limit.name).into(),
             word(&limit.kind).into(),
-            sanitise::line(&definition(declared)).into(),
-            remaining(set, limit, declared),
+            sanitise::line(&declared::limit(declaration)).into(),
+            remaining(set, limit, declaration),
             if set.keys.is_some() {
                 "".into()
             } else {
@@ -433,37 +433,4 @@ fn also(limit: &LimitSnapshot, is_keyed: bool) -> String {
         ("would have been refused", limit.counts.would_refuse),
         ("dropped", limit.counts.dropped),
     ])
-}
-
-/// What the limit was declared as, in few words: `100 per 1s, gcra, burst 20`.
-fn definition(limit: &Limit) -> String {
-    let capacity = amount(limit.capacity());
-    let mut text = capacity.clone();
-    if let Some(window) = limit.window() {
-        text.push_str(&format!(" per {window}"));
-    }
-    if let Some(algorithm) = limit.deciding_algorithm() {
-        text.push_str(&format!(", {}", word(&algorithm)));
-    }
-    if let Some(burst) = limit
-        .burst_amount()
-        .map(amount)
-        .filter(|burst| *burst != capacity)
-    {
-        text.push_str(&format!(", burst {burst}"));
-    }
-    if let Some(ceiling) = limit.ceiling_amount() {
-        text.push_str(&format!(", adaptive up to {}", amount(ceiling)));
-    }
-    if let Some(unit) = limit.unit_size().filter(|unit| *unit != "1") {
-        text.push_str(&format!(", counted in units of {unit}"));
-    }
-    text
-}
-
-fn amount(amount: &Amount) -> String {
-    match amount {
-        Amount::Whole(whole) => count(*whole),
-        other => other.to_string(),
-    }
 }
