@@ -1,5 +1,6 @@
 //! A set of limits as its users hold it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -39,7 +40,7 @@ impl fmt::Debug for LimitSet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LimitIndex(pub(crate) usize);
 
-/// What names a limit: its name, or its [`LimitIndex`].
+/// What names a limit: its name, in whatever holds text, or its [`LimitIndex`].
 pub trait LimitName: sealed::Sealed {
     /// The position of the limit in its set.
     #[doc(hidden)]
@@ -51,30 +52,27 @@ pub trait LimitName: sealed::Sealed {
 
 mod sealed {
     pub trait Sealed {}
-    impl Sealed for &str {}
-    impl Sealed for &String {}
     impl Sealed for super::LimitIndex {}
 }
 
-impl LimitName for &str {
-    fn find(&self, set: &LimitSet) -> Option<LimitIndex> {
-        set.limit_index(self)
-    }
+/// Names that are text, whatever holds it.
+macro_rules! text_names_limits {
+    ($($text:ty),+) => {$(
+        impl sealed::Sealed for $text {}
 
-    fn display(&self) -> String {
-        (*self).to_owned()
-    }
+        impl LimitName for $text {
+            fn find(&self, set: &LimitSet) -> Option<LimitIndex> {
+                set.limit_index(self)
+            }
+
+            fn display(&self) -> String {
+                str::to_owned(self)
+            }
+        }
+    )+};
 }
 
-impl LimitName for &String {
-    fn find(&self, set: &LimitSet) -> Option<LimitIndex> {
-        set.limit_index(self)
-    }
-
-    fn display(&self) -> String {
-        (*self).clone()
-    }
-}
+text_names_limits!(&str, String, &String, Cow<'_, str>, Arc<str>);
 
 impl LimitName for LimitIndex {
     fn find(&self, set: &LimitSet) -> Option<LimitIndex> {
@@ -91,11 +89,13 @@ impl LimitSet {
         Self {
             shared,
             index,
-            strict: false,
+            strict: true,
         }
     }
 
-    /// Makes unknown names an error on this handle, instead of a warning.
+    /// Whether a limit that a request or a settlement names and the set does not have is an error,
+    /// [`Error::UnknownLimit`], as it is unless told: a misspelt name would be no limit at all. Where it is none, the name
+    /// is skipped and counted, and with the feature `tracing` each name is an event once in a process.
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
@@ -384,8 +384,8 @@ impl LimitSet {
             .try_fold(0, |mask, name| Ok(mask | 1 << self.require_index(name)?))
     }
 
-    /// The position of a named limit. An unknown name is an error on a strict handle; otherwise it is counted,
-    /// warned about once, and skipped.
+    /// The position of a named limit. An unknown name is counted; on a strict handle it is an error, otherwise it is
+    /// warned about once and skipped.
     #[inline]
     pub(crate) fn resolve(&self, name: &impl LimitName) -> Result<Option<usize>, Error> {
         if let Some(LimitIndex(index)) = name.find(self) {

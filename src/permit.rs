@@ -113,7 +113,7 @@ impl<'a> Permit<'a> {
     /// # Errors
     ///
     /// [`Error::AlreadySettled`], [`Error::AlreadyReleased`], [`Error::InheritedPermit`] in a forked child,
-    /// [`Error::UnknownLimit`] on a strict handle, [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`].
+    /// [`Error::UnknownLimit`], [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`].
     /// After an error nothing has been settled, and it can be tried again.
     pub fn settle<N: LimitName>(
         &mut self,

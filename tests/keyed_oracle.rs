@@ -532,7 +532,7 @@ impl Oracle {
     fn check_key(&self, key: usize) {
         let mut request = self.set.request();
         for index in 0..self.fresh.len() {
-            request.set(&format!("limit-{index}"), 0).expect("declared");
+            request.set(format!("limit-{index}"), 0).expect("declared");
         }
         let verdicts = self
             .set
@@ -555,7 +555,7 @@ impl Oracle {
     ) -> Option<(Permit<'a>, PermitModel)> {
         let mut request = set.request();
         for (index, cost) in costs.iter().enumerate() {
-            request.set(&format!("limit-{index}"), *cost).expect("declared");
+            request.set(format!("limit-{index}"), *cost).expect("declared");
         }
         let outcome = set.key(name(key)).expect("a key").try_acquire(&request);
         let limits = self.fresh.iter().zip(costs);

@@ -200,10 +200,10 @@ class Keyed(_Declared):
     """A table of keys, each with limits of its own. Its memory is reserved when the segment is created.
 
     Attributes:
-        max_keys: How many keys there is room for at least: rows come in buckets of 32, so there are 32 for 1 key, and 128
-            for 100.
-        when_full: What becomes of a new key without room: `"refuse"`; `"evict_least_used"`, which gives it the place of a
-            key that has used little of its limits, and never of one that is limited, held or waited for; or
+        max_keys: How many keys there is room for at least: rows come in buckets of 32, so there are 32 for 1 key, and
+            128 for 100.
+        when_full: What becomes of a new key without room: `"refuse"`; `"evict_least_used"`, which gives it the place of
+            a key that has used little of its limits, and never of one that is limited, held or waited for; or
             `"evict_oldest"`, which gives it the place of the key used longest ago, limited or not.
         store_keys: Whether the first bytes of each key are kept for people to read.
     """

@@ -83,7 +83,7 @@ class UnknownSet(UnknownName):
 
 
 class UnknownLimit(UnknownName):
-    """The set has no limit of that name, and the handle is strict."""
+    """The set has no limit of that name."""
 
 
 class PermitError(Error, RuntimeError):

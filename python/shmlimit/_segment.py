@@ -44,7 +44,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         path: str | bytes | os.PathLike[str] | os.PathLike[bytes],
         declaration: _native.Declaration | None = None,
         *,
-        strict: bool = False,
+        strict: bool = True,
         lock_timeout: float | timedelta = 2.0,
         trust_any_owner: bool = False,
         clock: VirtualClock | None = None,
@@ -203,7 +203,7 @@ def open(  # noqa: A001
     *,
     mode: int | None = None,
     participants: int | None = None,
-    strict: bool = False,
+    strict: bool = True,
     lock_timeout: float | timedelta = 2.0,
     trust_any_owner: bool = False,
     clock: VirtualClock | None = None,
@@ -215,7 +215,8 @@ def open(  # noqa: A001
         config: The declaration: the path of a file of TOML, one or more `LimitSet`s, or a mapping as of the TOML.
         mode: Permissions of the file, such as 0o660; 0o600 unless given. Only beside `LimitSet`s.
         participants: How many processes may have it open at once; 256 unless given. Only beside `LimitSet`s.
-        strict: Makes limits that a set does not have an error, in place of a warning.
+        strict: Makes limits that are named and that a set does not have an error; otherwise they are skipped, with a
+            warning once for each name.
         lock_timeout: Seconds that an operation waits for a lock before it says that its holder is stuck.
         trust_any_owner: Accepts a file that somebody else may have planted.
         clock: By which its limits go, for tests; the real time unless given.

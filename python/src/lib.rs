@@ -20,6 +20,7 @@ mod error;
 mod handle;
 mod interruption;
 mod key;
+mod log;
 mod permit;
 mod pool;
 mod ready;

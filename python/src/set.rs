@@ -52,7 +52,7 @@ type Object<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 #[pymethods]
 impl Limits {
     #[new]
-    #[pyo3(signature = (segment, name, *, strict=false))]
+    #[pyo3(signature = (segment, name, *, strict=true))]
     fn new(segment: &Segment, name: &Bound<'_, PyString>, strict: bool) -> PyResult<Self> {
         let py = name.py();
         let segment = segment.get(py)?;

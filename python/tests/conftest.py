@@ -28,7 +28,7 @@ def segment_path() -> Iterator[Path]:
 def open_set(segment_path: Path) -> Callable[..., sl.Limits]:
     """Opens a segment of one set with the given limits, and gives the set."""
 
-    def open_set(*limits: object, strict: bool = False, **options: object) -> sl.Limits:
+    def open_set(*limits: object, strict: bool = True, **options: object) -> sl.Limits:
         return sl.open(segment_path, sl.LimitSet("set", limits, **options), strict=strict)["set"]
 
     return open_set

@@ -47,8 +47,8 @@ impl Limit {
     ///
     /// The number is exact also where there are more units than nanoseconds in the window, but that it may then be more
     /// than is ever reached. It is of what is admitted, by the clock of the segment: usage above what was reserved comes on
-    /// top, and so does what is admitted after a [reset](crate::LimitSet::reset), and in windows that follow the wall
-    /// clock after that is set forward.
+    /// top, and so does what is refunded out of order (see the caveats), what is admitted after a
+    /// [reset](crate::LimitSet::reset), and in windows that follow the wall clock after that is set forward.
     ///
     /// None of a budget, which admits as long as anything remains and counts afterwards; of concurrency, whose capacity is
     /// its bound; without a capacity; where the declaration is not valid; and where the number exceeds 64 bits.

@@ -205,7 +205,7 @@ pub enum Error {
         /// The names there are.
         known: Vec<String>,
     },
-    /// The set has no limit of that name, and the handle is strict.
+    /// The set has no limit of that name.
     #[error("set `{set}` has no limit `{limit}`; it has {}", join(known))]
     UnknownLimit {
         /// The set.
