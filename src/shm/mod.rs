@@ -19,6 +19,7 @@
 //! `tests/layers.rs` holds the list and the files together.
 
 pub(crate) mod attach;
+mod attachments;
 pub(crate) mod background_thread;
 pub(crate) mod clock;
 pub(crate) mod cold_start;
