@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
+use super::access;
 use super::cold_start::{current_place, is_same_place, start_cold_if_needed};
 use super::definition::{Definition, read_definition_in_force};
 use super::descriptor::{FileIdentity, above_standard_streams};
@@ -401,10 +402,15 @@ fn read_shape(entry: &DirectoryEntry) -> SetShape {
 }
 
 pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {
-    Error::Io {
-        action,
-        path: path.to_owned(),
-        source,
+    let path = path.to_owned();
+    match access::explain(&path, &source) {
+        Some(why) => Error::Denied {
+            action,
+            path,
+            why,
+            source,
+        },
+        None => Error::Io { action, path, source },
     }
 }
 
