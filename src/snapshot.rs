@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 
 use crate::config::Declaration;
+use crate::config::stored::StoredDeclaration;
 use crate::engine::plan::Kind;
 use crate::engine::{
     DeadHolds, Definitions, LimitRules, ObservedHold, ObservedTicket, PartAt, PartObservation, RowCopy,
@@ -82,6 +83,10 @@ pub struct SetSnapshot {
     pub name: String,
     /// What it was declared with.
     pub metadata: BTreeMap<String, String>,
+    /// The version of the declaration that is in force, where that has one.
+    pub version: Option<u64>,
+    /// Whether an operator has changed it: see [`Segment::apply`](crate::Segment::apply).
+    pub edited: bool,
     /// The set kept changing while it was copied: the parts may not belong together.
     pub torn: bool,
     /// What the lock said when the copy was begun.
@@ -290,6 +295,7 @@ pub struct TicketSnapshot {
 pub struct SegmentReader {
     path: PathBuf,
     observed: Observed,
+    stored: StoredDeclaration,
     declaration: Declaration,
     sets: Vec<SetEngine>,
 }
@@ -304,14 +310,15 @@ impl SegmentReader {
         let path = path.as_ref();
         // Looking cannot be made to do harm by whoever owns the file.
         let observed = observe(path, true)?;
-        let (declaration, plans) = compile_definitions(&observed.verified, path)?;
+        let (stored, plans) = compile_definitions(&observed.verified, path)?;
         let verified = &observed.verified;
         let sets = place_sets(&verified.region, verified.geometry.sets.clone(), plans)
             .map_err(|place| damaged(path, place))?;
         let mut reader = Self {
             path: path.to_owned(),
             observed,
-            declaration,
+            declaration: stored.to_declaration(),
+            stored,
             sets: Vec::new(),
         };
         reader.sets = sets
@@ -336,6 +343,11 @@ impl SegmentReader {
     /// The file, as it was named.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What was in force when this was opened, set by set.
+    pub(crate) fn stored(&self) -> &StoredDeclaration {
+        &self.stored
     }
 
     /// The bytes that there are for the definition of each set.
@@ -596,6 +608,8 @@ impl SetSnapshot {
         Self {
             name: set.name.clone(),
             metadata: (*set.shown().plan.metadata).clone(),
+            version: set.shown().plan.version,
+            edited: set.shown().plan.is_edited,
             torn: false,
             lock: LockSnapshot {
                 holder_pid: None,

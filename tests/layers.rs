@@ -34,6 +34,7 @@ const LAYERS: &[Layer] = &[
             "credit",
             "key",
             "limit_set",
+            "mismatch",
             "permit",
             "pool",
             "refusal",

@@ -10,6 +10,7 @@ use super::limit::Limit;
 use super::place::{Place, check_name, check_range};
 use crate::engine::plan::{Kind, LimitPlan, SetPlan};
 use crate::error::DeclarationError;
+use crate::table;
 
 const MOST_LIMITS: u64 = 16;
 const MOST_METADATA: u64 = 32;
@@ -116,7 +117,9 @@ impl SetDeclaration {
     /// room to [raise](crate::Segment::apply) them; or 1024, where only rate limits give back. A set in which nothing
     /// gives back has none. An [adaptive](Limit::adaptive) capacity counts as its ceiling.
     ///
-    /// Of a [keyed](Self::keyed) set, for each shard of its table: unless declared, at most 4096 in each.
+    /// Of a [keyed](Self::keyed) set, for each shard of its table: unless declared, enough for every key to hold one at
+    /// the same time, as far as that are at most 65536 in all, and at least 4 times what the capacities of one key add
+    /// up to, of that at most 4096. One takes 64 bytes, and 64 more for every 8 limits that give back.
     pub fn holds(mut self, holds: u32) -> Self {
         self.holds = Some(holds);
         self
@@ -186,6 +189,8 @@ impl SetDeclaration {
             metadata: Arc::new(self.metadata.clone()),
             keyed: self.keyed.as_ref().map(Keyed::plan),
             hold_capacity: self.hold_capacity(&place)?,
+            version: None,
+            is_edited: false,
             waiters,
         })
     }
@@ -239,9 +244,12 @@ impl SetDeclaration {
         };
         // More than the capacities add up to, so that they can be raised while the segment is in use.
         let with_room = |held: u64, most| held.saturating_mul(4).clamp(LEAST_HOLDS, most);
-        let holds = if self.keyed.is_some() {
+        let holds = if let Some(keyed) = &self.keyed {
+            // Keys have nothing to do with one another: none is refused because others hold something.
+            let one_each = table::holds_for(keyed.max_keys, MOST_HOLDS);
             held.map(|held| with_room(held, MOST_HOLDS_OF_A_SHARD))
                 .or_else(|| refunded().map(|_| LEAST_HOLDS))
+                .map(|holds| holds.max(one_each))
         } else {
             held.map(|held| with_room(held, MOST_HOLDS)).or_else(refunded)
         };

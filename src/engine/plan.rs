@@ -113,4 +113,8 @@ pub(crate) struct SetPlan {
     pub(crate) hold_capacity: u32,
     /// How many requests may wait at once, in each shard of a keyed set.
     pub(crate) waiters: u32,
+    /// The version of the declaration that it comes from, if that has one.
+    pub(crate) version: Option<u64>,
+    /// Whether an operator has made it what it is.
+    pub(crate) is_edited: bool,
 }

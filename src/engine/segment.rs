@@ -27,7 +27,7 @@ pub(crate) struct SegmentEngine {
     path: PathBuf,
     region: Arc<Region>,
     header: Kept<Header>,
-    pub(crate) membership: Membership,
+    pub(crate) membership: Arc<Membership>,
     clock_offset: u64,
     /// What tells the time instead of the kernel.
     pub(super) virtual_clock: Option<VirtualClock>,

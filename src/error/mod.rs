@@ -146,12 +146,14 @@ pub enum Error {
         path: PathBuf,
     },
     /// Every participant slot is taken by a live process.
-    #[error("{} has no room for another process: all {capacity} participants are alive; declare more", path.display())]
+    #[error("{} has no room for another process: its {capacity} participants are all taken, by {}; declare more in a new segment, or end some of those", path.display(), live_processes(*processes))]
     TooManyParticipants {
         /// The file.
         path: PathBuf,
-        /// The participants declared.
+        /// The participants declared, all of which are attached.
         capacity: u64,
+        /// How many processes they are: one with several copies of this library is attached by each of them.
+        processes: u64,
     },
     /// Processes are attached to the segment that is to be removed.
     #[error("{} is in use by {}: end what uses it first, or remove it by force", path.display(), processes(pids))]
@@ -176,12 +178,14 @@ pub enum Error {
         source: io::Error,
     },
     /// The segment's declaration is not the one asked for.
-    #[error("{} was created with another declaration: {}", path.display(), join(differences))]
+    #[error("{} has another declaration: {}; {remedy}", path.display(), join(differences))]
     ConfigMismatch {
         /// The file.
         path: PathBuf,
         /// Each difference, in words.
         differences: Vec<String>,
+        /// What to do, with the commands.
+        remedy: String,
     },
     /// What differs from the live segment cannot change in place. Nothing was changed.
     #[error("{} cannot be changed in place to this: {}; create a new segment for it", path.display(), join(differences))]
@@ -410,10 +414,17 @@ fn join(items: &[String]) -> String {
     items.join(", ")
 }
 
-fn processes(pids: &[u64]) -> String {
+pub(crate) fn processes(pids: &[u64]) -> String {
     let noun = if pids.len() == 1 { "process" } else { "processes" };
     let pids: Vec<String> = pids.iter().map(u64::to_string).collect();
     format!("{noun} {}", join(&pids))
+}
+
+fn live_processes(count: u64) -> String {
+    match count {
+        1 => "one live process".to_owned(),
+        count => format!("{count} live processes"),
+    }
 }
 
 fn holder(pid: Option<u32>) -> String {

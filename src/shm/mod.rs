@@ -20,6 +20,7 @@
 
 mod access;
 pub(crate) mod attach;
+mod attachments;
 pub(crate) mod background_thread;
 pub(crate) mod clock;
 pub(crate) mod cold_start;

@@ -3,6 +3,7 @@
 //! A participant is one copy of the library in one image of one process. It owns its slot by the file lock on the slot's
 //! byte, which lives exactly as long as the image. The process table is asked only where the lock cannot be.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use nix::errno::Errno;
 
 use super::attach::{AttachLock, damaged, open_again};
 use super::cold_start::{current_place, ensure_same_namespaces};
-use super::descriptor::Descriptor;
+use super::descriptor::{Descriptor, FileIdentity};
 use super::file_lock::{ByteRange, is_locked_by_others, try_lock};
 use super::fork_identity::{IdentityPage, ProcessIdentity};
 use super::host::{ProcessOpinion, own_name, process_opinion};
@@ -129,6 +130,14 @@ impl ParticipantTable {
             .map(|(slot, record)| read(slot, record))
             .filter(|it| it.phase != Phase::Free)
             .collect()
+    }
+
+    /// How many processes the records that are not free name. A process with several copies of the library is a
+    /// participant for each of them.
+    fn processes(&self) -> u64 {
+        let identities = self.taken().into_iter().map(|record| record.identity);
+        let processes: HashSet<(u64, u64)> = identities.map(|it| (it.pid, it.start_time)).collect();
+        processes.len() as u64
     }
 
     /// The doorbell of a participant. Whoever has the slot now is rung, which does no more than make it look.
@@ -374,6 +383,16 @@ impl Membership {
         })
     }
 
+    /// Whether this is the membership of a segment in that file.
+    pub(crate) fn is_of(&self, file: FileIdentity) -> bool {
+        self.descriptor.file() == file
+    }
+
+    /// The segment, mapped.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.table.region
+    }
+
     /// The table this process is in.
     pub(crate) fn table(&self) -> &ParticipantTable {
         &self.table
@@ -493,6 +512,7 @@ fn join_or_explain(
         .ok_or_else(|| Error::TooManyParticipants {
             path: path.to_owned(),
             capacity: table.count,
+            processes: table.processes(),
         })
 }
 

@@ -222,7 +222,7 @@ def test_asking_makes_no_file(folder: Path) -> None:
 
 
 def test_a_full_table_refuses_new_keys_and_forgets_no_old_one(folder: Path) -> None:
-    storage = ShmStorage(f"shm://{folder}/limits?max_keys=4")
+    storage = ShmStorage(f"shm://{folder}/limits?max_keys=4&when_full=refuse")
     limiter = FixedWindowRateLimiter(storage)
     item = RateLimitItemPerHour(1)
     admitted = [name for name in map(str, range(200)) if limiter.hit(item, name)]

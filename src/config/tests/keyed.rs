@@ -118,6 +118,20 @@ fn a_shard_has_holds_and_waiters_of_its_own() {
 }
 
 #[test]
+fn each_key_may_hold_one_as_far_as_65536_go() {
+    let holds = |keys, capacity| {
+        let set = SetDeclaration::new("s").keyed(Keyed::new(keys));
+        let plan = set.limit(Limit::concurrency("l", capacity)).compile();
+        plan.expect("valid").hold_capacity
+    };
+    // 16 shards, of which the fullest may have more than a sixteenth of the keys.
+    assert!((625..=1_000).contains(&holds(10_000, 1)));
+    assert_eq!(holds(1_000_000, 1), 65_536 / 256);
+    assert_eq!(holds(1_000_000, 100), 400); // of one key, which must have room for its own
+    assert_eq!(holds(1, 1), 64);
+}
+
+#[test]
 fn a_table_is_for_one_key_to_a_billion() {
     let of = |keys| {
         SetDeclaration::new("s")

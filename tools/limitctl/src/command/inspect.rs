@@ -151,6 +151,9 @@ impl Inspection {
                 .collect();
             facts.push(("metadata", pairs.join(", ")));
         }
+        if let Some(declared) = provenance(set) {
+            facts.push(("declared", declared));
+        }
         facts.push(("lock", self.lock(set)));
         if let Some(state) = irregularity(set) {
             facts.push(("state", state));
@@ -294,6 +297,14 @@ impl Inspection {
 
 fn key_heading(set: &SetSnapshot) -> &'static str {
     if set.keys.is_some() { "KEY" } else { "" }
+}
+
+/// Where the definition comes from, if that is worth a word.
+fn provenance(set: &SetSnapshot) -> Option<String> {
+    let version = set.version.map(|version| format!("version {version}"));
+    let edited = set.edited.then(|| "edited by an operator".to_owned());
+    let words: Vec<String> = version.into_iter().chain(edited).collect();
+    (!words.is_empty()).then(|| words.join(", "))
 }
 
 fn irregularity(set: &SetSnapshot) -> Option<String> {
