@@ -17,8 +17,12 @@ const MOST_METADATA: u64 = 32;
 const MOST_METADATA_VALUE_BYTES: u64 = 256;
 const MOST_HOLDS: u64 = 65_536;
 const MOST_WAITERS: u64 = 65_536;
-const WAITERS: u32 = 256;
-const WAITERS_OF_A_SHARD: u32 = 64;
+
+/// Enough for 5,000 tasks of one server at once; 640 KiB of the file with one limit, at 128 bytes a waiter.
+const WAITERS: u32 = 5_120;
+
+/// Enough for 500 tasks at once on one key, whose waiters are all in one shard; 64 KiB a shard with one limit.
+const WAITERS_OF_A_SHARD: u32 = 512;
 const LEAST_HOLDS: u64 = 64;
 const MOST_HOLDS_OF_A_SHARD: u64 = 4096;
 /// The holds of what has no capacity to derive them from.
@@ -125,9 +129,12 @@ impl SetDeclaration {
         self
     }
 
-    /// How many requests may wait in line at once, from 0 to 65536; 256 unless declared. One more is refused:
-    /// [`RefusalReason::QueueFull`](crate::RefusalReason::QueueFull). Of a [keyed](Self::keyed) set, for each shard of
-    /// its table, and 64 unless declared.
+    /// How many requests may wait in line at once, from 0 to 65536; 5120 unless declared. One more is refused at once,
+    /// also without a timeout: [`RefusalReason::QueueFull`](crate::RefusalReason::QueueFull). Of a [keyed](Self::keyed)
+    /// set, for each shard of its table, and 512 unless declared: all waiters of one key are in one shard.
+    ///
+    /// Each takes 88 bytes of the file and 24 for every limit of the set, rounded up to a multiple of 64: 128 with one
+    /// limit, 192 with four. So the default is 640 KiB for a set of one limit, and 64 KiB for each shard of a keyed one.
     pub fn waiters(mut self, waiters: u32) -> Self {
         self.waiters = Some(waiters);
         self

@@ -222,7 +222,7 @@ pub enum Error {
         set: String,
     },
     /// The segment has no set of that name.
-    #[error("there is no set `{name}`; the segment has {}", join(known))]
+    #[error("there is no set `{name}`; the segment has {}", some_of(known))]
     UnknownSet {
         /// The name asked for.
         name: String,
@@ -338,7 +338,10 @@ pub enum Error {
         most: usize,
     },
     /// The request was prepared for another set.
-    #[error("the request was prepared for another set than `{set}`")]
+    #[error(
+        "the request was not prepared by this handle of set `{set}`: make requests from the handle that they are used \
+         on, or from a clone of it"
+    )]
     ForeignRequest {
         /// The set it was used on.
         set: String,
@@ -412,6 +415,15 @@ impl From<Box<Error>> for Error {
 
 fn join(items: &[String]) -> String {
     items.join(", ")
+}
+
+/// The first of the items, as many as a line bears, and how many more there are.
+fn some_of(items: &[String]) -> String {
+    const MOST: usize = 10;
+    match items.get(..MOST) {
+        Some(first) if items.len() > MOST => format!("{} and {} more", join(first), items.len() - MOST),
+        _ => join(items),
+    }
 }
 
 pub(crate) fn processes(pids: &[u64]) -> String {

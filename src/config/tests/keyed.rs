@@ -103,14 +103,14 @@ fn a_shard_has_holds_and_waiters_of_its_own() {
         let plan = set.compile().expect("valid");
         (plan.hold_capacity, plan.waiters)
     };
-    assert_eq!(shard(keyed(Limit::calls("a", 5, MINUTE))), (0, 64));
-    assert_eq!(shard(keyed(Limit::concurrency("a", 3))), (64, 64));
+    assert_eq!(shard(keyed(Limit::calls("a", 5, MINUTE))), (0, 512));
+    assert_eq!(shard(keyed(Limit::concurrency("a", 3))), (64, 512));
     let sum = keyed(Limit::concurrency("a", 20)).limit(Limit::concurrency("b", 30));
-    assert_eq!(shard(sum), (200, 64));
-    assert_eq!(shard(keyed(Limit::concurrency("a", u64::MAX))), (4096, 64));
-    assert_eq!(shard(keyed(Limit::concurrency("a", "unlimited"))), (4096, 64));
+    assert_eq!(shard(sum), (200, 512));
+    assert_eq!(shard(keyed(Limit::concurrency("a", u64::MAX))), (4096, 512));
+    assert_eq!(shard(keyed(Limit::concurrency("a", "unlimited"))), (4096, 512));
     let refunding = Limit::rate("a", 5, MINUTE).on_death(OnDeath::Refund);
-    assert_eq!(shard(keyed(refunding)), (64, 64));
+    assert_eq!(shard(keyed(refunding)), (64, 512));
     assert_eq!(
         shard(keyed(Limit::concurrency("a", 3)).holds(9).waiters(0)),
         (9, 0)
