@@ -58,7 +58,14 @@ impl Trace {
     pub fn record_with(tracee: &mut Tracee, stage: &Stage, mut look: impl FnMut(&Tracee)) -> Self {
         let layout = &stage.layout;
         let thread = u32::try_from(tracee.pid().as_raw()).expect("positive");
-        let lock_address = tracee.address_of_mapping(stage.path()) + layout.lock_word_offset() as u64;
+        let mappings = tracee.addresses_of_mappings(stage.path());
+        // On whichever mapping the list has the lock, it is this lock.
+        let would_hand_on = |tracee: &Tracee| {
+            let offset = layout.lock_word_offset() as u64;
+            mappings
+                .iter()
+                .any(|address| tracee.would_hand_on(address + offset))
+        };
         let lock_word = stage.file.lock_word(layout);
         let holder = || lock_word.load(std::sync::atomic::Ordering::Relaxed) & libc::FUTEX_TID_MASK;
         // The thread that sleeps for the futures of a process looks at the line now and then.
@@ -91,7 +98,7 @@ impl Trace {
                 // What others change is no crash state of this one. It is seen when they are done.
                 continue;
             }
-            let is_stranded = is_held && !tracee.would_hand_on(lock_address);
+            let is_stranded = is_held && !would_hand_on(tracee);
             trace.stranded += u64::from(is_stranded);
             let words = stage.file.take_changes(&mut last);
             if words.is_empty() {

@@ -253,20 +253,27 @@ impl Tracee {
         (read == expected).then(|| bytes.map(u64::from_ne_bytes))
     }
 
-    /// Where the child has mapped the whole of the file for writing.
-    pub fn address_of_mapping(&self, path: &std::path::Path) -> u64 {
-        address_in(&self.pid.to_string(), path)
+    /// Where the child has mapped the whole of the file for writing: what it has inherited of this process, by one of
+    /// which the library does its work, and what it mapped itself.
+    pub fn addresses_of_mappings(&self, path: &std::path::Path) -> Vec<u64> {
+        addresses_in(&self.pid.to_string(), path)
     }
 }
 
-/// Where a process, by its name in `/proc`, has mapped the whole of the file for writing.
+/// Where a process, by its name in `/proc`, has mapped the whole of the file for writing first.
 pub fn address_in(process: &str, path: &std::path::Path) -> u64 {
+    let addresses = addresses_in(process, path);
+    *addresses.first().expect("it has mapped the segment")
+}
+
+fn addresses_in(process: &str, path: &std::path::Path) -> Vec<u64> {
     let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).expect("its mappings");
     maps.lines()
-        .filter(|line| line.ends_with(path.to_str().expect("a plain path")))
-        .find(|line| line.contains(" rw-s 00000000 "))
-        .and_then(|line| u64::from_str_radix(line.split('-').next()?, 16).ok())
-        .expect("it has mapped the segment")
+        .filter(|line| {
+            line.ends_with(path.to_str().expect("a plain path")) && line.contains(" rw-s 00000000 ")
+        })
+        .filter_map(|line| u64::from_str_radix(line.split('-').next()?, 16).ok())
+        .collect()
 }
 
 impl Drop for Tracee {
