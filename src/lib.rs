@@ -103,6 +103,7 @@ mod table;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod units;
+mod waiters;
 
 pub use acquire_future::AcquireFuture;
 pub use address::Address;

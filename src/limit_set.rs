@@ -185,6 +185,9 @@ impl LimitSet {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// Without a timeout it waits as long as it takes, but only where there is room in the queue, which has
+    /// [5,120 places unless declared](crate::SetDeclaration::waiters): where that is full, it is refused at once.
+    ///
     /// A thread that waits for what only it can give back waits for ever, as with any lock.
     ///
     /// # Errors
@@ -201,9 +204,8 @@ impl LimitSet {
     }
 
     /// As [`acquire`](Self::acquire), for as long as `keep_waiting` says yes: for callers that may be interrupted, by a
-    /// signal for instance. It is asked before each sleep and after it, and so at least every 50 milliseconds or so, and
-    /// whenever a signal handler has run in the thread that waits; not where there is nothing to wait for. No lock is
-    /// held meanwhile.
+    /// signal for instance. It is asked before each sleep and after it, and so at least once a second or so, and whenever a
+    /// signal handler has run in the thread that waits; not where there is nothing to wait for. No lock is held meanwhile.
     ///
     /// Where it says no, the answer is that of a timeout at that instant: a refusal, or a permit that was granted just
     /// then.
@@ -240,7 +242,9 @@ impl LimitSet {
     }
 
     /// As [`acquire`](Self::acquire), as a future for whatever runtime there is: it waits in the same line as everybody
-    /// else, and its place there is given up where it is dropped before it completed. The timeout counts from this call.
+    /// else, and its place there is given up where it is dropped before it completed. The timeout counts from this call;
+    /// without one it waits as long as it takes, but only where there is room in the queue, which has
+    /// [5,120 places unless declared](crate::SetDeclaration::waiters): where that is full, it is refused at once.
     ///
     /// As long as it has a place in line it must be polled when it is woken: one that is kept aside and not polled, also
     /// after its time is up, holds up those behind it.

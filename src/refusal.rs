@@ -33,7 +33,8 @@ impl<'a> Refusal<'a> {
     }
 
     /// After how long the request would be admitted if nobody else took anything: never before, always at exactly
-    /// that instant. None where time alone does not help.
+    /// that instant. None where time alone does not help. Behind others in the queue it is when the first of them could
+    /// be admitted, if that is later.
     ///
     /// Of a new key for which the table had no row: when the first of the limited keys in its places is limited no
     /// longer, where the set was declared to evict the least used.
@@ -56,10 +57,11 @@ impl<'a> Refusal<'a> {
 
 impl fmt::Display for Refusal<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "set `{}` refused", self.set.name())?;
-        match self.binding() {
-            Some(limit) => write!(f, " by limit `{limit}`")?,
-            None => write!(f, ": its table is full")?,
+        let set = self.set.name();
+        match (self.reason(), self.binding()) {
+            (RefusalReason::QueueFull, _) => write!(f, "the queue of set `{set}` is full")?,
+            (_, Some(limit)) => write!(f, "set `{set}` refused by limit `{limit}`")?,
+            (_, None) => write!(f, "set `{set}` refused: its table is full")?,
         }
         match self.retry_after() {
             Some(wait) => write!(f, ", retry after {wait:?}"),

@@ -265,6 +265,19 @@ fn what_a_key_holds_comes_back_to_it_alone() {
 }
 
 #[test]
+fn every_key_may_hold_one_at_the_same_time() {
+    const KEYS: usize = 2_000;
+    let (_folder, segment, set) = create(keyed(KEYS as u64).limit(Limit::concurrency("in_flight", 1)));
+    let request = set.request();
+    let permits: Vec<Permit<'_>> = (0..KEYS)
+        .map(|key| take(&set, &key.to_string(), &request))
+        .collect();
+    assert_eq!(snapshot(&segment).holds.len(), KEYS);
+    assert!(try_take(&set, "7", &request).is_none());
+    drop(permits);
+}
+
+#[test]
 fn what_a_dead_process_held_comes_back_to_its_keys() {
     in_own_process(
         "what_a_dead_process_held_comes_back_to_its_keys",

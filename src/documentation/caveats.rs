@@ -101,10 +101,12 @@
 //! far as the algorithm refunds: concurrency always, and the cost of GCRA and token bucket. The others keep it charged.
 //!
 //! The first future of a process that has to wait starts a thread, `shmlimit`, which also renews leases and gives back
-//! dropped local credit. It never waits for a lock, so a segment whose lock is stuck does not keep it from others. A
-//! thread that waits for longer than 2 ms starts another, `shmlimit-deaths`, which learns of the death of those it waits
-//! for. Both block all signals, end when there has been nothing for them to do for 10 seconds, and do not exist in a
-//! forked child until it needs them.
+//! dropped local credit. It never waits for a lock, so a segment whose lock is stuck does not keep it from others. Whoever
+//! waits for longer than 2 ms, a thread or a future, has another started, `shmlimit-deaths`, which learns of the death of
+//! those that are waited for: of up to 64 processes for each waiting thread, and as many for all futures of the process in one
+//! segment. Of others, waiters find out by looking once a second, and every 50 ms before Linux 5.3. Both threads block all
+//! signals, end when there has been nothing for them to do for 10 seconds, and do not exist in a forked child until it
+//! needs them.
 //!
 //! # Keys
 //!
@@ -175,7 +177,7 @@
 //!
 //! There is no daemon. What a dead process held is given back by whoever is refused for want of it, looking at most once
 //! a millisecond and for at most a twentieth of its time; by whoever waits for it, which the kernel tells of the death
-//! (Linux 5.3) or which looks every 50 ms; or by `limitctl recover`. A process that hangs but lives keeps what it holds
+//! (Linux 5.3) or which looks once a second; or by `limitctl recover`. A process that hangs but lives keeps what it holds
 //! until its lease runs out.
 //!
 //! A charge may stand although its caller died before it learned of it. The reverse does not happen.

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::decision::{Costs, Decided, Decision, LimitMask, NEVER, RefusalReason, Stage, longer_wait};
+use super::decision::{
+    Costs, Decided, Decision, LimitMask, NEVER, RefusalReason, SHORTEST_WAIT, Stage, longer_wait,
+};
 use super::hold::{FreeHold, HoldReference};
 use super::key::KeyIdentity;
 use super::keys::NoRow;
@@ -426,7 +428,10 @@ impl LockedPart<'_> {
             return Ok(Answer::MustWait);
         }
         if matches!(decision.stage, Stage::Behind | Stage::QueueFull) {
-            decision.set_ahead(self.binding_of_head(rows.first())?);
+            // Where the first of them could go by now, it is about to; any of the limits asked for says what for.
+            let ahead = self.binding_of_head(rows.first())?;
+            let about_to_be_served = || costs.limits.iter().next().map(|index| (index, SHORTEST_WAIT));
+            decision.set_ahead(ahead.or_else(about_to_be_served));
         }
         let reason = self.part.set.refusal_reason(decision);
         let mut transaction = self.part.memory.journal().begin();

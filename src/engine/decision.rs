@@ -85,6 +85,9 @@ pub(crate) struct Decided {
 /// A wait that time does not end.
 pub(crate) const NEVER: u64 = u64::MAX;
 
+/// The wait of a request that only those before it keep waiting, who need not wait any longer.
+pub(super) const SHORTEST_WAIT: u64 = 1;
+
 /// Limits whose decisions a permit or refusal carries within itself. With three, a permit is two cache lines, and
 /// moving it costs next to nothing; room for all sixteen would make its moves cost more than deciding does. The
 /// decisions on more limits are on the heap.

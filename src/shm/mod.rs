@@ -45,3 +45,4 @@ pub(crate) mod region;
 pub(crate) mod remove;
 pub(crate) mod robust_mutex;
 pub(crate) mod virtual_clock;
+pub(crate) mod wake_list;

@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
+use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +22,8 @@ use super::host::{ProcessOpinion, own_name, process_opinion};
 use super::image_lock::ImageLock;
 use super::layout::Participant;
 use super::process_identity::CopyIdentity;
-use super::region::{OutOfRegion, Region, load_acquire};
+use super::region::{Kept, OutOfRegion, Region, load_acquire};
+use super::wake_list::WakeList;
 use crate::error::Error;
 use crate::shm::clock::utc_nanos;
 
@@ -144,6 +146,19 @@ impl ParticipantTable {
     pub(crate) fn doorbell(&self, id: ParticipantId) -> Option<&AtomicU64> {
         let record = self.records().ok()?.get(usize::try_from(id.slot).ok()?)?;
         Some(&record.doorbell)
+    }
+
+    /// The tickets that the doorbell of a participant was rung for.
+    pub(crate) fn wake_list(&self, id: ParticipantId) -> Option<WakeList<'_>> {
+        let record = self.records().ok()?.get(usize::try_from(id.slot).ok()?)?;
+        Some(WakeList::new(&record.wake_count, &record.wake_list))
+    }
+
+    /// The doorbell of a participant, for who may outlive this.
+    pub(crate) fn keep_doorbell(&self, id: ParticipantId) -> Result<Kept<AtomicU64>, OutOfRegion> {
+        let record = id.slot.saturating_mul(size_of::<Participant>() as u64);
+        let offset = record.saturating_add(offset_of!(Participant, doorbell) as u64);
+        self.region.keep_words(self.offset.saturating_add(offset), 1)
     }
 
     /// The process of a participant, where the slot still is its own.

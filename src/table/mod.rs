@@ -20,7 +20,7 @@ mod tests;
 pub(crate) use eviction::{Claim, Usage};
 pub(crate) use fingerprint::Fingerprint;
 pub(crate) use repair::{is_consistent, rebuild};
-pub(crate) use sizing::{buckets_for, shards_for};
+pub(crate) use sizing::{buckets_for, holds_for, shards_for};
 
 /// Rows of one bucket.
 pub(crate) const BUCKET_ROWS: u64 = 32;

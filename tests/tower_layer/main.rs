@@ -1,6 +1,7 @@
 //! The layer for HTTP services, behind real servers on loopback connections.
 
 mod addresses;
+mod axum_gateway;
 mod bodies;
 mod decisions;
 mod grpc;

@@ -170,20 +170,24 @@ impl Server {
     }
 
     pub async fn client(&self) -> Client {
-        let stream = TcpStream::connect(self.address).await.expect("it listens");
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
-        Client {
-            sender,
-            connection: tokio::spawn(async {
-                let _ = connection.await;
-            }),
-        }
+        client_of(self.address).await
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         self.accepting.abort();
+    }
+}
+
+pub async fn client_of(address: SocketAddr) -> Client {
+    let stream = TcpStream::connect(address).await.expect("it listens");
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
+    Client {
+        sender,
+        connection: tokio::spawn(async {
+            let _ = connection.await;
+        }),
     }
 }
 

@@ -343,7 +343,7 @@ fn the_sizes_of_a_segment_do_not_change() {
         [
             "segment / participants: declared 9, in the segment 256",
             r#"set "s" / holds: declared 9, in the segment 64"#,
-            r#"set "s" / waiters: declared 9, in the segment 256"#,
+            r#"set "s" / waiters: declared 9, in the segment 5120"#,
         ]
     );
     assert_eq!(
