@@ -74,6 +74,12 @@
 //! Linux 4.14 or later with glibc (2.30 or later) or musl.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, unsafe_code)]
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "shmlimit is for Linux, whose robust futexes, file locks and process descriptors it is built on: develop in a container \
+     on other systems, see CONTRIBUTING.md"
+);
+
 mod acquire_future;
 mod address;
 mod apply;

@@ -19,6 +19,7 @@ mod tests;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::{fmt, fs};
 
 use serde::de::{self, Deserializer};
@@ -162,6 +163,15 @@ pub struct Declaration {
     segment: SegmentOptions,
     #[serde(default, rename = "set")]
     sets: Vec<SetDeclaration>,
+}
+
+/// As [`from_toml`](Declaration::from_toml).
+impl FromStr for Declaration {
+    type Err = DeclarationError;
+
+    fn from_str(text: &str) -> Result<Self, DeclarationError> {
+        Self::from_toml(text)
+    }
 }
 
 impl Declaration {

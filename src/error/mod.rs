@@ -23,6 +23,22 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// This process may not use the file, or not enter or write its directory.
+    #[error(
+        "cannot {action} {}: {source}: {why}; run all its users as one user, or let a group have it: created as root \
+         with mode 0660, in a directory of that group with mode 2750. A process that changes its user opens it after that",
+        path.display()
+    )]
+    Denied {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Whose the file or the directory is, and as whom this process runs.
+        why: String,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// There is no file at the path.
     #[error("there is no segment at {}: create it with `limitctl create` or open_or_create", path.display())]
     NotFound {
@@ -36,7 +52,11 @@ pub enum Error {
         path: PathBuf,
     },
     /// The file system has no room for the segment. Nothing was created.
-    #[error("no room for {bytes} bytes at {}: make room or declare fewer holds, entries or participants", path.display())]
+    #[error(
+        "no room for {bytes} bytes at {}: make room (/dev/shm of a container has 64 MB unless it is started with \
+         --shm-size), or declare fewer keys, holds, entries or participants",
+        path.display()
+    )]
     NoSpace {
         /// The path asked for.
         path: PathBuf,
@@ -202,7 +222,7 @@ pub enum Error {
         set: String,
     },
     /// The segment has no set of that name.
-    #[error("there is no set `{name}`; the segment has {}", join(known))]
+    #[error("there is no set `{name}`; the segment has {}", some_of(known))]
     UnknownSet {
         /// The name asked for.
         name: String,
@@ -318,7 +338,10 @@ pub enum Error {
         most: usize,
     },
     /// The request was prepared for another set.
-    #[error("the request was prepared for another set than `{set}`")]
+    #[error(
+        "the request was not prepared by this handle of set `{set}`: make requests from the handle that they are used \
+         on, or from a clone of it"
+    )]
     ForeignRequest {
         /// The set it was used on.
         set: String,
@@ -392,6 +415,15 @@ impl From<Box<Error>> for Error {
 
 fn join(items: &[String]) -> String {
     items.join(", ")
+}
+
+/// The first of the items, as many as a line bears, and how many more there are.
+fn some_of(items: &[String]) -> String {
+    const MOST: usize = 10;
+    match items.get(..MOST) {
+        Some(first) if items.len() > MOST => format!("{} and {} more", join(first), items.len() - MOST),
+        _ => join(items),
+    }
 }
 
 pub(crate) fn processes(pids: &[u64]) -> String {

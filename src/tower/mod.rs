@@ -80,8 +80,8 @@
 //! Concurrency is answered 429 as well: the draft counts concurrent requests as a quota, and leaves 503 to a server
 //! whose capacity is less than usual.
 //!
-//! `Retry-After` of a refusal is the longest wait in seconds, rounded up, of all limits that refused; it is absent where
-//! none of them can know, as is so with concurrency.
+//! `Retry-After` of a refusal is the longest wait in seconds, rounded up, of all limits that refused; of a 429 it is absent
+//! where none of them can know, as is so with concurrency, and of a 503 it is 1 then.
 //!
 //! `RateLimit-Policy` and `RateLimit` follow [draft-ietf-httpapi-ratelimit-headers-11][draft] and are on all responses
 //! unless [`Advertise`] says otherwise. Each limit is a policy of its name:

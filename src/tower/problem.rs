@@ -5,6 +5,7 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 
 use super::fields::{Policies, retry_after};
+use crate::engine::RefusalReason;
 use crate::limit_set::LimitSet;
 use crate::refusal::Refusal;
 
@@ -67,12 +68,16 @@ pub(super) fn refused(set: &LimitSet, policies: &Policies, refusal: &Refusal<'_>
         .map(|verdict| verdict.limit)
         .filter(|limit| Some(*limit) != refusal.binding());
     let violated: Vec<&str> = refusal.binding().into_iter().chain(others).collect();
-    let mut response = if violated.is_empty() {
+    // Behind a full queue, what binds its first does not bind this request, which did not even get in line.
+    let is_without_room = violated.is_empty() || refusal.reason() == RefusalReason::QueueFull;
+    let mut response = if is_without_room {
         no_room()
     } else {
         quota_exceeded(set, policies, &violated)
     };
-    if let Some(seconds) = retry_after(refusal) {
+    // Nobody can know when there will be room again; without a number, clients would be back at once.
+    let least = || is_without_room.then(|| HeaderValue::from_static("1"));
+    if let Some(seconds) = retry_after(refusal).or_else(least) {
         response.headers_mut().insert(RETRY_AFTER, seconds);
     }
     response
