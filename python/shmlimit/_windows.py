@@ -74,7 +74,10 @@ class WindowFolder:
         max_keys: int | None = None,
         when_full: WhenFull = "evict_least_used",
     ) -> None:
-        """Makes the folder if it is not there.
+        """Checks the folder, if it is there.
+
+        It is made with its first file, by the process that counts first: a server that becomes another user after it
+        has loaded the application makes it as that user.
 
         Args:
             path: The folder, best under `/dev/shm`.
@@ -100,8 +103,8 @@ class WindowFolder:
         # Without a lock, which a fork could leave taken for ever: to open a file twice does no harm.
         self._opened: dict[str, Table] = {}
         self._told: set[str] = set()
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._require_private()
+        if self.path.exists():
+            self._require_private()
 
     def limits(self, kind: str, state_words: int, declare: _Declare) -> Limits:
         """The set of a kind, to be used once: from this process's memory, the file, or a new file.
@@ -113,6 +116,7 @@ class WindowFolder:
         """
         opened = self._opened.get(kind)
         if opened is None:
+            self._make()
             opened = self._opened.setdefault(kind, Table(self._create(kind, state_words, declare), self))
         return opened.used()
 
@@ -129,7 +133,7 @@ class WindowFolder:
     def known(self, beginning: str) -> Iterator[Limits]:
         """The sets of this shape that any process has made, of those kinds whose names begin so."""
         ending = f".{self._shape}{_SUFFIX}"
-        for name in sorted(os.listdir(self.path)):
+        for name in sorted(os.listdir(self.path)) if self.path.exists() else ():
             if name.startswith(beginning) and name.endswith(ending):
                 found = self.find(name.removesuffix(ending))
                 # It may have been removed since it was listed.
@@ -191,6 +195,17 @@ class WindowFolder:
 
     def _file(self, kind: str) -> Path:
         return self.path / f"{kind}.{self._shape}{_SUFFIX}"
+
+    def _make(self) -> None:
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._require_private()
+        if not os.access(self.path, os.W_OK | os.X_OK, effective_ids=True):
+            status = os.stat(self.path)
+            raise PermissionError(
+                f"{self.path} belongs to user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}, and this "
+                f"process is of user {os.geteuid()}: remove it, or give it to that user. It is made by the user that "
+                "counts in it first"
+            )
 
     def _require_private(self) -> None:
         status = os.lstat(self.path)

@@ -75,7 +75,9 @@ fn message(error: &Error) -> String {
 /// What the system's number for an error is.
 fn errno(error: &Error) -> Option<i32> {
     let errno = match error {
-        Error::Io { source, .. } | Error::Unsupported { source, .. } => return source.raw_os_error(),
+        Error::Io { source, .. } | Error::Denied { source, .. } | Error::Unsupported { source, .. } => {
+            return source.raw_os_error();
+        }
         Error::NotFound { .. } => Errno::ENOENT,
         Error::AlreadyExists { .. } => Errno::EEXIST,
         Error::NoSpace { .. } => Errno::ENOSPC,
@@ -89,6 +91,7 @@ fn errno(error: &Error) -> Option<i32> {
 fn path(error: &Error) -> Option<&Path> {
     match error {
         Error::Io { path, .. }
+        | Error::Denied { path, .. }
         | Error::NotFound { path }
         | Error::AlreadyExists { path }
         | Error::NoSpace { path, .. }
@@ -149,6 +152,7 @@ fn class_name(error: &Error) -> &'static str {
         Error::Reclaimed { .. } => "Reclaimed",
         Error::InheritedPermit { .. } => "InheritedPermit",
         Error::Declaration { .. } => "DeclarationError",
+        Error::Denied { .. } => "PermissionDenied",
         Error::Io { source, .. } => match source.kind() {
             io::ErrorKind::NotFound => "NotFound",
             io::ErrorKind::PermissionDenied => "PermissionDenied",

@@ -38,7 +38,8 @@ pub enum Algorithm {
     FixedWindow,
     /// An exact log of what was taken: capacity in any window of that length.
     SlidingWindow,
-    /// Sub-windows, the oldest weighted by its remaining share: cheap at any capacity. At most 2 x capacity - 1 in any
+    /// Sub-windows, the oldest weighted by its remaining share: cheap at any capacity. They begin at multiples of their
+    /// length since the Unix epoch, as the wall clock stood when the segment was created. At most 2 x capacity - 1 in any
     /// window, and the capacity in any stretch that is shorter by a sub-window. `retry_after` may exceed the window
     /// by up to one sub-window, depending on where the instant falls between their boundaries.
     SlidingWindowCounter,

@@ -23,6 +23,22 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// This process may not use the file, or not enter or write its directory.
+    #[error(
+        "cannot {action} {}: {source}: {why}; run all its users as one user, or let a group have it: created as root \
+         with mode 0660, in a directory of that group with mode 2750. A process that changes its user opens it after that",
+        path.display()
+    )]
+    Denied {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Whose the file or the directory is, and as whom this process runs.
+        why: String,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// There is no file at the path.
     #[error("there is no segment at {}: create it with `limitctl create` or open_or_create", path.display())]
     NotFound {
@@ -36,7 +52,11 @@ pub enum Error {
         path: PathBuf,
     },
     /// The file system has no room for the segment. Nothing was created.
-    #[error("no room for {bytes} bytes at {}: make room or declare fewer holds, entries or participants", path.display())]
+    #[error(
+        "no room for {bytes} bytes at {}: make room (/dev/shm of a container has 64 MB unless it is started with \
+         --shm-size), or declare fewer keys, holds, entries or participants",
+        path.display()
+    )]
     NoSpace {
         /// The path asked for.
         path: PathBuf,

@@ -19,7 +19,9 @@ use crate::units::{Rounding, divide, saturate, share};
 /// instant falls between the multiples of `w/n`. No wait, and no `reset_after`, is longer than `w + w/n`, rounded up to
 /// a nanosecond.
 ///
-/// Time is scaled by `n` here, so that a sub-window is exactly `w` long whether or not `n` divides the window.
+/// Time is scaled by `n` here, so that a sub-window is exactly `w` long whether or not `n` divides the window. Sub-windows
+/// are numbered by the monotonic instant, which is as good as the Unix epoch is: a segment's clock starts at the wall
+/// clock's time and goes on without its steps.
 ///
 /// State: a ring of `n + 1` buckets of two words each: the number of the sub-window, counted from 1, that it
 /// belongs to, and the count. A bucket with another number than the one sought is simply an empty one, so nothing is

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::attachments;
 use super::cold_start::{current_place, is_same_place, start_cold_if_needed};
 use super::definition::{Definition, read_definition_in_force};
 use super::descriptor::{FileIdentity, above_standard_streams};
@@ -27,6 +26,7 @@ use super::participant::{Membership, ParticipantTable};
 use super::process_identity::CopyIdentity;
 use super::region::{OutOfRegion, Region, load_acquire};
 use super::remove::unlink;
+use super::{access, attachments};
 use crate::error::Error;
 
 /// How long to wait for another process that is attaching.
@@ -509,10 +509,15 @@ fn read_shape(entry: &DirectoryEntry) -> SetShape {
 }
 
 pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {
-    Error::Io {
-        action,
-        path: path.to_owned(),
-        source,
+    let path = path.to_owned();
+    match access::explain(&path, &source) {
+        Some(why) => Error::Denied {
+            action,
+            path,
+            why,
+            source,
+        },
+        None => Error::Io { action, path, source },
     }
 }
 

@@ -18,6 +18,7 @@
 //!
 //! `tests/layers.rs` holds the list and the files together.
 
+mod access;
 pub(crate) mod attach;
 mod attachments;
 pub(crate) mod background_thread;

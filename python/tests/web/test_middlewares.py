@@ -89,9 +89,7 @@ def test_a_response_tells_how_all_limits_stand_beside_what_others_have_told(limi
     get = limited(declare(sl.Calls("requests", 2, 60), sl.Concurrency("in_flight", 8)))
     response = get()
     assert response.status_code == 200
-    assert response.headers["ratelimit-policy"] == (
-        '"requests";q=2;w=60, "in_flight";q=8;qu="concurrent-requests"'
-    )
+    assert response.headers["ratelimit-policy"] == ('"requests";q=2;w=60, "in_flight";q=8;qu="concurrent-requests"')
     told = response.headers.get_list("ratelimit")
     assert told == ['"inner";r=1', '"requests";r=1;t=30, "in_flight";r=7']
 

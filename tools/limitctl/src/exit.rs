@@ -133,7 +133,7 @@ impl From<Error> for Failure {
 fn code_of(error: &Error) -> ExitCode {
     match error {
         Error::Io { source, .. } => code_of_system(source),
-        Error::Untrusted { .. } => ExitCode::Permission,
+        Error::Denied { .. } | Error::Untrusted { .. } => ExitCode::Permission,
         Error::AlreadyExists { .. } | Error::NoSpace { .. } => ExitCode::CannotCreate,
         Error::NotASegment { .. }
         | Error::Incompatible { .. }
