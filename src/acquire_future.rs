@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::attendant::{self, Post};
+use crate::attendant;
 use crate::engine::{
     Begun, Costs, Decision, KeyIdentity, Looked, Patience, SegmentEngine, Target, WaitBy, deadline_after,
 };
@@ -16,6 +16,7 @@ use crate::permit::{Outcome, Permit};
 use crate::refusal::Refusal;
 use crate::request::Request;
 use crate::subject::Subject;
+use crate::waiters::Post;
 
 /// A request that waits in line: see [`LimitSet::acquire_async`].
 ///
@@ -147,7 +148,7 @@ impl Asked {
                 let now = crate::shm::clock::boot_nanos();
                 let part = set.engine_set().part(waiting.line().0);
                 let is_late = now >= self.deadline;
-                if !is_late && now < waiting.next_look() && !engine.is_worth_a_look(part, waiting) {
+                if !is_late && !engine.is_worth_a_look(part, waiting, now) {
                     return Ok(Looked::Waiting);
                 }
                 let patience = if is_late { Patience::UsedUp } else { Patience::Left };
@@ -158,7 +159,7 @@ impl Asked {
             match looked {
                 Some(Ok(Looked::Waiting)) => {
                     if let Some(instant) = look_by {
-                        attendant::look_by(instant);
+                        attendant::look_at(post, instant);
                     }
                     return Poll::Pending;
                 }
@@ -193,7 +194,7 @@ impl Asked {
             Begun::Waiting(waiting) => waiting,
         };
         let post = Post::new(set, waiting, self.deadline, context.waker().clone());
-        if let Err(error) = attendant::attend(&post) {
+        if let Err(error) = attendant::attend(&post, waiting.next_look()) {
             engine.cancel(set.engine_set().part(waiting.line().0), &waiting);
             return Err(error);
         }

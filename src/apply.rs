@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use crate::config::stored::{StoredDeclaration, StoredSet};
 use crate::config::{Declaration, Difference};
-use crate::engine::Applied;
+use crate::engine::{Applied, SegmentEngine};
 use crate::error::Error;
+use crate::mismatch::{Author, Mismatch, Step, compare};
 use crate::segment::Segment;
-use crate::shm::definition::Definition;
 use crate::snapshot::SegmentReader;
 
 impl Segment {
@@ -28,7 +29,7 @@ impl Segment {
     ///
     /// [`Error::Damaged`] where a definition cannot be read.
     pub fn declaration_in_force(&self) -> Result<Declaration, Error> {
-        self.declared_by(&self.definitions()?)
+        Ok(stored_declaration(&self.shared().engine)?.to_declaration())
     }
 
     /// Changes limits of the live segment, for all processes at once, to what `declaration` says; answers what was
@@ -43,6 +44,11 @@ impl Segment {
     /// rate from now on: a raised limit does not grant the past. What a window counted stays counted, against the new
     /// capacity. What is held stays held. A set changes as a whole; of several sets, each by itself. A process that dies
     /// on the way is followed by whoever uses the set next.
+    ///
+    /// What is changed so counts as an operator's: programs that open the segment with
+    /// [`OnMismatch::Apply`](crate::OnMismatch::Apply) leave it, unless their declaration is of a higher
+    /// [version](Declaration::version). Where `declaration` has a version, that is in force with it, also a lower one;
+    /// otherwise the version stays.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -67,59 +73,64 @@ impl Segment {
     pub fn apply(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {
         declaration.validate()?;
         let engine = &self.shared().engine;
-        'again: loop {
-            let definitions = self.definitions()?;
-            let stored = self.declared_by(&definitions)?;
-            let (changed, changes) = changes_to(self.path(), &stored, declaration)?;
-            if changes.is_empty() {
-                return Ok(changes);
-            }
-            let present = stored.sets().iter().zip(&definitions);
-            for ((set, changed), (present, definition)) in
-                engine.sets().iter().zip(changed.sets()).zip(present)
-            {
-                let changed = Declaration::new().set(changed.clone());
-                if changed
-                    .differences(&Declaration::new().set(present.clone()))
-                    .is_empty()
-                {
-                    continue;
-                }
-                let text = changed.to_toml()?;
-                match engine.apply(set, definition.generation, &text)? {
-                    Applied::InForce => {}
-                    Applied::Superseded => continue 'again,
-                    Applied::TooLong => {
-                        return Err(cannot_apply(self.path(), [grown_too_long(&set.name)]));
+        let refused = |differences| cannot_apply(self.path(), differences);
+        let stored = stored_declaration(engine)?;
+        compare(&stored, declaration, Author::Operator).map_err(refused)?;
+        let mismatches = bring_into_force(engine, declaration, Author::Operator, |_| true, refused)?;
+        let changes = mismatches.into_iter().flat_map(Mismatch::into_differences);
+        Ok(changes.collect())
+    }
+}
+
+/// What is in force now.
+pub(crate) fn stored_declaration(engine: &SegmentEngine) -> Result<StoredDeclaration, Error> {
+    let sets = engine.sets().iter().map(|set| {
+        let definition = engine.definition(set)?;
+        StoredSet::read(&definition.text, engine.path())
+    });
+    Ok(StoredDeclaration::new(
+        participants(engine),
+        sets.collect::<Result<_, _>>()?,
+    ))
+}
+
+fn participants(engine: &SegmentEngine) -> u32 {
+    engine.membership.table().count as u32
+}
+
+/// Brings what `asked` declares into force, set by set, where it has precedence; answers in what the sets differed, and
+/// what became of that. A set that other processes change meanwhile is compared again, and is written once at most, by a
+/// step that is `permitted`.
+pub(crate) fn bring_into_force(
+    engine: &SegmentEngine,
+    asked: &Declaration,
+    author: Author,
+    permitted: impl Fn(&Step) -> bool,
+    refused: impl Fn(Vec<String>) -> Error,
+) -> Result<Vec<Mismatch>, Error> {
+    let mut mismatches = Vec::new();
+    for set in engine.sets() {
+        let asked = asked.only(&set.name);
+        loop {
+            let definition = engine.definition(set)?;
+            let stored = StoredSet::read(&definition.text, engine.path())?;
+            let stored = StoredDeclaration::new(participants(engine), vec![stored]);
+            let mut steps = compare(&stored, &asked, author).map_err(&refused)?;
+            match steps.pop().filter(&permitted) {
+                None | Some(Step::Unchanged) => {}
+                Some(Step::Keep(mismatch)) => mismatches.push(mismatch),
+                Some(Step::Change { to, mismatch }) => {
+                    match engine.apply(set, definition.generation, &to.to_text()?)? {
+                        Applied::InForce => mismatches.push(mismatch),
+                        Applied::Superseded => continue,
+                        Applied::TooLong => return Err(refused(vec![grown_too_long(&set.name)])),
                     }
                 }
             }
-            return Ok(changes);
+            break;
         }
     }
-
-    /// The definitions of the sets that are in force.
-    fn definitions(&self) -> Result<Vec<Definition>, Error> {
-        let engine = &self.shared().engine;
-        let definitions = engine.sets().iter().map(|set| Ok(engine.definition(set)?));
-        definitions.collect()
-    }
-
-    /// What definitions of all sets declare.
-    fn declared_by(&self, definitions: &[Definition]) -> Result<Declaration, Error> {
-        let participants = self.declaration().segment().participants();
-        let mut declaration = Declaration::new().participants(participants);
-        for definition in definitions {
-            let defined = Declaration::from_toml(&definition.text).map_err(|error| Error::Damaged {
-                path: self.path().to_owned(),
-                what: format!("a set's definition cannot be read: {error}"),
-            })?;
-            for set in defined.sets() {
-                declaration = declaration.set(set.clone());
-            }
-        }
-        Ok(declaration)
-    }
+    Ok(mismatches)
 }
 
 impl SegmentReader {
@@ -131,57 +142,18 @@ impl SegmentReader {
     /// [`Error::CannotApply`], [`Error::Declaration`].
     pub fn preview(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {
         declaration.validate()?;
-        let (changed, changes) = changes_to(self.path(), self.declaration(), declaration)?;
-        for (set, room) in changed.sets().iter().zip(self.definition_rooms()) {
-            let text = Declaration::new().set(set.clone()).to_toml()?;
-            if text.len() as u64 > room {
-                return Err(cannot_apply(self.path(), [grown_too_long(set.name())]));
+        let steps = compare(self.stored(), declaration, Author::Operator)
+            .map_err(|differences| cannot_apply(self.path(), differences))?;
+        let mut changes = Vec::new();
+        for (step, room) in steps.into_iter().zip(self.definition_rooms()) {
+            if let Step::Change { to, mismatch } = step {
+                if to.to_text()?.len() as u64 > room {
+                    return Err(cannot_apply(self.path(), vec![grown_too_long(to.set().name())]));
+                }
+                changes.extend(mismatch.into_differences());
             }
         }
         Ok(changes)
-    }
-}
-
-/// `stored` with what `asked` changes in it, and what that is.
-fn changes_to(
-    path: &Path,
-    stored: &Declaration,
-    asked: &Declaration,
-) -> Result<(Declaration, Vec<Difference>), Error> {
-    let applied = asked
-        .applied_to(stored)
-        .map_err(|differences| cannot_apply(path, differences.iter().map(ToString::to_string)))?;
-    require_states_to_fit(path, stored, &applied.declaration)?;
-    Ok((applied.declaration, applied.changes))
-}
-
-/// That every limit can go on with the state that it has.
-fn require_states_to_fit(path: &Path, stored: &Declaration, changed: &Declaration) -> Result<(), Error> {
-    let (stored, changed) = (stored.compile()?, changed.compile()?);
-    let mut misfits = Vec::new();
-    for (old, new) in stored.iter().zip(&changed) {
-        // As many as are held at once need as many holds, and of those there are as many as when the file was made.
-        let holds = u64::from(new.hold_capacity);
-        if (old.most_held()..new.most_held()).contains(&holds) {
-            misfits.push(format!(
-                "set `{}` / holds: {holds} are too few for a concurrency of {}, and only a new segment can have more",
-                new.name,
-                new.most_held()
-            ));
-        }
-        for (old_limit, limit) in old.limits.iter().zip(&new.limits) {
-            if !limit.rule.can_carry_over(&old_limit.rule) {
-                misfits.push(format!(
-                    "set `{}` / limit `{}`: what it has counted cannot be counted on over the new window",
-                    new.name, limit.name
-                ));
-            }
-        }
-    }
-    if misfits.is_empty() {
-        Ok(())
-    } else {
-        Err(cannot_apply(path, misfits))
     }
 }
 
@@ -189,9 +161,9 @@ fn grown_too_long(set: &str) -> String {
     format!("the definition of set `{set}` has grown too long")
 }
 
-fn cannot_apply(path: &Path, differences: impl IntoIterator<Item = String>) -> Error {
+fn cannot_apply(path: &Path, differences: Vec<String>) -> Error {
     Error::CannotApply {
         path: path.to_owned(),
-        differences: differences.into_iter().collect(),
+        differences,
     }
 }

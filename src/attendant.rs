@@ -10,11 +10,12 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
-use std::task::Waker;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::engine::{HoldReference, LockWait, Renewed, SetEngine, TakenBatch, Waiting};
+use crate::engine::{
+    Deaths, HoldReference, LockWait, Renewed, TakenBatch, Telling, UNWATCHED_SLICE, WATCHED_SLICE,
+};
 use crate::error::Error;
 use crate::limit_set::LimitSet;
 use crate::permit::Permit;
@@ -23,12 +24,17 @@ use crate::shm::background_thread;
 use crate::shm::clock::boot_nanos;
 use crate::shm::fork_identity::PerProcess;
 use crate::shm::futex::{self, Rings};
+use crate::shm::wake_list::Seen;
+use crate::waiters::{Line, Post, Posts, Told, address, lock};
 
 /// How long the thread stays although there is nothing to do.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// The longest sleep with futures to look after.
+/// The longest pause between two tries to take a lock.
 const SLICE: u64 = 50_000_000;
+
+/// The thread spends at most one part in this many of its time on finding out whose deaths matter.
+const SHARE_OF_TIME: u64 = 20;
 
 /// How soon a lock is tried again that was taken; twice as late each time, up to [`SLICE`].
 const FIRST_RETRY: u64 = 1_000_000;
@@ -38,105 +44,6 @@ const BEATS_PER_LEASE: u64 = 3;
 
 /// How many returns wait for their locks; what is behind the others stays charged.
 const MOST_RETURNS: usize = 1024;
-
-/// A future that waits: its ticket, and whom to tell.
-#[derive(Debug)]
-pub(crate) struct Post {
-    shared: Arc<SharedSegment>,
-    set: usize,
-    owner: u64,
-    /// On the boot-time clock.
-    deadline: u64,
-    wait: Mutex<Option<Wait>>,
-}
-
-#[derive(Debug)]
-struct Wait {
-    waiting: Waiting,
-    waker: Waker,
-}
-
-/// What a future has to be told after a look at its post.
-#[derive(Debug, Default)]
-struct Told {
-    waker: Option<Waker>,
-    next_look: Option<u64>,
-}
-
-impl Post {
-    pub(crate) fn new(set: &LimitSet, waiting: Waiting, deadline: u64, waker: Waker) -> Arc<Self> {
-        Arc::new(Self {
-            shared: Arc::clone(set.shared()),
-            set: set.position(),
-            owner: waiting.owner(),
-            deadline,
-            wait: Mutex::new(Some(Wait { waiting, waker })),
-        })
-    }
-
-    /// Lets the future look at its ticket; `waker` is told from now on. `None` where the wait has ended.
-    pub(crate) fn with<T>(&self, waker: &Waker, look: impl FnOnce(&mut Waiting) -> T) -> Option<T> {
-        let mut wait = lock(&self.wait);
-        let wait = wait.as_mut()?;
-        if !wait.waker.will_wake(waker) {
-            wait.waker = waker.clone();
-        }
-        Some(look(&mut wait.waiting))
-    }
-
-    /// Ends the wait; answers the ticket.
-    pub(crate) fn end(&self) -> Option<Waiting> {
-        lock(&self.wait).take().map(|wait| wait.waiting)
-    }
-
-    /// Whether the ticket is this process's: not that of one that forked it. Then nothing here may be touched, because
-    /// another thread may have had it in its hands when the fork happened.
-    pub(crate) fn is_own(&self) -> bool {
-        self.shared.engine.membership.is_current(self.owner)
-    }
-
-    fn address(self: &Arc<Self>) -> usize {
-        Arc::as_ptr(self).addr()
-    }
-
-    /// Which line of which segment it is in.
-    fn line(&self) -> Option<Line> {
-        let (part, row) = try_lock(&self.wait)?.as_ref()?.waiting.line();
-        Some((Arc::as_ptr(&self.shared).addr(), self.set, part, row))
-    }
-
-    fn set(&self) -> Option<&SetEngine> {
-        self.shared.engine.sets().get(self.set)
-    }
-
-    /// Looks after the ticket without claiming anything: that is the future's to do. With `line_is_broken`, the future
-    /// is told in any case, to meet the error itself.
-    fn look(&self, now: u64, line_is_broken: bool) -> Told {
-        let Some(mut wait) = try_lock(&self.wait) else {
-            // The future looks for itself, and may have to wait for its segment's lock.
-            return Told {
-                waker: None,
-                next_look: Some(now.saturating_add(FIRST_RETRY)),
-            };
-        };
-        let (Some(wait), Some(set)) = (wait.as_mut(), self.set()) else {
-            return Told::default();
-        };
-        let engine = &self.shared.engine;
-        let part = set.part(wait.waiting.line().0);
-        let is_due = now >= self.deadline
-            || wait.waiting.is_alarmed(now)
-            || line_is_broken
-            || engine.is_worth_a_look(part, &wait.waiting)
-            || engine
-                .insure_if_due(part, &mut wait.waiting, LockWait::NOT)
-                .is_err_and(|error| !matches!(*error, Error::LockStuck { .. }));
-        Told {
-            waker: is_due.then(|| wait.waker.clone()),
-            next_look: (!is_due).then(|| wait.waiting.next_look().min(self.deadline)),
-        }
-    }
-}
 
 /// A hold whose leases are renewed in the background.
 #[derive(Debug)]
@@ -296,8 +203,7 @@ struct Attendant {
 
 #[derive(Debug, Default)]
 struct Duties {
-    /// By their addresses.
-    posts: HashMap<usize, Arc<Post>>,
+    posts: Posts,
     beats: Vec<Beat>,
     returns: VecDeque<Return>,
     /// When to try again to give them back, on the boot-time clock.
@@ -308,40 +214,62 @@ struct Duties {
     /// By whose doorbells the thread sleeps now, and until when.
     asleep_by: Vec<Arc<SharedSegment>>,
     asleep_until: u64,
-    /// When to look at the latest, where a future has found out that itself since the thread looked after it.
-    look_by: Option<u64>,
 }
 
-/// The address of a segment, the number of a set, the part of it, and the row whose line it is.
-type Line = (usize, usize, u32, u64);
+/// What the thread knows of one segment.
+#[derive(Debug, Default)]
+struct Round {
+    /// The participant that this process is, whose list of tickets is read, and how far.
+    owner: u64,
+    next: u64,
+    deaths: Deaths,
+    /// Somebody died, and what it had is to be given back: when to look for that, on the boot-time clock.
+    reclaim_at: Option<u64>,
+    /// Deaths are not told.
+    is_unwatched: bool,
+}
+
+/// When to look after everything, told or not.
+#[derive(Debug)]
+struct Insurance {
+    next: u64,
+    retry: Retry,
+    /// Since when the locks of lines have been taken.
+    taken_since: HashMap<Line, u64>,
+}
 
 static ATTENDANT: PerProcess<Attendant> = PerProcess::new();
 
-/// Sleeps for a future from now on.
-pub(crate) fn attend(post: &Arc<Post>) -> Result<(), Error> {
-    take_on(&post.shared, |duties| {
-        duties.posts.insert(post.address(), Arc::clone(post));
-    })
+/// Sleeps for a future from now on, which is to be looked after at `next_look` at the latest.
+pub(crate) fn attend(post: &Arc<Post>, next_look: u64) -> Result<(), Error> {
+    let (attendant, mut duties) = running(&post.shared)?;
+    let taken_on = duties.posts.insert(post, next_look, boot_nanos());
+    if taken_on.is_new_segment {
+        attendant.tell(&mut duties);
+    } else {
+        duties.wake_before(taken_on.look_at);
+    }
+    drop(duties);
+    if let Some(waker) = taken_on.replaced {
+        waker.wake();
+    }
+    Ok(())
 }
 
 /// Sleeps for a future no longer. Does nothing in a forked child, whose thread knows only of the child's own.
 pub(crate) fn withdraw(post: &Arc<Post>) {
     if let Ok(attendant) = ATTENDANT.get() {
-        lock(&attendant.duties).posts.remove(&post.address());
+        lock(&attendant.duties).posts.remove(post);
     }
 }
 
 /// Has a future that has just looked for itself looked after again at `instant`, which may be sooner than the thread
 /// knew: whoever comes to be first learns only then for how long it has to wait.
-pub(crate) fn look_by(instant: u64) {
+pub(crate) fn look_at(post: &Arc<Post>, instant: u64) {
     let Ok(attendant) = ATTENDANT.get() else { return };
     let mut duties = lock(&attendant.duties);
-    duties.look_by = Some(duties.look_by.map_or(instant, |other| other.min(instant)));
-    if instant < duties.asleep_until
-        && let Some(asleep_by) = duties.asleep_by.first()
-    {
-        asleep_by.engine.ring_own_doorbell();
-    }
+    duties.posts.look_at(post, instant);
+    duties.wake_before(instant);
 }
 
 /// Renews a lease from now on.
@@ -362,6 +290,14 @@ pub(crate) fn give_back_later(what: Return) {
 }
 
 fn take_on(shared: &SharedSegment, duty: impl FnOnce(&mut Duties)) -> Result<(), Error> {
+    let (attendant, mut duties) = running(shared)?;
+    duty(&mut duties);
+    attendant.tell(&mut duties);
+    Ok(())
+}
+
+/// The attendant of this process, whose thread runs and does not end before it has seen what is added to its duties.
+fn running(shared: &SharedSegment) -> Result<(&'static Attendant, MutexGuard<'static, Duties>), Error> {
     let failed = |source: io::Error| Error::Io {
         action: "start the thread that sleeps for futures and leases on",
         path: shared.engine.path().to_owned(),
@@ -373,63 +309,183 @@ fn take_on(shared: &SharedSegment, duty: impl FnOnce(&mut Duties)) -> Result<(),
         background_thread::start("shmlimit", || attendant.run()).map_err(failed)?;
         duties.is_running = true;
     }
-    duty(&mut duties);
-    duties.taken_on = duties.taken_on.wrapping_add(1);
-    attendant.changed.notify_one();
-    if let Some(asleep_by) = duties.asleep_by.first() {
-        asleep_by.engine.ring_own_doorbell();
-    }
-    Ok(())
+    Ok((attendant, duties))
 }
 
 impl Attendant {
+    /// Has the thread look at its duties, which are others now.
+    fn tell(&self, duties: &mut Duties) {
+        duties.taken_on = duties.taken_on.wrapping_add(1);
+        self.changed.notify_one();
+        duties.wake();
+    }
+
     fn run(&self) {
-        let mut next_insurance = 0;
+        let mut insurance = Insurance::new(boot_nanos());
         let mut retry_returns = Retry::FIRST;
-        let mut retry_lines = Retry::FIRST;
-        let mut taken_since = HashMap::new();
+        let mut rounds: HashMap<usize, Round> = HashMap::new();
         loop {
             self.beat();
             self.give_back(&mut retry_returns);
-            let (posts, taken_on) = self.posts();
-            if posts.is_empty() {
+            let (segments, taken_on) = self.segments();
+            rounds.retain(|known, _| segments.iter().any(|shared| address(shared) == *known));
+            if segments.is_empty() {
                 if self.rest() {
                     continue;
                 }
                 return;
             }
-            let segments = segments_of(&posts);
             // Counted before the looks, so that a ring after them is not slept through.
             let bells: Vec<(&AtomicU64, Rings)> = segments
                 .iter()
-                .filter_map(|shared| shared.engine.own_doorbell())
-                .map(|bell| (bell, futex::rings(bell)))
+                .filter_map(|shared| shared.engine.doorbell(shared.engine.membership.owner_so_far()))
+                .map(|(bell, _)| (bell, futex::rings(bell)))
                 .collect();
             let now = boot_nanos();
-            let broken = if now >= next_insurance {
-                let broken = advance_lines(&posts, &mut taken_since);
-                next_insurance = now.saturating_add(retry_lines.pause_after(!taken_since.is_empty()));
-                broken
-            } else {
-                HashSet::new()
-            };
-            let mut until = next_insurance;
-            let mut wakers = Vec::new();
-            for post in &posts {
-                let told = post.look(now, post.line().is_some_and(|line| broken.contains(&line)));
-                wakers.extend(told.waker);
-                until = until.min(told.next_look.unwrap_or(u64::MAX));
+            let mut until = u64::MAX;
+            let mut due = lock(&self.duties).posts.due(now);
+            for shared in &segments {
+                let round = rounds.entry(address(shared)).or_default();
+                self.read_wake_list(shared, round, &mut due);
+                until = until.min(self.attend_to_deaths(shared, round, now));
             }
-            drop(posts);
-            // Outside of every lock: a waker may do anything, and where it panics, the other futures need the thread still.
-            for waker in wakers {
-                let _ = panic::catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            let mut broken = HashSet::new();
+            if now >= insurance.next {
+                let posts = lock(&self.duties).posts.all(None);
+                broken = insurance.serve_lines(&posts, now);
+                let worth = |post: &Arc<Post>| broken.contains(&post.line()) || post.is_worth_a_look(now);
+                due.extend(posts.into_iter().filter(worth));
+                for shared in &segments {
+                    let round = rounds.entry(address(shared)).or_default();
+                    until = until.min(self.reclaim(shared, round, now));
+                }
+                let slice = if rounds.values().any(|round| round.is_unwatched) {
+                    UNWATCHED_SLICE
+                } else {
+                    WATCHED_SLICE
+                };
+                insurance.plan(now, slice);
             }
-            if let Some(until) = self.may_sleep(until, taken_on, &segments) {
+            self.look_after(due, now, &broken);
+            if let Some(until) = self.may_sleep(until.min(insurance.next), taken_on, &segments) {
                 futex::wait_for_any(&bells, Duration::from_nanos(until.saturating_sub(boot_nanos())));
             }
             lock(&self.duties).asleep_by.clear();
         }
+    }
+
+    /// The segments in which futures wait, and how much had been taken on by now.
+    fn segments(&self) -> (Vec<Arc<SharedSegment>>, u64) {
+        let duties = lock(&self.duties);
+        (duties.posts.segments(), duties.taken_on)
+    }
+
+    /// Adds those that the doorbell was rung for; all of the segment, where it is not known which these are.
+    fn read_wake_list(&self, shared: &Arc<SharedSegment>, round: &mut Round, due: &mut Vec<Arc<Post>>) {
+        let owner = shared.engine.membership.owner_so_far();
+        let mut rung = Vec::new();
+        let seen = match shared.engine.doorbell(owner) {
+            None => Seen::NotAll,
+            Some((_, list)) if round.owner != owner => {
+                (round.owner, round.next) = (owner, list.end());
+                Seen::NotAll
+            }
+            Some((_, list)) => list.read(&mut round.next, |position| rung.push(position)),
+        };
+        let duties = lock(&self.duties);
+        match seen {
+            Seen::All => due.extend(
+                rung.into_iter()
+                    .filter_map(|position| duties.posts.at(address(shared), position)),
+            ),
+            Seen::NotAll => due.extend(duties.posts.all(Some(address(shared)))),
+        }
+    }
+
+    /// Looks after some futures, and wakes those that are to look themselves.
+    fn look_after(&self, due: Vec<Arc<Post>>, now: u64, broken: &HashSet<Line>) {
+        let mut wakers = Vec::new();
+        let mut later = Vec::new();
+        for post in due {
+            match post.look(now, broken.contains(&post.line())) {
+                Told::Wake(waker) => wakers.push((post.serial, waker)),
+                Told::LookAt(instant) => later.push((post, instant)),
+                Told::Nothing => {}
+            }
+        }
+        let mut duties = lock(&self.duties);
+        for (post, instant) in &later {
+            duties.posts.look_by(post, *instant);
+        }
+        drop(duties);
+        // Outside of every lock: a waker may do anything, and where it panics, the other futures need the thread still.
+        // In the order in which they came, whatever told of them.
+        wakers.sort_unstable_by_key(|(serial, _)| *serial);
+        for (_, waker) in wakers {
+            let _ = panic::catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        }
+    }
+
+    /// Asks to be told of deaths that may serve the futures of a segment, and gives back what the dead had of whom that
+    /// was told; answers when to come back to that.
+    fn attend_to_deaths(&self, shared: &Arc<SharedSegment>, round: &mut Round, now: u64) -> u64 {
+        let segment = address(shared);
+        if round.deaths.take_fired() {
+            round.reclaim_at = Some(now);
+            lock(&self.duties)
+                .posts
+                .watch_again_at(segment, now.saturating_add(UNWATCHED_SLICE));
+        }
+        let until = match round.reclaim_at {
+            Some(instant) if instant <= now => self.reclaim(shared, round, now),
+            Some(instant) => instant,
+            None => u64::MAX,
+        };
+        if lock(&self.duties).posts.take_watch_due(segment, now) {
+            let parts = lock(&self.duties).posts.parts(segment);
+            let sets = shared.engine.sets();
+            let parts = parts
+                .iter()
+                .filter_map(|(_, set, part)| Some(sets.get(*set)?.part(*part)));
+            let telling = shared.engine.watch_for_deaths_in(parts, &mut round.deaths);
+            round.is_unwatched = telling == Telling::WillNotBeTold;
+            let ended = boot_nanos();
+            let pause = ended.saturating_sub(now).saturating_mul(SHARE_OF_TIME);
+            let next = ended.saturating_add(pause.max(UNWATCHED_SLICE));
+            let mut duties = lock(&self.duties);
+            if telling == Telling::DeadAlready {
+                round.reclaim_at = Some(now);
+                duties.posts.watch_again_at(segment, next);
+                return now;
+            }
+            duties.posts.watch_not_before(segment, next);
+        }
+        until
+    }
+
+    /// Gives back what the dead have in the parts of a segment in which futures wait; answers when to come back to that.
+    fn reclaim(&self, shared: &Arc<SharedSegment>, round: &mut Round, now: u64) -> u64 {
+        let parts = lock(&self.duties).posts.parts(address(shared));
+        let engine = &shared.engine;
+        let mut again = None;
+        for (_, set, part) in parts {
+            let Some(set) = engine.sets().get(set) else {
+                continue;
+            };
+            let part = set.part(part);
+            let is_done = part.reclaim_is_due()
+                && match engine.reclaim_if_due(part, LockWait::NOT).map_err(Error::from) {
+                    Err(Error::LockStuck { .. }) => false,
+                    // Another error is for the futures to meet.
+                    Ok(_) | Err(_) => true,
+                };
+            if !is_done {
+                let instant = part.next_reclaim().max(now.saturating_add(FIRST_RETRY));
+                again = Some(again.map_or(instant, |other: u64| other.min(instant)));
+            }
+        }
+        round.reclaim_at = again;
+        again.unwrap_or(u64::MAX)
     }
 
     /// Renews what is due.
@@ -461,12 +517,6 @@ impl Attendant {
         drop(too_many);
     }
 
-    /// The futures to look after, and how much had been taken on by now.
-    fn posts(&self) -> (Vec<Arc<Post>>, u64) {
-        let duties = lock(&self.duties);
-        (duties.posts.values().cloned().collect(), duties.taken_on)
-    }
-
     /// Waits for something to do besides renewing leases; answers false when it has waited for long enough in vain.
     fn rest(&self) -> bool {
         let duties = lock(&self.duties);
@@ -495,11 +545,9 @@ impl Attendant {
         if duties.taken_on != taken_on {
             return None;
         }
-        let look_by = duties.look_by.take();
-        let until = [look_by, duties.next_duty()]
-            .into_iter()
-            .flatten()
-            .fold(until, u64::min);
+        let until = until
+            .min(duties.posts.next_look())
+            .min(duties.next_duty().unwrap_or(u64::MAX));
         duties.asleep_by = segments.to_vec();
         duties.asleep_until = until;
         Some(until)
@@ -507,6 +555,22 @@ impl Attendant {
 }
 
 impl Duties {
+    /// Wakes the thread, where it sleeps by doorbells.
+    fn wake(&self) {
+        if let Some(asleep_by) = self.asleep_by.first() {
+            asleep_by.engine.ring_own_doorbell();
+        }
+    }
+
+    /// Wakes the thread where it would sleep beyond an instant.
+    fn wake_before(&mut self, instant: u64) {
+        if instant < self.asleep_until {
+            self.wake();
+            // Once is enough.
+            self.asleep_until = instant;
+        }
+    }
+
     /// When there is something to do besides looking after futures.
     fn next_duty(&self) -> Option<u64> {
         let next_return = (!self.returns.is_empty()).then_some(self.next_return);
@@ -515,62 +579,56 @@ impl Duties {
     }
 }
 
-fn segments_of(posts: &[Arc<Post>]) -> Vec<Arc<SharedSegment>> {
-    let mut segments: Vec<Arc<SharedSegment>> = Vec::new();
-    for post in posts {
-        if !segments.iter().any(|shared| Arc::ptr_eq(shared, &post.shared)) {
-            segments.push(Arc::clone(&post.shared));
+impl Insurance {
+    fn new(now: u64) -> Self {
+        Self {
+            next: now.saturating_add(WATCHED_SLICE),
+            retry: Retry::FIRST,
+            taken_since: HashMap::new(),
         }
     }
-    segments
-}
 
-/// Serves whoever is first in each line that is waited in; answers the lines in which that fails, or whose lock has been
-/// taken for as long as a thread would wait for it. `taken_since` says since when.
-fn advance_lines(posts: &[Arc<Post>], taken_since: &mut HashMap<Line, u64>) -> HashSet<Line> {
-    let mut seen = HashSet::new();
-    let mut broken = HashSet::new();
-    let now = boot_nanos();
-    for post in posts {
-        let (Some(set), Some(line)) = (post.set(), post.line()) else {
-            continue;
-        };
-        if !seen.insert(line) {
-            continue;
-        }
-        let engine = &post.shared.engine;
-        let is_broken = match engine
-            .advance(set.part(line.2), line.3, LockWait::NOT)
-            .map_err(Error::from)
-        {
-            Ok(()) => {
-                taken_since.remove(&line);
-                false
-            }
-            Err(Error::LockStuck { .. }) => {
-                let since = *taken_since.entry(line).or_insert(now);
-                Duration::from_nanos(now.saturating_sub(since)) >= engine.lock_patience()
-            }
-            Err(_) => true,
-        };
-        if is_broken {
-            broken.insert(line);
-        }
+    /// When to look again: soon where a lock was taken.
+    fn plan(&mut self, now: u64, slice: u64) {
+        let was_taken = !self.taken_since.is_empty();
+        let retry = self.retry.pause_after(was_taken);
+        self.next = now.saturating_add(if was_taken { retry } else { slice });
     }
-    taken_since.retain(|line, _| seen.contains(line) && !broken.contains(line));
-    broken
-}
 
-/// A thread that panicked in the middle of one of these changed nothing by halves.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// As [`lock`], where no other thread has it.
-fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
+    /// Serves whoever is first in each line that is waited in; answers the lines in which that fails, or whose lock has
+    /// been taken for as long as a thread would wait for it.
+    fn serve_lines(&mut self, posts: &[Arc<Post>], now: u64) -> HashSet<Line> {
+        let mut seen = HashSet::new();
+        let mut broken = HashSet::new();
+        for post in posts {
+            let (Some(set), line) = (post.set(), post.line()) else {
+                continue;
+            };
+            if !seen.insert(line) {
+                continue;
+            }
+            let engine = &post.shared.engine;
+            let ((_, _, part), row) = line;
+            let is_broken = match engine
+                .advance(set.part(part), row, LockWait::NOT)
+                .map_err(Error::from)
+            {
+                Ok(()) => {
+                    self.taken_since.remove(&line);
+                    false
+                }
+                Err(Error::LockStuck { .. }) => {
+                    let since = *self.taken_since.entry(line).or_insert(now);
+                    Duration::from_nanos(now.saturating_sub(since)) >= engine.lock_patience()
+                }
+                Err(_) => true,
+            };
+            if is_broken {
+                broken.insert(line);
+            }
+        }
+        self.taken_since
+            .retain(|line, _| seen.contains(line) && !broken.contains(line));
+        broken
     }
 }

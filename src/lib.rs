@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use shmlimit::{Declaration, Limit, Outcome, Segment, SetDeclaration};
+//! use shmlimit::{Algorithm, Declaration, Limit, Outcome, Segment, SetDeclaration};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("gateway.limits");
@@ -15,8 +15,9 @@
 //! let minute = Duration::from_secs(60);
 //! let declaration = Declaration::new().set(
 //!     SetDeclaration::new("chat")
-//!         .limit(Limit::calls("requests", 10_000, minute))
-//!         .limit(Limit::rate("tokens", 2_000_000, minute))
+//!         // Never more than 10,000 in any minute, and as the provider of the model does it.
+//!         .limit(Limit::calls("requests", 10_000, minute).algorithm(Algorithm::SlidingWindow))
+//!         .limit(Limit::rate("tokens", 2_000_000, minute).algorithm(Algorithm::TokenBucket))
 //!         .limit(Limit::concurrency("in_flight", 64)),
 //! );
 //! // Any number of processes may do this at once, with a path such as /dev/shm/gateway.limits.
@@ -40,6 +41,7 @@
 //! | to | use |
 //! |---|---|
 //! | declare limits in code or TOML | [`Declaration`], [`SetDeclaration`], [`Limit`], [`Algorithm`], [`Window`] |
+//! | choose an algorithm, and know what it admits at most | the table at [`Algorithm`], [`Limit::bound`] |
 //! | open or create a segment | [`Segment`], [`OpenOptions`] |
 //! | take limits | [`LimitSet::try_acquire`], [`Request`]; [`LimitSet::check`] where nothing is held |
 //! | limit each client by itself | [`SetDeclaration::keyed`], [`Keyed`], [`LimitSet::key`], [`LimitSet::check_many`] |
@@ -72,6 +74,12 @@
 //! Linux 4.14 or later with glibc (2.30 or later) or musl.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, unsafe_code)]
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "shmlimit is for Linux, whose robust futexes, file locks and process descriptors it is built on: develop in a container \
+     on other systems, see CONTRIBUTING.md"
+);
+
 mod acquire_future;
 mod address;
 mod apply;
@@ -86,6 +94,7 @@ mod error;
 mod key;
 mod limit;
 mod limit_set;
+mod mismatch;
 mod permit;
 mod pool;
 mod queue;
@@ -100,20 +109,22 @@ mod table;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod units;
+mod waiters;
 
 pub use acquire_future::AcquireFuture;
 pub use address::Address;
 pub use check::{Checked, Forecast};
 pub use config::{
-    Algorithm, Align, Amount, Declaration, Difference, Keyed, Limit, OnDeath, SegmentOptions, SetDeclaration,
-    Weekday, Window,
+    Algorithm, Align, Amount, Bound, Declaration, Difference, Keyed, Limit, OnDeath, SegmentOptions,
+    SetDeclaration, Weekday, Window,
 };
 pub use credit::{Batch, CreditOutcome, LocalCredit};
 pub use engine::plan::{Adaptive, Kind, WhenFull};
-pub use engine::{RefusalReason, Repairs};
+pub use engine::{RefusalReason, Repairs, TableUsage};
 pub use error::{DeclarationError, Error};
 pub use key::Key;
 pub use limit_set::{LimitIndex, LimitName, LimitSet};
+pub use mismatch::{Mismatch, MismatchOutcome, OnMismatch};
 pub use permit::{Outcome, Permit, Settlement};
 pub use pool::{Chosen, LimitPool, PoolRequest, PoolStrategy};
 pub use refusal::{Refusal, Verdict};

@@ -113,7 +113,7 @@ impl<'a> Permit<'a> {
     /// # Errors
     ///
     /// [`Error::AlreadySettled`], [`Error::AlreadyReleased`], [`Error::InheritedPermit`] in a forked child,
-    /// [`Error::UnknownLimit`] on a strict handle, [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`].
+    /// [`Error::UnknownLimit`], [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`].
     /// After an error nothing has been settled, and it can be tried again.
     pub fn settle<N: LimitName>(
         &mut self,
@@ -154,7 +154,7 @@ impl<'a> Permit<'a> {
             Stage::Reserved if self.is_own() => Ok(()),
             Stage::Reserved => Err(Error::InheritedPermit { set: set() }),
             Stage::Settled => Err(Error::AlreadySettled { set: set() }),
-            Stage::Released | Stage::TableFull | Stage::Behind | Stage::QueueFull => {
+            Stage::Released | Stage::HoldsFull | Stage::NoRow | Stage::Behind | Stage::QueueFull => {
                 Err(Error::AlreadyReleased { set: set() })
             }
         }

@@ -33,12 +33,18 @@ impl<'a> Refusal<'a> {
     }
 
     /// After how long the request would be admitted if nobody else took anything: never before, always at exactly
-    /// that instant. None where time alone does not help.
+    /// that instant. None where time alone does not help. Behind others in the queue it is when the first of them could
+    /// be admitted, if that is later.
+    ///
+    /// Of a new key for which the table had no row: when the first of the limited keys in its places is limited no
+    /// longer, where the set was declared to evict the least used.
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.decision.binding()? {
-            (_, NEVER) => None,
-            (_, wait) => Some(Duration::from_nanos(wait)),
-        }
+        let wait = match self.decision.binding() {
+            Some((_, NEVER)) => None,
+            Some((_, wait)) => Some(wait),
+            None => self.decision.room_in(),
+        };
+        wait.map(Duration::from_nanos)
     }
 
     /// What each requested limit said.
@@ -51,10 +57,15 @@ impl<'a> Refusal<'a> {
 
 impl fmt::Display for Refusal<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "set `{}` refused", self.set.name())?;
-        match self.binding() {
-            Some(limit) => write!(f, " by limit `{limit}`")?,
-            None => write!(f, ": its table is full")?,
+        let set = self.set.name();
+        match (self.reason(), self.binding()) {
+            (RefusalReason::QueueFull, _) => write!(f, "the queue of set `{set}` is full")?,
+            (_, Some(limit)) => write!(f, "set `{set}` refused by limit `{limit}`")?,
+            (RefusalReason::HoldsFull, _) => write!(
+                f,
+                "set `{set}` refused: as many permits are out as it has holds for"
+            )?,
+            (_, None) => write!(f, "set `{set}` refused: its table of keys is full")?,
         }
         match self.retry_after() {
             Some(wait) => write!(f, ", retry after {wait:?}"),

@@ -89,8 +89,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownLimit`] where the set's handle is strict; otherwise an unknown name is skipped, counted, and
-    /// warned about once.
+    /// [`Error::UnknownLimit`], unless the set's handle [skips](LimitSet::strict) names that it does not have.
     #[inline]
     pub fn set(&mut self, limit: impl LimitName, cost: u64) -> Result<(), Error> {
         match limit.find(&self.set) {
@@ -126,9 +125,16 @@ impl Request {
                 set: set.name().to_owned(),
             });
         }
-        if !self.names_something {
-            set.require_no_cost()?;
-        }
+        self.require_costs()?;
         Ok(&self.costs)
+    }
+
+    /// That nothing which needs a cost lacks one.
+    #[inline]
+    pub(crate) fn require_costs(&self) -> Result<(), Error> {
+        if self.names_something {
+            return Ok(());
+        }
+        self.set.require_no_cost()
     }
 }

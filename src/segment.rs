@@ -9,13 +9,17 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::apply::{bring_into_force, stored_declaration};
 use crate::config::Declaration;
+use crate::config::stored::{StoredDeclaration, StoredSet};
 use crate::engine::plan::SetPlan;
 use crate::engine::{LockWait, Manner, Repairs, ResetScope, SegmentEngine};
 use crate::error::Error;
 use crate::limit_set::LimitSet;
-use crate::shm::attach::{Verified, attach};
+use crate::mismatch::{Author, Mismatch, OnMismatch, needs_another_file};
+use crate::shm::attach::{Admission, Verified, attach};
 use crate::shm::create::{Blueprint, create};
+use crate::shm::definition::Definition;
 use crate::shm::geometry::Geometry;
 use crate::shm::remove::{finish_removal, remove};
 use crate::shm::virtual_clock::VirtualClock;
@@ -32,6 +36,7 @@ const CREATION_ATTEMPTS: usize = 100;
 pub(crate) struct SharedSegment {
     pub(crate) engine: SegmentEngine,
     pub(crate) declaration: Declaration,
+    mismatches: Vec<Mismatch>,
     /// The unknown names that were warned about, by set and name.
     warned: Mutex<HashSet<(usize, String)>>,
 }
@@ -88,6 +93,7 @@ pub struct OpenOptions {
     trust_any_owner: bool,
     reclaim: bool,
     virtual_clock: Option<VirtualClock>,
+    on_mismatch: OnMismatch,
 }
 
 impl Default for OpenOptions {
@@ -97,6 +103,7 @@ impl Default for OpenOptions {
             trust_any_owner: false,
             reclaim: true,
             virtual_clock: None,
+            on_mismatch: OnMismatch::default(),
         }
     }
 }
@@ -128,11 +135,38 @@ impl OpenOptions {
         self
     }
 
+    /// What [`open_or_create`](Self::open_or_create) does where the segment exists with another declaration; that is an
+    /// error unless set.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use shmlimit::{Declaration, Limit, OnMismatch, OpenOptions, SetDeclaration};
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("limits");
+    /// let of = |version, capacity| {
+    ///     let requests = Limit::calls("requests", capacity, Duration::from_secs(60));
+    ///     Declaration::new().version(version).set(SetDeclaration::new("api").limit(requests))
+    /// };
+    /// let options = OpenOptions::new().on_mismatch(OnMismatch::Apply);
+    /// let former = options.open_or_create(&path, &of(1, 10))?; // a worker of the former release
+    /// let segment = options.open_or_create(&path, &of(2, 20))?; // one of the next release
+    /// assert!(segment.mismatches()[0].to_string().contains("capacity: declared 20, in the segment 10"));
+    /// // Both go by the same limits, and a worker of the former release that is started again does not change them.
+    /// let restarted = options.open_or_create(&path, &of(1, 10))?;
+    /// assert!(former.declaration_in_force()?.to_toml()?.contains("capacity = 20"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_mismatch(mut self, on_mismatch: OnMismatch) -> Self {
+        self.on_mismatch = on_mismatch;
+        self
+    }
+
     /// Tells the time by `clock` instead of the kernel's clocks, in every decision of what is opened here: limits
     /// replenish, windows turn and leases run out as it is advanced.
     ///
-    /// For simulations and tests, on a segment that nobody else uses: other processes, and other attachments of this
-    /// one, go by the kernel's clocks and would not see it. What waits is not simulated: timeouts of
+    /// For simulations and tests, on a segment that nobody else uses: other processes, and what else this one opens
+    /// without the clock, go by the kernel's clocks and would not see it. What waits is not simulated: timeouts of
     /// [`acquire`](LimitSet::acquire), the instants of [reservations](crate::Reservation), heartbeats in the
     /// background and the terms of [batches](crate::Batch) go by the kernel's clocks.
     ///
@@ -165,7 +199,7 @@ impl OpenOptions {
     ///
     /// [`Error::NotFound`], and whatever makes the file unusable: see the variants of [`Error`].
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Segment, Error> {
-        self.open_absolute(&absolute(path.as_ref())?)
+        self.open_absolute(&absolute(path.as_ref())?, None)
     }
 
     /// Creates a segment and opens it. Its space is allocated in full.
@@ -176,15 +210,16 @@ impl OpenOptions {
     pub fn create(&self, path: impl AsRef<Path>, declaration: &Declaration) -> Result<Segment, Error> {
         let path = absolute(path.as_ref())?;
         create_file(&path, declaration)?;
-        self.open_absolute(&path)
+        self.open_absolute(&path, None)
     }
 
-    /// Opens the segment, or creates it. Any number of processes may do so at once with the same declaration. One that
-    /// was [retired](Segment::retire) is replaced by a new one.
+    /// Opens the segment, or creates it. Any number of processes may do so at once. One that was
+    /// [retired](Segment::retire) is replaced by a new one; what becomes of one with another declaration,
+    /// [`on_mismatch`](Self::on_mismatch) says.
     ///
     /// # Errors
     ///
-    /// [`Error::ConfigMismatch`] where the segment exists with another declaration, and as
+    /// [`Error::ConfigMismatch`], which names each difference and what to do, and as
     /// [`open`](Self::open) and [`create`](Self::create).
     pub fn open_or_create(
         &self,
@@ -194,21 +229,8 @@ impl OpenOptions {
         let path = absolute(path.as_ref())?;
         declaration.validate()?;
         for _ in 0..CREATION_ATTEMPTS {
-            match self.open_absolute(&path) {
-                Ok(segment) => {
-                    // Sizes that are not declared are as they are, also where the capacity that they were the measure of
-                    // was changed since.
-                    let is_as_declared = declaration
-                        .applied_to(segment.declaration())
-                        .is_ok_and(|applied| applied.changes.is_empty());
-                    return if is_as_declared {
-                        Ok(segment)
-                    } else {
-                        let differences = declaration.differences(segment.declaration());
-                        let differences = differences.iter().map(ToString::to_string).collect();
-                        Err(Error::ConfigMismatch { path, differences })
-                    };
-                }
+            match self.open_absolute(&path, Some(declaration)) {
+                Ok(segment) => return Ok(segment),
                 Err(Error::NotFound { .. }) => {}
                 Err(Error::Retired { .. }) => match finish_removal(&path, self.trust_any_owner) {
                     Ok(()) | Err(Error::NotFound { .. }) => {}
@@ -238,14 +260,21 @@ impl OpenOptions {
         remove(&absolute(path.as_ref())?, self.trust_any_owner, forced)
     }
 
-    fn open_absolute(&self, path: &Path) -> Result<Segment, Error> {
-        let (attached, (declaration, plans)) = attach(path, self.trust_any_owner, |verified| {
-            compile_definitions(verified, path)
+    /// Opens the segment; where it was `declared`, only with that declaration, or what comes of it.
+    fn open_absolute(&self, path: &Path, declared: Option<&Declaration>) -> Result<Segment, Error> {
+        let understand = |verified: &Verified| compile_definitions(verified, path);
+        let (attached, (stored, plans)) = attach(path, self.trust_any_owner, understand, |candidate| {
+            let Some(declared) = declared else {
+                return Ok(Admission::Join);
+            };
+            let definitions = candidate.definitions()?;
+            let stored = read_definitions(&definitions, candidate.participants(), path)?;
+            self.on_mismatch
+                .admission(path, &stored, declared, || candidate.other_processes())
         })?;
-        let clock = self.virtual_clock.clone();
         let manner = Manner {
             lock_patience: self.lock_timeout,
-            virtual_clock: clock,
+            virtual_clock: self.virtual_clock.clone(),
             compile: compile_one,
         };
         let engine = SegmentEngine::new(path, attached, plans, manner)?;
@@ -253,13 +282,42 @@ impl OpenOptions {
             // A set that cannot be locked now says so when it is used.
             let _ = engine.reclaim(part, LockWait::Briefly);
         }
+        let (declaration, mismatches) = match declared {
+            None => (stored.to_declaration(), Vec::new()),
+            Some(declared) => self.reconcile(&engine, declared)?,
+        };
+        for mismatch in &mismatches {
+            mismatch.report(path);
+        }
         Ok(Segment {
             shared: Arc::new(SharedSegment {
                 engine,
                 declaration,
+                mismatches,
                 warned: Mutex::default(),
             }),
         })
+    }
+
+    /// Brings what was declared into force, as far as it may be; answers what is in force then, and in what they
+    /// differed.
+    fn reconcile(
+        &self,
+        engine: &SegmentEngine,
+        declared: &Declaration,
+    ) -> Result<(Declaration, Vec<Mismatch>), Error> {
+        let refused = |immutable: Vec<String>| match stored_declaration(engine) {
+            Ok(stored) => needs_another_file(engine.path(), &stored, declared, &immutable),
+            Err(error) => error,
+        };
+        let mismatches = bring_into_force(
+            engine,
+            declared,
+            Author::Program,
+            |step| self.on_mismatch.permits(step),
+            refused,
+        )?;
+        Ok((stored_declaration(engine)?.to_declaration(), mismatches))
     }
 }
 
@@ -338,6 +396,12 @@ impl Segment {
     /// [`declaration_in_force`](Self::declaration_in_force). Path and mode are not part of it.
     pub fn declaration(&self) -> &Declaration {
         &self.shared.declaration
+    }
+
+    /// In what the segment differed from the declaration that it was opened with, and what became of that: see
+    /// [`OpenOptions::on_mismatch`].
+    pub fn mismatches(&self) -> &[Mismatch] {
+        &self.shared.mismatches
     }
 
     /// The file, as an absolute path.
@@ -512,7 +576,7 @@ fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
     let definitions = declaration
         .sets()
         .iter()
-        .map(|set| Declaration::new().set(set.clone()).to_toml())
+        .map(|set| StoredSet::declared(set.clone(), declaration.segment().version()).to_text())
         .collect::<Result<Vec<String>, _>>()?;
     let shapes = plans
         .iter()
@@ -541,37 +605,40 @@ fn definition_room(text: &str) -> u64 {
 
 /// A set by its definition text; none where it does not define one set.
 pub(crate) fn compile_one(text: &str) -> Option<SetPlan> {
-    let [plan] = Declaration::from_toml(text)
-        .ok()?
-        .compile()
-        .ok()?
-        .try_into()
-        .ok()?;
-    Some(plan)
+    StoredSet::from_text(text).ok()?.compile().ok()
 }
 
-/// The declaration that a segment holds, compiled, each set with the generation of its definition, and compared with
-/// the directory.
+/// What definitions of all sets declare.
+fn read_definitions(
+    definitions: &[Definition],
+    participants: u64,
+    path: &Path,
+) -> Result<StoredDeclaration, Error> {
+    let texts = definitions.iter().map(|definition| definition.text.as_str());
+    StoredDeclaration::read(participants as u32, texts, path)
+}
+
+/// The declaration that a segment holds, and its sets compiled, each with the generation of its definition, and compared
+/// with the directory.
 pub(crate) fn compile_definitions(
     verified: &Verified,
     path: &Path,
-) -> Result<(Declaration, Vec<(u64, SetPlan)>), Error> {
+) -> Result<(StoredDeclaration, Vec<(u64, SetPlan)>), Error> {
     let damaged = |what: String| Error::Damaged {
         path: path.to_owned(),
         what,
     };
-    let mut declaration = Declaration::new().participants(verified.geometry.participants as u32);
-    for definition in &verified.definitions {
-        let stored = Declaration::from_toml(&definition.text)
-            .map_err(|error| damaged(format!("a set's definition cannot be read: {error}")))?;
-        let [set] = stored.sets() else {
-            return Err(damaged("a set's definition does not define one set".into()));
-        };
-        declaration = declaration.set(set.clone());
-    }
-    let plans = declaration
-        .compile()
+    let stored = read_definitions(&verified.definitions, verified.geometry.participants, path)?;
+    // As a whole, in which no two sets have one name.
+    stored
+        .to_declaration()
+        .validate()
         .map_err(|error| damaged(format!("the definitions do not fit: {error}")))?;
+    let plans: Vec<SetPlan> = stored
+        .sets()
+        .iter()
+        .map(StoredSet::compile)
+        .collect::<Result<_, _>>()?;
     for (plan, geometry) in plans.iter().zip(&verified.geometry.sets) {
         if plan.shape(geometry.shape.definition_room) != geometry.shape {
             return Err(damaged(format!(
@@ -584,5 +651,5 @@ pub(crate) fn compile_definitions(
         .definitions
         .iter()
         .map(|definition| definition.generation);
-    Ok((declaration, generations.zip(plans).collect()))
+    Ok((stored, generations.zip(plans).collect()))
 }

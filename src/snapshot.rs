@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 
 use crate::config::Declaration;
+use crate::config::stored::StoredDeclaration;
 use crate::engine::plan::Kind;
 use crate::engine::{
     DeadHolds, Definitions, LimitRules, ObservedHold, ObservedTicket, PartAt, PartObservation, RowCopy,
@@ -82,6 +83,10 @@ pub struct SetSnapshot {
     pub name: String,
     /// What it was declared with.
     pub metadata: BTreeMap<String, String>,
+    /// The version of the declaration that is in force, where that has one.
+    pub version: Option<u64>,
+    /// Whether an operator has changed it: see [`Segment::apply`](crate::Segment::apply).
+    pub edited: bool,
     /// The set kept changing while it was copied: the parts may not belong together.
     pub torn: bool,
     /// What the lock said when the copy was begun.
@@ -124,12 +129,10 @@ pub struct KeysSnapshot {
     pub in_use: u64,
     /// Rows there are.
     pub rows: u64,
-    /// Requests refused because no row was left for their key.
-    pub refused: u64,
-    /// Rows that were taken from one key and given to another.
-    pub evicted: u64,
-    /// Those of them whose former key had something used, which is forgotten.
-    pub forgiven: u64,
+    /// Rows that were given to another key when the former one had nothing used any more: it lost nothing.
+    pub evicted_unused: u64,
+    /// Rows that were given to another key when the former one had something used, which is forgotten.
+    pub evicted_in_use: u64,
     /// Rows in use in the fullest bucket, of 32: a key is looked for in two buckets at most.
     pub fullest_bucket: u64,
 }
@@ -155,7 +158,10 @@ pub struct SetCounts {
     pub refused_rate: u64,
     pub refused_concurrency: u64,
     pub refused_budget: u64,
+    /// Requests refused because no row was left for their key.
     pub refused_table_full: u64,
+    /// Requests refused because every hold was taken.
+    pub refused_holds_full: u64,
     /// Requests refused because every ticket was taken.
     pub refused_queue_full: u64,
     /// Requests admitted after they had waited.
@@ -290,6 +296,7 @@ pub struct TicketSnapshot {
 pub struct SegmentReader {
     path: PathBuf,
     observed: Observed,
+    stored: StoredDeclaration,
     declaration: Declaration,
     sets: Vec<SetEngine>,
 }
@@ -304,14 +311,15 @@ impl SegmentReader {
         let path = path.as_ref();
         // Looking cannot be made to do harm by whoever owns the file.
         let observed = observe(path, true)?;
-        let (declaration, plans) = compile_definitions(&observed.verified, path)?;
+        let (stored, plans) = compile_definitions(&observed.verified, path)?;
         let verified = &observed.verified;
         let sets = place_sets(&verified.region, verified.geometry.sets.clone(), plans)
             .map_err(|place| damaged(path, place))?;
         let mut reader = Self {
             path: path.to_owned(),
             observed,
-            declaration,
+            declaration: stored.to_declaration(),
+            stored,
             sets: Vec::new(),
         };
         reader.sets = sets
@@ -336,6 +344,11 @@ impl SegmentReader {
     /// The file, as it was named.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What was in force when this was opened, set by set.
+    pub(crate) fn stored(&self) -> &StoredDeclaration {
+        &self.stored
     }
 
     /// The bytes that there are for the definition of each set.
@@ -527,9 +540,8 @@ impl SnapshotSource<'_> {
         if let Some(keys) = &mut snapshot.keys {
             keys.in_use += load(&control.keys);
             keys.rows += part.memory.row_count();
-            keys.refused += load(&control.refused_keys);
-            keys.evicted += load(&control.evicted);
-            keys.forgiven += load(&control.forgiven);
+            keys.evicted_unused += load(&control.evicted_unused);
+            keys.evicted_in_use += load(&control.evicted_in_use);
             keys.fullest_bucket = keys.fullest_bucket.max(part.fullest_bucket());
         }
     }
@@ -596,6 +608,8 @@ impl SetSnapshot {
         Self {
             name: set.name.clone(),
             metadata: (*set.shown().plan.metadata).clone(),
+            version: set.shown().plan.version,
+            edited: set.shown().plan.is_edited,
             torn: false,
             lock: LockSnapshot {
                 holder_pid: None,
@@ -637,6 +651,7 @@ impl SetCounts {
                 refused_concurrency,
                 refused_budget,
                 refused_table_full,
+                refused_holds_full,
                 refused_queue_full,
                 waited,
                 timed_out,

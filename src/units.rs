@@ -120,12 +120,37 @@ pub(crate) fn multiply_divide(value: u128, factor: u64, divisor: u64, rounding: 
     }
 }
 
+/// The share that `part` is of `whole`, in parts of 2^32, rounded up; the largest number where it has more than 64 bits.
+///
+/// Panics where the whole is zero, like any division.
+pub(crate) fn share(part: u128, whole: u128) -> u64 {
+    const BITS: u32 = 32;
+    if let Some(scaled) = part.checked_mul(1 << BITS) {
+        return match u64::try_from(whole) {
+            Ok(whole) => saturate(divide(scaled, whole, Rounding::Up)),
+            Err(_) => saturate(scaled.div_ceil(whole)),
+        };
+    }
+    // Long division, a bit at a time: the remainder is below the whole, so its double is below twice that.
+    let (mut quotient, mut remainder) = (part / whole, part % whole);
+    for _ in 0..BITS {
+        let overflows = remainder >> (u128::BITS - 1) != 0;
+        remainder <<= 1;
+        let fits = overflows || remainder >= whole;
+        if fits {
+            remainder = remainder.wrapping_sub(whole);
+        }
+        quotient = quotient.saturating_mul(2).saturating_add(u128::from(fits));
+    }
+    saturate(quotient.saturating_add(u128::from(remainder > 0)))
+}
+
 /// The nearest 64-bit value.
 pub(crate) fn saturate(value: u128) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }
 
-fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
+pub(crate) fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
     while b != 0 {
         (a, b) = (b, a % b);
     }
@@ -165,6 +190,20 @@ mod tests {
         assert_eq!(multiply_divide(10, 2, 3, down), 6);
         assert_eq!(multiply_divide(10, 2, 3, up), 7);
         assert_eq!(multiply_divide(0, u64::MAX, u64::MAX, up), 0);
+    }
+
+    #[test]
+    fn a_share_is_exact_however_large_its_parts_are() {
+        assert_eq!(share(0, 1), 0);
+        assert_eq!(share(1, 3), (1 << 32) / 3 + 1);
+        assert_eq!(share(3, 3), 1 << 32);
+        assert_eq!(share(1, u128::MAX), 1);
+        assert_eq!(share(u128::MAX, u128::MAX), 1 << 32);
+        assert_eq!(share(u128::MAX - 1, u128::MAX), 1 << 32);
+        assert_eq!(share(u128::MAX / 4, u128::MAX), 1 << 30);
+        assert_eq!(share(u128::MAX / 4 + 1, u128::MAX), (1 << 30) + 1);
+        assert_eq!(share(u128::MAX, u128::MAX / 3), 3 << 32);
+        assert_eq!(share(u128::MAX, 1), u64::MAX);
     }
 
     #[test]

@@ -183,7 +183,7 @@ fn a_check_of_many_keys_refuses_the_ones_without_a_row() {
             .iter()
             .all(|answer| answer.reason() == Some(RefusalReason::TableFull))
     );
-    assert_eq!(checking.snapshot(0).keys.expect("keyed").refused, 8);
+    assert_eq!(checking.snapshot(0).counts.refused_table_full, 8);
 }
 
 #[test]
@@ -414,6 +414,37 @@ fn any_limit() -> impl Strategy<Value = Limit> {
 fn forecast(set: &LimitSet) -> Forecast<'_> {
     let key = set.key("a").expect("a key");
     key.forecast().expect("works").remove(0)
+}
+
+/// By the clocks of the machine: the count of a sub-window is forgotten when the one after the next begins, by the
+/// sub-windows of the wall clock.
+#[test]
+fn sub_windows_begin_at_multiples_of_their_length_since_the_unix_epoch() {
+    const HOUR: u64 = 3600;
+    let folder = tempfile::tempdir().expect("a folder");
+    let limit = Limit::rate("units", 5, Duration::from_secs(HOUR))
+        .algorithm(Algorithm::SlidingWindowCounter)
+        .buckets(1);
+    let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
+    let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
+    let set = segment.set("api").expect("declared");
+    assert!(set.check(&request(&set, 1)).expect("works").is_admitted());
+    let utc = || {
+        let now = std::time::SystemTime::now();
+        now.duration_since(std::time::UNIX_EPOCH)
+            .expect("after the epoch")
+    };
+    let before = utc();
+    let reset_after = set.peek(&request(&set, 0)).expect("works")[0].reset_after;
+    let after = utc();
+    // The wall clock may be adjusted meanwhile.
+    let second = Duration::from_secs(1);
+    let (earliest, latest) = (before + reset_after - second, after + reset_after + second);
+    let boundary = Duration::from_secs(latest.as_secs() / HOUR * HOUR);
+    assert!(
+        earliest <= boundary,
+        "{earliest:?} to {latest:?}, from {before:?}"
+    );
 }
 
 proptest! {

@@ -140,6 +140,7 @@ fn processes_that_declare_something_else_are_told_each_difference() {
                 Err(Error::ConfigMismatch {
                     path: named,
                     differences,
+                    ..
                 }) => {
                     assert_eq!(named, path);
                     let text = differences.join("\n");

@@ -6,13 +6,15 @@ use std::future::Future;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use process::{Child, Dice, PATIENCE, SharedWords, die, eventually, in_own_process};
-use shmlimit::{Declaration, Limit, LimitSet, RefusalReason, Segment, SetDeclaration};
+use shmlimit::{
+    Declaration, Keyed, Limit, LimitSet, OpenOptions, RefusalReason, Segment, SetDeclaration, VirtualClock,
+};
 
 const FUTURES: u64 = 1_000;
 
@@ -176,6 +178,81 @@ fn a_future_whose_time_is_up_is_refused() {
     assert!(!at_once.is_admitted());
     drop(permit);
     assert_nothing_is_left(&segment);
+}
+
+#[test]
+fn a_future_whose_time_is_up_behind_one_that_could_go_is_not_told_that_a_table_is_full() {
+    const WAITERS: usize = 5;
+    let folder = tempfile::tempdir().expect("a folder");
+    let hour = Duration::from_secs(3600);
+    let set = SetDeclaration::new("set").limit(Limit::calls("calls", 10, hour));
+    let clock = VirtualClock::new(hour);
+    let segment = OpenOptions::new()
+        .virtual_clock(&clock)
+        .create(folder.path().join("limits"), &Declaration::new().set(set))
+        .expect("a segment");
+    let set = segment.set("set").expect("declared");
+    for _ in 0..10 {
+        assert!(set.check(&set.request()).expect("works").is_admitted());
+    }
+    let mut context = Context::from_waker(Waker::noop());
+    // Long enough for all of them to come to wait, however busy the machine is.
+    let mut futures = Vec::new();
+    let mut timeout = Duration::from_millis(5);
+    let mut started = Instant::now();
+    while futures.len() < WAITERS {
+        let mut future = Box::pin(set.acquire_async(&set.request(), timeout));
+        if future.as_mut().poll(&mut context).is_pending() && started.elapsed() < timeout / 2 {
+            futures.push(future);
+        } else {
+            futures.clear();
+            timeout *= 2;
+            started = Instant::now();
+        }
+    }
+    eventually("time is up", || started.elapsed() > 2 * timeout);
+    clock.advance_to(2 * hour);
+    // The last first: those before it could go, and have not come for it.
+    for future in futures.iter_mut().rev() {
+        let Poll::Ready(outcome) = future.as_mut().poll(&mut context) else {
+            panic!("its time is up");
+        };
+        if let Err(refusal) = outcome.expect("works").permit() {
+            assert_eq!(refusal.reason(), RefusalReason::Rate, "{refusal}");
+            assert_eq!(refusal.binding(), Some("calls"));
+            assert!(refusal.retry_after().is_some());
+        }
+    }
+}
+
+#[test]
+fn five_thousand_can_wait_unless_declared_and_five_hundred_for_one_key() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let places = || Limit::concurrency("places", 1);
+    let declaration = Declaration::new()
+        .set(SetDeclaration::new("set").limit(places()))
+        .set(
+            SetDeclaration::new("keyed")
+                .limit(places())
+                .keyed(Keyed::new(100)),
+        );
+    let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
+    let set = segment.set("set").expect("declared");
+    let keyed = segment.set("keyed").expect("declared");
+    let key = keyed.key("one").expect("keyed");
+    let _held = set.try_acquire(&set.request()).expect("works");
+    let _held_of_key = key.try_acquire(&keyed.request()).expect("works");
+    let mut context = Context::from_waker(Waker::noop());
+    let mut futures = Vec::new();
+    for _ in 0..5_000 {
+        futures.push(Box::pin(set.acquire_async(&set.request(), None)));
+    }
+    for _ in 0..500 {
+        futures.push(Box::pin(key.acquire_async(&keyed.request(), None)));
+    }
+    for future in &mut futures {
+        assert!(future.as_mut().poll(&mut context).is_pending());
+    }
 }
 
 #[test]
@@ -469,6 +546,134 @@ fn futures_of_a_process_that_is_killed_leave_the_line() {
             assert_nothing_is_left(&segment);
         },
     );
+}
+
+/// Futures of this process that have a ticket each, and the numbers of those.
+type Numbered<'a> = Vec<(u64, std::pin::Pin<Box<shmlimit::AcquireFuture<'a>>>)>;
+
+/// Takes `count` tickets by turns with another process: this one has the turns of this remainder of two.
+fn queue_by_turns<'a>(set: &'a LimitSet, turn: &AtomicU64, remainder: u64, count: u64) -> Numbered<'a> {
+    let mut context = Context::from_waker(Waker::noop());
+    (0..count)
+        .map(|round| {
+            let number = 2 * round + remainder;
+            eventually("it is its turn", || turn.load(Ordering::Acquire) == number);
+            let mut future = Box::pin(set.acquire_async(&set.request(), None));
+            assert!(future.as_mut().poll(&mut context).is_pending());
+            turn.store(number + 1, Ordering::Release);
+            (number, future)
+        })
+        .collect()
+}
+
+/// Serves them all; each notes its number when it is admitted, while no other is.
+fn note_when_admitted(futures: Numbered<'_>, log: &SharedWords) {
+    let noting = futures.into_iter().map(|(number, future)| {
+        Box::pin(async move {
+            let permit = future.await.expect("works").permit().expect("admitted");
+            let place = log[0].load(Ordering::Relaxed);
+            log[1 + place as usize].store(number, Ordering::Relaxed);
+            log[0].store(place + 1, Ordering::Relaxed);
+            drop(permit);
+        })
+    });
+    block_on(join_all(noting.collect()));
+}
+
+/// Polls only those that were woken.
+async fn join_all<F: Future<Output = ()>>(futures: Vec<std::pin::Pin<Box<F>>>) {
+    struct WakesOne {
+        number: usize,
+        woken: std::sync::Mutex<std::sync::mpsc::Sender<usize>>,
+        all: Waker,
+    }
+    impl Wake for WakesOne {
+        fn wake(self: Arc<Self>) {
+            let _ = self.woken.lock().expect("nobody panics").send(self.number);
+            self.all.wake_by_ref();
+        }
+    }
+    let (sender, woken) = std::sync::mpsc::channel();
+    let mut futures: Vec<Option<_>> = futures.into_iter().map(Some).collect();
+    let mut left = futures.len();
+    (0..left).for_each(|number| sender.send(number).expect("received below"));
+    std::future::poll_fn(move |context| {
+        for number in woken.try_iter() {
+            let waker = Waker::from(Arc::new(WakesOne {
+                number,
+                woken: std::sync::Mutex::new(sender.clone()),
+                all: context.waker().clone(),
+            }));
+            if let Some(future) = &mut futures[number]
+                && future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()
+            {
+                futures[number] = None;
+                left -= 1;
+            }
+        }
+        if left == 0 { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+#[test]
+fn futures_of_two_processes_are_served_in_the_order_of_their_tickets_though_half_of_them_go_away() {
+    const EACH: u64 = 1_500;
+    let test =
+        "futures_of_two_processes_are_served_in_the_order_of_their_tickets_though_half_of_them_go_away";
+    in_own_process(test, PATIENCE, |folder| {
+        let (segment, set) = create(folder, places(1));
+        let permit = set.try_acquire(&set.request()).expect("works").permit();
+        let turn = SharedWords::new(2);
+        let log = SharedWords::new(1 + EACH as usize);
+        let take_part = |remainder: u64| {
+            let mut futures = queue_by_turns(&set, &turn[0], remainder, EACH);
+            futures.retain(|(number, _)| number % 4 < 2);
+            turn[1].fetch_add(1, Ordering::Release);
+            note_when_admitted(futures, &log);
+        };
+        let other = Child::fork(|| take_part(1));
+        std::thread::scope(|scope| {
+            let own = scope.spawn(|| take_part(0));
+            eventually("all wait", || turn[1].load(Ordering::Acquire) == 2);
+            drop(permit);
+            own.join().expect("all were admitted");
+        });
+        other.succeed();
+        let order: Vec<u64> = (1..=EACH)
+            .map(|place| log[place as usize].load(Ordering::Relaxed))
+            .collect();
+        let expected: Vec<u64> = (0..2 * EACH).filter(|number| number % 4 < 2).collect();
+        assert_eq!(order, expected);
+        assert_nothing_is_left(&segment);
+    });
+}
+
+#[test]
+fn a_thousand_tickets_of_a_process_that_is_killed_do_not_hold_up_those_between_them() {
+    const EACH: u64 = 1_000;
+    let test = "a_thousand_tickets_of_a_process_that_is_killed_do_not_hold_up_those_between_them";
+    in_own_process(test, PATIENCE, |folder| {
+        let (segment, set) = create(folder, places(1));
+        let turn = SharedWords::new(1);
+        let log = SharedWords::new(1 + EACH as usize);
+        // It dies with the place and with every second ticket.
+        let other = Child::fork(|| {
+            let held = set.try_acquire(&set.request()).expect("works").permit();
+            let futures = queue_by_turns(&set, &turn[0], 0, EACH);
+            // Until it is killed.
+            std::thread::park();
+            drop((held, futures));
+        });
+        let futures = queue_by_turns(&set, &turn[0], 1, EACH);
+        other.kill();
+        note_when_admitted(futures, &log);
+        let order: Vec<u64> = (1..=EACH)
+            .map(|place| log[place as usize].load(Ordering::Relaxed))
+            .collect();
+        assert!(order.is_sorted(), "{order:?}");
+        assert_nothing_is_left(&segment);
+    });
 }
 
 #[test]

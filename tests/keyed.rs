@@ -99,7 +99,12 @@ fn each_key_has_limits_of_its_own() {
     assert_eq!((set.counts.admitted, set.counts.refused_rate), (10, 3));
     let keys = set.keys.expect("keyed");
     assert_eq!(
-        (keys.in_use, keys.refused, keys.evicted, keys.forgiven),
+        (
+            keys.in_use,
+            set.counts.refused_table_full,
+            keys.evicted_unused,
+            keys.evicted_in_use
+        ),
         (4, 0, 0, 0)
     );
 }
@@ -257,6 +262,19 @@ fn what_a_key_holds_comes_back_to_it_alone() {
     let snapshot = snapshot(&segment);
     assert_eq!((snapshot.active, snapshot.holds.len()), (0, 0));
     assert_eq!(snapshot.limits[0].counts.high_water, 2);
+}
+
+#[test]
+fn every_key_may_hold_one_at_the_same_time() {
+    const KEYS: usize = 2_000;
+    let (_folder, segment, set) = create(keyed(KEYS as u64).limit(Limit::concurrency("in_flight", 1)));
+    let request = set.request();
+    let permits: Vec<Permit<'_>> = (0..KEYS)
+        .map(|key| take(&set, &key.to_string(), &request))
+        .collect();
+    assert_eq!(snapshot(&segment).holds.len(), KEYS);
+    assert!(try_take(&set, "7", &request).is_none());
+    drop(permits);
 }
 
 #[test]

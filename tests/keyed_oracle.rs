@@ -161,6 +161,69 @@ impl Used {
         }
     }
 
+    /// The share that is used of the most that can be, in parts of 2^32, rounded up; and in how many nanoseconds nothing is.
+    fn usage(&self, now: u64) -> (u128, u64) {
+        let share = |used: u128, whole: u128| (used << 32).div_ceil(whole);
+        match self {
+            Self::Backlog {
+                capacity,
+                window,
+                burst,
+                level,
+                ..
+            } => (
+                share(*level, u128::from(*burst) * u128::from(*window)),
+                nanos(level.div_ceil(u128::from(*capacity))),
+            ),
+            Self::Window { used: 0, .. } | Self::Concurrency { .. } => (0, 0),
+            Self::Window {
+                capacity,
+                window,
+                used,
+                start,
+                ..
+            } => (
+                share(u128::from(*used), u128::from(*capacity)),
+                start + window - now,
+            ),
+            Self::Log {
+                capacity,
+                window,
+                entries,
+            } => (
+                share(u128::from(sum(entries)), u128::from(*capacity)),
+                entries.last().map_or(0, |(at, _)| at + window - now),
+            ),
+        }
+    }
+
+    /// In how many nanoseconds one unit is admitted that is not now; `None` where time does not help.
+    fn admits_one_in(&self, now: u64) -> Option<u64> {
+        match self {
+            Self::Backlog {
+                capacity,
+                window,
+                burst,
+                level,
+                ..
+            } => {
+                let most = u128::from(burst - 1) * u128::from(*window);
+                Some(nanos((level - most).div_ceil(u128::from(*capacity))))
+            }
+            Self::Window { window, start, .. } => Some(start + window - now),
+            Self::Log {
+                capacity,
+                window,
+                entries,
+            } => {
+                let fits = |index: &usize| sum(&entries[index + 1..]) < *capacity;
+                let last_to_go = (0..entries.len()).find(fits)?;
+                Some(entries[last_to_go].0 + window - now)
+            }
+            Self::Concurrency { .. } => None,
+        }
+    }
+
     /// What a reset leaves: what is held stays held.
     fn reset(&mut self) {
         match self {
@@ -170,6 +233,10 @@ impl Used {
             Self::Concurrency { .. } => {}
         }
     }
+}
+
+fn nanos(nanos: u128) -> u64 {
+    u64::try_from(nanos).expect("a time in range")
 }
 
 fn sum(entries: &[(u64, u64)]) -> u64 {
@@ -188,6 +255,26 @@ struct KeyModel {
 impl KeyModel {
     fn carries_something(&self) -> bool {
         self.limits.iter().any(Used::carries_something)
+    }
+
+    /// What a key loses with its row, whose loss is the least first: its largest share, when it is replenished, and when
+    /// it was used last.
+    fn usage(&self, now: u64) -> (u128, u64, u64) {
+        let usages = self.limits.iter().map(|limit| limit.usage(now));
+        let (shares, waits): (Vec<_>, Vec<_>) = usages.unzip();
+        let most = shares.into_iter().max().expect("a limit");
+        (most, waits.into_iter().max().expect("a limit"), self.used_at)
+    }
+
+    fn is_limited(&self) -> bool {
+        !self.limits.iter().all(|limit| limit.admits(1))
+    }
+
+    /// In how many nanoseconds a limited key is limited no longer.
+    fn limited_for(&self, now: u64) -> Option<u64> {
+        let refusing = self.limits.iter().filter(|limit| !limit.admits(1));
+        let waits: Option<Vec<u64>> = refusing.map(|limit| limit.admits_one_in(now)).collect();
+        waits?.into_iter().max()
     }
 
     fn is_held(&self) -> bool {
@@ -341,7 +428,7 @@ struct Oracle {
     /// Rows, where all keys share them.
     rows: usize,
     keys: HashMap<usize, KeyModel>,
-    forgiven: u64,
+    evicted_in_use: u64,
     refused_keys: u64,
     now: u64,
 }
@@ -378,7 +465,7 @@ impl Oracle {
             when_full,
             rows,
             keys: HashMap::new(),
-            forgiven: 0,
+            evicted_in_use: 0,
             refused_keys: 0,
             now: START,
         }
@@ -406,37 +493,46 @@ impl Oracle {
         }
     }
 
-    /// Whether there is a row for the key, or one was made by forgetting the key used the longest ago.
-    fn has_room_for(&mut self, key: usize) -> bool {
+    /// Whether there is a row for the key, or one was made by forgetting the key that the policy names; if not, after
+    /// how long there will be one.
+    fn find_room_for(&mut self, key: usize) -> Result<(), Option<u64>> {
         if self.keys.get(&key).is_some_and(KeyModel::carries_something) {
-            return true;
+            return Ok(());
         }
         let carrying = self.keys.values().filter(|it| it.carries_something()).count();
         if carrying < self.rows {
-            return true;
+            return Ok(());
         }
-        if self.when_full == WhenFull::Refuse {
-            return false;
-        }
-        let others = self
-            .keys
-            .iter()
-            .filter(|(_, it)| it.carries_something() && !it.is_held());
-        let Some(oldest) = others.min_by_key(|(_, it)| it.used_at).map(|(oldest, _)| *oldest) else {
-            return false;
+        let now = self.now;
+        let others = || {
+            let others = self.keys.iter();
+            others.filter(|(_, it)| it.carries_something() && !it.is_held())
         };
-        let forgotten = self.keys.get_mut(&oldest).expect("one of them");
+        let evicted = match self.when_full {
+            WhenFull::EvictOldest => others().min_by_key(|(_, it)| it.used_at),
+            WhenFull::EvictLeastUsed => {
+                let unlimited = others().filter(|(_, it)| !it.is_limited());
+                let least_used = unlimited.min_by_key(|(_, it)| it.usage(now));
+                if least_used.is_none() {
+                    return Err(others().filter_map(|(_, it)| it.limited_for(now)).min());
+                }
+                least_used
+            }
+            _ => None,
+        };
+        let evicted = *evicted.ok_or(None)?.0;
+        let forgotten = self.keys.get_mut(&evicted).expect("one of them");
         forgotten.limits.iter_mut().for_each(Used::reset);
         forgotten.void_before = self.now + 1;
-        self.forgiven += 1;
-        true
+        self.evicted_in_use += 1;
+        Ok(())
     }
 
     /// What is left of each limit, as the segment says and as the model does.
     fn check_key(&self, key: usize) {
         let mut request = self.set.request();
         for index in 0..self.fresh.len() {
-            request.set(&format!("limit-{index}"), 0).expect("declared");
+            request.set(format!("limit-{index}"), 0).expect("declared");
         }
         let verdicts = self
             .set
@@ -459,7 +555,7 @@ impl Oracle {
     ) -> Option<(Permit<'a>, PermitModel)> {
         let mut request = set.request();
         for (index, cost) in costs.iter().enumerate() {
-            request.set(&format!("limit-{index}"), *cost).expect("declared");
+            request.set(format!("limit-{index}"), *cost).expect("declared");
         }
         let outcome = set.key(name(key)).expect("a key").try_acquire(&request);
         let limits = self.fresh.iter().zip(costs);
@@ -471,12 +567,13 @@ impl Oracle {
             return None;
         }
         let outcome = outcome.expect("a decision");
-        if !self.has_room_for(key) {
+        if let Err(room_in) = self.find_room_for(key) {
             self.refused_keys += 1;
             let Outcome::Refused(refusal) = outcome else {
                 panic!("a new key was admitted though every row carries something");
             };
             assert_eq!(refusal.reason(), RefusalReason::TableFull);
+            assert_eq!(refusal.retry_after(), room_in.map(Duration::from_nanos));
             return None;
         }
         let now = self.now;
@@ -516,7 +613,7 @@ impl Oracle {
         }
         // A key that has nothing used, and would get another row by what it used above, is told from one that has the
         // same row still by when it was last decided on: which of them it is, only the table knows.
-        let is_new = self.when_full == WhenFull::EvictOldest
+        let is_new = self.when_full != WhenFull::Refuse
             && !self
                 .keys
                 .get(&reserved.key)
@@ -537,7 +634,7 @@ impl Oracle {
             .map(|(name, (_, used))| (name.as_str(), *used));
         permit.settle(named).expect("works");
         let charges = usage.iter().any(|(index, used)| *used > reserved.taken[*index].0);
-        if charges && !self.has_room_for(reserved.key) {
+        if charges && self.find_room_for(reserved.key).is_err() {
             return;
         }
         let now = self.now;
@@ -606,7 +703,10 @@ impl Oracle {
         }
         let snapshot = self.segment.snapshot().expect("a snapshot").sets.remove(0);
         let keys = snapshot.keys.expect("keyed");
-        assert_eq!((keys.forgiven, keys.refused), (self.forgiven, self.refused_keys));
+        assert_eq!(
+            (keys.evicted_in_use, snapshot.counts.refused_table_full),
+            (self.evicted_in_use, self.refused_keys)
+        );
         assert!(keys.in_use <= keys.rows && keys.fullest_bucket <= ROWS as u64);
     }
 }
@@ -626,10 +726,27 @@ proptest! {
     }
 
     #[test]
-    fn a_table_that_evicts_forgives_the_oldest_key_and_no_other(
+    fn a_table_that_evicts_the_oldest_key_forgets_no_other(
         limits in any_limits(), trace in prop::collection::vec(any_step(2 * ROWS), 1..600),
     ) {
         Oracle::new(&limits, ROWS as u64, WhenFull::EvictOldest).run(trace);
+    }
+
+    #[test]
+    fn a_table_that_evicts_the_least_used_key_forgets_no_other_and_none_that_is_limited(
+        limits in any_limits(), trace in prop::collection::vec(any_step(2 * ROWS), 1..600),
+    ) {
+        Oracle::new(&limits, ROWS as u64, WhenFull::EvictLeastUsed).run(trace);
+    }
+
+    /// Each of many keys takes all it can, and more: the table is full of limited keys, and has room again.
+    #[test]
+    fn a_table_full_of_limited_keys_says_when_the_first_of_them_makes_room(
+        limits in any_limits(),
+        trace in prop::collection::vec((0..40_u64, 0..2 * ROWS, prop::array::uniform3(3..12_u64)), 200..400),
+    ) {
+        let acquire = |(pause, key, costs)| (1 + pause / 20, Step::Acquire { key, costs });
+        Oracle::new(&limits, ROWS as u64, WhenFull::EvictLeastUsed).run(trace.into_iter().map(acquire));
     }
 
     #[test]

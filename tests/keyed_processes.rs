@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use process::{Child, Dice, PATIENCE, SharedWords, in_own_process};
+use process::{Child, Dice, PATIENCE, SharedWords, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Declaration, Keyed, KeysSnapshot, Limit, LimitSet, OpenOptions, Outcome, RefusalReason,
     Segment, SetDeclaration, WhenFull,
@@ -40,6 +40,12 @@ fn in_processes(body: impl Fn(usize)) {
         .map(|process| Child::fork(|| body(process)))
         .collect();
     children.into_iter().for_each(Child::succeed);
+}
+
+/// Requests refused because their key found no row.
+fn refused(segment: &Segment) -> u64 {
+    let snapshot = segment.snapshot().expect("a snapshot");
+    snapshot.sets[0].counts.refused_table_full
 }
 
 fn keys(segment: &Segment) -> KeysSnapshot {
@@ -176,7 +182,7 @@ fn no_key_of_ten_thousand_ever_gets_more_than_its_limits_in_any_window() {
         );
         let snapshot = segment.snapshot().expect("a snapshot").sets.remove(0);
         assert_eq!((snapshot.counts.admitted, snapshot.active), (admitted, 0));
-        assert_eq!(keys(&segment).refused, 0);
+        assert_eq!(refused(&segment), 0);
         assert_eq!(size_of(&segment), size, "memory never grows");
     });
 }
@@ -234,18 +240,21 @@ fn no_limited_key_regains_anything_under_a_flood_of_twenty_times_as_many() {
             .map(|given| given.load(Ordering::Relaxed));
         assert!(served.max().expect("others") <= CAPACITY);
         let keys = keys(&segment);
-        assert_eq!((keys.in_use, keys.evicted, keys.forgiven), (keys.rows, 0, 0));
-        assert!(keys.refused > OTHERS, "{keys:?}");
+        assert_eq!(
+            (keys.in_use, keys.evicted_unused, keys.evicted_in_use),
+            (keys.rows, 0, 0)
+        );
+        assert!(refused(&segment) > OTHERS, "{keys:?}");
         assert_eq!(size_of(&segment), size, "memory never grows");
     });
 }
 
 #[test]
-fn a_key_gets_more_only_as_often_as_one_was_forgiven() {
+fn a_key_gets_more_only_as_often_as_one_was_evicted() {
     const VICTIMS: u64 = 100;
     const OTHERS: u64 = 20 * VICTIMS;
     const CAPACITY: u64 = 5;
-    let test = "a_key_gets_more_only_as_often_as_one_was_forgiven";
+    let test = "a_key_gets_more_only_as_often_as_one_was_evicted";
     in_own_process(test, 2 * PATIENCE, |folder| {
         let set = keyed(VICTIMS, WhenFull::EvictOldest).limit(Limit::calls("requests", CAPACITY, HOUR));
         let (segment, set) = create(folder, set);
@@ -253,18 +262,83 @@ fn a_key_gets_more_only_as_often_as_one_was_forgiven() {
         flood(&set, &given, VICTIMS, OTHERS, 20_000);
         let given: Vec<u64> = given.iter().map(|given| given.load(Ordering::Relaxed)).collect();
         let keys = keys(&segment);
-        let least_forgiven: u64 = given
+        let least_evicted: u64 = given
             .iter()
             .map(|given| given.div_ceil(CAPACITY).saturating_sub(1))
             .sum();
-        assert!(least_forgiven <= keys.forgiven, "{least_forgiven} of {keys:?}");
-        let used = given.iter().filter(|given| **given > 0).count() as u64;
-        assert!(given.iter().sum::<u64>() <= CAPACITY * (used + keys.forgiven));
         assert!(
-            keys.forgiven > OTHERS && keys.forgiven == keys.evicted,
+            least_evicted <= keys.evicted_in_use,
+            "{least_evicted} of {keys:?}"
+        );
+        let used = given.iter().filter(|given| **given > 0).count() as u64;
+        assert!(given.iter().sum::<u64>() <= CAPACITY * (used + keys.evicted_in_use));
+        assert!(
+            keys.evicted_in_use > OTHERS && keys.evicted_unused == 0,
             "{keys:?}"
         );
-        assert_eq!((keys.in_use, keys.refused), (keys.rows, 0));
+        assert_eq!((keys.in_use, refused(&segment)), (keys.rows, 0));
+    });
+}
+
+/// Processes are killed at random while they flood a table with new keys, which evict one another. Those that were
+/// limited before stay limited, and what is killed in the middle of an eviction gives nothing back to them.
+#[test]
+fn no_limited_key_regains_anything_under_a_flood_that_evicts_and_is_killed() {
+    const LIMITED: u64 = 200;
+    const CAPACITY: u64 = 5;
+    const KILLS: u64 = 150;
+    let test = "no_limited_key_regains_anything_under_a_flood_that_evicts_and_is_killed";
+    in_own_process(test, 2 * PATIENCE, |folder| {
+        let set = keyed(5 * LIMITED, WhenFull::EvictLeastUsed)
+            .limit(Limit::calls("requests", CAPACITY, HOUR).algorithm(Algorithm::SlidingWindow))
+            .limit(Limit::concurrency("in_flight", CAPACITY));
+        let (segment, set) = create(folder, set);
+        let size = size_of(&segment);
+        let request = set.request();
+        for limited in 0..LIMITED {
+            assert!(
+                (0..CAPACITY).all(|_| ask(&set, limited, &request)),
+                "there is room"
+            );
+        }
+        // What each process has asked, and what limited keys were given again.
+        let words = SharedWords::new(PROCESSES + 1);
+        let regained = &words[PROCESSES];
+        let start = |process: usize, seed: u64| {
+            Child::fork(|| {
+                let mut dice = Dice(seed);
+                loop {
+                    let limited = dice.below(LIMITED);
+                    if dice.below(4) == 0 && ask(&set, limited, &request) {
+                        regained.fetch_add(1, Ordering::Relaxed);
+                    }
+                    ask(&set, LIMITED + dice.roll() % 1_000_000, &request);
+                    words[process].fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        };
+        let mut children: Vec<Child> = (0..PROCESSES)
+            .map(|process| start(process, SEED + process as u64))
+            .collect();
+        let mut dice = Dice(SEED);
+        for kill in 0..KILLS {
+            let process = dice.below(PROCESSES as u64) as usize;
+            let goal = words[process].load(Ordering::Relaxed) + 1 + dice.below(40);
+            eventually("it asks", || words[process].load(Ordering::Relaxed) >= goal);
+            let replacement = start(process, dice.roll().wrapping_add(kill));
+            std::mem::replace(&mut children[process], replacement).kill();
+        }
+        children.into_iter().for_each(Child::kill);
+        for limited in 0..LIMITED {
+            assert!(!ask(&set, limited, &request), "key {limited}");
+        }
+        assert_eq!(regained.load(Ordering::Relaxed), 0);
+        let keys = keys(&segment);
+        assert!(
+            keys.in_use == keys.rows && keys.evicted_in_use > KILLS,
+            "{keys:?}"
+        );
+        assert_eq!(size_of(&segment), size, "memory never grows");
     });
 }
 

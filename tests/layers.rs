@@ -34,6 +34,7 @@ const LAYERS: &[Layer] = &[
             "credit",
             "key",
             "limit_set",
+            "mismatch",
             "permit",
             "pool",
             "refusal",
@@ -43,6 +44,7 @@ const LAYERS: &[Layer] = &[
             "snapshot",
             "subject",
             "tower",
+            "waiters",
         ],
         may_use_peers: true,
     },
@@ -344,7 +346,7 @@ fn words_of_a_segment_are_loaded_relaxed_whatever_fence_follows() {
                 .iter()
                 .any(|order| line.contains(&format!(".load(Ordering::{order})")));
             // These belong to this process alone.
-            let is_private = ["identity", "latest", "process", "slot"]
+            let is_private = ["has_fired", "identity", "latest", "process", "slot"]
                 .iter()
                 .any(|field| line.contains(&format!("self.{field}.load")));
             assert!(

@@ -329,18 +329,18 @@ fn names_are_resolved_in_every_member_that_has_them() {
             SetDeclaration::new("1").limit(rate("tokens")),
         ],
     );
-    let lenient = pool_of(&segment, PoolStrategy::RoundRobin);
+    let strict = pool_of(&segment, PoolStrategy::RoundRobin);
+    let lenient = LimitPool::new(
+        strict.iter().map(|set| set.clone().strict(false)),
+        PoolStrategy::RoundRobin,
+    )
+    .expect("two sets");
     let request = lenient.request().with("tokens", 30).expect("declared");
     for _ in 0..2 {
         let (_, permit) = admitted(lenient.try_acquire(&request).expect("works"));
         assert_eq!(permit.taken().collect::<Vec<_>>(), [("tokens", 30)]);
     }
     assert!(lenient.request().with("other", 1).is_ok());
-    let strict = LimitPool::new(
-        lenient.iter().map(|set| set.clone().strict(true)),
-        PoolStrategy::RoundRobin,
-    )
-    .expect("two sets");
     let answer = strict.request().with("other", 1);
     assert!(matches!(answer, Err(Error::UnknownLimit { set, .. }) if set == "1"));
 }

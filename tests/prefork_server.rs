@@ -231,10 +231,7 @@ fn serves_until_sigterm_and_tells_clients_how_the_limits_stand() {
         assert_eq!(
             items(&answer.fields["ratelimit-policy"]),
             [
-                (
-                    "requests",
-                    BTreeMap::from([("q", "2"), ("w", "60"), ("shmlimit-burst", "2")])
-                ),
+                ("requests", BTreeMap::from([("q", "2"), ("w", "60")])),
                 (
                     "in_flight",
                     BTreeMap::from([("q", "8"), ("qu", "\"concurrent-requests\"")])

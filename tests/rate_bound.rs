@@ -208,6 +208,11 @@ fn calls(algorithm: Algorithm) -> Limit {
     Limit::calls("requests", CAPACITY, Duration::from_nanos(WINDOW)).algorithm(algorithm)
 }
 
+/// What the limit itself says that it admits at most in any window.
+fn bound(limit: &Limit) -> u64 {
+    limit.bound().expect("a bound").units
+}
+
 /// Those that replenish continuously are also bounded in longer and shorter windows.
 fn check_continuous(test: &str, algorithm: Algorithm, burst: u64) {
     run_until_used_up(
@@ -215,7 +220,7 @@ fn check_continuous(test: &str, algorithm: Algorithm, burst: u64) {
         calls(algorithm).burst(burst),
         |run| replenished(run.lasted, burst),
         |run| {
-            run.check_windows(WINDOW, CAPACITY + burst);
+            run.check_windows(WINDOW, bound(&calls(algorithm).burst(burst)));
             for length in [
                 WINDOW / 50,
                 WINDOW / 10,
@@ -254,7 +259,7 @@ fn fixed_windows_of_utc_give_their_capacity_each() {
         calls(Algorithm::FixedWindow),
         |_| WINDOWS * CAPACITY,
         |run| {
-            run.check_windows(WINDOW, 2 * CAPACITY);
+            run.check_windows(WINDOW, bound(&calls(Algorithm::FixedWindow)));
             // Where the wall clock was set meanwhile, nobody knows which window a grant was in.
             let Some(offset) = run.utc_offset else { return };
             let margin = 1_000_000;
@@ -273,11 +278,12 @@ fn fixed_windows_of_utc_give_their_capacity_each() {
 
 #[test]
 fn fixed_windows_of_first_use_give_their_capacity_each() {
+    let limit = calls(Algorithm::FixedWindow).align(Align::FirstUse);
     run_until_used_up(
         "fixed_windows_of_first_use_give_their_capacity_each",
-        calls(Algorithm::FixedWindow).align(Align::FirstUse),
+        limit.clone(),
         |run| run.begun(WINDOW) * CAPACITY,
-        |run| run.check_windows(WINDOW, 2 * CAPACITY),
+        |run| run.check_windows(WINDOW, bound(&limit)),
     );
 }
 
@@ -287,20 +293,21 @@ fn a_sliding_window_never_gives_more_than_its_capacity() {
         "a_sliding_window_never_gives_more_than_its_capacity",
         calls(Algorithm::SlidingWindow),
         |run| run.begun(WINDOW) * CAPACITY,
-        |run| run.check_windows(WINDOW, CAPACITY),
+        |run| run.check_windows(WINDOW, bound(&calls(Algorithm::SlidingWindow))),
     );
 }
 
 #[test]
 fn a_sliding_window_counter_stays_within_its_documented_error() {
     const BUCKETS: u64 = 10;
+    let limit = calls(Algorithm::SlidingWindowCounter).buckets(BUCKETS as u32);
     run_until_used_up(
         "a_sliding_window_counter_stays_within_its_documented_error",
-        calls(Algorithm::SlidingWindowCounter).buckets(BUCKETS as u32),
+        limit.clone(),
         // Nothing is refused that would fit if every unit counted for a sub-window longer than the window.
         |run| run.begun(WINDOW + WINDOW / BUCKETS) * CAPACITY,
         |run| {
-            run.check_windows(WINDOW, 2 * CAPACITY - 1);
+            run.check_windows(WINDOW, bound(&limit));
             run.check_windows(WINDOW - WINDOW / BUCKETS, CAPACITY);
         },
     );

@@ -158,6 +158,10 @@ fn one_more_than_may_wait_is_refused() {
             .permit()
             .expect_err("full");
         assert_eq!(refusal.reason(), RefusalReason::QueueFull);
+        assert!(
+            refusal.to_string().starts_with("the queue of set `set` is full"),
+            "{refusal}"
+        );
         assert_eq!(refusal.binding(), Some("places"));
         drop(permit);
         children.into_iter().for_each(Child::succeed);

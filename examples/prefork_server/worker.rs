@@ -55,8 +55,8 @@ pub fn serve(
     wait: Option<Duration>,
     work: Duration,
 ) -> Result<(), Failure> {
-    let everyone = Demand::new(everyone.request());
-    let each_key = each_key.map(|set| Demand::new(set.request()));
+    let everyone = Demand::new(everyone.request())?;
+    let each_key = each_key.map(|set| Demand::new(set.request())).transpose()?;
     let mut limits = LimitLayer::new(move |head: &Parts| {
         Ok(Some(match (&each_key, head.headers.get(CLIENT_KEY)) {
             (Some(each_key), Some(key)) => each_key.clone().key(key)?,

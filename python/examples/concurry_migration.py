@@ -37,8 +37,8 @@ def main() -> None:
     context = multiprocessing.get_context("spawn")
     limits = LimitSet(
         limits=[
-            CallLimit(window_seconds=3600, capacity=5),
-            RateLimit(key="tokens", window_seconds=3600, algorithm=RateLimitAlgorithm.TokenBucket, capacity=1000),
+            CallLimit(window=3600, capacity=5),
+            RateLimit(key="tokens", window=3600, algorithm=RateLimitAlgorithm.TokenBucket, capacity=1000),
         ],
         shared=True,
         mode="process",

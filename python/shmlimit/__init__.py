@@ -12,6 +12,7 @@ that ends without a permit raises, and so does a refusal that is entered by `wit
 """
 
 from shmlimit._acquisition import Acquisition
+from shmlimit._clock import VirtualClock
 from shmlimit._declaration import Budget, Calls, Concurrency, Keyed, LimitSet, Rate
 from shmlimit._errors import (
     AcquireTimeout,
@@ -130,6 +131,7 @@ __all__ = [
     "UnknownSet",
     "Untrusted",
     "Verdict",
+    "VirtualClock",
     "__version__",
     "open",
     "remove",

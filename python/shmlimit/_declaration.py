@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,12 @@ class _Declared:
     def __repr__(self) -> str:
         shown = [each for each in dataclasses.fields(self) if getattr(self, each.name) != _default(each)]  # type: ignore[arg-type]
         shown.sort(key=lambda each: each.kw_only is True)
-        return f"{type(self).__name__}({', '.join(f'{each.name}={getattr(self, each.name)!r}' for each in shown)})"
+        values = {each.name: getattr(self, each.name) for each in shown} | self._follows()
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+    def _follows(self) -> dict[str, object]:
+        """What is shown, too, because it follows from what was declared."""
+        return {}
 
 
 def _default(field: dataclasses.Field[Any]) -> object:
@@ -60,16 +66,43 @@ class _Windowed(_Common):
     buckets: int | None = None
     entries: int | None = None
 
+    @property
+    def bound(self) -> str | None:
+        """The most that is admitted in any stretch of time as long as the window, wherever that begins.
+
+        Such as `"at most 19 in any 2s"`. With capacity c and burst b, that is c + b - 1 for `"gcra"`, `"token_bucket"`
+        and `"leaky_bucket"`; 2 c for `"fixed_window"`, or 2 c - 1 with `align="first_use"`; c for `"sliding_window"`; 2
+        c - 1 for `"sliding_window_counter"`. None where there is no capacity, or something in the declaration cannot
+        be.
+        """
+        try:
+            return _native.bound(json.dumps(_fields(self)))
+        except (TypeError, ValueError):
+            return None
+
+    def _follows(self) -> dict[str, object]:
+        return {} if self.bound is None else {"bound": self.bound}
+
 
 @dataclass(frozen=True, repr=False)
 class Rate(_Windowed):
     """A cost per window, which every request must name.
+
+    How much passes at most in a stretch of time as long as the window depends on the algorithm, and is said by `bound`
+    and in the `repr`: with `"gcra"`, the default, and its default burst, up to twice the capacity less one. For a
+    provider that counts a sliding window take `"sliding_window"`, of which never more than the capacity passes.
+
+        >>> sl.Rate("tokens", 10, "2s", algorithm="gcra").bound
+        'at most 19 in any 2s'
+        >>> sl.Rate("tokens", 10, "2s", algorithm="gcra", burst=1).bound
+        'at most 10 in any 2s'
 
     Attributes:
         name: Its name in the set.
         capacity: How much there is in a window, or `"unlimited"`.
         window: The window.
         algorithm: How it decides; `"gcra"` unless given.
+        bound: The most that passes in any stretch as long as the window, in words.
         burst: How much can be taken at once; the capacity unless given.
         unit: The size of one unit, such as `"0.001"`, so that amounts may be decimals.
         on_death: What becomes of what a killed holder had reserved: `"charge"` (unless given) or `"refund"`.
@@ -89,7 +122,16 @@ class Rate(_Windowed):
 
 @dataclass(frozen=True, repr=False)
 class Calls(_Windowed):
-    """Calls per window: each request takes one unless it names more. The attributes are those of `Rate`."""
+    """Calls per window: each request takes one unless it names more. The attributes are those of `Rate`.
+
+    So is how much passes at most in a stretch of time as long as the window, which `bound` and the `repr` say: 10 in 2
+    seconds are up to 19 in any 2 seconds with `"gcra"`, the default, and 10 with `"sliding_window"`.
+
+        >>> sl.Calls("requests", 10, "2s", algorithm="gcra").bound
+        'at most 19 in any 2s'
+        >>> sl.Calls("requests", 10, "2s", algorithm="sliding_window").bound
+        'at most 10 in any 2s'
+    """
 
     name: str
     capacity: Amount
@@ -101,6 +143,9 @@ class Calls(_Windowed):
 @dataclass(frozen=True, repr=False)
 class Budget(_Common):
     """A cost per window that is known only afterwards: admits as long as any of it remains.
+
+    What was admitted before its cost was known counts in full, however much it is, so no number bounds what is spent:
+    the capacity is what stops the next request.
 
     Attributes:
         name: Its name in the set.
@@ -156,13 +201,16 @@ class Keyed(_Declared):
     """A table of keys, each with limits of its own. Its memory is reserved when the segment is created.
 
     Attributes:
-        max_keys: How many keys there is room for.
-        when_full: What becomes of a new key without room: `"refuse"`, or `"evict_oldest"`.
+        max_keys: How many keys there is room for at least: rows come in buckets of 32, so there are 32 for 1 key, and
+            128 for 100.
+        when_full: What becomes of a new key without room: `"refuse"`; `"evict_least_used"`, which gives it the place of
+            a key that has used little of its limits, and never of one that is limited, held or waited for; or
+            `"evict_oldest"`, which gives it the place of the key used longest ago, limited or not.
         store_keys: Whether the first bytes of each key are kept for people to read.
     """
 
     max_keys: int
-    when_full: Literal["refuse", "evict_oldest"] = field(default="refuse", kw_only=True)
+    when_full: Literal["refuse", "evict_least_used", "evict_oldest"] = field(default="refuse", kw_only=True)
     store_keys: bool = field(default=True, kw_only=True)
 
 
@@ -175,7 +223,8 @@ class LimitSet(_Declared):
         limits: The limits.
         keyed: Whether each key has limits of its own: a `Keyed`, or how many keys there is room for.
         metadata: Strings that each permit carries: region, endpoint, account.
-        waiters: How many requests may wait in line.
+        waiters: How many requests may wait in line, 5,120 unless given; of a keyed set, in each shard of its table, and
+            512 unless given.
         holds: How many permits with something to give back may be out.
         shadow: Whether its limits decide and count, but never refuse.
     """
@@ -204,13 +253,16 @@ Config: TypeAlias = "str | os.PathLike[str] | LimitSet | Iterable[LimitSet] | Ma
 """A declaration: the path of a file of TOML, sets, or a mapping with the fields of the TOML."""
 
 
-def declaration(config: Config, *, mode: int | None = None, participants: int | None = None) -> _native.Declaration:
+def declaration(
+    config: Config, *, mode: int | None = None, participants: int | None = None, version: int | None = None
+) -> _native.Declaration:
     """Reads a declaration, in whichever form it is.
 
     Args:
         config: The declaration.
         mode: Permissions of the file, where the declaration is of sets alone.
         participants: How many processes may be attached at once, where the declaration is of sets alone.
+        version: Of the declaration, in place of that in it.
 
     Returns:
         The declaration, validated.
@@ -218,6 +270,16 @@ def declaration(config: Config, *, mode: int | None = None, participants: int | 
     Raises:
         DeclarationError: Something in it cannot be, or it cannot be read.
     """
+    declared = _read(config, mode, participants)
+    if version is None:
+        return declared
+    number = operator.index(version)
+    if not 1 <= number < 2**63:
+        raise DeclarationError(f"version is {number}, but must be from 1 to {2**63 - 1}")
+    return declared.with_version(number)
+
+
+def _read(config: Config, mode: int | None, participants: int | None) -> _native.Declaration:
     segment = {"mode": None if mode is None else f"{mode:04o}", "participants": participants}
     is_whole = isinstance(config, (str, os.PathLike, Mapping))
     if is_whole and any(each is not None for each in segment.values()):

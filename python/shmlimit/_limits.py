@@ -48,14 +48,15 @@ class Limits(_native.Limits):
         Args:
             costs: What to take of each limit; as for `try_acquire`.
             key: Who is limited, where the set is keyed; each key has a line of its own.
-            timeout: Seconds to wait at most; as long as it takes unless given.
+            timeout: Seconds to wait at most; unless given, as long as it takes where there is room in the queue, which
+                has the `waiters` of the set's declaration.
 
         Returns:
             The permit.
 
         Raises:
             AcquireTimeout: Time was up. Its `refusal` says what bound at the end.
-            Refused: The line or the table of keys is full.
+            Refused: The queue or the table of keys is full.
             RequestError: No waiting could help.
         """
         return admitted(self._acquire(costs, key, timeout))
@@ -72,7 +73,8 @@ class Limits(_native.Limits):
         Args:
             costs: What to take of each limit; as for `try_acquire`.
             key: Who is limited, where the set is keyed.
-            timeout: Seconds to wait at most, from when it is awaited or entered on.
+            timeout: Seconds to wait at most, from when it is awaited or entered on; unless given, as long as it takes
+                where there is room in the queue, which has the `waiters` of the set's declaration.
 
         Returns:
             What can be awaited, for the permit, or entered by `async with`, which releases it at the end.

@@ -45,8 +45,8 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
     Where more than `entries` requests of a key fall into one period, those closest to each other leave it together:
     a request may then be refused for up to a part in `entries` of the period longer, and is never let through earlier.
 
-    `SHMLIMIT_THROTTLES` in Django's settings has `folder`, where the files are kept, and may have `max_keys` (10,000),
-    `when_full` (`"refuse"` or `"evict_oldest"`) and `entries` (32).
+    `SHMLIMIT_THROTTLES` in Django's settings has `folder`, where the files are kept, and may have `max_keys`,
+    `when_full` and `entries`, as `shmlimit.limits_storage` has them.
     """
 
     num_requests: int | None
@@ -81,7 +81,8 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
         entries = min(entries, count)
         return folder.limits(
             f"throttle.{count}-per-{duration}s.{entries}-entries",
-            lambda: Calls("requests", count, duration, algorithm="sliding_window", entries=entries),
+            2 + 4 * entries,
+            lambda: [Calls("requests", count, duration, algorithm="sliding_window", entries=entries)],
         )
 
     def throttle_success(self) -> bool:

@@ -46,6 +46,13 @@ impl Declaration {
         Ok(Self { declaration })
     }
 
+    /// The same in another version.
+    fn with_version(&self, py: Python<'_>, version: u64) -> PyResult<Self> {
+        let declaration = self.declaration.clone().version(version);
+        declaration.validate().or_raise(py)?;
+        Ok(Self { declaration })
+    }
+
     /// The same as TOML, with every default written out.
     fn to_toml(&self, py: Python<'_>) -> PyResult<String> {
         self.declaration.to_toml().or_raise(py)
@@ -61,6 +68,14 @@ impl Declaration {
     fn path(&self) -> Option<PathBuf> {
         self.declaration.segment().path().map(PathBuf::from)
     }
+}
+
+/// The most that a limit admits in any stretch of time as long as its window, in words; None where it has no such bound, or
+/// is not valid. The limit is given as JSON with the fields of the TOML.
+#[pyfunction]
+pub fn bound(limit: &str) -> Option<String> {
+    let limit: shmlimit::Limit = serde_json::from_str(limit).ok()?;
+    limit.bound().map(|bound| bound.to_string())
 }
 
 /// A place in a declaration, as the library's own errors name it: `set "openai" / limit "tokens" / window`. None for the

@@ -22,9 +22,13 @@ pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
             value.setattr("path", path.as_os_str())?;
         }
         match error {
-            Error::ConfigMismatch { differences, .. } | Error::CannotApply { differences, .. } => {
+            Error::ConfigMismatch {
+                differences, remedy, ..
+            } => {
                 value.setattr("differences", differences.clone())?;
+                value.setattr("remedy", remedy.as_str())?;
             }
+            Error::CannotApply { differences, .. } => value.setattr("differences", differences.clone())?,
             Error::InUse { pids, .. } => value.setattr("pids", pids.clone())?,
             Error::NeverAdmissible { limit, .. } => value.setattr("limit", limit.as_str())?,
             Error::LockStuck { pid, .. } => value.setattr("pid", *pid)?,
@@ -75,7 +79,9 @@ fn message(error: &Error) -> String {
 /// What the system's number for an error is.
 fn errno(error: &Error) -> Option<i32> {
     let errno = match error {
-        Error::Io { source, .. } | Error::Unsupported { source, .. } => return source.raw_os_error(),
+        Error::Io { source, .. } | Error::Denied { source, .. } | Error::Unsupported { source, .. } => {
+            return source.raw_os_error();
+        }
         Error::NotFound { .. } => Errno::ENOENT,
         Error::AlreadyExists { .. } => Errno::EEXIST,
         Error::NoSpace { .. } => Errno::ENOSPC,
@@ -89,6 +95,7 @@ fn errno(error: &Error) -> Option<i32> {
 fn path(error: &Error) -> Option<&Path> {
     match error {
         Error::Io { path, .. }
+        | Error::Denied { path, .. }
         | Error::NotFound { path }
         | Error::AlreadyExists { path }
         | Error::NoSpace { path, .. }
@@ -149,6 +156,7 @@ fn class_name(error: &Error) -> &'static str {
         Error::Reclaimed { .. } => "Reclaimed",
         Error::InheritedPermit { .. } => "InheritedPermit",
         Error::Declaration { .. } => "DeclarationError",
+        Error::Denied { .. } => "PermissionDenied",
         Error::Io { source, .. } => match source.kind() {
             io::ErrorKind::NotFound => "NotFound",
             io::ErrorKind::PermissionDenied => "PermissionDenied",

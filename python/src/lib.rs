@@ -12,6 +12,7 @@
 mod amount;
 mod bell;
 mod check;
+mod clock;
 mod command_line;
 mod credit;
 mod declaration;
@@ -19,6 +20,7 @@ mod error;
 mod handle;
 mod interruption;
 mod key;
+mod log;
 mod permit;
 mod pool;
 mod ready;
@@ -49,11 +51,13 @@ mod _native {
     #[pymodule_export]
     use crate::check::{Checked, Forecast};
     #[pymodule_export]
+    use crate::clock::VirtualClock;
+    #[pymodule_export]
     use crate::command_line::limitctl;
     #[pymodule_export]
     use crate::credit::LocalCredit;
     #[pymodule_export]
-    use crate::declaration::Declaration;
+    use crate::declaration::{Declaration, bound};
     #[pymodule_export]
     use crate::permit::Permit;
     #[pymodule_export]

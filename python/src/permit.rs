@@ -4,14 +4,14 @@ use pyo3::PyTypeInfo;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
-use shmlimit::Outcome;
+use shmlimit::{Error, Outcome};
 
 use crate::error::OrRaise;
 use crate::handle::Kept;
 use crate::ready::Ready;
 use crate::refusal::Refusal;
 use crate::settlement::Settlement;
-use crate::{request, verdict};
+use crate::{log, request, verdict};
 
 /// What an admitted request holds. It is true. Released, left as a context manager, or garbage-collected, it gives
 /// concurrency back and keeps what was charged.
@@ -40,6 +40,20 @@ pub fn answer(py: Python<'_>, outcome: Kept<Outcome<'static>>) -> PyResult<Py<Py
         Ok(permit) => Py::new(py, Permit::new(permit))?.into_any(),
         Err(refusal) => Py::new(py, Refusal::new(refusal))?.into_any(),
     })
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        // What a retired segment holds is nobody's any more.
+        if let Err(error) = self.permit.get_mut().release()
+            && !matches!(error, Error::Retired { .. })
+        {
+            log::warning_of_collected(&format!(
+                "a permit of set {} that was garbage-collected was not released: {error}",
+                self.permit.handle().set.name()
+            ));
+        }
+    }
 }
 
 #[pymethods]
@@ -216,7 +230,13 @@ impl Permit {
         };
         match self.release(py, has_failed) {
             // What the block raised matters more than that the lease had run out meanwhile.
-            Err(_) if exception_type.is_some() => Ok(false),
+            Err(error) if exception_type.is_some() => {
+                let message = format!(
+                    "a permit of set {} was not released when its block failed: {error}",
+                    self.set_name()
+                );
+                log::warning(py, &message).map(|()| false)
+            }
             released => released.map(|()| false),
         }
     }

@@ -14,6 +14,7 @@ use shmlimit::Request;
 use crate::amount::{Amount, counts_in_parts};
 use crate::error::{OrRaise, exception};
 use crate::handle::Handle;
+use crate::log;
 
 /// The request for costs by limit name; for none, the one that names nothing.
 pub fn prepare<'a>(handle: &'a Handle, costs: Option<&Bound<'_, PyAny>>) -> PyResult<Cow<'a, Request>> {
@@ -120,6 +121,7 @@ fn warn_of_unknown(handle: &Handle, name: &str, at: &Bound<'_, PyAny>) -> PyResu
             "set `{set}` has no limit `{name}`, which is skipped; it has {}",
             known.join(", ")
         );
+        log::warning_beside_another(py, &message)?;
         py.import("warnings")?.call_method1("warn", (message, category))?;
     }
     Ok(())

@@ -10,6 +10,8 @@ import pytest
 
 import shmlimit as sl
 
+pytest_plugins = ["shmlimit.testing"]
+
 PATIENCE = 60.0
 """Seconds after which a test that waits gives up. Nothing takes as long but where something is wrong."""
 
@@ -26,7 +28,7 @@ def segment_path() -> Iterator[Path]:
 def open_set(segment_path: Path) -> Callable[..., sl.Limits]:
     """Opens a segment of one set with the given limits, and gives the set."""
 
-    def open_set(*limits: object, strict: bool = False, **options: object) -> sl.Limits:
+    def open_set(*limits: object, strict: bool = True, **options: object) -> sl.Limits:
         return sl.open(segment_path, sl.LimitSet("set", limits, **options), strict=strict)["set"]
 
     return open_set

@@ -1,11 +1,13 @@
 """What a newcomer meets in the first hour: mistakes that are named, values that can be kept, blocks that do not run."""
 
 import asyncio
+import json
 import os
 import pickle
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -134,14 +136,20 @@ def test_a_closed_segment_refuses_and_its_handles_go_on(segment_path):
 
 
 def test_the_attachment_ends_with_the_last_object(segment_path):
-    other = sl.open(segment_path, sl.LimitSet("set", [NAMED]))
-    attached = len(other.snapshot()["participants"])
-    segment = sl.open(segment_path)
+    def attached():
+        program = Path(sys.executable).with_name("limitctl")
+        shown = subprocess.run([program, "inspect", "--json", segment_path], check=True, capture_output=True)
+        return len(json.loads(shown.stdout)["participants"])
+
+    segment = sl.open(segment_path, sl.LimitSet("set", [NAMED]))
+    other = sl.open(segment_path)
     limits = segment["set"]
     segment.close()
-    assert len(other.snapshot()["participants"]) == attached + 1
+    assert attached() == 1
+    del other
+    assert attached() == 1
     del limits
-    assert len(other.snapshot()["participants"]) == attached
+    assert attached() == 0
 
 
 def test_values_compare_pickle_and_show_what_they_say(open_set):
@@ -167,11 +175,28 @@ def test_values_compare_pickle_and_show_what_they_say(open_set):
 
 def test_a_declaration_shows_its_name_first_and_what_was_given():
     assert repr(sl.Calls("requests", 10, "2s", algorithm="gcra")) == (
-        "Calls(name='requests', capacity=10, window='2s', algorithm='gcra')"
+        "Calls(name='requests', capacity=10, window='2s', algorithm='gcra', bound='at most 19 in any 2s')"
     )
+    assert repr(sl.Calls("requests", -1, "2s")) == "Calls(name='requests', capacity=-1, window='2s')"
     assert repr(sl.LimitSet("api", [NAMED], keyed=sl.Keyed(10))) == (
         f"LimitSet(name='api', limits=[{NAMED!r}], keyed=Keyed(max_keys=10))"
     )
+
+
+@pytest.mark.parametrize(
+    ("limit", "bound"),
+    [
+        (sl.Calls("c", 10, "2s"), "at most 19 in any 2s"),
+        (sl.Calls("c", 10, 2, algorithm="sliding_window"), "at most 10 in any 2s"),
+        (sl.Rate("r", 10, "2s", algorithm="token_bucket", burst=1), "at most 10 in any 2s"),
+        (sl.Rate("r", "1.5", "2s", unit="0.5", algorithm="fixed_window"), "at most 3 in any 2s"),
+        (sl.Calls("c", "unlimited"), None),
+        (sl.Calls("c", 10, "soon"), None),
+        (sl.Calls("\ud800", object(), 2), None),  # type: ignore[arg-type]
+    ],
+)
+def test_a_limit_says_how_much_it_admits_in_any_window(limit, bound):
+    assert limit.bound == bound
 
 
 def test_a_blocking_acquire_that_waits_in_an_event_loop_warns(open_set):

@@ -115,14 +115,16 @@ def test_a_rate_must_be_named_and_the_impossible_is_an_error_at_once(open_set):
     assert issubclass(sl.NeverAdmissible, ValueError)
 
 
-def test_an_unknown_limit_is_skipped_with_one_warning_and_an_error_where_strict(open_set, segment_path):
-    limits = open_set(sl.Calls("requests", 10, 3600))
+def test_an_unknown_limit_is_an_error_or_skipped_with_one_warning_where_not_strict(open_set, segment_path):
+    limits = open_set(sl.Calls("requests", 10, 3600), strict=False)
     with pytest.warns(sl.UnknownLimitWarning, match="reqests"):
         assert limits.try_acquire({"reqests": 3}).taken == {"requests": 1}
     assert limits.try_acquire({"reqests": 3})  # warnings are errors here
-    strict = sl.open(segment_path, strict=True)["set"]
+    strict = sl.open(segment_path)["set"]
     with pytest.raises(sl.UnknownLimit, match="it has requests") as raised:
         strict.try_acquire({"reqests": 3})
+    with strict.acquire() as permit, pytest.raises(sl.UnknownLimit):
+        permit.settle({"reqests": 3})
     assert isinstance(raised.value, KeyError)
 
 

@@ -6,27 +6,18 @@ use super::set::SetDeclaration;
 use super::window::Window;
 use super::{Declaration, Keyed};
 
-/// What becomes of a segment's declaration where another is applied to it.
-#[derive(Clone, Debug)]
-pub(crate) struct Applied {
-    /// The segment's declaration with the changes in it, in the canonical form.
-    pub(crate) declaration: Declaration,
-    /// What changes by that: from what is in the segment to what is declared.
-    pub(crate) changes: Vec<Difference>,
-}
-
 impl Declaration {
-    /// This declaration in place of `stored`, the one that a segment holds. Both have been validated; so is what comes
-    /// of them, and its limits need exactly the memory that those in the segment have.
+    /// This declaration in place of `stored`, the one that a segment holds, in the canonical form. Both have been
+    /// validated; so is what comes of them, and its limits need exactly the memory that those in the segment have.
     ///
     /// Changed are capacities, windows of the same alignment, bursts, leases, the bounds of adaptive capacities, what
     /// counts as near, shadows, metadata, and what becomes of keys without room. What is not declared, and depends by
-    /// default on what can be changed, stays as it is. The path and the mode of the file play no part.
+    /// default on what can be changed, stays as it is. Path, mode and version play no part.
     ///
     /// # Errors
     ///
     /// Every difference that needs another segment. Nothing can be applied then.
-    pub(crate) fn applied_to(&self, stored: &Self) -> Result<Applied, Vec<Difference>> {
+    pub(crate) fn applied_to(&self, stored: &Self) -> Result<Self, Vec<Difference>> {
         let stored = stored.canonical();
         let asked = self.with_sizes_of(&stored);
         let sets = stored.sets.iter().map(|set| {
@@ -41,11 +32,16 @@ impl Declaration {
         // would bring defaults of the segment's in where this declaration has nothing of the kind.
         let refused = asked.differences_as_written(&declaration);
         if refused.is_empty() {
-            let changes = declaration.differences_as_written(&stored);
-            Ok(Applied { declaration, changes })
+            Ok(declaration)
         } else {
             Err(refused)
         }
+    }
+
+    /// Each difference from `stored`, whether it can be applied or not. Sizes that are not declared are no difference.
+    pub(crate) fn differences_to_apply(&self, stored: &Self) -> Vec<Difference> {
+        let stored = stored.canonical();
+        self.with_sizes_of(&stored).differences_as_written(&stored)
     }
 
     /// The canonical form, but with the sizes that `stored` has where this declares none: a capacity that changes must

@@ -29,9 +29,51 @@ pub struct Difference {
     path: String,
     declared: Option<String>,
     in_segment: Option<String>,
+    assignment: Option<Assignment>,
 }
 
+/// A field of a limit that `limitctl set` can change, and what it is to be: `capacity=20`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Assignment {
+    pub(crate) set: String,
+    pub(crate) limit: String,
+    pub(crate) text: String,
+}
+
+/// What `limitctl set` takes.
+const ASSIGNABLE: [&str; 9] = [
+    "capacity",
+    "burst",
+    "floor",
+    "ceiling",
+    "window",
+    "lease",
+    "latency_limit",
+    "near_limit",
+    "shadow",
+];
+
 impl Difference {
+    /// Of the version of a set.
+    pub(crate) fn of_versions(set: &str, declared: Option<u64>, in_segment: Option<u64>) -> Self {
+        Self {
+            path: format!("set {set:?} / version"),
+            declared: declared.map(|version| version.to_string()),
+            in_segment: in_segment.map(|version| version.to_string()),
+            assignment: None,
+        }
+    }
+
+    /// Whether only the versions differ.
+    pub(crate) fn is_of_versions(&self) -> bool {
+        self.path.ends_with(" / version")
+    }
+
+    /// How `limitctl set` makes the segment's value the declared one, where it can.
+    pub(crate) fn assignment(&self) -> Option<&Assignment> {
+        self.assignment.as_ref()
+    }
+
     /// Where they differ, such as `set "openai" / limit "tokens" / capacity`.
     pub fn path(&self) -> &str {
         &self.path
@@ -64,7 +106,7 @@ impl Declaration {
     /// Each thing in which this declaration differs from `in_segment`, the one that a segment holds.
     ///
     /// Compared is what the declarations mean: `"60s"` is `"1m"`, and a default is the same written out or not.
-    /// The segment's path and mode do not count. The order of sets and of limits does, because the segment stores
+    /// The segment's path and mode do not count, nor does the declaration's version. The order of sets and of limits does, because the segment stores
     /// them in it.
     pub fn differences(&self, in_segment: &Self) -> Vec<Difference> {
         self.canonical().differences_as_written(&in_segment.canonical())
@@ -73,7 +115,8 @@ impl Declaration {
     /// As [`differences`](Self::differences), of what is written down already as it is to be compared.
     pub(super) fn differences_as_written(&self, in_segment: &Self) -> Vec<Difference> {
         let mut found = Vec::new();
-        compare_tables("", &comparable(self), &comparable(in_segment), &mut found);
+        let root = Location::default();
+        compare_tables(&root, &comparable(self), &comparable(in_segment), &mut found);
         found
     }
 }
@@ -82,24 +125,66 @@ fn comparable(canonical: &Declaration) -> Table {
     let mut canonical = canonical.clone();
     canonical.segment.path = None;
     canonical.segment.mode = None;
+    canonical.segment.version = None;
     // Without the path, everything in a declaration is a number or Unicode, which a table always takes.
     Table::try_from(&canonical).unwrap_or_default()
 }
 
-fn compare_tables(path: &str, declared: &Table, in_segment: &Table, found: &mut Vec<Difference>) {
+/// Where in a declaration something stands.
+#[derive(Debug, Default)]
+struct Location {
+    path: String,
+    /// The set and the limit that it is in.
+    names: Vec<String>,
+    field: String,
+}
+
+impl Location {
+    fn join(&self, field: &str) -> Self {
+        Self {
+            path: join(&self.path, field),
+            names: self.names.clone(),
+            field: field.to_owned(),
+        }
+    }
+
+    fn join_named(&self, field: &str, name: &str) -> Self {
+        let mut location = self.join(&format!("{field} {name:?}"));
+        location.names.push(name.to_owned());
+        location
+    }
+
+    fn assignment(&self, declared: Option<&Value>) -> Option<Assignment> {
+        let [set, limit] = &self.names[..] else {
+            return None;
+        };
+        let value = match declared {
+            Some(Value::String(text)) => text.clone(),
+            Some(value) => value.to_string(),
+            None => "none".to_owned(),
+        };
+        ASSIGNABLE.contains(&self.field.as_str()).then(|| Assignment {
+            set: set.clone(),
+            limit: limit.clone(),
+            text: format!("{}={value}", self.field),
+        })
+    }
+}
+
+fn compare_tables(place: &Location, declared: &Table, in_segment: &Table, found: &mut Vec<Difference>) {
     let only_in_segment = in_segment.keys().filter(|key| !declared.contains_key(*key));
     for key in declared.keys().chain(only_in_segment) {
         match (declared.get(key), in_segment.get(key)) {
             (Some(Value::Array(declared)), Some(Value::Array(in_segment))) => {
-                compare_named(path, key, declared, in_segment, found);
+                compare_named(place, key, declared, in_segment, found);
             }
-            (declared, in_segment) => compare_values(join(path, key), declared, in_segment, found),
+            (declared, in_segment) => compare_values(&place.join(key), declared, in_segment, found),
         }
     }
 }
 
 fn compare_values(
-    path: String,
+    place: &Location,
     declared: Option<&Value>,
     in_segment: Option<&Value>,
     found: &mut Vec<Difference>,
@@ -107,52 +192,55 @@ fn compare_values(
     let nothing = Table::new();
     match (declared, in_segment) {
         (Some(Value::Table(declared)), Some(Value::Table(in_segment))) => {
-            compare_tables(&path, declared, in_segment, found);
+            compare_tables(place, declared, in_segment, found);
         }
         // Metadata that only one of them has: entry by entry, as if the other's were empty.
-        (Some(Value::Table(declared)), None) if path.ends_with(" / metadata") => {
-            compare_tables(&path, declared, &nothing, found);
+        (Some(Value::Table(declared)), None) if place.field == "metadata" => {
+            compare_tables(place, declared, &nothing, found);
         }
-        (None, Some(Value::Table(in_segment))) if path.ends_with(" / metadata") => {
-            compare_tables(&path, &nothing, in_segment, found);
+        (None, Some(Value::Table(in_segment))) if place.field == "metadata" => {
+            compare_tables(place, &nothing, in_segment, found);
         }
         _ if declared == in_segment => {}
         _ => found.push(Difference {
-            path,
+            path: place.path.clone(),
             declared: declared.map(shown),
             in_segment: in_segment.map(shown),
+            assignment: place.assignment(declared),
         }),
     }
 }
 
 /// Sets or limits: matched by name, then compared; their order counts where all of them match.
 fn compare_named(
-    path: &str,
+    place: &Location,
     key: &str,
     declared: &[Value],
     in_segment: &[Value],
     found: &mut Vec<Difference>,
 ) {
-    let place = |value: &Value| join(path, &format!("{key} {:?}", name(value)));
+    let located = |value: &Value| place.join_named(key, name(value));
     let present = || Some("present".to_owned());
     let counterpart = |of: &Value, among: &[Value]| among.iter().position(|other| name(other) == name(of));
 
     for value in declared {
         match counterpart(value, in_segment) {
-            Some(other) => compare_values(place(value), Some(value), in_segment.get(other), found),
+            Some(other) => compare_values(&located(value), Some(value), in_segment.get(other), found),
             None => found.push(Difference {
-                path: place(value),
+                path: located(value).path,
                 declared: present(),
                 in_segment: None,
+                assignment: None,
             }),
         }
     }
     for value in in_segment {
         if counterpart(value, declared).is_none() {
             found.push(Difference {
-                path: place(value),
+                path: located(value).path,
                 declared: None,
                 in_segment: present(),
+                assignment: None,
             });
         }
     }
@@ -161,11 +249,11 @@ fn compare_named(
     let matched = here.iter().collect::<BTreeSet<_>>() == there.iter().collect::<BTreeSet<_>>();
     if matched && here != there {
         let order = |names: Vec<String>| Some(format!("{names:?}"));
-        let path = join(path, &format!("order of {key}s"));
         found.push(Difference {
-            path,
+            path: place.join(&format!("order of {key}s")).path,
             declared: order(here),
             in_segment: order(there),
+            assignment: None,
         });
     }
 }

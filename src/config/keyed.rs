@@ -17,6 +17,9 @@ const MOST_PREFIXES: u64 = 4;
 /// Its memory is reserved when the segment is created and never grows. A key whose limits are all replenished and of
 /// which nothing is held makes room for another by itself; [`WhenFull`] is for when there is no such key.
 ///
+/// `max_keys` is the least number of keys that find room at once. Rows come in buckets of 32, and every key has a choice
+/// of two buckets, so there are more rows: 32 for 1 key, 128 for 100 keys, and 118,784 for 100,000.
+///
 /// ```
 /// use std::time::Duration;
 /// use shmlimit::{Keyed, Limit, SetDeclaration, WhenFull};
@@ -37,7 +40,7 @@ pub struct Keyed {
 }
 
 impl Keyed {
-    /// A table of `max_keys` keys, from 1 to 1,000,000,000.
+    /// A table of at least `max_keys` keys, from 1 to 1,000,000,000.
     pub fn new(max_keys: u64) -> Self {
         Self {
             max_keys,

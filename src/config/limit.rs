@@ -1,5 +1,7 @@
 //! One limit, as it is declared.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::amount::{Amount, InvalidAmount, Scale};
@@ -8,22 +10,37 @@ use super::window::{UtcOffset, Weekday, Window};
 use crate::engine::plan::{Adaptive, Kind};
 
 /// How a calls or rate limit decides. `gcra` unless declared.
+///
+/// | what is limited | which one | why |
+/// |---|---|---|
+/// | calls to a provider that counts a sliding window ("10 in any 2 seconds") | [`SlidingWindow`](Self::SlidingWindow) | it never admits more than the capacity in any window |
+/// | the same, where there are too many to log each (beyond 65,536 in a window), or with many keys | [`Gcra`](Self::Gcra) with a small burst, and capacity + burst - 1 within what the provider counts | one word of state, and what passes at once is declared |
+/// | calls to a provider that has a token bucket, or says "requests per minute, with bursts" | [`TokenBucket`](Self::TokenBucket) with its numbers | it is the same rule, and gives back what was not used |
+/// | a server of one's own | [`Gcra`](Self::Gcra) with a burst that the server can take at once; a concurrency limit beside it | cheap, smooth, and [`retry_after`](crate::Verdict::retry_after) is exact |
+/// | a daily quota, as it is billed | [`FixedWindow`](Self::FixedWindow) with [`Window::Day`] | it starts again at midnight, where the bill does |
+/// | many keys with large capacities, roughly | [`SlidingWindowCounter`](Self::SlidingWindowCounter) | its state does not grow with the capacity |
+///
+/// [`Limit::bound`] gives what each admits at most in any stretch of one window's length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// Theoretical arrival time: capacity per window, replenished continuously, up to the burst at once. Refunds.
+    /// Theoretical arrival time: capacity per window, replenished continuously, up to the burst at once. Refunds. At most
+    /// capacity + burst - 1 in any window.
     #[default]
     Gcra,
-    /// A bucket that refills continuously, up to the burst. Refunds.
+    /// A bucket that refills continuously, up to the burst. Refunds. At most capacity + burst - 1 in any window.
     TokenBucket,
-    /// A bucket that drains continuously and refuses what would overflow it. Never refunds.
+    /// A bucket that drains continuously and refuses what would overflow it. Never refunds. At most capacity + burst - 1 in
+    /// any window.
     LeakyBucket,
     /// A counter per window; twice the capacity may pass across a boundary.
     FixedWindow,
     /// An exact log of what was taken: capacity in any window of that length.
     SlidingWindow,
-    /// Sub-windows, the oldest weighted by its remaining share: cheap at any capacity. `retry_after` may exceed the window
+    /// Sub-windows, the oldest weighted by its remaining share: cheap at any capacity. They begin at multiples of their
+    /// length since the Unix epoch, as the wall clock stood when the segment was created. At most 2 x capacity - 1 in any
+    /// window, and the capacity in any stretch that is shorter by a sub-window. `retry_after` may exceed the window
     /// by up to one sub-window, depending on where the instant falls between their boundaries.
     SlidingWindowCounter,
 }
@@ -75,13 +92,13 @@ pub enum OnDeath {
 /// use shmlimit::{Algorithm, Amount, Limit, Window};
 ///
 /// let minute = Duration::from_secs(60);
-/// let requests = Limit::calls("requests", 10_000, minute);
+/// let requests = Limit::calls("requests", 10_000, minute).algorithm(Algorithm::SlidingWindow);
 /// let tokens = Limit::rate("tokens", 2_000_000, minute).algorithm(Algorithm::TokenBucket).burst(500_000);
 /// let in_flight = Limit::concurrency("in_flight", 64);
 /// let dollars = Limit::budget("dollars", "99.95", Window::Month).unit("0.01").utc_offset_minutes(330);
 /// let anything = Limit::calls("anything", Amount::Unlimited, minute);
 /// ```
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[must_use]
 pub struct Limit {
@@ -134,17 +151,26 @@ pub struct Limit {
 
 impl Limit {
     /// A limit of `capacity` calls per window: a request takes one unless it names more.
+    ///
+    /// As [`Algorithm::Gcra`] with as large a burst, which it is unless declared, it admits up to 2 x capacity - 1 in a
+    /// stretch as long as the window: 19 for 10 in 2 s. [`bound`](Self::bound) says how much any limit does, and
+    /// [`Algorithm`] which to take.
     pub fn calls(name: impl Into<String>, capacity: impl Into<Amount>, window: impl Into<Window>) -> Self {
         Self::new(name.into(), Kind::Calls, capacity.into(), Some(window.into()))
     }
 
     /// A limit of `capacity` cost per window: a request names its cost and settles to the actual usage.
+    ///
+    /// What it admits at most in a stretch as long as the window says [`bound`](Self::bound), as of
+    /// [`calls`](Self::calls).
     pub fn rate(name: impl Into<String>, capacity: impl Into<Amount>, window: impl Into<Window>) -> Self {
         Self::new(name.into(), Kind::Rate, capacity.into(), Some(window.into()))
     }
 
     /// A limit of `capacity` spent per window, where the cost is known only afterwards: a request takes nothing
     /// and is admitted while anything remains. It counts in a fixed window.
+    ///
+    /// What was admitted before its cost was known counts in full, however much it is, so no number bounds what is spent.
     pub fn budget(name: impl Into<String>, capacity: impl Into<Amount>, window: impl Into<Window>) -> Self {
         Self::new(name.into(), Kind::Budget, capacity.into(), Some(window.into()))
     }
@@ -444,4 +470,49 @@ impl Limit {
             Amount::Unlimited => Ok(None),
         }
     }
+}
+
+/// What is declared, and the [bound](Limit::bound) that follows from it.
+impl fmt::Debug for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bound = self.bound().map(|bound| bound.to_string());
+        let declared: [(&str, Option<&dyn fmt::Debug>); 20] = [
+            ("rate", shown(&self.rate)),
+            ("interval", shown(&self.interval)),
+            ("unit", shown(&self.unit)),
+            ("window", shown(&self.window)),
+            ("algorithm", shown(&self.algorithm)),
+            ("burst", shown(&self.burst)),
+            ("align", shown(&self.align)),
+            ("utc_offset", shown(&self.utc_offset)),
+            ("week_start", shown(&self.week_start)),
+            ("buckets", shown(&self.buckets)),
+            ("entries", shown(&self.entries)),
+            ("on_death", shown(&self.on_death)),
+            ("lease", shown(&self.lease)),
+            ("adaptive", shown(&self.adaptive)),
+            ("floor", shown(&self.floor)),
+            ("ceiling", shown(&self.ceiling)),
+            ("latency_limit", shown(&self.latency_limit)),
+            ("near_limit", shown(&self.near_limit)),
+            ("shadow", shown(&self.shadow)),
+            ("prefix", shown(&self.prefix)),
+        ];
+        let mut written = f.debug_struct("Limit");
+        written.field("name", &self.name).field("kind", &self.kind);
+        written.field("capacity", &self.capacity);
+        for (name, value) in declared {
+            if let Some(value) = value {
+                written.field(name, value);
+            }
+        }
+        if let Some(bound) = &bound {
+            written.field("bound", bound);
+        }
+        written.finish()
+    }
+}
+
+fn shown(field: &Option<impl fmt::Debug>) -> Option<&dyn fmt::Debug> {
+    field.as_ref().map(|value| value as &dyn fmt::Debug)
 }

@@ -2,6 +2,7 @@
 
 mod amount;
 mod apply;
+mod bound;
 mod canonical;
 mod checks;
 mod compile;
@@ -10,6 +11,7 @@ mod keyed;
 mod limit;
 mod place;
 mod set;
+pub(crate) mod stored;
 mod window;
 
 #[cfg(test)]
@@ -17,6 +19,7 @@ mod tests;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::{fmt, fs};
 
 use serde::de::{self, Deserializer};
@@ -24,6 +27,7 @@ use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
 pub use amount::Amount;
+pub use bound::Bound;
 pub use difference::Difference;
 pub use keyed::Keyed;
 pub use limit::{Algorithm, Align, Limit, OnDeath};
@@ -36,6 +40,8 @@ use crate::error::DeclarationError;
 
 const MOST_SETS: u64 = 1024;
 const MOST_PARTICIPANTS: u64 = 4096;
+/// The largest integer of TOML.
+const MAX_VERSION: u64 = i64::MAX as u64;
 
 /// What a segment is to hold: its sets, and how its file is created.
 ///
@@ -49,7 +55,7 @@ const MOST_PARTICIPANTS: u64 = 4096;
 /// let declaration = Declaration::new().participants(64).set(
 ///     SetDeclaration::new("openai")
 ///         .metadata("region", "us-east-1")
-///         .limit(Limit::calls("requests", 10_000, minute))
+///         .limit(Limit::calls("requests", 10_000, minute).algorithm(Algorithm::SlidingWindow))
 ///         .limit(Limit::rate("tokens", 2_000_000, minute).algorithm(Algorithm::TokenBucket))
 ///         .limit(Limit::concurrency("in_flight", 64)),
 /// );
@@ -75,6 +81,7 @@ const MOST_PARTICIPANTS: u64 = 4096;
 ///       kind = "calls"
 ///       capacity = 10_000
 ///       window = "60s"
+///       algorithm = "sliding_window"
 ///
 ///       [[set.limit]]
 ///       name = "dollars"
@@ -109,14 +116,15 @@ const MOST_PARTICIPANTS: u64 = 4096;
 /// | `path` | where the file is | whoever opens it says |
 /// | `mode` | permissions in octal: `"0600"` to `"0777"`, of which the owner may read and write | `"0600"` |
 /// | `participants` | how many processes may be attached at once: 1 to 4096 | 256 |
+/// | `version` | of the declaration: 1 to 2^63 - 1, see [`version`](Self::version) | none, which is below 1 |
 ///
 /// | `[[set]]` (1 to 1024) | value | unless declared |
 /// |---|---|---|
 /// | `name` | 1 to 64 bytes without control characters, unique | required |
 /// | `metadata` | up to 32 strings of up to 256 bytes, with keys like names | none |
-/// | `keyed` | every key has a state of its own, in a table: `{ max_keys = 100_000, when_full = "refuse", store_keys = true }`, see [`Keyed`] | one state for all |
-/// | `holds` | how many permits with something to give back may be out, of a keyed set in each shard of its table: see [`SetDeclaration::holds`] | by capacity |
-/// | `waiters` | how many requests may wait in line, of a keyed set in each shard of its table: 0 to 65536 | 256; 64 of a keyed set |
+/// | `keyed` | every key has a state of its own, in a table: `{ max_keys = 100_000, when_full = "refuse", store_keys = true }`; `when_full` may be `"evict_least_used"` or `"evict_oldest"`, see [`Keyed`] | one state for all |
+/// | `holds` | how many permits with something to give back may be out, of a keyed set in each shard of its table: see [`SetDeclaration::holds`] | by capacity and `max_keys` |
+/// | `waiters` | how many requests may wait in line, of a keyed set in each shard of its table: 0 to 65536 | 5120; 512 of a keyed set |
 /// | `shadow` | whether its limits decide and count but never refuse: see [`SetDeclaration::shadow`] | `false` |
 ///
 /// | `[[set.limit]]` (1 to 16 a set) | value | unless declared |
@@ -125,7 +133,7 @@ const MOST_PARTICIPANTS: u64 = 4096;
 /// | `kind` | `"calls"`, `"rate"`, `"concurrency"`, `"budget"`: see [`Kind`](crate::Kind) | required |
 /// | `capacity` | at least 1, or `"unlimited"`: see [`Amount`] | required |
 /// | `window` | `"60s"`, `"1m30s"`, `"calendar:day"`...: see [`Window`] | required, but for concurrency and `"unlimited"` |
-/// | `algorithm` | `"gcra"`, `"token_bucket"`, `"leaky_bucket"`, `"fixed_window"`, `"sliding_window"`, `"sliding_window_counter"`: see [`Algorithm`] | `"gcra"` |
+/// | `algorithm` | `"gcra"`, `"token_bucket"`, `"leaky_bucket"`, `"fixed_window"`, `"sliding_window"`, `"sliding_window_counter"`: which to take says [`Algorithm`], what each admits at most [`Limit::bound`] | `"gcra"` |
 /// | `burst` | gcra, token_bucket, leaky_bucket: at least 1 | the capacity |
 /// | `rate`, `interval` | leaky_bucket: another way to say `capacity` per `window`; then `capacity` is the size of the bucket, in place of `burst` | |
 /// | `align` | fixed_window, budget: `"utc"`, `"first_use"`: see [`Align`] | `"utc"` |
@@ -157,6 +165,15 @@ pub struct Declaration {
     sets: Vec<SetDeclaration>,
 }
 
+/// As [`from_toml`](Declaration::from_toml).
+impl FromStr for Declaration {
+    type Err = DeclarationError;
+
+    fn from_str(text: &str) -> Result<Self, DeclarationError> {
+        Self::from_toml(text)
+    }
+}
+
 impl Declaration {
     /// A declaration of no sets yet; it needs from 1 to 1024.
     pub fn new() -> Self {
@@ -184,6 +201,16 @@ impl Declaration {
     /// How many processes may be attached at once, from 1 to 4096; 256 unless declared.
     pub fn participants(mut self, participants: u32) -> Self {
         self.segment.participants = Some(participants);
+        self
+    }
+
+    /// The version of this declaration, from 1 to 2^63 - 1; a declaration without one is older than any version.
+    ///
+    /// Raise it with each change of the declaration. Where a segment is opened with
+    /// [`OnMismatch::Apply`](crate::OnMismatch::Apply), a higher version than that in force is applied, and a lower one
+    /// changes nothing: so old and new processes may be started in any order while a service is deployed.
+    pub fn version(mut self, version: u64) -> Self {
+        self.segment.version = Some(version);
         self
     }
 
@@ -230,7 +257,12 @@ impl Declaration {
     /// express.
     pub fn to_toml(&self) -> Result<String, DeclarationError> {
         self.validate()?;
-        // Of what has been validated, only the path has values that TOML lacks.
+        self.canonical_toml()
+    }
+
+    /// The canonical form of what has been validated.
+    fn canonical_toml(&self) -> Result<String, DeclarationError> {
+        // Only the path has values that TOML lacks.
         toml::to_string(&self.canonical()).map_err(|_| DeclarationError::NotUnicode {
             place: "segment / path".to_owned(),
             given: format!("{:?}", self.segment.path),
@@ -254,6 +286,14 @@ impl Declaration {
     /// The sets in the order in which they were declared.
     pub fn sets(&self) -> &[SetDeclaration] {
         &self.sets
+    }
+
+    /// The same of that set alone.
+    pub(crate) fn only(&self, set: &str) -> Self {
+        Self {
+            segment: self.segment.clone(),
+            sets: self.sets.iter().filter(|it| it.name == set).cloned().collect(),
+        }
     }
 
     /// The plans that the engine decides by, in the order of the sets and their limits.
@@ -280,6 +320,8 @@ impl Declaration {
             path: self.segment.path.clone(),
             mode: Some(Octal(self.segment.mode())),
             participants: Some(self.segment.participants()),
+            version: self.segment.version,
+            edited: self.segment.edited,
         };
         Self {
             segment,
@@ -298,6 +340,11 @@ pub struct SegmentOptions {
     mode: Option<Octal>,
     #[serde(skip_serializing_if = "Option::is_none")]
     participants: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<u64>,
+    /// Stands in the definitions of a segment only: see [`stored`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    edited: Option<bool>,
 }
 
 impl SegmentOptions {
@@ -316,6 +363,11 @@ impl SegmentOptions {
         self.participants.unwrap_or(256)
     }
 
+    /// The version of the declaration, if it has one.
+    pub fn version(&self) -> Option<u64> {
+        self.version
+    }
+
     fn check(&self) -> Result<(), DeclarationError> {
         check_range(
             || "segment / participants".to_owned(),
@@ -323,6 +375,16 @@ impl SegmentOptions {
             1,
             MOST_PARTICIPANTS,
         )?;
+        if let Some(version) = self.version {
+            check_range(|| "segment / version".to_owned(), version, 1, MAX_VERSION)?;
+        }
+        if let Some(edited) = self.edited {
+            return Err(DeclarationError::Value {
+                place: "segment / edited".to_owned(),
+                given: edited.to_string(),
+                problem: "is a mark that only a segment makes: leave it out".to_owned(),
+            });
+        }
         let mode = self.mode();
         if mode > 0o777 || mode & 0o600 != 0o600 {
             return Err(DeclarationError::Value {

@@ -10,14 +10,19 @@ use super::limit::Limit;
 use super::place::{Place, check_name, check_range};
 use crate::engine::plan::{Kind, LimitPlan, SetPlan};
 use crate::error::DeclarationError;
+use crate::table;
 
 const MOST_LIMITS: u64 = 16;
 const MOST_METADATA: u64 = 32;
 const MOST_METADATA_VALUE_BYTES: u64 = 256;
 const MOST_HOLDS: u64 = 65_536;
 const MOST_WAITERS: u64 = 65_536;
-const WAITERS: u32 = 256;
-const WAITERS_OF_A_SHARD: u32 = 64;
+
+/// Enough for 5,000 tasks of one server at once; 640 KiB of the file with one limit, at 128 bytes a waiter.
+const WAITERS: u32 = 5_120;
+
+/// Enough for 500 tasks at once on one key, whose waiters are all in one shard; 64 KiB a shard with one limit.
+const WAITERS_OF_A_SHARD: u32 = 512;
 const LEAST_HOLDS: u64 = 64;
 const MOST_HOLDS_OF_A_SHARD: u64 = 4096;
 /// The holds of what has no capacity to derive them from.
@@ -116,15 +121,20 @@ impl SetDeclaration {
     /// room to [raise](crate::Segment::apply) them; or 1024, where only rate limits give back. A set in which nothing
     /// gives back has none. An [adaptive](Limit::adaptive) capacity counts as its ceiling.
     ///
-    /// Of a [keyed](Self::keyed) set, for each shard of its table: unless declared, at most 4096 in each.
+    /// Of a [keyed](Self::keyed) set, for each shard of its table: unless declared, enough for every key to hold one at
+    /// the same time, as far as that are at most 65536 in all, and at least 4 times what the capacities of one key add
+    /// up to, of that at most 4096. One takes 64 bytes, and 64 more for every 8 limits that give back.
     pub fn holds(mut self, holds: u32) -> Self {
         self.holds = Some(holds);
         self
     }
 
-    /// How many requests may wait in line at once, from 0 to 65536; 256 unless declared. One more is refused:
-    /// [`RefusalReason::QueueFull`](crate::RefusalReason::QueueFull). Of a [keyed](Self::keyed) set, for each shard of
-    /// its table, and 64 unless declared.
+    /// How many requests may wait in line at once, from 0 to 65536; 5120 unless declared. One more is refused at once,
+    /// also without a timeout: [`RefusalReason::QueueFull`](crate::RefusalReason::QueueFull). Of a [keyed](Self::keyed)
+    /// set, for each shard of its table, and 512 unless declared: all waiters of one key are in one shard.
+    ///
+    /// Each takes 88 bytes of the file and 24 for every limit of the set, rounded up to a multiple of 64: 128 with one
+    /// limit, 192 with four. So the default is 640 KiB for a set of one limit, and 64 KiB for each shard of a keyed one.
     pub fn waiters(mut self, waiters: u32) -> Self {
         self.waiters = Some(waiters);
         self
@@ -186,6 +196,8 @@ impl SetDeclaration {
             metadata: Arc::new(self.metadata.clone()),
             keyed: self.keyed.as_ref().map(Keyed::plan),
             hold_capacity: self.hold_capacity(&place)?,
+            version: None,
+            is_edited: false,
             waiters,
         })
     }
@@ -239,9 +251,12 @@ impl SetDeclaration {
         };
         // More than the capacities add up to, so that they can be raised while the segment is in use.
         let with_room = |held: u64, most| held.saturating_mul(4).clamp(LEAST_HOLDS, most);
-        let holds = if self.keyed.is_some() {
+        let holds = if let Some(keyed) = &self.keyed {
+            // Keys have nothing to do with one another: none is refused because others hold something.
+            let one_each = table::holds_for(keyed.max_keys, MOST_HOLDS);
             held.map(|held| with_room(held, MOST_HOLDS_OF_A_SHARD))
                 .or_else(|| refunded().map(|_| LEAST_HOLDS))
+                .map(|holds| holds.max(one_each))
         } else {
             held.map(|held| with_room(held, MOST_HOLDS)).or_else(refunded)
         };

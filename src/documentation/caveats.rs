@@ -101,10 +101,12 @@
 //! far as the algorithm refunds: concurrency always, and the cost of GCRA and token bucket. The others keep it charged.
 //!
 //! The first future of a process that has to wait starts a thread, `shmlimit`, which also renews leases and gives back
-//! dropped local credit. It never waits for a lock, so a segment whose lock is stuck does not keep it from others. A
-//! thread that waits for longer than 2 ms starts another, `shmlimit-deaths`, which learns of the death of those it waits
-//! for. Both block all signals, end when there has been nothing for them to do for 10 seconds, and do not exist in a
-//! forked child until it needs them.
+//! dropped local credit. It never waits for a lock, so a segment whose lock is stuck does not keep it from others. Whoever
+//! waits for longer than 2 ms, a thread or a future, has another started, `shmlimit-deaths`, which learns of the death of
+//! those that are waited for: of up to 64 processes for each waiting thread, and as many for all futures of the process in one
+//! segment. Of others, waiters find out by looking once a second, and every 50 ms before Linux 5.3. Both threads block all
+//! signals, end when there has been nothing for them to do for 10 seconds, and do not exist in a forked child until it
+//! needs them.
 //!
 //! # Keys
 //!
@@ -118,10 +120,15 @@
 //!
 //! A row whose limits are all replenished and of which nothing is held or waited for says nothing: another key may have
 //! it from that instant on. Where there is none in either of the two places of a new key, that key is refused
-//! ([`TableFull`](crate::RefusalReason::TableFull)), and no limited key regains anything. With
-//! [`WhenFull::EvictOldest`](crate::WhenFull::EvictOldest) it takes the row that was used the longest ago, and what the
-//! key of that row had used is forgiven: whoever can make up keys can then have others, and itself, forgiven. Both are
-//! counted. Keys that anybody can make up are best checked before they are limited.
+//! ([`TableFull`](crate::RefusalReason::TableFull)), and no limited key regains anything: whoever can make up keys can
+//! then keep new ones out. With [`WhenFull::EvictLeastUsed`](crate::WhenFull::EvictLeastUsed) the new key takes the row,
+//! among the 64 of its two places, whose key has used the smallest share of its limits. What that key had used is
+//! forgotten; keys that are limited, held or waited for stay, and where there are no others the new key is refused. So a
+//! flood of new keys pushes out one another and keys that are hardly used. A key that stops just short of its limit can
+//! be pushed out and start again: choose a table of more rows than there are such keys. With
+//! [`WhenFull::EvictOldest`](crate::WhenFull::EvictOldest) it takes the row that was used the longest ago, limited or
+//! not: whoever can make up keys can then have others, and itself, replenished. All are counted. Keys that anybody can
+//! make up are best checked before they are limited.
 //!
 //! Keys are told apart by 128 bits of a hash with a random seed of the segment's own. Two keys that share them would share
 //! their limits: among a thousand million keys that is less likely than one in 10^20. Of a key no more than its first 40
@@ -153,6 +160,11 @@
 //! new limit, and of what was not used no more comes back than can still be missing by the new rate, which may be less than
 //! all of it. Holds from before a change have the whole time of the new lease from the change on.
 //!
+//! Workers of two releases that are started in turn with [`OnMismatch::Apply`](crate::OnMismatch::Apply), and without
+//! [versions](crate::Declaration::version), undo each other's changes. With versions only the newer declaration is in force,
+//! also for the workers of the former release. What an operator has changed stays through starts of the same version, and is
+//! lost with the next. A segment that is recreated begins with nothing counted.
+//!
 //! # Adaptive capacities
 //!
 //! The estimate of an [adaptive](crate::Limit::adaptive) limit is of the set, or the key, and of all processes: one that is
@@ -170,7 +182,7 @@
 //!
 //! There is no daemon. What a dead process held is given back by whoever is refused for want of it, looking at most once
 //! a millisecond and for at most a twentieth of its time; by whoever waits for it, which the kernel tells of the death
-//! (Linux 5.3) or which looks every 50 ms; or by `limitctl recover`. A process that hangs but lives keeps what it holds
+//! (Linux 5.3) or which looks once a second; or by `limitctl recover`. A process that hangs but lives keeps what it holds
 //! until its lease runs out.
 //!
 //! A charge may stand although its caller died before it learned of it. The reverse does not happen.

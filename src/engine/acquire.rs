@@ -2,9 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::decision::{Costs, Decided, Decision, LimitMask, NEVER, RefusalReason, Stage, longer_wait};
+use super::decision::{
+    Costs, Decided, Decision, LimitMask, NEVER, RefusalReason, SHORTEST_WAIT, Stage, longer_wait,
+};
 use super::hold::{FreeHold, HoldReference};
 use super::key::KeyIdentity;
+use super::keys::NoRow;
 use super::locked::{LockWait, LockedPart};
 use super::memory::{Row, Rows};
 use super::of_dead::OfDead;
@@ -119,8 +122,9 @@ impl SegmentEngine {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         let locked = self.lock(target.part())?;
-        let Some(row) = locked.row_for(target.key, costs)? else {
-            return locked.without_a_row(costs, decision, attempt);
+        let row = match locked.row_for(target.key, costs)? {
+            Ok(row) => row,
+            Err(no_row) => return locked.without_a_row(no_row, costs, decision, attempt),
         };
         if locked.part.nobody_waits(row) {
             self.take_or_refuse(&locked, row, costs, decision, attempt)
@@ -178,7 +182,7 @@ impl SegmentEngine {
                 locked.take_all(row.into(), costs, waived, None, decision, attempt)
             }
             FreeHold::None => {
-                decision.stage = Stage::TableFull;
+                decision.stage = Stage::HoldsFull;
                 locked.refuse(row.into(), costs, decision, attempt)
             }
             free => locked.take_all(
@@ -260,7 +264,7 @@ impl RuledPart<'_> {
         let by_what_is_held = |index: usize| self.set.held_mask & (1 << index) != 0;
         matches!(
             decision.stage,
-            Stage::TableFull | Stage::Behind | Stage::QueueFull
+            Stage::HoldsFull | Stage::NoRow | Stage::Behind | Stage::QueueFull
         ) || decision
             .iter()
             .any(|(index, decided)| decided.figure > 0 && by_what_is_held(index))
@@ -292,6 +296,7 @@ impl SetOutline {
         }
         let binding = decision.binding().and_then(|(index, _)| self.limits.get(index));
         match binding.map(|limit| limit.kind) {
+            None if decision.stage == Stage::HoldsFull => RefusalReason::HoldsFull,
             None => RefusalReason::TableFull,
             Some(Kind::Concurrency) => RefusalReason::Concurrency,
             Some(Kind::Budget) => RefusalReason::Budget,
@@ -424,7 +429,10 @@ impl LockedPart<'_> {
             return Ok(Answer::MustWait);
         }
         if matches!(decision.stage, Stage::Behind | Stage::QueueFull) {
-            decision.set_ahead(self.binding_of_head(rows.first())?);
+            // Where the first of them could go by now, it is about to; any of the limits asked for says what for.
+            let ahead = self.binding_of_head(rows.first())?;
+            let about_to_be_served = || costs.limits.iter().next().map(|index| (index, SHORTEST_WAIT));
+            decision.set_ahead(ahead.or_else(about_to_be_served));
         }
         let reason = self.part.set.refusal_reason(decision);
         let mut transaction = self.part.memory.journal().begin();
@@ -444,6 +452,7 @@ impl LockedPart<'_> {
     #[cold]
     pub(super) fn without_a_row(
         &self,
+        no_row: NoRow,
         costs: &Costs,
         decision: &mut Decision,
         attempt: Attempt,
@@ -452,18 +461,12 @@ impl LockedPart<'_> {
             decision.stage = Stage::Reserved;
             return self.take_all(Row::ABSENT.into(), costs, costs.limits, None, decision, attempt);
         }
-        decision.stage = Stage::TableFull;
+        decision.set_no_row(no_row.room_in);
         let attempt = match attempt {
             Attempt::First | Attempt::BeforeWaiting => Attempt::First,
             Attempt::Last | Attempt::Waiting => Attempt::Last,
         };
-        let answer = self.refuse(Row::ABSENT.into(), costs, decision, attempt)?;
-        if answer == Answer::Refused {
-            let mut transaction = self.part.memory.journal().begin();
-            transaction.add(&self.part.memory.control().refused_keys, 1);
-            self.part.commit(transaction)?;
-        }
-        Ok(answer)
+        self.refuse(Row::ABSENT.into(), costs, decision, attempt)
     }
 
     /// The limit that binds the first in line, and for how long.
@@ -491,6 +494,7 @@ impl LockedPart<'_> {
             RefusalReason::Concurrency => &control.refused_concurrency,
             RefusalReason::Budget => &control.refused_budget,
             RefusalReason::TableFull => &control.refused_table_full,
+            RefusalReason::HoldsFull => &control.refused_holds_full,
             RefusalReason::QueueFull => &control.refused_queue_full,
         }
     }

@@ -9,6 +9,7 @@ use super::set::Part;
 use crate::shm::clock::boot_nanos;
 use crate::shm::futex;
 use crate::shm::participant::ParticipantId;
+use crate::shm::wake_list::{TicketPosition, WakeList};
 
 /// In a ticket's `request`: its owner waits by the doorbell of its participant, not by the ticket's own bell.
 pub(crate) const BY_DOORBELL: u64 = 1 << 16;
@@ -23,15 +24,20 @@ pub(crate) struct Rung<'a> {
 
 impl<'a> LockedPart<'a> {
     /// Tells the owner of a ticket to look. It is woken when the lock is let go of.
-    pub(super) fn ring(&self, ticket: TicketPlace<'a>) {
+    pub(super) fn ring(&self, index: u64, ticket: TicketPlace<'a>) {
         let owner = ticket.owner().load(Ordering::Relaxed);
         let is_doorbell = ticket.request().load(Ordering::Relaxed) & BY_DOORBELL != 0;
-        // The count also tells whoever is woken by the doorbell which of its tickets it was rung for.
+        // The count also tells whoever is woken by the doorbell that it was rung for this ticket.
         futex::ring(ticket.bell());
         let bell = if is_doorbell {
-            let Some(doorbell) = self.engine.doorbell(owner) else {
+            let Some((doorbell, wake_list)) = self.engine.doorbell(owner) else {
                 return;
             };
+            wake_list.push(TicketPosition {
+                set: self.part.set.position,
+                part: u64::from(self.part.index()),
+                ticket: index,
+            });
             futex::ring(doorbell);
             doorbell
         } else {
@@ -61,19 +67,16 @@ impl<'a> LockedPart<'a> {
 }
 
 impl SegmentEngine {
-    /// The bell of all tickets of a participant that wait by it.
-    pub(crate) fn doorbell(&self, owner: u64) -> Option<&AtomicU64> {
-        self.membership.table().doorbell(ParticipantId::from_word(owner)?)
-    }
-
-    /// The doorbell of this process, where it is a participant.
-    pub(crate) fn own_doorbell(&self) -> Option<&AtomicU64> {
-        self.doorbell(self.membership.owner_so_far())
+    /// The bell of all tickets of a participant that wait by it, and the list of those that it was rung for.
+    pub(crate) fn doorbell(&self, owner: u64) -> Option<(&AtomicU64, WakeList<'_>)> {
+        let id = ParticipantId::from_word(owner)?;
+        let table = self.membership.table();
+        table.doorbell(id).zip(table.wake_list(id))
     }
 
     /// Makes the thread of this process look that sleeps by its doorbell.
     pub(crate) fn ring_own_doorbell(&self) {
-        if let Some(doorbell) = self.own_doorbell() {
+        if let Some((doorbell, _)) = self.doorbell(self.membership.owner_so_far()) {
             futex::ring(doorbell);
             futex::wake(doorbell);
         }

@@ -108,7 +108,7 @@ impl SegmentEngine {
     ) -> Result<bool, Box<Error>> {
         let locked = self.lock(set.part(permit.part()))?;
         let answer = match locked.row_of(permit)? {
-            Some(row) => locked.take_all(
+            Ok(row) => locked.take_all(
                 row.into(),
                 costs,
                 LimitMask::default(),
@@ -116,7 +116,7 @@ impl SegmentEngine {
                 decision,
                 Attempt::Last,
             )?,
-            None => locked.without_a_row(costs, decision, Attempt::Last)?,
+            Err(no_row) => locked.without_a_row(no_row, costs, decision, Attempt::Last)?,
         };
         Ok(answer == Answer::Admitted)
     }
@@ -187,8 +187,9 @@ impl LockedPart<'_> {
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        let Some(row) = self.row_for(key, costs)? else {
-            return self.without_a_row(costs, decision, attempt);
+        let row = match self.row_for(key, costs)? {
+            Ok(row) => row,
+            Err(no_row) => return self.without_a_row(no_row, costs, decision, attempt),
         };
         decision.stage = Stage::Reserved;
         if !self.part.nobody_waits(row) {

@@ -85,6 +85,9 @@ pub(crate) struct Decided {
 /// A wait that time does not end.
 pub(crate) const NEVER: u64 = u64::MAX;
 
+/// The wait of a request that only those before it keep waiting, who need not wait any longer.
+pub(super) const SHORTEST_WAIT: u64 = 1;
+
 /// Limits whose decisions a permit or refusal carries within itself. With three, a permit is two cache lines, and
 /// moving it costs next to nothing; room for all sixteen would make its moves cost more than deciding does. The
 /// decisions on more limits are on the heap.
@@ -97,7 +100,9 @@ pub(crate) enum Stage {
     Settled,
     Released,
     /// There never was a permit, because no hold was left for one.
-    TableFull,
+    HoldsFull,
+    /// There never was a permit, because no row was left for its key.
+    NoRow,
     /// There never was a permit, because others wait in line before.
     Behind,
     /// There never was a permit, because so many wait in line that no ticket was left.
@@ -120,7 +125,8 @@ pub(crate) struct Decision {
     /// When, on the segment clock.
     pub(crate) decided_at: u64,
     /// What an admitted request holds, in two parts, so that it fits what room there is: index and serial number. Of a
-    /// request that was refused because others wait: the limit that binds the first of them, and for how long.
+    /// request that was refused because others wait: the limit that binds the first of them, and for how long. Of one
+    /// that was refused for want of a row: for how long, in the second part.
     hold_index: u16,
     hold_serial: Option<NonZeroU64>,
     pub(super) decided: SmallVec<[Decided; DECIDED_INLINE]>,
@@ -234,6 +240,18 @@ impl Decision {
         self.hold_serial = ahead.and_then(|(_, wait)| NonZeroU64::new(wait));
     }
 
+    /// After how long there will be a row for the key of a request that was refused for want of one; `None` where time
+    /// alone does not help.
+    pub(crate) fn room_in(&self) -> Option<u64> {
+        let room_in = self.hold_serial.filter(|_| self.stage == Stage::NoRow)?;
+        Some(room_in.get())
+    }
+
+    pub(super) fn set_no_row(&mut self, room_in: Option<u64>) {
+        self.stage = Stage::NoRow;
+        self.hold_serial = room_in.and_then(NonZeroU64::new);
+    }
+
     /// What an admitted request holds.
     #[inline]
     pub(crate) fn hold(&self) -> Option<HoldReference> {
@@ -263,15 +281,15 @@ impl Decision {
 
     /// The limit that refused and the nanoseconds until it would not, [`NEVER`] where time does not help. What only
     /// somebody else can heal binds before what time heals, and of the latter the longest; the first of equals stays.
-    /// Where others wait before, what binds the first of them counts as well. `None` where a full table of holds binds
-    /// before any limit.
+    /// Where others wait before, what binds the first of them counts as well. `None` where a full table of holds or of
+    /// keys binds before any limit.
     pub(crate) fn binding(&self) -> Option<(usize, u64)> {
         self.iter()
             .filter(|(_, decided)| decided.figure > 0)
             .map(|(index, decided)| (index, decided.figure))
             .chain(self.ahead())
             .reduce(longer_wait)
-            .filter(|(_, wait)| *wait == NEVER || self.stage != Stage::TableFull)
+            .filter(|(_, wait)| *wait == NEVER || !matches!(self.stage, Stage::HoldsFull | Stage::NoRow))
     }
 }
 
@@ -291,8 +309,11 @@ pub enum RefusalReason {
     Concurrency,
     /// The budget of the window is spent.
     Budget,
-    /// Every hold of the set is taken, whatever the limits themselves would say.
+    /// No row was left for the key, whatever its limits would say.
     TableFull,
+    /// Every [hold](crate::SetDeclaration::holds) is taken, of a keyed set those of the key's shard, whatever the limits
+    /// themselves would say.
+    HoldsFull,
     /// As many requests wait in line as the set was declared for.
     QueueFull,
 }

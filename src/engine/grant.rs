@@ -199,10 +199,16 @@ impl<'a> LockedPart<'a> {
 
     #[cold]
     fn serve_next_of_those_who_wait(&mut self, row: u64) -> Result<(), Box<Error>> {
-        if let Served::Blocked(Blocked { wait: 1.., .. }) = self.serve_head(row)?
-            && let Some(ticket) = self.head(row)?.and_then(|index| self.part.memory.ticket(index))
+        let Served::Blocked(blocked) = self.serve_head(row)? else {
+            return Ok(());
+        };
+        // A lease runs out at an instant too, and whoever is first looks after that.
+        let is_to_look = blocked.wait > 0 || (blocked.by_others && self.part.has_leases);
+        if is_to_look
+            && let Some(index) = self.head(row)?
+            && let Some(ticket) = self.part.memory.ticket(index)
         {
-            self.ring(ticket);
+            self.ring(index, ticket);
         }
         Ok(())
     }
@@ -267,7 +273,7 @@ impl<'a> LockedPart<'a> {
         self.count_on_rows(&mut transaction, row.into(), true);
         self.pin(&mut transaction, row);
         part.commit(transaction)?;
-        self.ring(ticket);
+        self.ring(index, ticket);
         Ok(Served::Granted)
     }
 

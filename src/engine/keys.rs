@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::decision::Costs;
+use super::decision::{Costs, NEVER};
 use super::key::KeyIdentity;
 use super::locked::LockedPart;
 use super::memory::{PartMemory, Row, Rows};
@@ -11,10 +11,10 @@ use super::reset::ResetScope;
 use super::set::{Part, RuledPart};
 use super::ties::Ties;
 use crate::error::Error;
-use crate::limit::Now;
+use crate::limit::{Assessment, Now};
 use crate::shm::journal::Transaction;
 use crate::shm::layout::{BUCKET_ROWS, BUCKET_TAG_WORDS};
-use crate::table::{self, Fingerprint, Place, Table, TableMut};
+use crate::table::{self, Claim, Fingerprint, Place, Table, TableMut, Usage};
 
 // The index and the ground do not know each other, and mean the same table.
 const _: () = assert!(table::BUCKET_ROWS == BUCKET_ROWS && table::TAG_WORDS == BUCKET_TAG_WORDS);
@@ -74,30 +74,77 @@ impl RuledPart<'_> {
         self.limits.iter().all(|limit| limit.is_replenished(row, now))
     }
 
-    fn when_full(&self) -> table::WhenFull {
-        match self.plan.keyed.map(|keyed| keyed.when_full) {
-            Some(WhenFull::EvictOldest) => table::WhenFull::EvictOldest,
-            Some(WhenFull::Refuse) | None => table::WhenFull::Refuse,
+    fn when_full(&self) -> WhenFull {
+        self.plan.keyed.map_or(WhenFull::Refuse, |keyed| keyed.when_full)
+    }
+
+    /// What the key of a row that is not free has to say when another needs the row.
+    fn claim(&self, row: Row<'_>, now: Now) -> Claim {
+        let (Some(ties), Some(used_at)) = (row.ties(), row.used_at()) else {
+            return Claim::Pinned;
+        };
+        if ties.load(Ordering::Relaxed) != 0 {
+            return Claim::Pinned;
+        }
+        let used_at = used_at.load(Ordering::Relaxed);
+        match self.when_full() {
+            WhenFull::Refuse => Claim::Pinned,
+            WhenFull::EvictLeastUsed => self.claim_by_usage(row, used_at, now),
+            WhenFull::EvictOldest => Claim::Used(Usage {
+                share: 0,
+                replenished_in: 0,
+                used_at,
+            }),
+        }
+    }
+
+    fn claim_by_usage(&self, row: Row<'_>, used_at: u64, now: Now) -> Claim {
+        let mut limited_for = 0;
+        let mut usage = Usage {
+            share: 0,
+            replenished_in: 0,
+            used_at,
+        };
+        for limit in &self.limits {
+            if let Assessment::Refused { retry_after } = limit.verdict(row, now, 1) {
+                limited_for = limited_for.max(retry_after.unwrap_or(NEVER));
+            }
+            let mark = limit.mark(row, now);
+            usage.share = usage.share.max(limit.rule.share(mark));
+            usage.replenished_in = usage.replenished_in.max(limit.rule.standing(mark).reset_after);
+        }
+        match limited_for {
+            0 => Claim::Used(usage),
+            NEVER => Claim::Limited { ends_in: None },
+            ends_in => Claim::Limited {
+                ends_in: Some(ends_in),
+            },
         }
     }
 }
 
+/// That a key has no row and gets none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NoRow {
+    /// Nanoseconds, positive, until there will be one, if nothing else happens; `None` where time alone does not help.
+    pub(super) room_in: Option<u64>,
+}
+
 impl<'a> LockedPart<'a> {
-    /// The row of a key, made if it has none; `None` where none can be made. What can never be met takes no row from
-    /// anybody.
+    /// The row of a key, made if it has none and one can be made. What can never be met takes no row from anybody.
     #[inline(always)]
     pub(super) fn row_for(
         &self,
         key: Option<&KeyIdentity>,
         costs: &Costs,
-    ) -> Result<Option<Row<'a>>, Box<Error>> {
+    ) -> Result<Result<Row<'a>, NoRow>, Box<Error>> {
         let Some(key) = key else {
-            return Ok(Some(self.part.only_row()));
+            return Ok(Ok(self.part.only_row()));
         };
         match self.part.find_row_of(key.fingerprint) {
-            Some(row) => Ok(Some(row)),
+            Some(row) => Ok(Ok(row)),
             None if self.part.impossible_cost(costs).is_none() => self.add_row(key, &[]),
-            None => Ok(None),
+            None => Ok(Err(NoRow { room_in: None })),
         }
     }
 
@@ -107,26 +154,28 @@ impl<'a> LockedPart<'a> {
         &self,
         key: &KeyIdentity,
         taken: &[Row<'a>],
-    ) -> Result<Option<Row<'a>>, Box<Error>> {
+    ) -> Result<Result<Row<'a>, NoRow>, Box<Error>> {
         let part = self.part;
         let is_taken = |index| taken.iter().any(|row| row.index == index);
+        let claim = |index| {
+            if is_taken(index) {
+                Claim::Pinned
+            } else {
+                part.claim(part.row(index), self.now)
+            }
+        };
         let place = table::find_place(
             &TableWords(part.memory),
             key.fingerprint,
             |index| !is_taken(index) && part.is_free(part.row(index), self.now),
-            |index| {
-                let row = part.row(index);
-                let is_untied = row.ties()?.load(Ordering::Relaxed) == 0 && !is_taken(index);
-                is_untied.then_some(row.used_at()?.load(Ordering::Relaxed))
-            },
-            part.when_full(),
+            (part.when_full() != WhenFull::Refuse).then_some(claim),
         );
         let control = part.memory.control();
         let index = match place {
-            Place::None => return Ok(None),
+            Place::None { room_in } => return Ok(Err(NoRow { room_in })),
             Place::Unused(index) | Place::Reused(index) => index,
             Place::Evicted(index) => {
-                // Whoever dies after this has forgiven the former key, and given its row to nobody.
+                // A process that dies after this has replenished the former key, and given its row to no one.
                 let scope = ResetScope {
                     limits: part.set.all_limits(),
                     counters: false,
@@ -139,12 +188,9 @@ impl<'a> LockedPart<'a> {
         let mut transaction = part.memory.journal().begin();
         match place {
             Place::Unused(_) => transaction.add(&control.keys, 1),
-            Place::Reused(_) => transaction.add(&control.evicted, 1),
-            Place::Evicted(_) => {
-                transaction.add(&control.evicted, 1);
-                transaction.add(&control.forgiven, 1);
-            }
-            Place::None => {}
+            Place::Reused(_) => transaction.add(&control.evicted_unused, 1),
+            Place::Evicted(_) => transaction.add(&control.evicted_in_use, 1),
+            Place::None { .. } => {}
         }
         table::insert(
             &mut JournalledTable {
@@ -174,7 +220,7 @@ impl<'a> LockedPart<'a> {
             limit.forget(row, &mut transaction);
         }
         part.commit(transaction)?;
-        Ok(Some(row))
+        Ok(Ok(row))
     }
 
     /// Notes that a hold, or a granted ticket, names a row, or does no longer.

@@ -16,7 +16,7 @@ use super::network::Network;
 use super::of_dead::{DeadHolds, OfDead, RowCopy};
 use super::plan::PrefixLengths;
 use super::segment::SegmentEngine;
-use super::set::{PartAt, RuledPart};
+use super::set::{PartAt, RuledPart, SetEngine};
 use super::ties::Ties;
 use crate::error::Error;
 use crate::limit::{Mark, Now};
@@ -53,6 +53,38 @@ pub(crate) struct ObservedKey {
     pub(crate) marks: Vec<Mark>,
     /// How much that is.
     pub(crate) of_dead: OfDead,
+}
+
+/// How full the table of a keyed set is: see [`LimitSet::table_usage`](crate::LimitSet::table_usage).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TableUsage {
+    /// Rows there are.
+    pub rows: u64,
+    /// Rows whose key has something used, held or waited for. The others are as good as free.
+    pub used: u64,
+    /// Rows that were given to another key when the former one had nothing used any more.
+    pub evicted_unused: u64,
+    /// Rows that were given to another key when the former one had something used, which is forgotten.
+    pub evicted_in_use: u64,
+}
+
+impl SegmentEngine {
+    /// How full the table of a keyed set is now. Takes no lock, so of what changes meanwhile some may be missed.
+    pub(crate) fn table_usage(&self, set: &SetEngine) -> TableUsage {
+        let mut usage = TableUsage::default();
+        for part in set.parts() {
+            let part = part.by_its_definition();
+            let now = part.instant(self.now(part.unruled()));
+            let control = part.memory.control();
+            let is_used = |row: &Row<'_>| !row.is_unused() && !part.is_free(*row, now);
+            usage.rows += part.memory.row_count();
+            usage.used += part.memory.all_rows().filter(is_used).count() as u64;
+            usage.evicted_unused += control.evicted_unused.load(Ordering::Relaxed);
+            usage.evicted_in_use += control.evicted_in_use.load(Ordering::Relaxed);
+        }
+        usage
+    }
 }
 
 /// Looks at the rows of a part, one after the other.

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::acquire::{Answer, Attempt};
 use super::decision::{Costs, Decision, LimitMask, Stage};
 use super::key::KeyIdentity;
+use super::keys::NoRow;
 use super::locked::LockedPart;
 use super::memory::{Row, Rows};
 use super::plan::PrefixLengths;
@@ -177,17 +178,17 @@ impl LockedPart<'_> {
         let mut rows: RowsOfLevels<'_> = SmallVec::new();
         for network in networks {
             let row = match self.part.find_row_of(network.fingerprint) {
-                Some(row) => Some(row),
+                Some(row) => Ok(row),
                 // Those found before are as good as free where nothing was taken of them yet, and what can never be met
                 // takes no row from anybody.
                 None if self.part.impossible_cost(costs).is_none() => {
                     self.add_row(&network.identity(), &rows)?
                 }
-                None => None,
+                None => Err(NoRow { room_in: None }),
             };
             match row {
-                Some(row) => rows.push(row),
-                None => return self.without_a_row(costs, decision, Attempt::Last),
+                Ok(row) => rows.push(row),
+                Err(no_row) => return self.without_a_row(no_row, costs, decision, Attempt::Last),
             }
         }
         let rows = Rows::of_levels(&rows);

@@ -41,7 +41,13 @@ pub enum WhenFull {
     /// It is refused, so that no limited key ever regains quota by being pushed out.
     #[default]
     Refuse,
-    /// It takes the place of the key that was used the longest ago, whose usage is forgiven.
+    /// It takes the place of the key that has used the least of its limits, of those that share its places; never of
+    /// one that is held or waited for, nor of one that a limit would refuse one unit more. So many new keys push out
+    /// one another and those that are hardly used, and a limited key stays limited. Where all are held, waited for or
+    /// limited, the new key is refused.
+    EvictLeastUsed,
+    /// It takes the place of the key that was used the longest ago, be it limited: with its usage forgotten, that key
+    /// regains its quota.
     EvictOldest,
 }
 
@@ -107,4 +113,8 @@ pub(crate) struct SetPlan {
     pub(crate) hold_capacity: u32,
     /// How many requests may wait at once, in each shard of a keyed set.
     pub(crate) waiters: u32,
+    /// The version of the declaration that it comes from, if that has one.
+    pub(crate) version: Option<u64>,
+    /// Whether an operator has made it what it is.
+    pub(crate) is_edited: bool,
 }

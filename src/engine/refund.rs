@@ -8,7 +8,7 @@
 //! | on the row as it is, by the definition of the part | what time has not replenished since |
 //! | by the one before that | the same, carried over to the present rule as the limit itself was at the change |
 //! | by an earlier one, or one that cannot be read any more | nothing: nothing is certain |
-//! | before a reset, or on a row that has been given to another key since | nothing: it was forgiven |
+//! | before a reset, or on a row that has been given to another key since | nothing: it was replenished with the row |
 
 use std::sync::atomic::Ordering;
 

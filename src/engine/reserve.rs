@@ -57,13 +57,16 @@ impl SegmentEngine {
         decision.owner = self.membership.owner()?;
         let mut locked = self.lock(target.part())?;
         let part = locked.part;
-        let Some(row) = locked.row_for(target.key, costs)? else {
-            return Ok(match locked.without_a_row(costs, decision, attempt)? {
-                Answer::WorthALook => None,
-                Answer::Impossible => return Err(part.unruled().never_admissible(costs)),
-                Answer::Admitted => Some(Reserved::After(0)),
-                _ => Some(Reserved::Refused),
-            });
+        let row = match locked.row_for(target.key, costs)? {
+            Ok(row) => row,
+            Err(no_row) => {
+                return Ok(match locked.without_a_row(no_row, costs, decision, attempt)? {
+                    Answer::WorthALook => None,
+                    Answer::Impossible => return Err(part.unruled().never_admissible(costs)),
+                    Answer::Admitted => Some(Reserved::After(0)),
+                    _ => Some(Reserved::Refused),
+                });
+            }
         };
         locked.serve_head(row.index)?;
         decision.stage = Stage::Reserved;
@@ -72,7 +75,7 @@ impl SegmentEngine {
             decision.stage = Stage::Behind;
         } else if part.takes_a_hold(costs) {
             match self.find_free_hold(part)? {
-                FreeHold::None => decision.stage = Stage::TableFull,
+                FreeHold::None => decision.stage = Stage::HoldsFull,
                 found => free = Some(found),
             }
         }

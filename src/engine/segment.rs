@@ -27,7 +27,7 @@ pub(crate) struct SegmentEngine {
     path: PathBuf,
     region: Arc<Region>,
     header: Kept<Header>,
-    pub(crate) membership: Membership,
+    pub(crate) membership: Arc<Membership>,
     clock_offset: u64,
     /// What tells the time instead of the kernel.
     pub(super) virtual_clock: Option<VirtualClock>,
@@ -54,13 +54,14 @@ pub(crate) fn place_sets(
     let seed = [0, 1].map(|half: usize| header.hash_key[half].load(Ordering::Relaxed));
     let directory_offset = header.directory_offset.load(Ordering::Relaxed);
     let entries = (directory_offset..).step_by(size_of::<DirectoryEntry>());
-    plans
-        .into_iter()
+    (0..)
+        .zip(plans)
         .zip(geometry)
         .zip(entries)
-        .map(|(((generation, plan), geometry), offset)| {
+        .map(|(((position, (generation, plan)), geometry), offset)| {
             let entry = region.keep_records(offset, 1)?;
-            SetEngine::new(region, entry, geometry, SetRules::new(generation, plan), seed)
+            let rules = SetRules::new(generation, plan);
+            SetEngine::new(region, position, entry, geometry, rules, seed)
         })
         .collect()
 }

@@ -26,6 +26,8 @@ use crate::table::Fingerprint;
 /// A set of an attached segment, or a copy of one: where it lies, and the definitions that this process has heard of.
 #[derive(Debug)]
 pub(crate) struct SetEngine {
+    /// In its segment.
+    pub(super) position: u64,
     /// In the directory.
     pub(super) entry: Kept<DirectoryEntry>,
     outline: SetOutline,
@@ -87,6 +89,7 @@ impl Deref for RuledPart<'_> {
 impl SetEngine {
     pub(crate) fn new(
         region: &Arc<Region>,
+        position: u64,
         entry: Kept<DirectoryEntry>,
         geometry: SetGeometry,
         rules: SetRules,
@@ -97,6 +100,7 @@ impl SetEngine {
             .map(|(index, part)| PartMemory::locate(region, part, index))
             .collect::<Result<_, _>>()?;
         Ok(Self {
+            position,
             entry,
             outline: SetOutline::of(&rules.plan),
             rules: Versions::new(rules),

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::decision::Decision;
 use super::hold::{Ending, HoldReference};
 use super::key::KeyIdentity;
+use super::keys::NoRow;
 use super::locked::{LockWait, LockedPart};
 use super::memory::Row;
 use super::plan::Kind;
@@ -53,7 +54,7 @@ impl SegmentEngine {
         let part = locked.part;
         // Where no row is left for the key, there is nobody to charge.
         let row = if locked.charges_something(permit, actual) {
-            locked.row_of(permit)?
+            locked.row_of(permit)?.ok()
         } else {
             locked.find_row_of(permit)
         };
@@ -139,10 +140,10 @@ impl Part<'_> {
 
 impl<'a> LockedPart<'a> {
     /// The row that a permit was taken from. Where that is another key's by now, because the key was replenished or
-    /// forgiven since, another row of the same key: what it used is charged to it all the same. None where none is left.
-    pub(super) fn row_of(&self, permit: &Decision) -> Result<Option<Row<'a>>, Box<Error>> {
+    /// evicted since, another row of the same key: what it used is charged to it all the same.
+    pub(super) fn row_of(&self, permit: &Decision) -> Result<Result<Row<'a>, NoRow>, Box<Error>> {
         match self.find_row_of(permit) {
-            Some(row) => Ok(Some(row)),
+            Some(row) => Ok(Ok(row)),
             None => self.add_row(&KeyIdentity::nameless(permit.key().1), &[]),
         }
     }

@@ -1,46 +1,25 @@
 //! Waiting in line: taking a ticket, sleeping, looking, claiming what was granted, leaving.
 //!
-//! A sleeper looks when it was told to, at the instant at which time alone would serve it, and now and then without
-//! either: whoever should have told it may have died before it could.
+//! A sleeper looks when it was told to, at the instant at which time alone would serve it, when somebody died whose death
+//! may serve it, and once a second without any of these: whoever should have told it may have died before it could.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::acquire::{Answer, Attempt, Target};
+use super::deaths::{Deaths, SHORT_WAIT, UNWATCHED_SLICE, WATCHED_SLICE};
 use super::decision::{Costs, Decided, Decision, Stage};
 use super::grant::{Blocked, Served};
 use super::line::LineWords;
 use super::locked::{LockWait, LockedPart};
-use super::memory::{PartMemory, Row};
+use super::memory::Row;
 use super::segment::SegmentEngine;
 use super::set::{Part, RuledPart};
 use crate::error::Error;
 use crate::queue::{self, Phase, TicketReference, TicketState};
 use crate::shm::clock::boot_nanos;
-use crate::shm::death_watch::{DeathWatch, Watched, ring_on_death};
 use crate::shm::futex::{self, Rings};
-use crate::shm::participant::ParticipantId;
 use crate::shm::region::load_acquire;
-
-/// The longest sleep of who waits for others, in nanoseconds.
-const SLICE: u64 = 50_000_000;
-
-/// After this long in line, a thread asks to be told of deaths, in nanoseconds. Most waits are over by then.
-const SHORT_WAIT: u64 = 2_000_000;
-
-/// The longest sleep of who waits for time alone: its instant comes whatever becomes of others, but the machine may be
-/// suspended, and the wall clock set, meanwhile.
-const LONG_SLICE: u64 = 1_000_000_000;
-
-/// Whose deaths a waiting thread is told of.
-#[derive(Debug, Default)]
-struct Deaths {
-    watched: Option<BTreeSet<u64>>,
-    watch: Option<DeathWatch>,
-    /// On the boot-time clock.
-    next_look: u64,
-}
 
 /// By which bell the owner of a ticket waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +42,18 @@ pub(crate) struct Waiting {
     /// When time alone would serve it; the end of time where that does not help, or others are before it.
     alarm: u64,
     next_insurance: u64,
+    /// How often it looks after those before it; the end of time where the background thread does that for all.
+    slice: u64,
     began: u64,
+}
+
+/// How a ticket stands after its line was served.
+enum Standing {
+    /// It is somebody else's.
+    Lost,
+    Granted,
+    First(Blocked),
+    Behind,
 }
 
 /// What the beginning of a wait came to.
@@ -110,14 +100,6 @@ impl Wait<'_> {
                 .as_mut()
                 .is_none_or(|keep_waiting| keep_waiting())
     }
-
-    /// Until when to sleep at most: who is to be asked whether to go on is asked now and then.
-    fn slice_end(&self) -> u64 {
-        match self.keep_waiting {
-            None => self.deadline,
-            Some(_) => self.deadline.min(boot_nanos().saturating_add(SLICE)),
-        }
-    }
 }
 
 impl Waiting {
@@ -131,9 +113,24 @@ impl Waiting {
         self.owner
     }
 
-    /// Whether time alone may serve it by now.
-    pub(crate) fn is_alarmed(&self, now: u64) -> bool {
-        now >= self.alarm
+    /// The index of the ticket in its part.
+    pub(crate) fn ticket(&self) -> TicketReference {
+        self.ticket
+    }
+
+    pub(super) fn began(&self) -> u64 {
+        self.began
+    }
+
+    /// How often to look after those before it.
+    pub(super) fn set_slice(&mut self, slice: u64) {
+        self.slice = slice;
+    }
+
+    /// Somebody may have died: to be looked for at `instant`, and again in slices.
+    pub(super) fn look_for_the_dead(&mut self, instant: u64, slice: u64) {
+        self.next_insurance = self.next_insurance.min(instant);
+        self.slice = slice;
     }
 
     /// When to look again, if nobody says so before.
@@ -187,7 +184,7 @@ impl SegmentEngine {
             let mut deaths = Deaths::default();
             loop {
                 if wait.goes_on() {
-                    self.sleep(part, &waiting, wait.slice_end());
+                    self.sleep(part, &waiting, wait.deadline);
                 }
                 self.watch_for_deaths(part, &mut waiting, &mut deaths);
                 let patience = if wait.goes_on() {
@@ -262,13 +259,16 @@ impl SegmentEngine {
         decision.owner = self.membership.owner()?;
         let mut locked = self.lock(target.part())?;
         let part = locked.part;
-        let Some(row) = locked.row_for(target.key, costs)? else {
-            return match locked.without_a_row(costs, decision, attempt)? {
-                Answer::WorthALook => Ok(None),
-                Answer::Impossible => Err(part.unruled().never_admissible(costs)),
-                Answer::Admitted => Ok(Some(Begun::Decided(true))),
-                _ => Ok(Some(Begun::Decided(false))),
-            };
+        let row = match locked.row_for(target.key, costs)? {
+            Ok(row) => row,
+            Err(no_row) => {
+                return match locked.without_a_row(no_row, costs, decision, attempt)? {
+                    Answer::WorthALook => Ok(None),
+                    Answer::Impossible => Err(part.unruled().never_admissible(costs)),
+                    Answer::Admitted => Ok(Some(Begun::Decided(true))),
+                    _ => Ok(Some(Begun::Decided(false))),
+                };
+            }
         };
         locked.serve_head(row.index)?;
         if part.nobody_waits(row) {
@@ -293,9 +293,14 @@ impl SegmentEngine {
             owner: decision.owner,
             seen: Rings::default(),
             alarm: u64::MAX,
-            next_insurance: now.saturating_add(SHORT_WAIT),
+            next_insurance: u64::MAX,
+            slice: u64::MAX,
             began: now,
         };
+        if wait_by == WaitBy::TicketBell {
+            waiting.slice = UNWATCHED_SLICE;
+            waiting.next_insurance = now.saturating_add(SHORT_WAIT);
+        }
         if let Some(place) = part.memory.ticket(ticket.index) {
             waiting.seen = futex::rings(place.bell());
         }
@@ -324,15 +329,43 @@ impl SegmentEngine {
         self.lock_within(part, wait)?.serve_head(row).map(drop)
     }
 
-    /// Whether somebody has said that there is something to see for this ticket, or something to see has been left
-    /// there. Takes no lock.
-    pub(crate) fn is_worth_a_look(&self, part: Part<'_>, waiting: &Waiting) -> bool {
+    /// Whether the ticket waits no longer, so that its owner is to look. Takes no lock.
+    pub(crate) fn is_decided(&self, part: Part<'_>, waiting: &Waiting) -> bool {
         part.memory.ticket(waiting.ticket.index).is_none_or(|place| {
             let state = TicketState::from_word(load_acquire(place.state()));
-            state.phase != Phase::Waiting
-                || state.serial != waiting.ticket.serial
-                || futex::rings(place.bell()) != waiting.seen
+            state.phase != Phase::Waiting || state.serial != waiting.ticket.serial
         })
+    }
+
+    /// Whether there is something to see for this ticket: it was decided, somebody has rung for it, or its instant has
+    /// come. Takes no lock.
+    pub(crate) fn is_worth_a_look(&self, part: Part<'_>, waiting: &Waiting, now: u64) -> bool {
+        now >= waiting.next_look()
+            || self.is_decided(part, waiting)
+            || part
+                .memory
+                .ticket(waiting.ticket.index)
+                .is_none_or(|place| futex::rings(place.bell()) != waiting.seen)
+    }
+
+    /// Looks after a ticket for its owner, without claiming what it was granted; answers whether its owner is to look.
+    pub(crate) fn look_after(
+        &self,
+        part: Part<'_>,
+        waiting: &mut Waiting,
+        wait: LockWait,
+    ) -> Result<bool, Box<Error>> {
+        self.insure_if_due(part, waiting, wait)?;
+        let mut locked = self.lock_within(part, wait)?;
+        let standing = locked.stand(waiting)?;
+        let (part, instant) = (locked.part, locked.now.monotonic);
+        drop(locked);
+        match standing {
+            Standing::Lost | Standing::Granted => return Ok(true),
+            Standing::First(blocked) => self.set_alarm(part, waiting, blocked, instant),
+            Standing::Behind => waiting.alarm = u64::MAX,
+        }
+        Ok(false)
     }
 
     /// Looks at a ticket: claims what it was granted, serves whoever is first, and says whether to go on waiting.
@@ -363,46 +396,25 @@ impl SegmentEngine {
         self.insure_if_due(part, waiting, LockWait::Timeout)?;
         let mut locked = self.lock(part)?;
         let part = locked.part;
-        let row = waiting.row;
-        let TicketReference { index, serial } = waiting.ticket;
-        let Some(place) = part.memory.ticket(index) else {
-            return Err(part.poisoned());
-        };
-        // Seen before the look: a ring that comes after it is not missed.
-        let seen = std::mem::replace(&mut waiting.seen, futex::rings(place.bell()));
-        let is_own = |state: TicketState| {
-            state.serial == serial && place.owner().load(Ordering::Relaxed) == waiting.owner
-        };
-        let state = queue::state(&LineWords(part.memory), index);
-        if !is_own(state) || state.phase == Phase::Free {
-            return Ok(Looked::Lost);
-        }
-        let mut served = Served::Granted;
-        if state.phase == Phase::Waiting {
-            served = locked.serve_head(row)?;
-        }
-        let state = queue::state(&LineWords(part.memory), index);
-        if !is_own(state) {
-            return Ok(Looked::Lost);
-        }
-        if state.phase == Phase::Granted {
-            locked.claim(costs, decision, waiting)?;
-            return Ok(Looked::Admitted);
-        }
-        let is_first = locked.head(row)? == Some(index);
-        if patience == Patience::UsedUp {
-            locked.leave_late(row, costs, decision, index, is_first)?;
-            return Ok(Looked::Refused);
+        let standing = locked.stand(waiting)?;
+        match standing {
+            Standing::Lost => return Ok(Looked::Lost),
+            Standing::Granted => {
+                locked.claim(costs, decision, waiting)?;
+                return Ok(Looked::Admitted);
+            }
+            Standing::First(_) | Standing::Behind if patience == Patience::UsedUp => {
+                let is_first = matches!(standing, Standing::First(_));
+                locked.leave_late(waiting.row, costs, decision, waiting.ticket.index, is_first)?;
+                return Ok(Looked::Refused);
+            }
+            Standing::First(_) | Standing::Behind => {}
         }
         let instant = locked.now.monotonic;
         drop(locked);
-        match served {
-            Served::Blocked(blocked) if is_first => self.set_alarm(part, waiting, blocked, instant),
+        match standing {
+            Standing::First(blocked) => self.set_alarm(part, waiting, blocked, instant),
             _ => waiting.alarm = u64::MAX,
-        }
-        if waiting.seen != seen {
-            // Rung, and not served: somebody may have died.
-            waiting.next_insurance = waiting.next_insurance.min(part.next_reclaim());
         }
         Ok(Looked::Waiting)
     }
@@ -416,9 +428,10 @@ impl SegmentEngine {
         };
         let is_new = now < waiting.began.saturating_add(SHORT_WAIT);
         let slice = match blocked.by_others {
+            _ if waiting.slice == u64::MAX => u64::MAX,
             true if is_new => SHORT_WAIT,
-            true => SLICE,
-            false => LONG_SLICE,
+            true => waiting.slice,
+            false => WATCHED_SLICE,
         };
         let mut insurance = now.saturating_add(slice);
         if blocked.by_others && part.has_leases {
@@ -427,57 +440,6 @@ impl SegmentEngine {
             insurance = insurance.min(earliest);
         }
         waiting.next_insurance = insurance;
-    }
-
-    /// Asks to be told when somebody dies whose death would serve the ticket: the one before it, and for the first two
-    /// in line those who hold something. Who comes to be first has thus been told of all of them.
-    fn watch_for_deaths(&self, part: Part<'_>, waiting: &mut Waiting, deaths: &mut Deaths) {
-        let now = boot_nanos();
-        if now < deaths.next_look.max(waiting.began.saturating_add(SHORT_WAIT)) {
-            return;
-        }
-        deaths.next_look = now.saturating_add(SLICE);
-        let owners = self.owners_before(part, waiting);
-        if deaths.watched.as_ref() == Some(&owners) {
-            return;
-        }
-        deaths.watch = None;
-        if owners.is_empty() {
-            return;
-        }
-        let bell = PartMemory::keep_bell(self.region(), &part.memory.geometry, waiting.ticket.index);
-        let Ok(bell) = bell else { return };
-        // What is not watched is looked after now and then.
-        let pids: Vec<u64> = owners
-            .iter()
-            .filter_map(|owner| self.membership.table().pid_of(ParticipantId::from_word(*owner)?))
-            .collect();
-        deaths.watched = Some(owners);
-        deaths.watch = match ring_on_death(&pids, bell) {
-            Watched::Watching(watch) => Some(watch),
-            Watched::DeadAlready => {
-                deaths.watched = None;
-                waiting.next_insurance = part.next_reclaim();
-                None
-            }
-            Watched::Unable => None,
-        };
-    }
-
-    /// Other processes whose death would serve a ticket.
-    fn owners_before(&self, part: Part<'_>, waiting: &Waiting) -> BTreeSet<u64> {
-        let line = LineWords(part.memory);
-        let before = queue::predecessor(&line, waiting.ticket.index);
-        let is_among_the_first = before.is_none_or(|before| queue::predecessor(&line, before).is_none());
-        let before = before
-            .and_then(|before| part.memory.ticket(before))
-            .map(|ticket| ticket.owner().load(Ordering::Relaxed));
-        let mut owners: BTreeSet<u64> = before.into_iter().collect();
-        if is_among_the_first {
-            owners.extend(part.holders());
-        }
-        owners.retain(|owner| *owner != 0 && !self.membership.is_current(*owner));
-        owners
     }
 
     /// Looks after those before a ticket, if it is time to: the dead are not told, and tell nobody.
@@ -491,7 +453,7 @@ impl SegmentEngine {
         if now < waiting.next_insurance {
             return Ok(());
         }
-        waiting.next_insurance = now.saturating_add(SLICE);
+        waiting.next_insurance = now.saturating_add(waiting.slice);
         // Each looks after the one before it, and the first after those who hold something. Each of the dead leaves the
         // line, so this comes to an end; where one does not, the line is damaged, and the look to come sees to that.
         let mut last = None;
@@ -578,6 +540,40 @@ pub(crate) fn deadline_after(timeout: Option<Duration>) -> u64 {
 }
 
 impl LockedPart<'_> {
+    /// Serves the line of a ticket, and says how the ticket stands then.
+    fn stand(&mut self, waiting: &mut Waiting) -> Result<Standing, Box<Error>> {
+        let part = self.part;
+        let row = waiting.row;
+        let TicketReference { index, serial } = waiting.ticket;
+        let Some(place) = part.memory.ticket(index) else {
+            return Err(part.poisoned());
+        };
+        // Seen before the look: a ring that comes after it is not missed.
+        waiting.seen = futex::rings(place.bell());
+        let state = || {
+            let state = queue::state(&LineWords(part.memory), index);
+            let is_own = state.serial == serial && place.owner().load(Ordering::Relaxed) == waiting.owner;
+            is_own.then_some(state.phase)
+        };
+        let mut served = Served::Granted;
+        if state() == Some(Phase::Waiting) {
+            served = self.serve_head(row)?;
+            if served == Served::Granted && self.head(row)? == Some(index) {
+                // Another was before it, and its turn has come only now.
+                served = self.serve_head(row)?;
+            }
+        }
+        Ok(match state() {
+            None | Some(Phase::Free) => Standing::Lost,
+            Some(Phase::Granted) => Standing::Granted,
+            Some(Phase::Waiting) if self.head(row)? == Some(index) => Standing::First(match served {
+                Served::Blocked(blocked) => blocked,
+                Served::Granted | Served::NobodyWaits => Blocked::default(),
+            }),
+            Some(Phase::Waiting) => Standing::Behind,
+        })
+    }
+
     /// A ticket at the end of the line; `None` where all are taken.
     fn enqueue(
         &self,
@@ -635,7 +631,13 @@ impl LockedPart<'_> {
         is_first: bool,
     ) -> Result<(), Box<Error>> {
         let part = self.part;
-        decision.stage = if is_first { Stage::Reserved } else { Stage::Behind };
+        decision.stage = if !is_first {
+            Stage::Behind
+        } else if part.takes_a_hold(costs) && part.memory.has_no_free_hold() {
+            Stage::HoldsFull
+        } else {
+            Stage::Reserved
+        };
         self.refuse(part.row(row).into(), costs, decision, Attempt::Last)?;
         let timed_out = &part.memory.control().timed_out;
         self.change_line(Some(timed_out), |line| queue::leave(line, index))?;

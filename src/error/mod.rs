@@ -23,6 +23,22 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// This process may not use the file, or not enter or write its directory.
+    #[error(
+        "cannot {action} {}: {source}: {why}; run all its users as one user, or let a group have it: created as root \
+         with mode 0660, in a directory of that group with mode 2750. A process that changes its user opens it after that",
+        path.display()
+    )]
+    Denied {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Whose the file or the directory is, and as whom this process runs.
+        why: String,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// There is no file at the path.
     #[error("there is no segment at {}: create it with `limitctl create` or open_or_create", path.display())]
     NotFound {
@@ -36,7 +52,11 @@ pub enum Error {
         path: PathBuf,
     },
     /// The file system has no room for the segment. Nothing was created.
-    #[error("no room for {bytes} bytes at {}: make room or declare fewer holds, entries or participants", path.display())]
+    #[error(
+        "no room for {bytes} bytes at {}: make room (/dev/shm of a container has 64 MB unless it is started with \
+         --shm-size), or declare fewer keys, holds, entries or participants",
+        path.display()
+    )]
     NoSpace {
         /// The path asked for.
         path: PathBuf,
@@ -126,12 +146,14 @@ pub enum Error {
         path: PathBuf,
     },
     /// Every participant slot is taken by a live process.
-    #[error("{} has no room for another process: all {capacity} participants are alive; declare more", path.display())]
+    #[error("{} has no room for another process: its {capacity} participants are all taken, by {}; declare more in a new segment, or end some of those", path.display(), live_processes(*processes))]
     TooManyParticipants {
         /// The file.
         path: PathBuf,
-        /// The participants declared.
+        /// The participants declared, all of which are attached.
         capacity: u64,
+        /// How many processes they are: one with several copies of this library is attached by each of them.
+        processes: u64,
     },
     /// Processes are attached to the segment that is to be removed.
     #[error("{} is in use by {}: end what uses it first, or remove it by force", path.display(), processes(pids))]
@@ -156,12 +178,14 @@ pub enum Error {
         source: io::Error,
     },
     /// The segment's declaration is not the one asked for.
-    #[error("{} was created with another declaration: {}", path.display(), join(differences))]
+    #[error("{} has another declaration: {}; {remedy}", path.display(), join(differences))]
     ConfigMismatch {
         /// The file.
         path: PathBuf,
         /// Each difference, in words.
         differences: Vec<String>,
+        /// What to do, with the commands.
+        remedy: String,
     },
     /// What differs from the live segment cannot change in place. Nothing was changed.
     #[error("{} cannot be changed in place to this: {}; create a new segment for it", path.display(), join(differences))]
@@ -198,14 +222,14 @@ pub enum Error {
         set: String,
     },
     /// The segment has no set of that name.
-    #[error("there is no set `{name}`; the segment has {}", join(known))]
+    #[error("there is no set `{name}`; the segment has {}", some_of(known))]
     UnknownSet {
         /// The name asked for.
         name: String,
         /// The names there are.
         known: Vec<String>,
     },
-    /// The set has no limit of that name, and the handle is strict.
+    /// The set has no limit of that name.
     #[error("set `{set}` has no limit `{limit}`; it has {}", join(known))]
     UnknownLimit {
         /// The set.
@@ -314,7 +338,10 @@ pub enum Error {
         most: usize,
     },
     /// The request was prepared for another set.
-    #[error("the request was prepared for another set than `{set}`")]
+    #[error(
+        "the request was not prepared by this handle of set `{set}`: make requests from the handle that they are used \
+         on, or from a clone of it"
+    )]
     ForeignRequest {
         /// The set it was used on.
         set: String,
@@ -390,10 +417,26 @@ fn join(items: &[String]) -> String {
     items.join(", ")
 }
 
-fn processes(pids: &[u64]) -> String {
+/// The first of the items, as many as a line bears, and how many more there are.
+fn some_of(items: &[String]) -> String {
+    const MOST: usize = 10;
+    match items.get(..MOST) {
+        Some(first) if items.len() > MOST => format!("{} and {} more", join(first), items.len() - MOST),
+        _ => join(items),
+    }
+}
+
+pub(crate) fn processes(pids: &[u64]) -> String {
     let noun = if pids.len() == 1 { "process" } else { "processes" };
     let pids: Vec<String> = pids.iter().map(u64::to_string).collect();
     format!("{noun} {}", join(&pids))
+}
+
+fn live_processes(count: u64) -> String {
+    match count {
+        1 => "one live process".to_owned(),
+        count => format!("{count} live processes"),
+    }
 }
 
 fn holder(pid: Option<u32>) -> String {

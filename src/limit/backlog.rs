@@ -1,7 +1,7 @@
 //! What GCRA, the token bucket and the leaky bucket have in common: a bound on work that was admitted ahead of time.
 
 use super::{Assessment, InvalidLimit, Mark, NearThreshold, Standing};
-use crate::units::{Rounding, UnitPrice};
+use crate::units::{Rounding, UnitPrice, share};
 
 /// `capacity` units per window, of which up to `burst` may come at once.
 ///
@@ -114,6 +114,11 @@ impl BacklogBound {
 
     pub(super) fn near_threshold(&self, percent: u8) -> NearThreshold {
         NearThreshold::share_of(self.most, percent)
+    }
+
+    /// The share of the burst that a backlog is.
+    pub(super) fn share(&self, mark: Mark) -> u64 {
+        share(mark.wide(), self.most)
     }
 
     /// The backlog under this bound that leaves what `backlog` left under an `old` one, the same number of units to

@@ -40,6 +40,10 @@ impl Budget {
         self.window.is_replenished(state, now)
     }
 
+    pub(super) fn share(&self, mark: Mark) -> u64 {
+        self.window.share(mark)
+    }
+
     pub(super) fn near_threshold(&self, percent: u8) -> NearThreshold {
         self.window.near_threshold(percent)
     }

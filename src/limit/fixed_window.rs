@@ -2,6 +2,7 @@
 
 use super::calendar::Calendar;
 use super::{Assessment, InvalidLimit, Mark, NearThreshold, Now, Standing, State, StateMut};
+use crate::units::share;
 
 /// At most `capacity` units in each window; up to twice that in a stretch of a window's length across a boundary.
 ///
@@ -134,6 +135,10 @@ impl FixedWindow {
                 }
             }
         }
+    }
+
+    pub(super) fn share(&self, mark: Mark) -> u64 {
+        share(u128::from(mark.first), u128::from(self.capacity))
     }
 
     pub(super) fn near_threshold(&self, percent: u8) -> NearThreshold {

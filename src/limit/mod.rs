@@ -17,6 +17,7 @@ mod sliding_window_counter;
 #[cfg(test)]
 mod tests;
 mod token_bucket;
+pub(crate) mod window_bound;
 
 pub(crate) use adaptive::{Adaptive, AdaptiveAlgorithm, Sample};
 pub(crate) use budget::Budget;

@@ -328,6 +328,21 @@ impl Rule {
         }
     }
 
+    /// How much of the limit was used where it stood at `mark`, in parts of 2^32, rounded up: of the burst, or of what a
+    /// window may hold. Zero for what is only held, and where there is no capacity.
+    pub(crate) fn share(&self, mark: Mark) -> u64 {
+        match self {
+            Self::TokenBucket(rule) => rule.bound().share(mark),
+            Self::Gcra(rule) => rule.bound().share(mark),
+            Self::LeakyBucket(rule) => rule.bound().share(mark),
+            Self::FixedWindow(rule) => rule.share(mark),
+            Self::SlidingWindow(rule) => rule.share(mark),
+            Self::SlidingWindowCounter(rule) => rule.share(mark),
+            Self::Budget(rule) => rule.share(mark),
+            Self::Concurrency(_) | Self::Adaptive(_) | Self::Unlimited => 0,
+        }
+    }
+
     /// Whether the state of a limit that was declared as `old` can go on as this rule's: the same algorithm, as many
     /// words, windows cut in the same way, and no shorter window for the sliding window counter.
     pub(crate) fn can_carry_over(&self, old: &Self) -> bool {

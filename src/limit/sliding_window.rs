@@ -1,6 +1,7 @@
 //! The sliding window: an exact log of what was admitted and when, in a ring of bounded size.
 
 use super::{Assessment, InvalidLimit, Mark, NearThreshold, Now, Standing, State, StateMut};
+use crate::units::share;
 
 /// At most `capacity` units in any window, wherever it starts.
 ///
@@ -147,6 +148,10 @@ impl SlidingWindow {
     #[inline]
     pub(super) fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
         self.live(state, now).len == 0
+    }
+
+    pub(super) fn share(&self, mark: Mark) -> u64 {
+        share(u128::from(mark.first), u128::from(self.capacity))
     }
 
     pub(super) fn near_threshold(&self, percent: u8) -> NearThreshold {

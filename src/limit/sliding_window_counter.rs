@@ -1,7 +1,7 @@
 //! The sliding window counter: a count for each of a few sub-windows, cheap at any capacity.
 
 use super::{Assessment, InvalidLimit, Mark, NearThreshold, Now, Standing, State, StateMut};
-use crate::units::{Rounding, divide, saturate};
+use crate::units::{Rounding, divide, saturate, share};
 
 /// About `capacity` units in any window, judged from `buckets` sub-windows in full and the one before them in part.
 ///
@@ -19,7 +19,9 @@ use crate::units::{Rounding, divide, saturate};
 /// instant falls between the multiples of `w/n`. No wait, and no `reset_after`, is longer than `w + w/n`, rounded up to
 /// a nanosecond.
 ///
-/// Time is scaled by `n` here, so that a sub-window is exactly `w` long whether or not `n` divides the window.
+/// Time is scaled by `n` here, so that a sub-window is exactly `w` long whether or not `n` divides the window. Sub-windows
+/// are numbered by the monotonic instant, which is as good as the Unix epoch is: a segment's clock starts at the wall
+/// clock's time and goes on without its steps.
 ///
 /// State: a ring of `n + 1` buckets of two words each: the number of the sub-window, counted from 1, that it
 /// belongs to, and the count. A bucket with another number than the one sought is simply an empty one, so nothing is
@@ -131,6 +133,10 @@ impl SlidingWindowCounter {
         // Numbers are counted from 1, so this is where the sub-window after those that see the newest begins.
         let gone = (u128::from(newest) + u128::from(self.buckets)).saturating_mul(u128::from(self.window));
         newest == 0 || gone <= u128::from(now.monotonic) * u128::from(self.buckets)
+    }
+
+    pub(super) fn share(&self, mark: Mark) -> u64 {
+        share(u128::from(mark.first), u128::from(self.capacity))
     }
 
     pub(super) fn near_threshold(&self, percent: u8) -> NearThreshold {

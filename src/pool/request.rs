@@ -48,8 +48,8 @@ impl PoolRequest {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownLimit`] where a set whose handle is strict does not have it; in others an unknown name is
-    /// skipped, counted, and warned about once.
+    /// [`Error::UnknownLimit`] where a set does not have it, unless its handle
+    /// [skips](crate::LimitSet::strict) such names.
     pub fn set(&mut self, limit: &str, cost: u64) -> Result<(), Error> {
         self.requests
             .iter_mut()

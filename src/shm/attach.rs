@@ -23,7 +23,10 @@ use super::layout::{
     WORD_SIZE, checksum_step, fingerprint,
 };
 use super::participant::{Membership, ParticipantTable};
+use super::process_identity::CopyIdentity;
 use super::region::{OutOfRegion, Region, load_acquire};
+use super::remove::unlink;
+use super::{access, attachments};
 use crate::error::Error;
 
 /// How long to wait for another process that is attaching.
@@ -42,7 +45,8 @@ pub(crate) struct Verified {
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub(crate) verified: Verified,
-    pub(crate) membership: Membership,
+    /// Shared by everything in this process that has the segment open.
+    pub(crate) membership: Arc<Membership>,
     /// Added to the boot-time clock: the segment clock.
     pub(crate) clock_offset: u64,
 }
@@ -119,12 +123,56 @@ fn not_regular(path: &Path) -> Error {
     }
 }
 
+/// What is to become of an attempt to attach, once it is known what the segment holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// The process joins.
+    Join,
+    /// The segment is retired and its file removed, so that another can be made in its place. Only while no other
+    /// process is attached.
+    Replace,
+}
+
+/// What an attempt to attach is decided by: under the attach lock, so that no other process joins meanwhile.
+pub(crate) struct Candidate<'a> {
+    verified: &'a Verified,
+    file: &'a File,
+    path: &'a Path,
+}
+
+impl Candidate<'_> {
+    /// The definitions that are in force by now.
+    pub(crate) fn definitions(&self) -> Result<Vec<Definition>, Error> {
+        let Verified { region, geometry, .. } = self.verified;
+        read_definitions(region, geometry, self.path)
+    }
+
+    /// How many participants there may be.
+    pub(crate) fn participants(&self) -> u64 {
+        self.verified.geometry.participants
+    }
+
+    /// The other processes that are attached.
+    pub(crate) fn other_processes(&self) -> Vec<u64> {
+        let own = CopyIdentity::own();
+        let mut pids = self.verified.live_processes(self.file);
+        pids.retain(|process| !own.is_same_process(*process));
+        pids.into_iter().map(|process| process.pid).collect()
+    }
+}
+
 /// Attaches to a segment: checks the file, starts it cold if it comes from another boot or is a copy, and joins its
-/// participants. Nothing is changed before `understand` has made sense of what the file defines.
+/// participants, unless this process is one already. Nothing is changed before `understand` has made sense of what the
+/// file defines and `admit` has agreed.
+///
+/// # Errors
+///
+/// [`Error::Retired`], also where the segment was to be replaced; and what is wrong with the file.
 pub(crate) fn attach<T>(
     path: &Path,
     trust_any_owner: bool,
     understand: impl FnOnce(&Verified) -> Result<T, Error>,
+    admit: impl FnOnce(&Candidate<'_>) -> Result<Admission, Error>,
 ) -> Result<(Attached, T), Error> {
     let file = open_for_writing(path)?;
     let size = check_file(&file, path, trust_any_owner)?;
@@ -133,31 +181,66 @@ pub(crate) fn attach<T>(
     let header_region =
         Region::read_only(&file, HEADER_SPACE as usize).map_err(|source| io_error("map", path, source))?;
     check_header(&header_region, size, path)?;
-    // A copy may be sparse: on a full file system the first store into a hole would be a bus error.
-    ensure_stores_need_no_space(&file, size, path)?;
-    let region = Region::writable(&file, size as usize).map_err(|source| io_error("map", path, source))?;
-    let verified = verify(Arc::new(region), path)?;
+    let own_identity = identity(&file, path)?;
+    let mut shared = attachments::find(own_identity);
+    let region = match &shared {
+        Some(membership) => Arc::clone(membership.region()),
+        None => {
+            // A copy may be sparse: on a full file system the first store into a hole would be a bus error.
+            ensure_stores_need_no_space(&file, size, path)?;
+            let region =
+                Region::writable(&file, size as usize).map_err(|source| io_error("map", path, source))?;
+            Arc::new(region)
+        }
+    };
+    let mut verified = verify(region, path)?;
     let understood = understand(&verified)?;
-    let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
     let lock = AttachLock::take(&file, path)?;
+    // Another thread may have joined since.
+    shared = shared.or_else(|| attachments::find(own_identity));
+    if let Some(membership) = &shared {
+        verified.region = Arc::clone(membership.region());
+    }
+    let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
+    let retired = || Error::Retired {
+        path: path.to_owned(),
+    };
     // Looked at under the lock: whoever removes the segment retires it under the same lock.
     if load_acquire(&header.retired) != 0 {
-        return Err(Error::Retired {
-            path: path.to_owned(),
-        });
+        return Err(retired());
+    }
+    let candidate = Candidate {
+        verified: &verified,
+        file: &file,
+        path,
+    };
+    if admit(&candidate)? == Admission::Replace {
+        header.retired.store(1, Ordering::Release);
+        unlink(path, &file)?;
+        return Err(retired());
     }
     start_cold_if_needed(&verified, header, &file, path)?;
-    let clock_offset = header.clock_offset.load(Ordering::Relaxed);
-    let probe = file
-        .try_clone()
-        .map_err(|source| io_error("open", path, source))?;
-    // Not a duplicate: a mapping keeps its open file, and with it the file's locks, also in children of this process
-    // that outlive it.
-    let own_file = open_again(path, identity(&file, path)?)?.ok_or_else(|| Error::NotFound {
-        path: path.to_owned(),
-    })?;
-    let membership = Membership::join(own_file, probe, path.to_owned(), verified.participants())?;
+    let membership = match shared {
+        Some(membership) => membership,
+        None => {
+            let probe = file
+                .try_clone()
+                .map_err(|source| io_error("open", path, source))?;
+            // Not a duplicate: a mapping keeps its open file, and with it the file's locks, also in children of this
+            // process that outlive it.
+            let own_file = open_again(path, own_identity)?.ok_or_else(|| Error::NotFound {
+                path: path.to_owned(),
+            })?;
+            let membership = Membership::join(own_file, probe, path.to_owned(), verified.participants())?;
+            let membership = Arc::new(membership);
+            attachments::add(&membership);
+            membership
+        }
+    };
     drop(lock);
+    // In a forked child that has inherited it, it is renewed here, which needs the attach lock.
+    membership.owner()?;
+    let clock_offset = header.clock_offset.load(Ordering::Relaxed);
     let attached = Attached {
         verified,
         membership,
@@ -198,6 +281,17 @@ impl Verified {
             offset: self.geometry.participants_offset,
             count: self.geometry.participants,
         }
+    }
+
+    /// The processes that are attached and alive; `file` is any open file of the segment.
+    pub(crate) fn live_processes(&self, file: &File) -> Vec<CopyIdentity> {
+        let table = self.participants();
+        table
+            .taken()
+            .into_iter()
+            .filter(|record| table.is_alive_by(file.as_fd(), record.id))
+            .map(|record| record.identity)
+            .collect()
     }
 }
 
@@ -366,7 +460,6 @@ pub(crate) fn verify(region: Arc<Region>, path: &Path) -> Result<Verified, Error
     {
         return Err(inconsistent("the header's offsets do not follow from its counts"));
     }
-    let mut definitions = Vec::with_capacity(entries.len());
     for (entry, set) in entries.iter().zip(&geometry.sets) {
         if entry.extent_offset.load(Ordering::Relaxed) != set.extent_offset
             || entry.extent_size.load(Ordering::Relaxed) != set.extent_size
@@ -375,15 +468,30 @@ pub(crate) fn verify(region: Arc<Region>, path: &Path) -> Result<Verified, Error
                 "a directory entry's extent does not follow from its counts",
             ));
         }
-        let definition =
-            read_definition_in_force(&region, set, entry).map_err(|place| damaged(path, place))?;
-        definitions.push(definition.map_err(|invalid| inconsistent(invalid.what()))?);
     }
+    let definitions = read_definitions(&region, &geometry, path)?;
     Ok(Verified {
         region,
         geometry,
         definitions,
     })
+}
+
+/// The definitions in force of the sets of a region that `geometry` describes.
+fn read_definitions(region: &Region, geometry: &Geometry, path: &Path) -> Result<Vec<Definition>, Error> {
+    let entries: &[DirectoryEntry] = region
+        .records(geometry.directory_offset, geometry.sets.len() as u64)
+        .map_err(|place| damaged(path, place))?;
+    let mut definitions = Vec::with_capacity(entries.len());
+    for (entry, set) in entries.iter().zip(&geometry.sets) {
+        let definition =
+            read_definition_in_force(region, set, entry).map_err(|place| damaged(path, place))?;
+        definitions.push(definition.map_err(|invalid| Error::Damaged {
+            path: path.to_owned(),
+            what: invalid.what().to_owned(),
+        })?);
+    }
+    Ok(definitions)
 }
 
 fn read_shape(entry: &DirectoryEntry) -> SetShape {
@@ -401,10 +509,15 @@ fn read_shape(entry: &DirectoryEntry) -> SetShape {
 }
 
 pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {
-    Error::Io {
-        action,
-        path: path.to_owned(),
-        source,
+    let path = path.to_owned();
+    match access::explain(&path, &source) {
+        Some(why) => Error::Denied {
+            action,
+            path,
+            why,
+            source,
+        },
+        None => Error::Io { action, path, source },
     }
 }
 

@@ -27,6 +27,7 @@ use super::layout::{
 use super::region::{OutOfRegion, Region};
 use crate::error::Error;
 use crate::shm::clock::{boot_nanos, utc_nanos};
+use crate::units::LATEST_INSTANT;
 
 /// Ends the name of a segment under construction.
 const CONSTRUCTION_SUFFIX: &str = "shmlimit-new";
@@ -244,6 +245,10 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
     let place = current_place(path)?;
     let mut hash_key = [0; 16];
     random_bytes(&mut hash_key).map_err(|errno| io_error("get random bytes for", path, errno.into()))?;
+    // The segment clock shows the wall-clock time of the creation, so that windows which are cut by it begin at multiples
+    // of their length since the Unix epoch. From then on it goes by the boot-time clock, which nobody sets.
+    let (created_utc, booted) = (utc_nanos(), boot_nanos());
+    let created_at = created_utc.min(LATEST_INSTANT / 2);
     let (low, high) = hash_key.split_at(8);
     let half = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| (word << 8) | u64::from(*byte));
     for (word, value) in [
@@ -258,8 +263,9 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
         (&header.c_library, C_LIBRARY),
         (&header.lock_kind, LOCK_KIND_ROBUST_MUTEX),
         (&header.clock_id, CLOCK_BOOT_TIME),
-        (&header.created_utc, utc_nanos()),
-        (&header.created_at, boot_nanos()),
+        (&header.created_utc, created_utc),
+        (&header.created_at, created_at),
+        (&header.clock_offset, created_at.wrapping_sub(booted)),
         (&header.hash_key[0], half(low)),
         (&header.hash_key[1], half(high)),
         (&header.participants, geometry.participants),

@@ -1,12 +1,14 @@
 //! Learning at once that another process died: its pidfd (Linux 5.3) becomes readable.
 //!
 //! One thread of this process polls for all who want to know, from the first of them until there has been none for a
-//! while. On older kernels nobody is told, and who waits finds out by looking now and then.
+//! while. The descriptors are opened once for all who ask for the same process, and kept for those who ask again soon.
+//! On older kernels nobody is told, and who waits finds out by looking now and then.
 #![allow(unsafe_code)]
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -20,6 +22,9 @@ use super::region::Kept;
 /// Processes that one watch looks at.
 const MOST_PROCESSES: usize = 64;
 
+/// From so many descriptors on, those that nobody asks for are closed at once.
+const MOST_DESCRIPTORS: usize = 128;
+
 /// How long the thread stays although nobody wants to know anything, in milliseconds.
 const LINGER: u16 = 10_000;
 
@@ -27,6 +32,7 @@ const LINGER: u16 = 10_000;
 #[derive(Debug)]
 pub(crate) struct DeathWatch {
     number: u64,
+    has_fired: Arc<AtomicBool>,
 }
 
 /// What the kernel says to a wish to watch a process.
@@ -41,10 +47,10 @@ pub(crate) enum Watched {
 }
 
 #[derive(Debug)]
-struct Process {
-    watch: u64,
-    descriptor: OwnedFd,
-    bell: Arc<Kept<AtomicU64>>,
+struct Watch {
+    pids: Vec<u64>,
+    bell: Kept<AtomicU64>,
+    has_fired: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Default)]
@@ -54,9 +60,10 @@ struct Watcher {
 
 #[derive(Debug, Default)]
 struct State {
-    processes: Vec<Arc<Process>>,
+    descriptors: HashMap<u64, Arc<OwnedFd>>,
+    watches: HashMap<u64, Watch>,
     latest: u64,
-    /// Readable when the list has changed; there while the thread is.
+    /// Readable when there are other descriptors; there while the thread is.
     changed: Option<Arc<EventFd>>,
 }
 
@@ -64,45 +71,60 @@ static WATCHER: PerProcess<Watcher> = PerProcess::new();
 
 /// Rings the word in `bell` as soon as one of the processes dies.
 pub(crate) fn ring_on_death(pids: &[u64], bell: Kept<AtomicU64>) -> Watched {
-    let bell = Arc::new(bell);
-    let mut descriptors = Vec::with_capacity(pids.len());
-    for pid in pids.iter().take(MOST_PROCESSES) {
+    let Ok(watcher) = WATCHER.get() else {
+        return Watched::Unable;
+    };
+    let pids = &pids[..pids.len().min(MOST_PROCESSES)];
+    let mut state = watcher.lock();
+    let mut has_opened = false;
+    for pid in pids {
+        if state.descriptors.contains_key(pid) {
+            continue;
+        }
         match open(*pid) {
-            Ok(descriptor) => descriptors.push(descriptor),
+            Ok(descriptor) => {
+                state.descriptors.insert(*pid, Arc::new(descriptor));
+                has_opened = true;
+            }
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Watched::DeadAlready,
             Err(_) => return Watched::Unable,
         }
     }
-    let Ok(watcher) = WATCHER.get() else {
-        return Watched::Unable;
-    };
-    let mut state = watcher.lock();
-    let Ok(changed) = state.running_thread(watcher) else {
-        return Watched::Unable;
-    };
     state.latest = state.latest.wrapping_add(1);
     let number = state.latest;
-    state.processes.extend(descriptors.into_iter().map(|descriptor| {
-        Arc::new(Process {
-            watch: number,
-            descriptor,
-            bell: Arc::clone(&bell),
-        })
-    }));
-    // It cannot fail but by being full, and then the thread is about to look.
-    let _ = changed.write(1);
-    Watched::Watching(DeathWatch { number })
+    let has_fired = Arc::default();
+    let watch = Watch {
+        pids: pids.to_vec(),
+        bell,
+        has_fired: Arc::clone(&has_fired),
+    };
+    state.watches.insert(number, watch);
+    if has_opened && state.descriptors.len() > MOST_DESCRIPTORS {
+        state.close_unwatched();
+    }
+    let Ok(changed) = state.running_thread(watcher) else {
+        state.watches.remove(&number);
+        return Watched::Unable;
+    };
+    if has_opened {
+        // It cannot fail but by being full, and then the thread is about to look.
+        let _ = changed.write(1);
+    }
+    Watched::Watching(DeathWatch { number, has_fired })
+}
+
+impl DeathWatch {
+    /// Whether the bell was rung.
+    pub(crate) fn has_fired(&self) -> bool {
+        self.has_fired.load(Ordering::Acquire)
+    }
 }
 
 impl Drop for DeathWatch {
     fn drop(&mut self) {
         // In a forked child, there is nothing of its parent's to be found here.
         if let Ok(watcher) = WATCHER.get() {
-            let mut state = watcher.lock();
-            state.processes.retain(|process| process.watch != self.number);
-            if let Some(changed) = &state.changed {
-                let _ = changed.write(1);
-            }
+            watcher.lock().watches.remove(&self.number);
         }
     }
 }
@@ -120,6 +142,28 @@ impl State {
         self.changed = Some(Arc::clone(&changed));
         Ok(changed)
     }
+
+    fn close_unwatched(&mut self) {
+        let watches = &self.watches;
+        self.descriptors
+            .retain(|pid, _| watches.values().any(|watch| watch.pids.contains(pid)));
+    }
+
+    /// Tells all who wanted to know of it.
+    fn ring_for(&mut self, pid: u64) {
+        for watch in self
+            .watches
+            .values_mut()
+            .filter(|watch| watch.pids.contains(&pid))
+        {
+            watch.pids.retain(|watched| *watched != pid);
+            watch.has_fired.store(true, Ordering::Release);
+            if let Some(bell) = watch.bell.first() {
+                futex::ring(bell);
+                futex::wake(bell);
+            }
+        }
+    }
 }
 
 impl Watcher {
@@ -129,49 +173,45 @@ impl Watcher {
 
     fn run(&self, changed: &EventFd) {
         loop {
-            let processes = self.lock().processes.clone();
-            let timeout = if processes.is_empty() {
-                PollTimeout::from(LINGER)
-            } else {
-                PollTimeout::NONE
-            };
+            let descriptors: Vec<(u64, Arc<OwnedFd>)> = self
+                .lock()
+                .descriptors
+                .iter()
+                .map(|(pid, descriptor)| (*pid, Arc::clone(descriptor)))
+                .collect();
             let mut polled = vec![PollFd::new(changed.as_fd(), PollFlags::POLLIN)];
             polled.extend(
-                processes
+                descriptors
                     .iter()
-                    .map(|process| PollFd::new(process.descriptor.as_fd(), PollFlags::POLLIN)),
+                    .map(|(_, descriptor)| PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)),
             );
-            let answer = poll(&mut polled, timeout);
+            let answer = poll(&mut polled, PollTimeout::from(LINGER));
             let is_ready = |polled: &PollFd<'_>| polled.any().unwrap_or(true);
             if is_ready(&polled[0]) {
                 let _ = changed.read();
             }
-            let dead: Vec<&Arc<Process>> = processes
+            let mut state = self.lock();
+            for ((pid, descriptor), _) in descriptors
                 .iter()
                 .zip(&polled[1..])
                 .filter(|(_, polled)| is_ready(polled))
-                .map(|(process, _)| process)
-                .collect();
-            let mut state = self.lock();
-            // Told once.
-            state
-                .processes
-                .retain(|process| !dead.iter().any(|dead| Arc::ptr_eq(process, dead)));
-            if answer == Ok(0) && state.processes.is_empty() {
-                state.changed = None;
-                return;
+            {
+                let is_the_same = |open: &Arc<OwnedFd>| Arc::ptr_eq(open, descriptor);
+                if state.descriptors.get(pid).is_some_and(is_the_same) {
+                    state.descriptors.remove(pid);
+                    state.ring_for(*pid);
+                }
             }
-            drop(state);
-            for process in dead {
-                if let Some(bell) = process.bell.first() {
-                    futex::ring(bell);
-                    futex::wake(bell);
+            if answer == Ok(0) {
+                state.close_unwatched();
+                if state.watches.is_empty() {
+                    state.changed = None;
+                    return;
                 }
             }
         }
     }
 }
-
 fn open(pid: u64) -> io::Result<OwnedFd> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: pidfd_open takes a number and flags, and touches no memory of this process. The libc crate has no

@@ -101,7 +101,7 @@ struct Owned<T> {
     value: T,
 }
 
-impl<T: Default + Send + Sync> PerProcess<T> {
+impl<T: Send + Sync> PerProcess<T> {
     pub(crate) const fn new() -> Self {
         Self {
             latest: AtomicPtr::new(std::ptr::null_mut()),
@@ -113,7 +113,20 @@ impl<T: Default + Send + Sync> PerProcess<T> {
     /// # Errors
     ///
     /// As [`IdentityPage::get`].
-    pub(crate) fn get(&self) -> Result<&'static T, Errno> {
+    pub(crate) fn get(&self) -> Result<&'static T, Errno>
+    where
+        T: Default,
+    {
+        self.get_or(|_| T::default())
+    }
+
+    /// This process's value, which is made of what the process that forked this one had, if that had one: whatever state
+    /// the fork caught it in.
+    ///
+    /// # Errors
+    ///
+    /// As [`IdentityPage::get`].
+    pub(crate) fn get_or(&self, make: impl Fn(Option<&T>) -> T) -> Result<&'static T, Errno> {
         let process = IdentityPage::get()?.current();
         loop {
             let latest = self.latest.load(Ordering::Acquire);
@@ -125,7 +138,7 @@ impl<T: Default + Send + Sync> PerProcess<T> {
             }
             let fresh = Box::into_raw(Box::new(Owned {
                 process,
-                value: T::default(),
+                value: make(owned.map(|owned| &owned.value)),
             }));
             let published = self
                 .latest

@@ -257,7 +257,7 @@ mod tests {
             let geometry = Geometry::new(participants, shapes).expect("small enough");
             let mut parts = vec![
                 (0, HEADER_SPACE),
-                (geometry.participants_offset, participants * 128),
+                (geometry.participants_offset, participants * 384),
                 (geometry.directory_offset, geometry.sets.len() as u64 * 192),
             ];
             for set in &geometry.sets {

@@ -51,6 +51,9 @@ pub(crate) const MOST_SETS: u64 = 1024;
 /// In a set's `poisoned` word: nobody has looked at the set since a cold start voided its lock.
 pub(crate) const SET_UNCHECKED: u64 = 3;
 
+/// Entries of the list of tickets that a participant was woken for.
+pub(crate) const WAKE_LIST: usize = 32;
+
 /// Buckets of the histogram of waiting times.
 pub(crate) const WAIT_BUCKETS: usize = 32;
 
@@ -171,7 +174,11 @@ shared_records! {
         doorbell: AtomicU64,
         /// A random number of the copy of the library: a process may have several.
         copy: AtomicU64,
-        reserved: [AtomicU64; 6],
+        /// How many tickets were written into `wake_list`.
+        wake_count: AtomicU64,
+        reserved: [AtomicU64; 5],
+        /// The tickets that the doorbell was rung for: see [`wake_list`](super::wake_list).
+        wake_list: [AtomicU64; WAKE_LIST],
     }
 
     /// Where a set lies. Everything here also follows from the definition, and is compared with it at attach.
@@ -229,7 +236,7 @@ shared_records! {
         refused_concurrency: AtomicU64,
         refused_budget: AtomicU64,
         /// Refused for want of a free hold.
-        refused_table_full: AtomicU64,
+        refused_holds_full: AtomicU64,
         settled: AtomicU64,
         /// Holds taken back from dead processes.
         reclaimed: AtomicU64,
@@ -281,11 +288,11 @@ shared_records! {
         /// Rows of the table of keys that are in use.
         keys: AtomicU64,
         /// Requests refused because no row was left for their key.
-        refused_keys: AtomicU64,
-        /// Rows that were taken from one key and given to another.
-        evicted: AtomicU64,
-        /// Those of them that were not replenished: what their keys had used is forgotten.
-        forgiven: AtomicU64,
+        refused_table_full: AtomicU64,
+        /// Rows that were given to another key, and were replenished.
+        evicted_unused: AtomicU64,
+        /// Rows that were given to another key, and were not replenished: what their keys had used is forgotten.
+        evicted_in_use: AtomicU64,
         /// Times a process found the lock taken and had to wait for it; counted without the lock.
         lock_waits: AtomicU64,
         /// Tickets taken back from dead processes, or found given up.
@@ -448,7 +455,7 @@ pub(crate) const fn fingerprint() -> u64 {
 
 const _: () = {
     assert!(size_of::<Header>() == 512);
-    assert!(size_of::<Participant>() == 128);
+    assert!(size_of::<Participant>() == 384);
     assert!(size_of::<DirectoryEntry>() == 192);
     assert!(size_of::<SetControl>() == 704);
     assert!(size_of::<KeyRow>() == 48);

@@ -130,6 +130,7 @@ fn every_constant_is_documented() {
         ("JOURNAL_ENTRIES", layout::JOURNAL_ENTRIES as u64),
         ("BUCKET_ROWS", layout::BUCKET_ROWS),
         ("BUCKET_TAG_WORDS", layout::BUCKET_TAG_WORDS),
+        ("WAKE_LIST", layout::WAKE_LIST as u64),
         ("RESET_MARKER", journal::RESET_MARKER),
         ("RECOUNT_MARKER", journal::RECOUNT_MARKER),
         ("SET_UNCHECKED", layout::SET_UNCHECKED),

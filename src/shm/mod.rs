@@ -18,7 +18,9 @@
 //!
 //! `tests/layers.rs` holds the list and the files together.
 
+mod access;
 pub(crate) mod attach;
+mod attachments;
 pub(crate) mod background_thread;
 pub(crate) mod clock;
 pub(crate) mod cold_start;
@@ -44,3 +46,4 @@ pub(crate) mod region;
 pub(crate) mod remove;
 pub(crate) mod robust_mutex;
 pub(crate) mod virtual_clock;
+pub(crate) mod wake_list;

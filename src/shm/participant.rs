@@ -3,7 +3,9 @@
 //! A participant is one copy of the library in one image of one process. It owns its slot by the file lock on the slot's
 //! byte, which lives exactly as long as the image. The process table is asked only where the lock cannot be.
 
+use std::collections::HashSet;
 use std::fs::File;
+use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,14 +15,15 @@ use nix::errno::Errno;
 
 use super::attach::{AttachLock, damaged, open_again};
 use super::cold_start::{current_place, ensure_same_namespaces};
-use super::descriptor::Descriptor;
+use super::descriptor::{Descriptor, FileIdentity};
 use super::file_lock::{ByteRange, is_locked_by_others, try_lock};
 use super::fork_identity::{IdentityPage, ProcessIdentity};
 use super::host::{ProcessOpinion, own_name, process_opinion};
 use super::image_lock::ImageLock;
 use super::layout::Participant;
 use super::process_identity::CopyIdentity;
-use super::region::{OutOfRegion, Region, load_acquire};
+use super::region::{Kept, OutOfRegion, Region, load_acquire};
+use super::wake_list::WakeList;
 use crate::error::Error;
 use crate::shm::clock::utc_nanos;
 
@@ -131,10 +134,31 @@ impl ParticipantTable {
             .collect()
     }
 
+    /// How many processes the records that are not free name. A process with several copies of the library is a
+    /// participant for each of them.
+    fn processes(&self) -> u64 {
+        let identities = self.taken().into_iter().map(|record| record.identity);
+        let processes: HashSet<(u64, u64)> = identities.map(|it| (it.pid, it.start_time)).collect();
+        processes.len() as u64
+    }
+
     /// The doorbell of a participant. Whoever has the slot now is rung, which does no more than make it look.
     pub(crate) fn doorbell(&self, id: ParticipantId) -> Option<&AtomicU64> {
         let record = self.records().ok()?.get(usize::try_from(id.slot).ok()?)?;
         Some(&record.doorbell)
+    }
+
+    /// The tickets that the doorbell of a participant was rung for.
+    pub(crate) fn wake_list(&self, id: ParticipantId) -> Option<WakeList<'_>> {
+        let record = self.records().ok()?.get(usize::try_from(id.slot).ok()?)?;
+        Some(WakeList::new(&record.wake_count, &record.wake_list))
+    }
+
+    /// The doorbell of a participant, for who may outlive this.
+    pub(crate) fn keep_doorbell(&self, id: ParticipantId) -> Result<Kept<AtomicU64>, OutOfRegion> {
+        let record = id.slot.saturating_mul(size_of::<Participant>() as u64);
+        let offset = record.saturating_add(offset_of!(Participant, doorbell) as u64);
+        self.region.keep_words(self.offset.saturating_add(offset), 1)
     }
 
     /// The process of a participant, where the slot still is its own.
@@ -374,6 +398,16 @@ impl Membership {
         })
     }
 
+    /// Whether this is the membership of a segment in that file.
+    pub(crate) fn is_of(&self, file: FileIdentity) -> bool {
+        self.descriptor.file() == file
+    }
+
+    /// The segment, mapped.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.table.region
+    }
+
     /// The table this process is in.
     pub(crate) fn table(&self) -> &ParticipantTable {
         &self.table
@@ -493,6 +527,7 @@ fn join_or_explain(
         .ok_or_else(|| Error::TooManyParticipants {
             path: path.to_owned(),
             capacity: table.count,
+            processes: table.processes(),
         })
 }
 

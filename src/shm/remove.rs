@@ -1,7 +1,6 @@
 //! The end of a segment: retired under the attach lock, so that nobody joins meanwhile, then unlinked.
 
 use std::fs::File;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -72,13 +71,8 @@ fn map(file: &File, size: u64, path: &Path) -> Result<Verified, Error> {
 }
 
 fn refuse_while_in_use(verified: &Verified, file: &File, path: &Path) -> Result<(), Error> {
-    let table = verified.participants();
-    let pids: Vec<u64> = table
-        .taken()
-        .into_iter()
-        .filter(|record| table.is_alive_by(file.as_fd(), record.id))
-        .map(|record| record.identity.pid)
-        .collect();
+    let processes = verified.live_processes(file);
+    let pids: Vec<u64> = processes.into_iter().map(|process| process.pid).collect();
     if pids.is_empty() {
         Ok(())
     } else {
@@ -91,7 +85,7 @@ fn refuse_while_in_use(verified: &Verified, file: &File, path: &Path) -> Result<
 
 /// Unlinks the path if it still leads to `file`. Others who remove the same file wait for its attach lock, and
 /// nobody creates a segment over one that exists, so between the look and the deed the path stays what it is.
-fn unlink(path: &Path, file: &File) -> Result<(), Error> {
+pub(super) fn unlink(path: &Path, file: &File) -> Result<(), Error> {
     let own = FileIdentity::of(file).map_err(|errno| io_error("examine", path, errno.into()))?;
     let current = open_for_writing(path)?;
     let current = FileIdentity::of(&current).map_err(|errno| io_error("examine", path, errno.into()))?;

@@ -10,15 +10,17 @@
 //! to more than 90 % before the first key finds both of its buckets full: see [`sizing`]. What is never moved needs no
 //! more stores, and can be cut short at no more places, than what is put once.
 
+mod eviction;
 mod fingerprint;
 mod repair;
 mod sizing;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use eviction::{Claim, Usage};
 pub(crate) use fingerprint::Fingerprint;
 pub(crate) use repair::{is_consistent, rebuild};
-pub(crate) use sizing::{buckets_for, shards_for};
+pub(crate) use sizing::{buckets_for, holds_for, shards_for};
 
 /// Rows of one bucket.
 pub(crate) const BUCKET_ROWS: u64 = 32;
@@ -26,7 +28,7 @@ pub(crate) const BUCKET_ROWS: u64 = 32;
 pub(crate) const TAG_WORDS: u64 = BUCKET_ROWS / WORD_TAGS;
 const WORD_TAGS: u64 = 4;
 const TAG_BITS: u64 = 16;
-/// The most rows that are asked whether they may be reused, and the most whose last use is compared.
+/// The most rows that are asked whether they may be reused, and the most that are compared where one is evicted.
 pub(crate) const MOST_ASKED: u64 = 2 * BUCKET_ROWS;
 
 /// The words of a shard's index, for reading. Every word may hold anything.
@@ -48,13 +50,6 @@ pub(crate) trait TableMut: Table {
     fn store_fingerprint(&mut self, row: u64, fingerprint: Fingerprint);
 }
 
-/// What becomes of a new key whose rows all carry something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WhenFull {
-    Refuse,
-    EvictOldest,
-}
-
 /// A row for a new key. In all cases but the first it may still hold what belonged to its former key, and even in that
 /// one after a [`rebuild`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +61,10 @@ pub(crate) enum Place {
     /// This row's key is forgotten for it.
     Evicted(u64),
     /// There is none.
-    None,
+    None {
+        /// Nanoseconds, positive, until there will be one, if nothing else happens; `None` where time alone does not help.
+        room_in: Option<u64>,
+    },
 }
 
 /// The rows of a bucket that have a tag.
@@ -146,15 +144,14 @@ pub(crate) fn probable(table: &(impl Table + ?Sized), fingerprint: Fingerprint) 
 
 /// A row for a key that [`find`] does not find.
 ///
-/// A row that was never used, of the emptier bucket; else the first that `can_reuse` says carries nothing; else, where
-/// the policy evicts, the one whose `last_use` is smallest. A row without a `last_use` is held or waited for and is not
-/// evicted. Each is asked of at most [`MOST_ASKED`] rows, each row once.
-pub(crate) fn find_place(
+/// A row that was never used, of the emptier bucket; else the first that `can_reuse` says carries nothing; else the one
+/// with the smallest `claim` of those that may be evicted. Each is asked of at most [`MOST_ASKED`] rows, each row once.
+/// Nothing is evicted where there is no `claim`.
+pub(crate) fn find_place<C: FnMut(u64) -> Claim>(
     table: &(impl Table + ?Sized),
     fingerprint: Fingerprint,
     can_reuse: impl FnMut(u64) -> bool,
-    mut last_use: impl FnMut(u64) -> Option<u64>,
-    when_full: WhenFull,
+    claim: Option<C>,
 ) -> Place {
     let buckets = fingerprint.buckets(table.buckets());
     let [first, second] = buckets.map(|bucket| Matches::of(table, bucket, 0));
@@ -169,13 +166,10 @@ pub(crate) fn find_place(
     if let Some(row) = rows_of(fingerprint, buckets).find_map(accepted_by(can_reuse)) {
         return Place::Reused(row);
     }
-    if when_full == WhenFull::Refuse {
-        return Place::None;
+    match claim {
+        Some(claim) => eviction::choose(rows_of(fingerprint, buckets), claim),
+        None => Place::None { room_in: None },
     }
-    rows_of(fingerprint, buckets)
-        .filter_map(|row| Some((last_use(row)?, row)))
-        .min_by_key(|(last_use, _)| *last_use)
-        .map_or(Place::None, |(_, row)| Place::Evicted(row))
 }
 
 fn accepted_by(mut accepts: impl FnMut(u64) -> bool) -> impl FnMut(u64) -> Option<u64> {

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::held::Held;
+use super::permit_handle::SharedPermit;
 
 pin_project! {
     /// The body of a response to a limited request: that of the service, or the one that says why it was refused.
@@ -18,7 +18,7 @@ pin_project! {
         // Before the permit, so that the service's body is gone when its place is given to another request.
         #[pin]
         content: Content<B>,
-        held: Option<Held>,
+        held: Option<SharedPermit>,
     }
 }
 
@@ -27,14 +27,14 @@ pin_project! {
     #[project = ContentProjection]
     enum Content<B> {
         Service { #[pin] body: B },
-        // Taken when it has been sent.
+        // Taken when it has been sent; none where there is nothing to send.
         Problem { text: Option<String> },
     }
 }
 
 impl<B> LimitBody<B> {
     /// The service's body, under the permit.
-    pub(super) fn new(body: B, held: Option<Held>) -> Self {
+    pub(super) fn new(body: B, held: Option<SharedPermit>) -> Self {
         Self {
             content: Content::Service { body },
             held,
@@ -44,9 +44,18 @@ impl<B> LimitBody<B> {
     /// What is sent instead of a body of the service.
     pub(super) fn problem(text: String) -> Self {
         Self {
-            content: Content::Problem { text: Some(text) },
+            content: Content::Problem {
+                text: Some(text).filter(|text| !text.is_empty()),
+            },
             held: None,
         }
+    }
+}
+
+/// An empty body that holds nothing, as layers answer with that answer in place of a service.
+impl<B: Default> Default for LimitBody<B> {
+    fn default() -> Self {
+        Self::new(B::default(), None)
     }
 }
 
@@ -69,7 +78,7 @@ where
             }
             ContentProjection::Service { mut body } => {
                 let frame = ready!(body.as_mut().poll_frame(context));
-                if let (Some(Err(_)), Some(held)) = (&frame, &mut *this.held) {
+                if let (Some(Err(_)), Some(held)) = (&frame, &*this.held) {
                     held.note_failure();
                 }
                 // A body that says that it has ended is not always polled again.

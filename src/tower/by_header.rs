@@ -47,7 +47,7 @@ impl Demand {
     ///         .limit(Limit::calls("requests", 1, Duration::from_secs(60))),
     /// );
     /// let segment = Segment::open_or_create(&path, &declaration)?;
-    /// let each_client = Demand::new(segment.set("clients")?.request())
+    /// let each_client = Demand::new(segment.set("clients")?.request())?
     ///     .by_header(HeaderName::from_static("x-api-key"))?
     ///     .or_key("anonymous")?; // all of them together
     /// let service = ServiceBuilder::new()

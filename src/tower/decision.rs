@@ -1,16 +1,20 @@
 //! What becomes of a request.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Response};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response};
 
 use super::body::LimitBody;
-use super::demand::Demand;
+use super::demand::{Asked, Demand};
 use super::held::Held;
 use super::layer::{Advertise, OnError, Settings};
-use super::problem;
+use super::permit_handle::SharedPermit;
+use super::problem::{self, Caller};
+use crate::check::Checked;
 use crate::error::Error;
 use crate::permit::Outcome;
+use crate::refusal::{Refusal, Verdict};
 
 /// Whether the service is called.
 pub(super) enum Decision {
@@ -22,7 +26,7 @@ pub(super) enum Decision {
 /// What a response of the service is given.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
-    held: Option<Held>,
+    held: Option<SharedPermit>,
     fields: Fields,
     /// Why the limits could not be asked, where the request was admitted nevertheless.
     error: Option<Arc<Error>>,
@@ -36,48 +40,90 @@ struct Fields {
 }
 
 impl Decision {
-    pub(super) fn new(demand: &Demand, outcome: Result<Outcome<'_>, Error>, settings: Settings) -> Self {
-        // After the decision, by which this process hears of limits that have changed.
-        let policies = demand.policies();
+    /// Asks the limits, which answer at once.
+    pub(super) fn at_once(demand: &Demand, settings: Settings) -> Self {
+        match demand.asked() {
+            Ok(Asked::Subject(subject)) => {
+                let outcome = subject.try_acquire(demand.request());
+                Self::of_outcome(demand, outcome, settings)
+            }
+            Ok(Asked::Networks(address)) => {
+                let checked = address.check(demand.request());
+                Self::of_check(demand, checked, settings)
+            }
+            Err(error) => Self::failed(error, settings),
+        }
+    }
+
+    /// Asks the limits, and waits in line for them.
+    pub(super) async fn in_line(demand: &Demand, longest: Duration, settings: Settings) -> Self {
+        match demand.asked() {
+            Ok(Asked::Subject(subject)) => {
+                let outcome = subject.acquire_async(demand.request(), Some(longest)).await;
+                Self::of_outcome(demand, outcome, settings)
+            }
+            // Networks have no lines.
+            Ok(Asked::Networks(_)) | Err(_) => Self::at_once(demand, settings),
+        }
+    }
+
+    fn of_outcome(demand: &Demand, outcome: Result<Outcome<'_>, Error>, settings: Settings) -> Self {
         match outcome {
             Ok(Outcome::Admitted(permit)) => {
-                let mut fields = Fields::default();
-                if settings.advertise == Advertise::Always {
-                    fields.policy = policies.policy();
-                    fields.standing = policies.standing(demand.set(), permit.verdicts(), true);
-                }
+                let fields = Fields::of_admitted(demand, permit.verdicts(), settings);
+                let held = SharedPermit::new(Held::new(permit.into_owned(), settings));
                 Self::Admitted(Admission {
-                    held: Some(Held::new(permit.into_owned(), settings)),
+                    held: Some(held),
                     fields,
                     error: None,
                 })
             }
-            Ok(Outcome::Refused(refusal)) => {
-                let mut response = problem::refused(demand.set(), &policies, &refusal);
-                if settings.advertise != Advertise::Never {
-                    let fields = Fields {
-                        policy: policies.policy(),
-                        standing: policies.standing(demand.set(), refusal.verdicts(), false),
-                    };
-                    fields.append_to(response.headers_mut());
-                }
-                Self::Answered(response)
-            }
-            // Nothing is wrong but with the request, which must not get past the limit where errors do.
-            Err(Error::NeverAdmissible { limit, .. }) => {
-                let mut response = problem::quota_exceeded(demand.set(), &policies, &[&limit]);
-                if settings.advertise != Advertise::Never {
-                    let policy = policies.policy();
-                    let fields = Fields {
-                        policy,
-                        standing: None,
-                    };
-                    fields.append_to(response.headers_mut());
-                }
-                Self::Answered(response)
-            }
-            Err(error) => Self::failed(error, settings),
+            Ok(Outcome::Refused(refusal)) => Self::refused(demand, &refusal, settings),
+            Err(error) => Self::not_decided(demand, error, settings),
         }
+    }
+
+    fn of_check(demand: &Demand, checked: Result<Checked<'_>, Error>, settings: Settings) -> Self {
+        match checked {
+            Ok(checked) => match checked.refusal() {
+                Some(refusal) => Self::refused(demand, &refusal, settings),
+                None => Self::Admitted(Admission {
+                    fields: Fields::of_admitted(demand, checked.verdicts(), settings),
+                    ..Admission::default()
+                }),
+            },
+            Err(error) => Self::not_decided(demand, error, settings),
+        }
+    }
+
+    fn refused(demand: &Demand, refusal: &Refusal<'_>, settings: Settings) -> Self {
+        let policies = demand.policies();
+        let mut response = problem::refused(demand.set(), &policies, refusal);
+        if settings.advertise != Advertise::Never {
+            let fields = Fields {
+                policy: policies.policy(),
+                standing: policies.standing(demand.set(), refusal.verdicts(), false),
+            };
+            fields.append_to(response.headers_mut());
+        }
+        Self::Answered(response)
+    }
+
+    fn not_decided(demand: &Demand, error: Error, settings: Settings) -> Self {
+        // Nothing is wrong but with the request, which must not get past the limit where errors do.
+        let Error::NeverAdmissible { limit, .. } = error else {
+            return Self::failed(error, settings);
+        };
+        let policies = demand.policies();
+        let mut response = problem::quota_exceeded(demand.set(), &policies, &[&limit]);
+        if settings.advertise != Advertise::Never {
+            let fields = Fields {
+                policy: policies.policy(),
+                standing: None,
+            };
+            fields.append_to(response.headers_mut());
+        }
+        Self::Answered(response)
     }
 
     pub(super) fn failed(error: Error, settings: Settings) -> Self {
@@ -103,6 +149,14 @@ impl Decision {
         }
     }
 
+    /// The same, as whoever asked understands it.
+    pub(super) fn told_to(self, caller: Caller) -> Self {
+        match (self, caller) {
+            (Self::Answered(response), Caller::Grpc) => Self::Answered(problem::as_grpc(response)),
+            (decision, _) => decision,
+        }
+    }
+
     /// For requests that are not limited.
     pub(super) fn unlimited() -> Self {
         Self::Admitted(Admission::default())
@@ -110,9 +164,16 @@ impl Decision {
 }
 
 impl Admission {
+    /// Tells the service, by the request's extensions, what is held for it.
+    pub(super) fn announce(&self, extensions: &mut Extensions) {
+        if let Some(held) = &self.held {
+            held.announce(extensions);
+        }
+    }
+
     /// The service's response, under the permit and with what clients are told.
-    pub(super) fn complete<B>(mut self, response: Response<B>) -> Response<LimitBody<B>> {
-        if let Some(held) = &mut self.held {
+    pub(super) fn complete<B>(self, response: Response<B>) -> Response<LimitBody<B>> {
+        if let Some(held) = &self.held {
             held.note_status(response.status());
         }
         let mut response = response.map(|body| LimitBody::new(body, self.held));
@@ -124,14 +185,30 @@ impl Admission {
     }
 
     /// The service has failed: there is no response to hold anything for.
-    pub(super) fn fail(mut self) {
-        if let Some(held) = &mut self.held {
+    pub(super) fn fail(self) {
+        if let Some(held) = &self.held {
             held.note_failure();
         }
     }
 }
 
 impl Fields {
+    /// Described after the decision, by which this process hears of limits that have changed.
+    fn of_admitted<'a>(
+        demand: &Demand,
+        verdicts: impl Iterator<Item = Verdict<'a>>,
+        settings: Settings,
+    ) -> Self {
+        if settings.advertise != Advertise::Always {
+            return Self::default();
+        }
+        let policies = demand.policies();
+        Self {
+            policy: policies.policy(),
+            standing: policies.standing(demand.set(), verdicts, true),
+        }
+    }
+
     /// Both are lists, and the service may be limited by others as well: what is there already stays.
     fn append_to(self, headers: &mut HeaderMap) {
         const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");

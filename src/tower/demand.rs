@@ -1,11 +1,13 @@
 //! What an HTTP request takes, and how it is found out.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::request::Parts;
 
 use super::fields::Policies;
 use super::told::Told;
+use crate::address::Address;
 use crate::engine::KeyIdentity;
 use crate::error::Error;
 use crate::limit_set::{LimitName, LimitSet};
@@ -29,8 +31,9 @@ use crate::subject::Subject;
 /// #     .set(SetDeclaration::new("upload").limit(Limit::rate("bytes", 1_000_000, second)));
 /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
 ///
-/// let search = Demand::new(segment.set("search")?.request());
-/// let upload = Demand::new(segment.set("upload")?.request()).quota_unit("bytes", "content-bytes")?;
+/// let search = Demand::new(segment.set("search")?.request())?;
+/// let upload = segment.set("upload")?.request().with("bytes", 0)?; // each request has a cost of its own
+/// let upload = Demand::new(upload)?.quota_unit("bytes", "content-bytes")?;
 /// let layer = LimitLayer::new(move |head: &Parts| {
 ///     Ok(match head.uri.path() {
 ///         "/health" => None, // not limited
@@ -71,6 +74,12 @@ impl Extractor for Demand {
     }
 }
 
+/// What a demand is put to.
+pub(super) enum Asked<'a> {
+    Subject(Subject<'a>),
+    Networks(Address<'a>),
+}
+
 /// A set of limits, what to take of it and as whom, and how clients are told of it.
 ///
 /// Making one describes the set's limits for all responses, until they [change](crate::Segment::apply); clones share
@@ -79,19 +88,35 @@ impl Extractor for Demand {
 #[must_use]
 pub struct Demand {
     request: Request,
-    key: Option<KeyIdentity>,
+    client: Client,
     told: Arc<Told>,
+}
+
+/// Whose limits of the set are asked.
+#[derive(Clone, Copy, Debug)]
+enum Client {
+    /// Everyone's; of a keyed set nobody's, yet.
+    Everyone,
+    Key(KeyIdentity),
+    /// Whose networks are counted.
+    Address(IpAddr),
 }
 
 impl Demand {
     /// Demands what `request` takes, of the set that it was prepared for. Where that is
-    /// [keyed](crate::SetDeclaration::keyed), it takes a [`key`](Self::key) as well.
-    pub fn new(request: Request) -> Self {
-        Self {
+    /// [keyed](crate::SetDeclaration::keyed), it takes a [`key`](Self::key) or an [`address`](Self::address) as well.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CostRequired`] where it names nothing, and a rate limit needs a cost. If each request has a cost of its
+    /// own, [name](Self::with) zero at first.
+    pub fn new(request: Request) -> Result<Self, Error> {
+        request.require_costs()?;
+        Ok(Self {
             told: Arc::new(Told::of(request.limit_set())),
-            key: None,
+            client: Client::Everyone,
             request,
-        }
+        })
     }
 
     /// Says whose limits are meant: any bytes, from 1 to 65,536 of them, such as an API key, a tenant or an address.
@@ -114,7 +139,7 @@ impl Demand {
     /// #[derive(Clone)]
     /// struct Tenant(u64);
     ///
-    /// let each_tenant = Demand::new(segment.set("tenants")?.request());
+    /// let each_tenant = Demand::new(segment.set("tenants")?.request())?;
     /// let layer = LimitLayer::new(move |head: &Parts| {
     ///     let demand = each_tenant.clone();
     ///     Ok(Some(match head.extensions.get() {
@@ -130,7 +155,23 @@ impl Demand {
     ///
     /// As [`LimitSet::key`](crate::LimitSet::key).
     pub fn key(mut self, key: impl AsRef<[u8]>) -> Result<Self, Error> {
-        self.key = Some(self.set().identify(key.as_ref())?);
+        self.client = Client::Key(self.set().identify(key.as_ref())?);
+        Ok(self)
+    }
+
+    /// Says which address' limits are meant. Where the limits of the set count [networks](crate::Limit::prefix), they are
+    /// those of every network that contains the address: nothing is held then, and no request waits. In other keyed
+    /// sets the address as it is written is the key. [`by_address`](Self::by_address) takes it from each request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotKeyed`].
+    pub fn address(mut self, address: impl Into<IpAddr>) -> Result<Self, Error> {
+        let address = address.into().to_canonical();
+        if !self.set().is_by_address() {
+            return self.key(address.to_string());
+        }
+        self.client = Client::Address(address);
         Ok(self)
     }
 
@@ -175,14 +216,16 @@ impl Demand {
     }
 
     /// Whose limits are asked.
-    pub(super) fn subject(&self) -> Result<Subject<'_>, Error> {
-        match self.key {
-            Some(key) => Ok(Subject {
+    pub(super) fn asked(&self) -> Result<Asked<'_>, Error> {
+        let subject = match self.client {
+            Client::Everyone => self.set().subject()?,
+            Client::Key(key) => Subject {
                 set: self.set(),
                 key: Some(key),
-            }),
-            None => self.set().subject(),
-        }
+            },
+            Client::Address(address) => return Ok(Asked::Networks(self.set().address(address)?)),
+        };
+        Ok(Asked::Subject(subject))
     }
 
     /// How clients are told of the limits, as they are now.

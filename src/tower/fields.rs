@@ -118,8 +118,11 @@ fn item(limit: &Limit, most_at_once: u64, unit: Option<&str>, name: &str) -> Opt
     if let Some(seconds) = limit.window().and_then(window_seconds) {
         push_parameter(&mut item, "w", seconds);
     }
+    // Unless it says otherwise, a limit admits its quota at once.
     let burst = limit.burst_amount().map(|burst| limit.units(burst));
-    if let Some(Ok(Some(burst))) = burst {
+    if let Some(Ok(Some(burst))) = burst
+        && burst != capacity
+    {
         push_parameter(&mut item, "shmlimit-burst", burst);
     }
     Some(item)

@@ -66,12 +66,15 @@ impl<S, Q> State<S, Q, S::Future>
 where
     S: Service<Request<Q>>,
 {
-    fn decided(decision: Decision, service: &mut S, request: Request<Q>) -> Self {
+    fn decided(decision: Decision, service: &mut S, mut request: Request<Q>) -> Self {
         match decision {
-            Decision::Admitted(admission) => Self::Working {
-                response: service.call(request),
-                admission,
-            },
+            Decision::Admitted(admission) => {
+                admission.announce(request.extensions_mut());
+                Self::Working {
+                    response: service.call(request),
+                    admission,
+                }
+            }
             Decision::Answered(response) => Self::Answered { response },
         }
     }

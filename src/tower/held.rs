@@ -23,6 +23,10 @@ impl Held {
         }
     }
 
+    pub(super) fn permit(&mut self) -> &mut Permit<'static> {
+        &mut self.permit
+    }
+
     /// Notes what the service has answered; what was noted before stays.
     pub(super) fn note_status(&mut self, status: StatusCode) {
         self.has_failed |= (self.is_failure)(status);

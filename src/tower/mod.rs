@@ -22,7 +22,7 @@
 //! );
 //! // In each worker process, or once before they are forked.
 //! let segment = Segment::open_or_create(&path, &declaration)?;
-//! let every_request = Demand::new(segment.set("api")?.request());
+//! let every_request = Demand::new(segment.set("api")?.request())?;
 //! let service = ServiceBuilder::new()
 //!     .layer(LimitLayer::new(every_request))
 //!     .service(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("done")))));
@@ -46,14 +46,17 @@
 //!   length.
 //! - The permit is held until the response's body has ended, has failed or is dropped: a slow download takes its place
 //!   in flight for as long as it lasts, and a client that goes away gives it back. If the process is killed, the others
-//!   take it back. A connection that is upgraded has no body: its permit ends with the head of the response.
+//!   take it back. A connection that is upgraded has no body: its permit ends with the head of the response, unless the
+//!   service [carries](PermitHandle::carry) it on.
 //!   A limit with a lease takes its place back when that runs out, also under a response that is still being sent:
 //!   declare leases longer than the longest response.
 //! - An [adaptive](crate::Limit::adaptive) concurrency limit learns how long each response took to its end, and whether
 //!   it [failed](LimitLayer::fails_with).
 //! - With [`wait`](LimitLayer::wait), requests wait their turn for a time before they are refused.
+//! - The service reaches the permit by the [`PermitHandle`] in the request's extensions: to settle what a request has
+//!   really used.
 //! - On a [keyed](crate::SetDeclaration::keyed) set it limits each client by itself: by a header
-//!   ([`Demand::by_header`]) or by whatever else the request's head says ([`Demand::key`]). What clients are told is then
+//!   ([`Demand::by_header`]), by address or network ([`Demand::by_address`]) or by whatever else the request's head says ([`Demand::key`]). What clients are told is then
 //!   how the limits of their key stand, and they wait in a line of their key's own.
 //!
 //! Asking blocks a thread of the runtime for about a microsecond. Only where a process is stopped while it holds the
@@ -70,11 +73,15 @@
 //!
 //! A new key for which the table has no room is answered 503: it has not used anything, so 429 would be a lie.
 //!
+//! Clients of gRPC, which say so by their content type, are answered as they understand it: 200 without a body, and
+//! `grpc-status` 8 (resource exhausted) in place of 429, 14 (unavailable) of 503, 3 (invalid argument) of 400 and 13
+//! (internal) of 500. `grpc-retry-pushback-ms` says what `Retry-After` says.
+//!
 //! Concurrency is answered 429 as well: the draft counts concurrent requests as a quota, and leaves 503 to a server
 //! whose capacity is less than usual.
 //!
-//! `Retry-After` of a refusal is the longest wait in seconds, rounded up, of all limits that refused; it is absent where
-//! none of them can know, as is so with concurrency.
+//! `Retry-After` of a refusal is the longest wait in seconds, rounded up, of all limits that refused; of a 429 it is absent
+//! where none of them can know, as is so with concurrency, and of a 503 it is 1 then.
 //!
 //! `RateLimit-Policy` and `RateLimit` follow [draft-ietf-httpapi-ratelimit-headers-11][draft] and are on all responses
 //! unless [`Advertise`] says otherwise. Each limit is a policy of its name:
@@ -98,20 +105,26 @@
 //! [draft]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
 
 mod body;
+mod by_address;
 mod by_header;
+mod client_address;
 mod decision;
 mod demand;
 mod fields;
 mod future;
 mod held;
 mod layer;
+mod permit_handle;
 mod problem;
 mod service;
 mod told;
 
 pub use body::LimitBody;
+pub use by_address::ByAddress;
 pub use by_header::ByHeader;
+pub use client_address::ClientAddress;
 pub use demand::{Demand, Extractor};
 pub use future::LimitFuture;
 pub use layer::{Advertise, LimitLayer, OnError};
+pub use permit_handle::{CarriedPermit, PermitHandle};
 pub use service::LimitService;

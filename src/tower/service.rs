@@ -12,6 +12,7 @@ use super::decision::Decision;
 use super::demand::Extractor;
 use super::future::LimitFuture;
 use super::layer::Settings;
+use super::problem::Caller;
 
 /// A service behind limits: what a [`LimitLayer`](super::LimitLayer) makes of a service.
 ///
@@ -58,23 +59,16 @@ where
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let (head, body) = request.into_parts();
         let extracted = self.extractor.extract(&head);
+        let caller = Caller::of(&head);
         let request = Request::from_parts(head, body);
         let settings = self.settings;
         let decision = match (extracted, settings.wait) {
             (Ok(None), _) => Decision::unlimited(),
-            (Ok(Some(demand)), None) => {
-                let outcome = demand
-                    .subject()
-                    .and_then(|subject| subject.try_acquire(demand.request()));
-                Decision::new(&demand, outcome, settings)
-            }
+            (Ok(Some(demand)), None) => Decision::at_once(&demand, settings),
             (Ok(Some(demand)), Some(longest)) => {
                 let decision = Box::pin(async move {
-                    let outcome = match demand.subject() {
-                        Ok(subject) => subject.acquire_async(demand.request(), Some(longest)).await,
-                        Err(error) => Err(error),
-                    };
-                    Decision::new(&demand, outcome, settings)
+                    let decision = Decision::in_line(&demand, longest, settings).await;
+                    decision.told_to(caller)
                 });
                 // The one that was asked whether it is ready is the one to be called.
                 let next = self.inner.clone();
@@ -83,6 +77,6 @@ where
             }
             (Err(error), _) => Decision::failed(error, settings),
         };
-        LimitFuture::decided(decision, &mut self.inner, request)
+        LimitFuture::decided(decision.told_to(caller), &mut self.inner, request)
     }
 }

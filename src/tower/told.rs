@@ -3,7 +3,8 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::fields::Policies;
-use crate::config::{Declaration, Limit};
+use crate::config::Limit;
+use crate::config::stored::StoredSet;
 use crate::limit_set::LimitSet;
 
 /// What is told of a set. Described once for all responses, and again when its limits have changed.
@@ -91,6 +92,6 @@ fn describe(set: &LimitSet, manner: &Manner) -> Policies {
 /// The limits as they are declared now.
 fn limits_in_force(set: &LimitSet) -> Option<Vec<Limit>> {
     let definition = set.shared().engine.definition(set.engine_set()).ok()?;
-    let declaration = Declaration::from_toml(&definition.text).ok()?;
-    Some(declaration.sets().first()?.limits().to_vec())
+    let stored = StoredSet::from_text(&definition.text).ok()?;
+    Some(stored.set().limits().to_vec())
 }

@@ -9,14 +9,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use shmlimit::{Declaration, Error, Limit, Segment, SegmentReader, SetDeclaration};
+use shmlimit::{Declaration, Error, Limit, OnMismatch, OpenOptions, Segment, SegmentReader, SetDeclaration};
 
 use crate::copies::note;
 use crate::image::{Image, PARTICIPANT_SIZE, RawFile};
 use crate::operations::SET;
 use crate::report::Tally;
 use crate::survivor::Judgement;
-use crate::tracee::{Stop, Tracee, mark};
+use crate::tracee::{Stop, Tracee, live_and_die, mark};
 
 /// Instructions after which a stretch that is known to change a file is taken to have been left.
 const LONGEST_STRETCH: u64 = 200_000;
@@ -30,39 +30,47 @@ const SPREAD: usize = 500;
 /// Where the table of participants starts, in words: see `shm-layout.md`.
 const PARTICIPANTS: usize = 4096 / 8;
 
+/// Where the header says that the segment is retired, in words.
+const RETIRED: usize = 232 / 8;
+
 /// An operation on a segment as a whole.
 #[derive(Clone, Copy, Debug)]
 pub struct FileOperation {
     pub name: &'static str,
-    /// Whether the segment is there before.
-    exists: bool,
+    /// What the segment is declared as before, if there is one.
+    former: Option<fn() -> Declaration>,
     run: fn(&Path),
 }
 
 pub const FILE_OPERATIONS: &[FileOperation] = &[
     FileOperation {
         name: "attach",
-        exists: true,
+        former: Some(declaration),
         run: attach,
     },
     FileOperation {
         name: "detach",
-        exists: true,
+        former: Some(declaration),
         run: detach,
     },
     FileOperation {
         name: "detach with a permit out",
-        exists: true,
+        former: Some(declaration),
         run: detach_with_a_permit_out,
     },
     FileOperation {
         name: "open_or_create, finding it",
-        exists: true,
+        former: Some(declaration),
         run: open_or_create,
     },
     FileOperation {
         name: "open_or_create, creating it",
-        exists: false,
+        former: None,
+        run: open_or_create,
+    },
+    FileOperation {
+        name: "open_or_create, recreating it",
+        former: Some(former_declaration),
         run: open_or_create,
     },
 ];
@@ -78,6 +86,17 @@ fn declaration() -> Declaration {
             ))
             .limit(Limit::concurrency("in_flight", 1)),
     )
+}
+
+/// Another one, of which no live segment can be changed to the first.
+fn former_declaration() -> Declaration {
+    let requests = Limit::calls("requests", 1, std::time::Duration::from_secs(60));
+    Declaration::new().set(SetDeclaration::new(SET).limit(requests))
+}
+
+/// A segment of another declaration is replaced, since no other process is attached.
+fn options() -> OpenOptions {
+    OpenOptions::new().on_mismatch(OnMismatch::RecreateIfUnused)
 }
 
 fn attach(path: &Path) {
@@ -114,7 +133,7 @@ fn detach_with_a_permit_out(path: &Path) {
 fn open_or_create(path: &Path) {
     let declaration = declaration();
     mark();
-    let segment = Segment::open_or_create(path, &declaration);
+    let segment = options().open_or_create(path, &declaration);
     mark();
     std::mem::forget(segment.expect("a segment"));
 }
@@ -147,8 +166,8 @@ impl Place {
         for name in self.names() {
             fs::remove_file(self.folder.path().join(name)).expect("removed");
         }
-        if operation.exists {
-            drop(Segment::create(self.path(), &declaration()).expect("a segment"));
+        if let Some(former) = operation.former {
+            drop(Segment::create(self.path(), &former()).expect("a segment"));
         }
     }
 
@@ -182,7 +201,8 @@ impl Place {
     }
 
     /// What tells crash states apart for the next process. Of a file under construction it reads no more than the
-    /// name; of the segment it reads which words of the participants' table are not what they were, and their phase.
+    /// name; of the segment it reads whether it is retired, which words of the participants' table are not what they were,
+    /// and their phase.
     fn outline(&self, before: &[(bool, Vec<u8>)]) -> Vec<(bool, usize, Vec<u64>)> {
         let of_segment = |bytes: &[u8]| {
             let old = before.iter().find(|(is_segment, _)| *is_segment);
@@ -193,14 +213,16 @@ impl Place {
                 .iter()
                 .zip(old.as_chunks::<8>().0)
                 .enumerate();
-            words
+            let retired = bytes.as_chunks::<8>().0.get(RETIRED).copied();
+            let participants = words
                 .skip(PARTICIPANTS)
                 .map(|(index, (new, old))| match index % PARTICIPANT_SIZE {
                     0 => u64::from_ne_bytes(*new),
                     _ => u64::from(new != old),
                 })
-                .take(PARTICIPANT_SIZE * 2)
-                .collect()
+                .take(PARTICIPANT_SIZE * 2);
+            let retired = retired.map(u64::from_ne_bytes);
+            retired.into_iter().chain(participants).collect()
         };
         self.contents()
             .into_iter()
@@ -317,25 +339,30 @@ impl Place {
             let reader = SegmentReader::open(&path).map_err(explain("half a segment"))?;
             reader.snapshot().map_err(explain("half a segment"))?;
         }
-        let segment = Segment::open_or_create(&path, &declaration()).map_err(explain("open_or_create"))?;
+        let segment = options()
+            .open_or_create(&path, &declaration())
+            .map_err(explain("open_or_create"))?;
         let set = segment.set(SET).map_err(explain("the set"))?;
         let outcome = set.try_acquire(&set.request()).map_err(explain("try_acquire"))?;
         if !outcome.is_admitted() {
             return Err("what the dead process held is not given back".to_owned());
         }
         drop(outcome);
-        let _second = Segment::open(&path).map_err(explain("the dead process's place"))?;
-        match Segment::open(&path) {
-            Err(Error::TooManyParticipants { .. }) => {}
-            other => return Err(format!("three of two participants: {other:?}")),
-        }
+        // One process has one place.
+        live_and_die(|| {
+            let _second = Segment::open(&path).expect("the dead process's place");
+            live_and_die(|| match Segment::open(&path) {
+                Err(Error::TooManyParticipants { .. }) => {}
+                other => panic!("three of two participants: {other:?}"),
+            });
+        });
         let report = segment.recover().map_err(explain("recover"))?;
-        if report.freed_participants != 0 || report.sets.iter().any(|set| set.problem.is_some()) {
+        if report.freed_participants != 1 || report.sets.iter().any(|set| set.problem.is_some()) {
             return Err(format!("there was more to recover: {report:?}"));
         }
         let snapshot = segment.snapshot().map_err(explain("snapshot"))?;
         let own = u64::from(std::process::id());
-        if snapshot.participants.len() != 2 || snapshot.participants.iter().any(|it| it.pid != own) {
+        if snapshot.participants.len() != 1 || snapshot.participants.iter().any(|it| it.pid != own) {
             return Err(format!("unknown participants: {:?}", snapshot.participants));
         }
         if snapshot.cold_starts != 0 || snapshot.sets[0].active != 0 {
@@ -377,7 +404,7 @@ pub fn kill_twice(operation: FileOperation, every: usize) -> Tally {
     let place = Place::new();
     let next = FileOperation {
         name: "open_or_create",
-        exists: operation.exists,
+        former: operation.former,
         run: open_or_create,
     };
     let mut tally = Tally::default();

@@ -22,6 +22,14 @@ fn one_limit_that_evicts() -> SetDeclaration {
     one_limit().keyed(Keyed::new(20).when_full(WhenFull::EvictOldest))
 }
 
+fn one_limit_that_evicts_the_least_used() -> SetDeclaration {
+    one_limit().keyed(Keyed::new(20).when_full(WhenFull::EvictLeastUsed))
+}
+
+fn three_limits_that_evict_the_least_used() -> SetDeclaration {
+    three_limits().keyed(Keyed::new(20).when_full(WhenFull::EvictLeastUsed))
+}
+
 /// Two buckets, without names.
 fn two_buckets() -> SetDeclaration {
     one_limit().keyed(Keyed::new(40).store_keys(false))
@@ -109,9 +117,40 @@ fn evict(victim: &Victim) {
     insert_beside(victim, BUCKET_ROWS);
 }
 
-fn refuse_for_want_of_a_row(victim: &Victim) {
+/// All rows are in use: one by less than the others, and one by all that its key may have.
+fn evict_the_least_used(victim: &Victim) {
     let set = victim.set();
-    fill(&set, BUCKET_ROWS);
+    for number in 0..BUCKET_ROWS {
+        let cost = match number {
+            7 => 1,
+            12 => 100,
+            _ => 2,
+        };
+        drop(acquire_by(&set, number, &everything(&set, cost)));
+    }
+    assert_eq!(victim.keys(), BUCKET_ROWS as u64, "no row is unused");
+    operations::first_acquire(victim);
+}
+
+/// No row can be evicted, because each key is limited.
+fn refuse_where_all_are_limited(victim: &Victim) {
+    let set = victim.set();
+    let request = everything(&set, 100);
+    for number in 0..BUCKET_ROWS {
+        // Refused where it was prepared before: it is limited then.
+        let key = Subject::key(&set, &format!("other {number}"));
+        drop(key.try_acquire(&request).expect("works").permit());
+    }
+    refuse(victim);
+}
+
+fn refuse_for_want_of_a_row(victim: &Victim) {
+    fill(&victim.set(), BUCKET_ROWS);
+    refuse(victim);
+}
+
+fn refuse(victim: &Victim) {
+    let set = victim.set();
     assert_eq!(victim.keys(), BUCKET_ROWS as u64);
     let (subject, request) = (Subject::of(&set), everything(&set, 1));
     victim.begins();
@@ -185,6 +224,24 @@ pub const KEY_OPERATIONS: &[Operation] = &[
     // The reset of the row before.
     by_key("key, eviction", one_limit_that_evicts, 3, evict),
     by_key("key, eviction, 3 limits", three_limits, 3, evict),
+    by_key(
+        "key, eviction of the least used",
+        one_limit_that_evicts_the_least_used,
+        3,
+        evict_the_least_used,
+    ),
+    by_key(
+        "key, eviction of the least used, 3 limits",
+        three_limits_that_evict_the_least_used,
+        3,
+        evict_the_least_used,
+    ),
+    by_key(
+        "key, refused where all are limited",
+        one_limit_that_evicts_the_least_used,
+        2,
+        refuse_where_all_are_limited,
+    ),
     // The refusal, and then that it was for want of a row.
     by_key(
         "key, refused for want of a row",

@@ -56,7 +56,7 @@ pub const GENERATION: u64 = 11;
 pub const DEFINITION_SIZE: u64 = 12;
 pub const DEFINITION_CHECKSUM: u64 = 14;
 
-const PARTICIPANT_BYTES: u64 = 128;
+const PARTICIPANT_BYTES: u64 = 384;
 const ENTRY_BYTES: u64 = 192;
 const TICKET_BYTES: u64 = 88;
 const TICKET_LIMIT_BYTES: u64 = 24;

@@ -12,6 +12,7 @@ use hyper::header::{HeaderValue, UPGRADE};
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use shmlimit::tower::PermitHandle;
 use shmlimit::{Adaptive, Limit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -186,17 +187,20 @@ async fn frames_trailers_and_sizes_pass_through() {
 }
 
 #[tokio::test]
-async fn a_connection_can_be_upgraded() {
+async fn an_upgraded_connection_holds_its_place_until_the_service_lets_go_of_it() {
     let limits = one_at_a_time();
     let service = limits
         .layer()
         .layer(service_fn(async |request: Request<Incoming>| {
+            let permit = request.extensions().get::<PermitHandle>();
+            let carried = permit.expect("it holds a place").carry();
             tokio::spawn(async {
                 let upgraded = hyper::upgrade::on(request).await.expect("an upgrade");
                 let mut upgraded = TokioIo::new(upgraded);
                 let mut asked = [0; 4];
                 upgraded.read_exact(&mut asked).await.expect("a question");
                 upgraded.write_all(&asked).await.expect("an echo");
+                drop(carried);
             });
             let mut response = Response::new(Full::<Bytes>::default());
             *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
@@ -223,6 +227,7 @@ async fn a_connection_can_be_upgraded() {
         head.push(client.read_u8().await.expect("a head"));
     }
     assert!(head.starts_with(b"HTTP/1.1 101 "));
+    assert_eq!(limits.held(), 1);
     client.write_all(b"ping").await.expect("sent");
     let mut echo = [0; 4];
     client.read_exact(&mut echo).await.expect("an echo");

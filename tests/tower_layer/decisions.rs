@@ -5,6 +5,7 @@ use std::future::{Ready, poll_fn, ready};
 use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -49,7 +50,7 @@ async fn a_refusal_says_which_limit_when_to_come_back_and_how_they_all_stand() {
 
     let admitted = client.get("/").await;
     assert_eq!(admitted.status(), 200);
-    let policy = r#""requests";q=1;w=3600;shmlimit-burst=1, "in_flight";q=8;qu="concurrent-requests""#;
+    let policy = r#""requests";q=1;w=3600, "in_flight";q=8;qu="concurrent-requests""#;
     assert_eq!(admitted.headers()["ratelimit-policy"], policy);
     let standing = r#""requests";r=0;t=3600, "in_flight";r=7"#;
     assert_eq!(admitted.headers()["ratelimit"], standing);
@@ -127,7 +128,25 @@ async fn no_policy_is_violated_where_there_is_no_room_for_another_permit() {
     let _admitted = answer(&layer, "/").await;
     let refused = answer(&layer, "/").await;
     assert_eq!(refused.status(), 503);
+    assert_eq!(refused.headers()["retry-after"], "1");
     assert_eq!(problem(refused).await["type"], "about:blank");
+}
+
+#[tokio::test]
+async fn a_full_queue_is_no_fault_of_the_request() {
+    let set = SetDeclaration::new("api").waiters(0);
+    let limits = Limits::declared(set.limit(Limit::calls("requests", 1, 60 * MINUTE)));
+    let layer = limits.layer();
+    assert_eq!(answer(&layer, "/").await.status(), 200);
+    assert_eq!(answer(&layer, "/").await.status(), 429);
+    let refused = answer(&layer.wait(Duration::MAX), "/").await;
+    assert_eq!(refused.status(), 503);
+    let seconds: u64 = refused.headers()["retry-after"]
+        .to_str()
+        .expect("ASCII")
+        .parse()
+        .expect("a number");
+    assert!((1..=3600).contains(&seconds));
 }
 
 #[tokio::test]

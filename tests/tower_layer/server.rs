@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde_json::Value;
 use shmlimit::tower::{Demand, Extractor, LimitBody, LimitLayer};
-use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+use shmlimit::{Declaration, Kind, Limit, Segment, SetDeclaration};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
@@ -46,9 +46,17 @@ impl Limits {
         }
     }
 
-    /// Demands one of everything.
+    /// Demands one of everything, but nothing yet of rate limits.
     pub fn demand(&self) -> Demand {
-        Demand::new(self.segment.set("api").expect("declared").request())
+        let set = self.segment.set("api").expect("declared");
+        let rates = set
+            .declared_limits()
+            .iter()
+            .filter(|limit| limit.kind() == Kind::Rate);
+        let request = rates.fold(set.request(), |request, rate| {
+            request.with(rate.name(), 0).expect("declared")
+        });
+        Demand::new(request).expect("each rate has a cost")
     }
 
     pub fn layer(&self) -> LimitLayer<Demand> {
@@ -162,20 +170,24 @@ impl Server {
     }
 
     pub async fn client(&self) -> Client {
-        let stream = TcpStream::connect(self.address).await.expect("it listens");
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
-        Client {
-            sender,
-            connection: tokio::spawn(async {
-                let _ = connection.await;
-            }),
-        }
+        client_of(self.address).await
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         self.accepting.abort();
+    }
+}
+
+pub async fn client_of(address: SocketAddr) -> Client {
+    let stream = TcpStream::connect(address).await.expect("it listens");
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
+    Client {
+        sender,
+        connection: tokio::spawn(async {
+            let _ = connection.await;
+        }),
     }
 }
 

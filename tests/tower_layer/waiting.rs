@@ -74,7 +74,8 @@ fn admit_after_release(folder: &Path, by_death: bool) {
     // Made after the fork, as a runtime must be.
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        let demand = shmlimit::tower::Demand::new(segment.set("api").expect("declared").request());
+        let demand = shmlimit::tower::Demand::new(segment.set("api").expect("declared").request())
+            .expect("no cost is needed");
         let server = Server::start(LimitLayer::new(demand).wait(PATIENCE)).await;
         let mut client = server.client().await;
         let release = async {

@@ -160,8 +160,13 @@ class Door(Generic[Request]):
         violated = [verdict.limit for verdict in result.verdicts.values() if not verdict.admitted]
         if result.binding is not None:
             violated = [result.binding, *(limit for limit in violated if limit != result.binding)]
-        answer = problem.quota_exceeded([policies.name(limit) for limit in violated]) if violated else problem.no_room()
+        # Behind a full queue, what binds its first does not bind this request, which did not even get in line.
+        has_room = bool(violated) and result.reason != "queue_full"
+        answer = problem.quota_exceeded([policies.name(limit) for limit in violated]) if has_room else problem.no_room()
         seconds = retry_after(result)
+        if seconds is None and not has_room:
+            # Nobody can know when there will be room again; without a number, clients would be back at once.
+            seconds = 1
         if seconds is not None:
             answer.fields.append(("Retry-After", str(seconds)))
         if self._advertise != "never":

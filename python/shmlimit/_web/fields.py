@@ -95,7 +95,8 @@ def _item(limit: Mapping[str, Any], unit: str | None, name: str) -> str | None:
     seconds = _window_seconds(limit["window"]) if "window" in limit else None
     if seconds is not None:
         item += f";w={min(seconds, _LARGEST)}"
-    if "burst" in limit:
+    # Unless it says otherwise, a limit admits its quota at once.
+    if "burst" in limit and limit["burst"] != capacity:
         item += f";shmlimit-burst={_whole(limit['burst'])}"
     return item
 

@@ -22,7 +22,7 @@ from ._constants import (
     RateWindow,
 )
 from ._limit_pool import LimitPool
-from ._limit_set import LimitSet
+from ._limit_set import LimitSet, NoOpLimitSet, ShmLimitSet
 from ._limits import CallLimit, FrozenError, Limit, RateLimit, ResourceLimit
 from ._settings import global_config, temp_config
 
@@ -36,11 +36,13 @@ __all__ = [
     "LimitSet",
     "LimitSetAcquisition",
     "LoadBalancingAlgorithm",
+    "NoOpLimitSet",
     "PollingAlgorithm",
     "RateLimit",
     "RateLimitAlgorithm",
     "RateWindow",
     "ResourceLimit",
+    "ShmLimitSet",
     "global_config",
     "temp_config",
 ]

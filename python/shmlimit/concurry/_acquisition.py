@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ._limit_set import LimitSet
+    from ._limit_set import ShmLimitSet
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Acquisition:
             ValueError: The amount is negative, or not what the limit allows.
         """
         if self._released:
-            raise RuntimeError("an acquisition was updated after its release")
+            raise RuntimeError("Cannot update an already released acquisition")
         number = check_number(used, self.limit.key)
         self.limit.validate_usage(self.requested, number)
         self.used = number
@@ -88,7 +88,7 @@ class LimitSetAcquisition:
 
     def __init__(
         self,
-        limit_set: LimitSet,
+        limit_set: ShmLimitSet,
         acquisitions: Mapping[str, Acquisition],
         successful: bool = True,
         config: Mapping[str, Any] | None = None,
@@ -115,7 +115,7 @@ class LimitSetAcquisition:
             ValueError: An amount is negative, or not what its limit allows.
         """
         if self._released:
-            raise RuntimeError("an acquisition was updated after its release")
+            raise RuntimeError("Cannot update an already released acquisition")
         for key, used in usage.items():
             part = self.acquisitions.get(key)
             if part is None:
@@ -171,7 +171,7 @@ class LimitSetAcquisition:
         if key not in self._warned:
             self._warned.add(key)
             logger.warning(
-                "Limit %r cannot be updated, for it was not acquired, and is ignored; acquired are %s.",
+                "Cannot update limit '%s': not acquired in this LimitSet. This key will be ignored. Available keys: %s",
                 key,
                 list(self.acquisitions),
             )
@@ -184,7 +184,7 @@ class LimitSetAcquisition:
         )
         if not missing:
             return None
-        return RuntimeError(f"not all limits of the acquisition were updated. Missing: {missing}")
+        return RuntimeError(f"Not all limits in the LimitSet were updated. Missing: {missing}")
 
     def _finish(self, *, dropped: bool) -> None:
         self._released = True

@@ -13,6 +13,9 @@ _WIDE = Context(prec=60)
 _DECIMALS = 6
 _MOST_DECIMALS = 18
 
+# As many as each number of 64 bits has that begins with a 1.
+_MOST_DIGITS = 19
+
 
 def check_number(amount: object, limit: str) -> float | Decimal:
     """The amount, if it is a number of at least 0.
@@ -55,7 +58,14 @@ def decimals_of(capacity: float, *, fractions: bool) -> int:
         return least
     exponent = Decimal(repr(capacity)).normalize(_WIDE).as_tuple().exponent
     own = max(0, -int(exponent))
-    return min(max(least, own), _MOST_DECIMALS)
+    if own > _MOST_DECIMALS:
+        raise ValueError(
+            f"a capacity of {capacity} cannot be counted: limits count in steps of 10^-{_MOST_DECIMALS} at the finest. "
+            "Write it with that many decimals at most, or count in a smaller unit of your own"
+        )
+    # Large capacities leave fewer decimals to requests: all of it is counted in 64 bits.
+    room = _MOST_DIGITS - len(str(int(capacity)))
+    return max(own, min(least, room), 0)
 
 
 def exact_cost(amount: float | Decimal, decimals: int) -> int | Decimal:

@@ -33,7 +33,7 @@ class _SpelledEnum(str, Enum):
                 if wanted in map(_plain, (member.value, *member.aliases)):
                     return member
         known = ", ".join(member.value for member in cls)
-        raise ValueError(f"{value!r} is none of {cls.__name__}'s members: {known}")
+        raise ValueError(f"Could not find enum with value {value!r}; available: [{known}]")
 
     def __str__(self) -> str:
         return str(self.value)

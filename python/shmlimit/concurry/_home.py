@@ -80,20 +80,25 @@ def _declared(limit: Limit) -> DeclaredLimit:
     )
 
 
+def _open(path: str, declared: shmlimit.LimitSet | None = None) -> shmlimit.Segment:
+    """A segment whose sets skip names that they do not have, as Concurry does."""
+    return shmlimit.open(path, declared, strict=False)
+
+
 def attach(path: str, name: str) -> shmlimit.Limits:
     """The set in a segment that exists."""
-    return shmlimit.open(path)[name]
+    return _open(path)[name]
 
 
 def open_named(path: str, declared: shmlimit.LimitSet) -> shmlimit.Limits:
     """The set in a segment that unrelated programs share by its path; whoever comes first creates it."""
-    return shmlimit.open(path, declared)[declared.name]
+    return _open(path, declared)[declared.name]
 
 
 def open_private(declared: shmlimit.LimitSet) -> shmlimit.Limits:
     """A set that only this process can reach: its file has no name any more, so nothing stays behind."""
     path = _unique_path()
-    handle = shmlimit.open(path, declared)[declared.name]
+    handle = _open(path, declared)[declared.name]
     os.unlink(path)
     return handle
 
@@ -101,7 +106,7 @@ def open_private(declared: shmlimit.LimitSet) -> shmlimit.Limits:
 def open_shared(owner: object, declared: shmlimit.LimitSet) -> tuple[str, shmlimit.Limits]:
     """A set in a file of its own, whose name goes when `owner` does; who is attached by then keeps it."""
     path = _unique_path()
-    handle = shmlimit.open(path, declared)[declared.name]
+    handle = _open(path, declared)[declared.name]
     weakref.finalize(owner, _unlink_in, os.getpid(), path)
     return path, handle
 

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ._constants import LoadBalancingAlgorithm
-from ._limit_set import LimitSet
+from ._limit_set import ShmLimitSet
 from ._limits import Amount, FrozenError
 from ._settings import global_config
 
@@ -36,7 +36,7 @@ class LimitPool:
         worker_index: Where the round begins.
     """
 
-    limit_sets: list[LimitSet]
+    limit_sets: list[ShmLimitSet]
     load_balancing: LoadBalancingAlgorithm
     worker_index: int
     _dispatched: int
@@ -45,26 +45,28 @@ class LimitPool:
     def __init__(
         self,
         *,
-        limit_sets: Sequence[LimitSet],
+        limit_sets: Sequence[ShmLimitSet],
         load_balancing: LoadBalancingAlgorithm | str | None = None,
         worker_index: int | None = None,
     ) -> None:
         defaults = global_config.defaults
         members = list(limit_sets)
         if not members:
-            raise ValueError("a LimitPool needs at least one LimitSet")
+            raise ValueError("LimitPool requires at least one LimitSet")
         for member in members:
-            if not isinstance(member, LimitSet):
+            if not isinstance(member, ShmLimitSet):
                 raise ValueError(f"a LimitPool takes LimitSets, not {type(member).__name__}")
         chosen = LoadBalancingAlgorithm(
             defaults.limit_pool_load_balancing if load_balancing is None else load_balancing
         )
         if chosen not in (LoadBalancingAlgorithm.RoundRobin, LoadBalancingAlgorithm.Random):
-            raise ValueError(f"a LimitPool chooses by RoundRobin or Random, not by {chosen}")
+            raise ValueError(
+                f"Unsupported load balancing algorithm for LimitPool: {chosen}. Supported: Random, RoundRobin"
+            )
         start = defaults.limit_pool_worker_index if worker_index is None else int(worker_index)
         self._begin(members, chosen, start)
 
-    def _begin(self, members: list[LimitSet], chosen: LoadBalancingAlgorithm, start: int) -> None:
+    def _begin(self, members: list[ShmLimitSet], chosen: LoadBalancingAlgorithm, start: int) -> None:
         vars(self).update(
             limit_sets=members,
             load_balancing=chosen,
@@ -105,7 +107,7 @@ class LimitPool:
             "limit_sets": [member.get_stats() for member in self.limit_sets],
         }
 
-    def __getitem__(self, index: int) -> LimitSet:
+    def __getitem__(self, index: int) -> ShmLimitSet:
         """The set at that place.
 
         Raises:
@@ -113,7 +115,10 @@ class LimitPool:
             TypeError: The index is not an integer: sets need not have the same keys.
         """
         if not isinstance(index, int):
-            raise TypeError(f"a LimitPool is indexed by integers, not {type(index).__name__}; write pool[0]['key']")
+            raise TypeError(
+                f"LimitPool indices must be integers, not {type(index).__name__}: "
+                "its LimitSets may have different keys. Write pool[0]['key'] for a limit of one of them."
+            )
         return self.limit_sets[index]
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -131,7 +136,7 @@ class LimitPool:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._begin(state["limit_sets"], state["load_balancing"], state["worker_index"])
 
-    def _choose(self) -> LimitSet:
+    def _choose(self) -> ShmLimitSet:
         with self._choosing:
             turn = self._dispatched
             vars(self)["_dispatched"] = turn + 1

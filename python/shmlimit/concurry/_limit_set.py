@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _LINE_FULL_PAUSE = 0.01
 
 
-class LimitSet:
+class ShmLimitSet:
     """Takes several limits in one step.
 
     Args:
@@ -46,7 +46,8 @@ class LimitSet:
 
     Raises:
         ValueError: Two limits have the same key, a private set is to be used across processes, or a segment
-            of other limits is at `path`.
+            is at `path` of limits that cannot be changed to these. Other capacities and windows are brought into
+            force for all programs that have it open.
 
     Attributes:
         limits: The limits.
@@ -199,7 +200,7 @@ class LimitSet:
         """
         limit = self._by_key.get(key)
         if limit is None:
-            raise KeyError(f"the LimitSet has no limit of the key {key!r}")
+            raise KeyError(f"Limit with key '{key}' not found in LimitSet")
         return limit
 
     def __getstate__(self) -> dict[str, Any]:
@@ -221,7 +222,8 @@ class LimitSet:
         if self.mode is ExecutionMode.Auto:
             raise ValueError("a LimitSet's mode cannot be 'auto': say sync, asyncio, thread, process or ray")
         if not self.shared and self.mode in (ExecutionMode.Processes, ExecutionMode.Ray):
-            raise ValueError(f"mode {self.mode.value!r} needs shared=True")
+            mode = "process" if self.mode is ExecutionMode.Processes else "ray"
+            raise ValueError(f"Non-shared LimitSets cannot use mode='{mode}': say shared=True")
         if not self.shared and self.path is not None:
             raise ValueError("a path is there to be shared: say shared=True")
 
@@ -234,7 +236,7 @@ class LimitSet:
             if not isinstance(limit, Limit):
                 raise TypeError(f"a LimitSet takes limits, not {type(limit).__name__}")
             if limit.key in self._by_key:
-                raise ValueError(f"two limits have the key {limit.key!r}")
+                raise ValueError(f"Duplicate limit key: '{limit.key}'")
             self._by_key[limit.key] = limit
             self._decimals[limit.key] = _home.decimals(limit)
             limit._belongs_to(self)
@@ -272,14 +274,17 @@ class LimitSet:
             if isinstance(limit, (CallLimit, ResourceLimit)):
                 amounts[limit.key] = 1
             elif not requested:
-                raise ValueError(f"rate limit {limit.key!r} has no default: name an amount of it")
+                raise ValueError(
+                    f"Must specify requested amount for RateLimit '{limit.key}'. "
+                    "RateLimits require explicit token amounts."
+                )
         for key, amount in amounts.items():
             number = check_number(amount, key)
             capacity: float = self._by_key[key].capacity  # type: ignore[attr-defined]
             if number > capacity:
                 raise ValueError(
-                    f"the requested amount ({number}) exceeds the capacity ({capacity}) of limit {key!r}, so "
-                    "it can never be met: request less, or declare more"
+                    f"Requested amount ({number}) exceeds capacity ({capacity}) for limit '{key}'. "
+                    "This request can never be fulfilled. Request less, or declare more."
                 )
         return amounts
 
@@ -293,14 +298,18 @@ class LimitSet:
             limit = self._by_key[key]
             if number != int(number) and not _home.takes_fractions(limit):
                 error = TypeError if isinstance(limit, ResourceLimit) else ValueError
-                raise error(f"limit {key!r} counts in ones, got: {number}")
+                raise error(f"limit {key!r} requires an integer token count; got fractional value {number}")
             costs[key] = exact_cost(number, self._decimals[key])
         return costs
 
     def _warn_of(self, key: str) -> None:
         if key not in self._warned:
             self._warned.add(key)
-            logger.warning("Unknown limit key %r in a request is ignored; the keys are %s.", key, list(self._by_key))
+            logger.warning(
+                "Unknown limit key '%s' in acquisition request. This key will be ignored. Available limit keys: %s",
+                key,
+                list(self._by_key),
+            )
 
     def _acquired(
         self, amounts: Mapping[str, Amount], permit: shmlimit.Permit | None, *, successful: bool = True
@@ -312,9 +321,54 @@ class LimitSet:
         """Returns if the line was full and there is time to try it again."""
         line_full = error.reason == "queue_full"
         if isinstance(error, shmlimit.AcquireTimeout) or (line_full and time.monotonic() >= until):
-            raise TimeoutError(f"the limits did not admit the request within {timeout}s") from error
+            raise TimeoutError(f"Failed to acquire all limits within {timeout}s") from error
         if not line_full:
             raise error
+
+
+class NoOpLimitSet(ShmLimitSet):
+    """A set of no limits, which admits everything.
+
+    Args:
+        shared: Taken for Concurry's sake.
+        config: What acquisitions are to know.
+    """
+
+    def __init__(self, shared: bool = True, config: dict[str, Any] | None = None) -> None:
+        super().__init__([], shared=shared, config=config)
+
+
+def LimitSet(  # noqa: N802 - a function of that name, as in Concurry
+    limits: Sequence[Limit],
+    shared: bool = False,
+    mode: ExecutionMode | str = ExecutionMode.Sync,
+    config: dict[str, Any] | None = None,
+    mp_context: str | None = None,
+    *,
+    polling: PollingAlgorithm | str | None = None,
+    path: str | os.PathLike[str] | None = None,
+    name: str = "limits",
+) -> ShmLimitSet:
+    """Makes a set of limits, as `ShmLimitSet` does with the same arguments; of no limits, a `NoOpLimitSet`.
+
+    Args:
+        limits: The limits.
+        shared: Whether all who get the set share its limits.
+        mode: What kind of workers there are.
+        config: What acquisitions are to know.
+        mp_context: Taken for Concurry's sake.
+        polling: Taken for Concurry's sake.
+        path: The segment's file.
+        name: The set's name in the segment.
+
+    Returns:
+        The set.
+
+    Raises:
+        ValueError: As of `ShmLimitSet`.
+    """
+    made = ShmLimitSet(limits, shared, mode, config, mp_context, polling=polling, path=path, name=name)
+    return made if made.limits else NoOpLimitSet(shared=made.shared, config=config)
 
 
 def _left(until: float) -> float | None:
@@ -327,7 +381,7 @@ async def _pause() -> None:
     await asyncio.sleep(_LINE_FULL_PAUSE)
 
 
-_private_sets: weakref.WeakSet[LimitSet] = weakref.WeakSet()
+_private_sets: weakref.WeakSet[ShmLimitSet] = weakref.WeakSet()
 
 
 def _leave_private_sets() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import warnings
 import weakref
 from decimal import Decimal
 from numbers import Real
@@ -105,7 +106,7 @@ class RateLimit(Limit):
         capacity: How much is admitted per window, and at once. Whole or not; `math.inf` admits all.
         window: Seconds, a `RateWindow`, or a word for one such as `"minute"`.
         per: Another word for `window`.
-        window_seconds: The word for `window` in Concurry up to 0.13.0.
+        window_seconds: The word for `window` in Concurry up to 0.13.0; deprecated there and here.
         algorithm: How it counts; `global_config.defaults.rate_limit_algorithm` unless given.
 
     Raises:
@@ -135,13 +136,11 @@ class RateLimit(Limit):
         algorithm: RateLimitAlgorithm | str | None = None,
     ) -> None:
         super().__init__(key=key)
-        given = [value for value in (window, per, window_seconds) if value is not None]
-        if len(given) != 1:
-            raise ValueError(f"limit {key!r} needs one window: write window=60, or window='minute'")
+        length = _window(key, window, per, window_seconds)
         if algorithm is None:
             algorithm = global_config.defaults.rate_limit_algorithm
         self._set(
-            window=_seconds(given[0]),
+            window=_seconds(length),
             algorithm=RateLimitAlgorithm(algorithm),
             capacity=_capacity(capacity, key),
         )
@@ -160,12 +159,20 @@ class RateLimit(Limit):
         """Warns where more was used than requested: it was spent, and is charged."""
         if used > requested:
             logger.warning(
-                "Usage (%s) exceeds the requested amount (%s) of limit %r; the excess is charged too. "
+                "Usage (%s) exceeds requested amount (%s) for limit '%s'. The excess is charged too. "
                 "Request more, or check how usage is counted.",
                 used,
                 requested,
                 self.key,
             )
+
+    def params_signature(self) -> str:
+        """What tells this limit's behaviour from that of others, shortly, such as `"c300w60gcr"`.
+
+        Returns:
+            The capacity, the window in seconds and the first letters of the algorithm, whole numbers without a point.
+        """
+        return f"c{_shortly(self.capacity)}w{_shortly(self.window)}{self.algorithm.name[:3].lower()}"
 
     def get_stats(self) -> dict[str, Any]:
         """How full the limit is, in Concurry's words: untouched, where no `LimitSet` has taken it."""
@@ -186,7 +193,7 @@ class CallLimit(RateLimit):
         capacity: How many calls are admitted per window.
         window: The window, as of a `RateLimit`.
         per: Another word for `window`.
-        window_seconds: The word for `window` in Concurry up to 0.13.0.
+        window_seconds: The word for `window` in Concurry up to 0.13.0; deprecated there and here.
         algorithm: As of a `RateLimit`.
         key: Taken for Concurry's sake, and replaced by `"call_count"`.
     """
@@ -203,14 +210,8 @@ class CallLimit(RateLimit):
         algorithm: RateLimitAlgorithm | str | None = None,
         key: object = None,
     ) -> None:
-        super().__init__(
-            key=self.CallLimit_key,
-            capacity=capacity,
-            window=window,
-            per=per,
-            window_seconds=window_seconds,
-            algorithm=algorithm,
-        )
+        length = _window(self.CallLimit_key, window, per, window_seconds)
+        super().__init__(key=self.CallLimit_key, capacity=capacity, window=length, algorithm=algorithm)
 
     def validate_usage(self, requested: Amount, used: Amount) -> None:
         """Checks usage: 1 where 1 was requested, from 0 up where more was.
@@ -219,9 +220,12 @@ class CallLimit(RateLimit):
             ValueError: It is not 1 where 1 was requested, or negative.
         """
         if requested == 1 and used != 1:
-            raise ValueError(f"{self.key} was taken once, so its usage must be 1, got: {used}")
+            raise ValueError(
+                f"CallLimit usage must be 1 for implicit acquisition (requested=1), got: {used}. "
+                f"CallLimit '{self.key}' defaults to 1 call per acquisition."
+            )
         if used < 0:
-            raise ValueError(f"the usage of {self.key} cannot be negative, got: {used}")
+            raise ValueError(f"CallLimit usage cannot be negative, got: {used} for limit '{self.key}'")
         super().validate_usage(requested, used)
 
 
@@ -245,9 +249,11 @@ class ResourceLimit(Limit):
 
     def __init__(self, *, key: str, capacity: float) -> None:
         super().__init__(key=key)
-        given = _capacity(capacity, key)
+        given = _number(capacity, key)
+        if not given >= 1:
+            raise ValueError(f"ResourceLimit capacity must be >= 1, got: {capacity} for limit '{key}'")
         if not isinstance(given, int):
-            raise ValueError(f"the capacity of resource {key!r} must be a whole number, got: {capacity!r}")
+            raise ValueError(f"ResourceLimit capacity must be an integer, got: {capacity} for limit '{key}'")
         self._set(capacity=given)
 
     def can_acquire(self, requested: Amount) -> bool:
@@ -263,6 +269,40 @@ class ResourceLimit(Limit):
         remaining = self._remaining()
         free = self.capacity if remaining is None else int(remaining)
         return resource_statistics(key=self.key, capacity=self.capacity, free=free)
+
+
+def _window(
+    key: str,
+    window: float | str | RateWindow | None,
+    per: float | str | RateWindow | None,
+    window_seconds: float | str | None,
+) -> float | str | RateWindow:
+    """The one of three words for the window that is given. Called by what the user calls."""
+    if window_seconds is not None:
+        if window is not None or per is not None:
+            other = "window" if window is not None else "per"
+            raise ValueError(
+                f"Pass either `{other}=` or `window_seconds=`, not both. "
+                "`window_seconds` is a deprecated alias for `window`."
+            )
+        warnings.warn(
+            "`window_seconds=` is deprecated; use `window=` instead, which takes seconds and words like 'minutely'.",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        return window_seconds
+    if window is not None and per is not None:
+        raise ValueError("Pass either `window=` or `per=`, not both. They are aliases.")
+    length = window if window is not None else per
+    if length is None:
+        raise ValueError(f"limit {key!r} needs a window: write window=60, or window='minute'")
+    return length
+
+
+def _shortly(number: float) -> str:
+    if math.isinf(number):
+        return "inf"
+    return str(int(number)) if number == int(number) else repr(number)
 
 
 def _seconds(window: float | str | RateWindow) -> float:
@@ -281,11 +321,16 @@ def _seconds(window: float | str | RateWindow) -> float:
 
 
 def _capacity(capacity: object, key: str) -> int | float:
+    number = _number(capacity, key)
+    if not number > 0:
+        raise ValueError(f"the capacity of limit {key!r} must be greater than 0, got: {capacity!r}")
+    return number
+
+
+def _number(capacity: object, key: str) -> int | float:
     if not isinstance(capacity, (Real, str, Decimal)):
         raise ValueError(f"the capacity of limit {key!r} must be a number, got: {capacity!r}")
     number = float(capacity)
-    if not number > 0:
-        raise ValueError(f"the capacity of limit {key!r} must be greater than 0, got: {capacity!r}")
     return int(number) if math.isfinite(number) and number == int(number) else number
 
 

@@ -10,11 +10,22 @@ as well:
 
 | option | default | what it says |
 |---|---|---|
-| `max_keys` | 10000 | how many keys each limit keeps apart at once |
-| `when_full` | `refuse` | what becomes of a new key without room: that, or `evict_oldest` |
+| `max_keys` | by room | how many keys each limit keeps apart at once, at least |
+| `when_full` | `evict_least_used` | what becomes of a new key without room: see below |
 | `entries` | 32 | moving windows: requests of one key that are kept apart by time |
 
-The memory for all keys of a limit is reserved when the limit is first used.
+Each limit has a file of its own, and in it each client has a row for each endpoint that it uses: 5,000 clients of 20
+pages are 100,000 rows for each limit. The memory for all rows of a limit is reserved when the limit is first used.
+Unless `max_keys` says how many there are, a file takes a quarter of what those before it have left of 56 MiB: 178,000
+rows of a fixed window for the first limit, 133,000 for the second, 100,000 for the third. So all of them together have
+room in the 64 MB that a container has.
+
+Rows whose window has passed are used again. Where a table is full of others, a new key takes the row of the client that
+has used the least of its limit, among the 64 rows that it may have, and what that client had used is forgotten; but
+never that of a client that is limited. If all 64 are limited, `TableFull` is raised: an error, because nothing was
+decided, so that Flask-Limiter's `in_memory_fallback` is used. `when_full="refuse"` refuses new keys instead, and
+`when_full="evict_oldest"` takes the row that was used longest ago, limited or not. The logger `shmlimit` warns, once
+for each storage and process, when 80 % of a table's rows are in use, and when the first row in use has been evicted.
 
 The schemes are `shm` and `async+shm`. The wheel brings a file that makes them known when `limits` is imported; where
 that is not installed, importing this module does.
@@ -23,6 +34,7 @@ that is not installed, importing this module does.
 from __future__ import annotations
 
 from shmlimit.limits_storage._asynchronous import AsyncShmStorage
+from shmlimit.limits_storage._counters import TableFull
 from shmlimit.limits_storage._synchronous import ShmStorage
 
-__all__ = ["AsyncShmStorage", "ShmStorage"]
+__all__ = ["AsyncShmStorage", "ShmStorage", "TableFull"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from limits.aio.storage.base import MovingWindowSupport, SlidingWindowCounterSupport, Storage
+from limits.storage.base import TimestampedSlidingWindow
 
 import shmlimit
 from shmlimit.limits_storage._counters import Counters
 
 
-class AsyncShmStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
+class AsyncShmStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport, TimestampedSlidingWindow):
     """Counts in shared memory: see `shmlimit.limits_storage`. That takes about a microsecond and is done at once."""
 
     STORAGE_SCHEME: list[str] | None = ["async+shm"]  # noqa: RUF012 (as the base class has it)

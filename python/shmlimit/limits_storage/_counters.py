@@ -12,10 +12,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from limits.errors import ConfigurationError
 from limits.limits import TIME_TYPES
 
-from shmlimit import Calls, Limits, Rate, Retired, Verdict
+from shmlimit import Calls, Checked, Error, Limits, Rate, Refusal, Retired, Verdict
 from shmlimit._windows import WhenFull, WindowFolder
 
-# More than anybody counts to: a fixed window counts what is refused as well, and the strategy compares.
+# More than anybody counts to: the limit of fixed windows whose keys do not say it.
 _UNREACHABLE = 2**62
 
 _FIXED = "fixed-window."
@@ -23,9 +23,20 @@ _MOVING = "moving-window."
 _SLIDING = "sliding-window-counter."
 
 _LIMIT = "requests"
+_EXCESS = "excess"
+
+# So many keys are remembered that were refused for want of a row.
+_MOST_SHUT_OUT = 1024
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+
+
+class TableFull(Error):
+    """A key could not be counted: every row that it might have had is that of a limited key.
+
+    An error and not a refusal, so that what `limits` and Flask-Limiter have for a storage that fails is used.
+    """
 
 
 def _whichever_file(
@@ -67,36 +78,50 @@ class Counters:
                 raise ValueError(f"entries is {self._entries}, but must be at least 1")
             self.folder = WindowFolder(
                 unquote(parts.path),
-                max_keys=int(given.get("max_keys", 10_000)),
-                when_full=cast(WhenFull, given.get("when_full", "refuse")),
+                max_keys=int(given["max_keys"]) if "max_keys" in given else None,
+                when_full=cast(WhenFull, given.get("when_full", "evict_least_used")),
             )
         except ValueError as error:
             raise ConfigurationError(f"{uri!r}: {error}") from error
+        # Until when each is refused, on the monotonic clock.
+        self._shut_out: dict[str, float] = {}
 
     @_whichever_file
     def incr(self, key: str, expiry: int, amount: int) -> int:
         """Counts in a fixed window that begins with the first of its requests; answers the count."""
-        checked = self._fixed(expiry).check(None if amount == 1 else {_LIMIT: amount}, key=key)
-        if not checked:
-            # There is no row for the key. What nobody can count is not let through.
-            return _UNREACHABLE
-        return _UNREACHABLE - int(checked.remaining or 0)
+        limits, limit = self._fixed(key, expiry)
+        if amount <= limit:
+            checked = limits.check(None if amount == 1 else {_LIMIT: amount}, key=key)
+            if checked:
+                return limit - int(checked.remaining or 0)
+            self._require_row(checked, key, expiry)
+        # What is refused counts as well, as far as it fits.
+        while amount > 1 and (rest := int(limits.peek({_LIMIT: 0}, key=key)[_LIMIT].remaining)) > 0:
+            checked = limits.check({_LIMIT: rest}, key=key)
+            if self._require_row(checked, key, expiry):
+                break
+        return limit + amount
 
     @_whichever_file
     def get(self, key: str) -> int:
         """What a fixed window has counted."""
         verdict = self._find_fixed(key)
-        return 0 if verdict is None else _counted(verdict)
+        if verdict is not None:
+            return _counted(verdict)
+        named = _named(key)
+        return 0 if self._shut_out_for(key) is None else _UNREACHABLE if named is None else named[0]
 
     @_whichever_file
     def get_expiry(self, key: str) -> float:
         """When a fixed window ends, in seconds since the Unix epoch; now, where none has begun."""
         verdict = self._find_fixed(key)
-        return time.time() + (0.0 if verdict is None else verdict.reset_after)
+        wait = self._shut_out_for(key) if verdict is None else verdict.reset_after
+        return time.time() + (wait or 0.0)
 
     @_whichever_file
     def clear(self, key: str) -> None:
         """Forgets what fixed and moving windows have counted under a key."""
+        self._shut_out.pop(key, None)
         for beginning in (_FIXED, _MOVING):
             for limits in self.folder.known(beginning):
                 limits.reset(key=key)
@@ -113,6 +138,7 @@ class Counters:
     @_whichever_file
     def reset(self) -> int:
         """Forgets everything; answers how many keys had something counted."""
+        self._shut_out.clear()
         keys = self.folder.keys()
         for limits in self.folder.known(""):
             limits.reset()
@@ -123,7 +149,9 @@ class Counters:
         """Takes places in a moving window, all or none."""
         if amount > limit:
             return False
-        return bool(self._moving(limit, expiry).check(None if amount == 1 else {_LIMIT: amount}, key=key))
+        checked = self._moving(limit, expiry).check(None if amount == 1 else {_LIMIT: amount}, key=key)
+        self._require_row(checked, key, expiry)
+        return bool(checked)
 
     @_whichever_file
     def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
@@ -131,6 +159,9 @@ class Counters:
         if limit < 1:
             return time.time(), 0
         now = time.time()
+        shut_out_for = self._shut_out_for(key)
+        if shut_out_for is not None:
+            return now + shut_out_for - expiry, limit
         forecast = self._moving(limit, expiry).forecast(key=key)[_LIMIT]
         # The next unit arrives when the oldest request leaves.
         oldest = now if forecast.next_unit_after is None else now + forecast.next_unit_after - expiry
@@ -139,7 +170,17 @@ class Counters:
     @_whichever_file
     def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int) -> bool:
         """Takes places in a sliding window that is reckoned from two counters, all or none."""
-        return amount <= limit and bool(self._sliding(limit, expiry).check({_LIMIT: amount}, key=key))
+        if amount > limit:
+            return False
+        # The excess is the same usage over the limit itself, so that a key without room for one more request is a
+        # limited one, which is not evicted. It decides nothing: nothing is asked of it, and it is charged afterwards.
+        permit = self._sliding(limit, expiry).try_acquire({_LIMIT: amount, _EXCESS: 0}, key=key)
+        if isinstance(permit, Refusal):
+            self._require_row(permit, key, expiry)
+            return False
+        permit.settle({_EXCESS: amount})
+        permit.release()
+        return True
 
     @_whichever_file
     def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
@@ -160,46 +201,81 @@ class Counters:
                 wait = limits.peek({_LIMIT: one_more}, key=key)[_LIMIT].retry_after or 0.0
             # The strategy takes the time modulo the window.
             return 0, 0.0, floor(weighted), expiry + min(wait, expiry - 1e-6)
+        shut_out_for = self._shut_out_for(key)
+        if shut_out_for is not None:
+            named = _named(key)
+            return 0, 0.0, _UNREACHABLE if named is None else named[0], expiry + min(shut_out_for, expiry - 1e-6)
         return 0, 0.0, 0, float(expiry)
 
     @_whichever_file
     def clear_sliding_window(self, key: str, expiry: int) -> None:
         """Forgets what a sliding window has counted under a key."""
+        self._shut_out.pop(key, None)
         for limits in self._sliding_files(key, expiry):
             limits.reset(key=key)
 
-    def _fixed(self, expiry: int) -> Limits:
-        return self.folder.limits(
-            _fixed_kind(expiry),
-            lambda: Calls(_LIMIT, _UNREACHABLE, expiry, algorithm="fixed_window", align="first_use"),
+    def _require_row(self, answer: Checked | Refusal, key: str, expiry: int) -> bool:
+        """Whether it was a table without room that refused: an error, unless it was declared to refuse new keys."""
+        if answer.reason != "table_full":
+            return False
+        if self.folder.when_full != "refuse":
+            raise TableFull(
+                f"no row of {self.folder.path} is left for a new key: all that it might have had are those of limited "
+                "keys; declare a larger max_keys"
+            )
+        # Asked how the key stands, the storage says that it is limited. How long it takes is not known: at most until
+        # every window that is open now has passed.
+        if len(self._shut_out) >= _MOST_SHUT_OUT:
+            self._shut_out.clear()
+        self._shut_out[key] = time.monotonic() + expiry
+        return True
+
+    def _shut_out_for(self, key: str) -> float | None:
+        """Seconds for which a key is told to be limited that has no row."""
+        until = self._shut_out.get(key)
+        if until is None:
+            return None
+        wait = until - time.monotonic()
+        if wait <= 0:
+            self._shut_out.pop(key, None)
+            return None
+        return wait
+
+    def _fixed(self, key: str, expiry: int) -> tuple[Limits, int]:
+        """The set that counts a key in fixed windows, and the limit there."""
+        named = _named(key)
+        limit = _UNREACHABLE if named is None or named[0] < 1 or named[1] != expiry else named[0]
+        limits = self.folder.limits(
+            _fixed_kind(limit, expiry),
+            2,
+            lambda: [Calls(_LIMIT, limit, expiry, algorithm="fixed_window", align="first_use")],
         )
+        return limits, limit
 
     def _moving(self, limit: int, expiry: int) -> Limits:
         entries = min(self._entries, limit)
         return self.folder.limits(
             f"{_MOVING}{limit}-per-{expiry}s.{entries}-entries",
-            lambda: Calls(_LIMIT, limit, expiry, algorithm="sliding_window", entries=entries),
+            2 + 4 * entries,
+            lambda: [Calls(_LIMIT, limit, expiry, algorithm="sliding_window", entries=entries)],
         )
 
     def _sliding(self, limit: int, expiry: int) -> Limits:
         # `limits` rounds the weighted sum down before it compares, the segment rounds it up to the next unit. In units
         # of a millionth, with all but one of them above the limit, that comes to the same.
+        def rate(name: str, capacity: str) -> Rate:
+            return Rate(name, capacity, expiry, algorithm="sliding_window_counter", buckets=1, unit="0.000001")
+
         return self.folder.limits(
             _sliding_kind(limit, expiry),
-            lambda: Rate(
-                _LIMIT,
-                f"{limit}.999999",
-                expiry,
-                algorithm="sliding_window_counter",
-                buckets=1,
-                unit="0.000001",
-            ),
+            8,
+            lambda: [rate(_LIMIT, f"{limit}.999999"), rate(_EXCESS, str(limit))],
         )
 
     def _find_fixed(self, key: str) -> Verdict | None:
         """How the fixed window of a key stands, if one has begun."""
         named = _named(key)
-        likely = None if named is None else self.folder.find(_fixed_kind(named[1]))
+        likely = None if named is None else self.folder.find(_fixed_kind(*named))
         for limits in _each_once(likely, self.folder.known(_FIXED)):
             verdict = limits.peek({_LIMIT: 0}, key=key)[_LIMIT]
             if _counted(verdict) > 0:
@@ -213,8 +289,8 @@ class Counters:
         return _each_once(likely, (limits for limits in every if f"-per-{expiry}s." in limits.path))
 
 
-def _fixed_kind(expiry: int) -> str:
-    return f"{_FIXED}{expiry}s"
+def _fixed_kind(limit: int, expiry: int) -> str:
+    return f"{_FIXED}{expiry}s" if limit == _UNREACHABLE else f"{_FIXED}{limit}-per-{expiry}s"
 
 
 def _sliding_kind(limit: int, expiry: int) -> str:
@@ -231,7 +307,7 @@ def _each_once(likely: Limits | None, every: Iterator[Limits]) -> Iterator[Limit
 
 
 def _counted(verdict: Verdict) -> int:
-    return _UNREACHABLE - int(verdict.remaining)
+    return int(verdict.capacity or 0) - int(verdict.remaining)
 
 
 def _named(key: str) -> tuple[int, int] | None:

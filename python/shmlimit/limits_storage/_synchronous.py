@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from limits.storage.base import MovingWindowSupport, SlidingWindowCounterSupport, Storage
+from limits.storage.base import MovingWindowSupport, SlidingWindowCounterSupport, Storage, TimestampedSlidingWindow
 
 import shmlimit
 from shmlimit.limits_storage._counters import Counters
 
 
-class ShmStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
+class ShmStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport, TimestampedSlidingWindow):
     """Counts in shared memory: see `shmlimit.limits_storage`."""
 
     STORAGE_SCHEME: list[str] | None = ["shm"]  # noqa: RUF012 (as the base class has it)

@@ -255,8 +255,8 @@ from {library} import ResourceLimit
 def region(name):
     return LimitSet(
         limits=[
-            CallLimit(window_seconds=3600, algorithm=RateLimitAlgorithm.GCRA, capacity=100),
-            RateLimit(key="tokens", window_seconds=3600, algorithm=RateLimitAlgorithm.TokenBucket, capacity=1000),
+            CallLimit(window=3600, algorithm=RateLimitAlgorithm.GCRA, capacity=100),
+            RateLimit(key="tokens", window=3600, algorithm=RateLimitAlgorithm.TokenBucket, capacity=1000),
             ResourceLimit(key="connections", capacity=2),
         ],
         shared=True,

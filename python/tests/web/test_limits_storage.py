@@ -6,12 +6,9 @@ import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import limits.aio.storage.memory
 import limits.aio.strategies
-import limits.storage.memory
 import limits.strategies
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,6 +17,7 @@ from limits import RateLimitItemPerHour, parse
 from limits.aio.strategies import STRATEGIES as ASYNC_STRATEGIES
 from limits.errors import ConfigurationError, StorageError
 from limits.storage import MemoryStorage, storage_from_string
+from limits.storage.base import TimestampedSlidingWindow
 from limits.strategies import STRATEGIES, FixedWindowRateLimiter, RateLimiter
 
 import shmlimit as sl
@@ -44,22 +42,6 @@ ACTIONS = st.lists(
 HYPOTHESIS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-# Their windows are cut wrongly in the first window after the epoch. Windows of all lengths here begin with this one.
-_EPOCH = 20 * 3 * 12 * 30 * 86_400
-
-
-def _boot_time() -> float:
-    return _EPOCH + time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-@pytest.fixture
-def one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has `limits` cut its windows by the clock that segments go by, so that both turn them at the same time."""
-    clock = SimpleNamespace(time=_boot_time)
-    for module in (limits.storage.memory, limits.aio.storage.memory, limits.strategies, limits.aio.strategies):
-        monkeypatch.setattr(module, "time", clock)
-
-
 @pytest.fixture
 def memory() -> Iterator[MemoryStorage]:
     storage = MemoryStorage()
@@ -69,7 +51,7 @@ def memory() -> Iterator[MemoryStorage]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_decides_as_the_memory_storage_does(one_clock: None, folder: Path, memory: MemoryStorage, name: str) -> None:
+def test_decides_as_the_memory_storage_does(folder: Path, memory: MemoryStorage, name: str) -> None:
     storage = ShmStorage(f"shm://{folder}/limits?entries=64&max_keys=100")
 
     @HYPOTHESIS
@@ -89,19 +71,15 @@ def test_decides_as_the_memory_storage_does(one_clock: None, folder: Path, memor
             else:
                 mine, other = ours.get_window_stats(item, *who), theirs.get_window_stats(item, *who)
                 assert mine.remaining == other.remaining
-                # The strategy adds what sliding windows say to the time; the others say a time.
-                clock = _boot_time if name == "sliding-window-counter" else time.time
                 # A weighted sum is a millionth late where it is about to fall below a whole number.
-                near = pytest.approx(other.reset_time - _boot_time(), abs=1.0 + 2e-6 * item.get_expiry())
-                assert mine.reset_time - clock() == near
+                near = pytest.approx(other.reset_time - time.time(), abs=1.0 + 2e-6 * item.get_expiry())
+                assert mine.reset_time - time.time() == near
 
     check()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_decides_asynchronously_as_the_asynchronous_memory_storage_does(
-    one_clock: None, folder: Path, name: str
-) -> None:
+def test_decides_asynchronously_as_the_asynchronous_memory_storage_does(folder: Path, name: str) -> None:
     storage = AsyncShmStorage(f"async+shm://{folder}/limits?entries=64&max_keys=100")
 
     async def compare(actions: list[Any]) -> None:
@@ -129,9 +107,7 @@ def test_decides_asynchronously_as_the_asynchronous_memory_storage_does(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_windows_turn_when_those_of_the_memory_storage_do(
-    one_clock: None, folder: Path, memory: MemoryStorage, name: str
-) -> None:
+def test_windows_turn_when_those_of_the_memory_storage_do(folder: Path, memory: MemoryStorage, name: str) -> None:
     ours, theirs = STRATEGIES[name](ShmStorage(f"shm://{folder}/limits")), STRATEGIES[name](memory)
     # A step that comes late may find a window turned by one and not by the other, and then says nothing.
     admitted = next(filter(None, (_admitted_by_both(ours, theirs, f"person {turn}") for turn in range(20))))
@@ -143,18 +119,30 @@ def _admitted_by_both(ours: RateLimiter, theirs: RateLimiter, who: str) -> int |
     item = parse("4 per second")
     assert ours.test(item, who)
     admitted = 0
-    begin = float(int(_boot_time()) + 1) + 0.05
+    begin = float(int(time.time()) + 1) + 0.05
     for step in range(15):
         instant = begin + step * 0.3
-        time.sleep(max(0.0, instant - _boot_time()))
+        time.sleep(max(0.0, instant - time.time()))
         decisions = [(ours.hit(item, who, cost=cost), theirs.hit(item, who, cost=cost)) for cost in (1, 2)]
         remaining = [limiter.get_window_stats(item, who).remaining for limiter in (ours, theirs)]
-        if _boot_time() > instant + 0.015:
+        if time.time() > instant + 0.015:
             return None
         assert all(mine == other for mine, other in decisions), f"step {step}: {decisions}"
         assert remaining[0] == remaining[1], f"step {step}: {remaining}"
         admitted += sum(mine for mine, _ in decisions)
     return admitted
+
+
+def test_sliding_windows_begin_at_multiples_of_their_length_since_the_epoch(folder: Path) -> None:
+    storage = ShmStorage(f"shm://{folder}/limits")
+    assert isinstance(storage, TimestampedSlidingWindow)
+    limiter, item = STRATEGIES["sliding-window-counter"](storage), RateLimitItemPerHour(3)
+    before = time.time()
+    assert limiter.hit(item, "ann")
+    # When nothing is left of the window before, room comes with the end of the present one.
+    reset_time = limiter.get_window_stats(item, "ann").reset_time
+    ends = {(int(instant) // 3600 + 1) * 3600 for instant in (before, time.time())}
+    assert min(abs(reset_time - end) for end in ends) < 1
 
 
 def test_fixed_windows_count_what_is_refused_and_expire_by_the_wall_clock(folder: Path) -> None:
@@ -218,11 +206,11 @@ def test_asking_makes_no_file(folder: Path) -> None:
         storage.clear(key)
         storage.clear_sliding_window(key, 60)
     assert storage.check()
-    assert list((folder / "limits").iterdir()) == []
+    assert not (folder / "limits").exists()
 
 
 def test_a_full_table_refuses_new_keys_and_forgets_no_old_one(folder: Path) -> None:
-    storage = ShmStorage(f"shm://{folder}/limits?max_keys=4")
+    storage = ShmStorage(f"shm://{folder}/limits?max_keys=4&when_full=refuse")
     limiter = FixedWindowRateLimiter(storage)
     item = RateLimitItemPerHour(1)
     admitted = [name for name in map(str, range(200)) if limiter.hit(item, name)]

@@ -109,8 +109,9 @@ def test_settings_without_a_folder_are_an_error_that_says_what_to_write() -> Non
         _decisions(type("One", (ours.AnonRateThrottle,), {"rate": "1/day"}), View(), [None])
 
 
-def test_keys_without_room_are_refused_and_told_no_time() -> None:
-    settings.SHMLIMIT_THROTTLES["max_keys"] = 1
+@pytest.mark.parametrize("when_full", ["refuse", "evict_least_used"])
+def test_keys_without_room_are_refused_and_told_when_there_is_some_if_that_is_known(when_full: str) -> None:
+    settings.SHMLIMIT_THROTTLES |= {"max_keys": 1, "when_full": when_full}
     throttle_class = type("One", (ours.UserRateThrottle,), {"rate": "1/day"})
     for number in itertools.count():
         throttle = throttle_class()
@@ -119,4 +120,10 @@ def test_keys_without_room_are_refused_and_told_no_time() -> None:
         if not throttle.allow_request(request, View()):
             break
     assert number > 0
-    assert throttle.wait() is None
+    wait = throttle.wait()
+    if when_full == "refuse":
+        assert wait is None
+    else:
+        # All others are limited until then.
+        assert wait is not None
+        assert 86_000 < wait <= 86_400

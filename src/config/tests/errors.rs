@@ -271,7 +271,7 @@ fn text_that_is_no_declaration_is_refused_with_its_line() {
         ),
         (
             "[[set]]\nname = \"s\"\nkeyed = { max_keys = 5, when_full = \"forget\" }\n".to_owned(),
-            ["line 3", "`evict_oldest`"],
+            ["line 3", "`evict_least_used`"],
         ),
         (
             "[[set]]\nname = \"s\"\nkeyed = { when_full = \"refuse\" }\n".to_owned(),

@@ -31,8 +31,27 @@ fn a_table_refuses_and_stores_keys_unless_declared() {
         store_keys: false,
     };
     assert_eq!(plan(other), Some(expected));
+    let least = plan(Keyed::new(1).when_full(WhenFull::EvictLeastUsed)).expect("keyed");
+    assert_eq!(least.when_full, WhenFull::EvictLeastUsed);
     let unkeyed = SetDeclaration::new("s").limit(Limit::calls("l", 1, MINUTE));
     assert_eq!(unkeyed.compile().expect("valid").keyed, None);
+}
+
+#[test]
+fn every_policy_is_written_as_it_is_read() {
+    for (name, when_full) in [
+        ("refuse", WhenFull::Refuse),
+        ("evict_least_used", WhenFull::EvictLeastUsed),
+        ("evict_oldest", WhenFull::EvictOldest),
+    ] {
+        let set = SetDeclaration::new("s")
+            .keyed(Keyed::new(5).when_full(when_full))
+            .limit(Limit::calls("l", 1, MINUTE));
+        let text = Declaration::new().set(set).to_toml().expect("valid");
+        assert!(text.contains(&format!("when_full = \"{name}\"")), "{text}");
+        let read = Declaration::from_toml(&text).expect("valid");
+        assert_eq!(read.to_toml().expect("valid"), text);
+    }
 }
 
 #[test]
@@ -84,18 +103,32 @@ fn a_shard_has_holds_and_waiters_of_its_own() {
         let plan = set.compile().expect("valid");
         (plan.hold_capacity, plan.waiters)
     };
-    assert_eq!(shard(keyed(Limit::calls("a", 5, MINUTE))), (0, 64));
-    assert_eq!(shard(keyed(Limit::concurrency("a", 3))), (64, 64));
+    assert_eq!(shard(keyed(Limit::calls("a", 5, MINUTE))), (0, 512));
+    assert_eq!(shard(keyed(Limit::concurrency("a", 3))), (64, 512));
     let sum = keyed(Limit::concurrency("a", 20)).limit(Limit::concurrency("b", 30));
-    assert_eq!(shard(sum), (200, 64));
-    assert_eq!(shard(keyed(Limit::concurrency("a", u64::MAX))), (4096, 64));
-    assert_eq!(shard(keyed(Limit::concurrency("a", "unlimited"))), (4096, 64));
+    assert_eq!(shard(sum), (200, 512));
+    assert_eq!(shard(keyed(Limit::concurrency("a", u64::MAX))), (4096, 512));
+    assert_eq!(shard(keyed(Limit::concurrency("a", "unlimited"))), (4096, 512));
     let refunding = Limit::rate("a", 5, MINUTE).on_death(OnDeath::Refund);
-    assert_eq!(shard(keyed(refunding)), (64, 64));
+    assert_eq!(shard(keyed(refunding)), (64, 512));
     assert_eq!(
         shard(keyed(Limit::concurrency("a", 3)).holds(9).waiters(0)),
         (9, 0)
     );
+}
+
+#[test]
+fn each_key_may_hold_one_as_far_as_65536_go() {
+    let holds = |keys, capacity| {
+        let set = SetDeclaration::new("s").keyed(Keyed::new(keys));
+        let plan = set.limit(Limit::concurrency("l", capacity)).compile();
+        plan.expect("valid").hold_capacity
+    };
+    // 16 shards, of which the fullest may have more than a sixteenth of the keys.
+    assert!((625..=1_000).contains(&holds(10_000, 1)));
+    assert_eq!(holds(1_000_000, 1), 65_536 / 256);
+    assert_eq!(holds(1_000_000, 100), 400); // of one key, which must have room for its own
+    assert_eq!(holds(1, 1), 64);
 }
 
 #[test]

@@ -59,7 +59,7 @@ participants = 256
 [[set]]
 name = "s"
 holds = 0
-waiters = 256
+waiters = 5120
 
 [[set.limit]]
 name = "l"

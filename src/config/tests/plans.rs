@@ -240,3 +240,84 @@ fn a_set_in_shadow_puts_all_of_its_limits_there() {
         .limit(b().shadow(true));
     assert_eq!(shadows(both), [true, true]);
 }
+
+/// What a limit of these lines admits at most, in words.
+fn bound_of(lines: &str) -> Option<String> {
+    let declaration = Declaration::from_toml(&limit_toml(lines)).expect("a valid declaration");
+    declaration.sets()[0].limits()[0]
+        .bound()
+        .map(|bound| bound.to_string())
+}
+
+#[test]
+fn each_algorithm_says_what_it_admits_at_most() {
+    for (algorithm, bound) in [
+        ("gcra", "at most 19 in any 2s"),
+        ("token_bucket", "at most 19 in any 2s"),
+        ("leaky_bucket", "at most 19 in any 2s"),
+        ("fixed_window", "at most 20 in any 2s"),
+        ("sliding_window", "at most 10 in any 2s"),
+        ("sliding_window_counter", "at most 19 in any 2s"),
+    ] {
+        let lines = format!("kind = \"calls\", capacity = 10, window = \"2s\", algorithm = \"{algorithm}\"");
+        assert_eq!(bound_of(&lines).as_deref(), Some(bound), "{algorithm}");
+    }
+}
+
+#[test]
+fn what_is_admitted_at_most_follows_each_field_it_depends_on() {
+    const CALLS: &str = "kind = \"calls\", capacity = 10, window = \"2s\"";
+    for (lines, bound) in [
+        (format!("{CALLS}, burst = 1"), "at most 10 in any 2s"),
+        (format!("{CALLS}, burst = 5"), "at most 14 in any 2s"),
+        (
+            format!("{CALLS}, algorithm = \"fixed_window\", align = \"first_use\""),
+            "at most 19 in any 2s",
+        ),
+        (
+            "kind = \"calls\", capacity = 7, rate = 10, interval = \"2s\", algorithm = \"leaky_bucket\""
+                .into(),
+            "at most 16 in any 2s",
+        ),
+        (
+            "kind = \"rate\", capacity = \"1.5\", window = \"1m\", unit = \"0.001\"".into(),
+            "at most 2.999 in any 1m",
+        ),
+        (
+            "kind = \"calls\", capacity = 9, window = \"calendar:day\", algorithm = \"fixed_window\"".into(),
+            "at most 18 in any 1d",
+        ),
+        (
+            "kind = \"calls\", capacity = 9, window = \"calendar:month\", algorithm = \"fixed_window\""
+                .into(),
+            "at most 18 in any 28d",
+        ),
+    ] {
+        assert_eq!(bound_of(&lines).as_deref(), Some(bound), "{lines}");
+    }
+}
+
+#[test]
+fn what_has_no_bound_in_time_states_none() {
+    for lines in [
+        "kind = \"calls\", capacity = \"unlimited\", window = \"1m\"",
+        "kind = \"budget\", capacity = 9, window = \"1m\"",
+        "kind = \"concurrency\", capacity = 9",
+    ] {
+        assert_eq!(bound_of(lines), None, "{lines}");
+    }
+    assert_eq!(Limit::calls("l", 0, Duration::ZERO).bound(), None);
+    let most = u64::MAX;
+    assert_eq!(Limit::rate("l", most, MINUTE).bound(), None);
+    assert_eq!(Limit::calls("l", "many", MINUTE).bound(), None);
+}
+
+#[test]
+fn a_limit_is_shown_with_what_is_declared_and_its_bound() {
+    let limit = Limit::calls("requests", 10, Duration::from_secs(2)).burst(5);
+    assert_eq!(
+        format!("{limit:?}"),
+        "Limit { name: \"requests\", kind: Calls, capacity: Whole(10), window: Span(2s), burst: Whole(5), \
+         bound: \"at most 14 in any 2s\" }"
+    );
+}

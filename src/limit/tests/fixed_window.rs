@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use super::oracle::{Debited, FirstUse, Model, Windows};
 use super::trace::{Trace, everything, follow, most_granted_within, quantity, takes, window};
 use super::{Limit, REFUSED_FOR_EVER, at, refused_for};
+use crate::limit::window_bound::{of_aligned_window, of_window_from_first_use};
 use crate::limit::{Assessment, Budget, Calendar, CalendarUnit, FixedWindow, Now, Rule, Standing, Weekday};
 
 fn utc(capacity: u64, window: u64) -> Rule {
@@ -52,11 +53,12 @@ proptest! {
     fn grants_at_most_twice_the_capacity_across_a_boundary(
         capacity in quantity(), window in window(), trace in takes(),
     ) {
-        let bound = BigInt::from(capacity) * 2;
         let aligned = follow(utc(capacity, window), divided(capacity, window), window, 0, &trace);
+        let bound = BigInt::from(of_aligned_window(capacity, window));
         prop_assert!(most_granted_within(&aligned, u128::from(window)) <= bound);
         let model = FirstUse::new(capacity, window);
         let floating = follow(first_use(capacity, window), model, window, 0, &trace);
+        let bound = BigInt::from(of_window_from_first_use(capacity, window));
         prop_assert!(most_granted_within(&floating, u128::from(window)) <= bound);
     }
 

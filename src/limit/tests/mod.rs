@@ -12,10 +12,12 @@ mod near;
 mod oracle;
 mod replenished;
 mod server;
+mod share;
 mod sliding_window;
 mod sliding_window_counter;
 mod state_words;
 mod trace;
+mod window_bound;
 
 use super::{Assessment, Now, Rule, Standing, State, StateMut};
 

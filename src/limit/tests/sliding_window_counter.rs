@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use super::oracle::{Counters, Log, Model};
 use super::trace::{amount, everything, follow, most_granted_within, quantity, takes, window};
 use super::{Limit, REFUSED_FOR_EVER, at, refused_for};
+use crate::limit::window_bound::of_sliding_counter;
 use crate::limit::{Assessment, Rule, SlidingWindowCounter, Standing};
 
 fn counter(capacity: u64, window: u64, buckets: u32) -> Rule {
@@ -31,7 +32,9 @@ proptest! {
     ) {
         let model = Counters::new(capacity, window, buckets);
         let grants = follow(counter(capacity, window, buckets), model, window, 0, &trace);
-        prop_assert!(most_granted_within(&grants, u128::from(window)) < BigInt::from(capacity) * 2);
+        let bound = of_sliding_counter(capacity, window, buckets.into());
+        prop_assert!(bound < u128::from(capacity) * 2);
+        prop_assert!(most_granted_within(&grants, u128::from(window)) <= BigInt::from(bound));
         let less_a_bucket = u128::from(window) * u128::from(buckets - 1) / u128::from(buckets);
         prop_assert!(most_granted_within(&grants, less_a_bucket) <= BigInt::from(capacity));
     }

@@ -65,11 +65,11 @@ fn one_who_sees_refusals_makes_no_search_longer_and_no_table_larger() {
             ask();
             false
         };
-        let last_use = |_| {
+        let claim = |_| {
             ask();
-            None
+            Claim::Pinned
         };
-        let place = find_place(&table, fingerprint, can_reuse, last_use, WhenFull::EvictOldest);
+        let place = find_place(&table, fingerprint, can_reuse, Some(claim));
         assert_eq!(
             (table.tag_words_read.get(), table.fingerprints_read.get()),
             (2 * TAG_WORDS, 0)

@@ -37,11 +37,11 @@ impl PlainTable {
 
     /// Inserts a key that is never given up. Says whether there was a place.
     fn keep(&mut self, fingerprint: Fingerprint) -> bool {
-        let place = find_place(self, fingerprint, |_| false, |_| None, WhenFull::EvictOldest);
+        let place = find_place(self, fingerprint, |_| false, Some(|_| Claim::Pinned));
         if let Place::Unused(row) = place {
             insert(self, row, fingerprint);
         }
-        place != Place::None
+        place != Place::None { room_in: None }
     }
 
     fn forget_reads(&self) {
@@ -76,6 +76,18 @@ impl TableMut for PlainTable {
     fn store_fingerprint(&mut self, row: u64, fingerprint: Fingerprint) {
         self.fingerprints[row as usize] = fingerprint;
     }
+}
+
+/// Of a table that evicts nothing.
+const NO_CLAIM: Option<fn(u64) -> Claim> = None;
+
+/// That a row was used at the instant of its number, and how much does not matter.
+fn oldest(row: u64) -> Claim {
+    Claim::Used(Usage {
+        share: 0,
+        replenished_in: 0,
+        used_at: row,
+    })
 }
 
 fn numbered(number: u64) -> Fingerprint {

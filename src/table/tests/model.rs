@@ -9,22 +9,33 @@ use super::*;
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A request of a key, which takes a row for it if it has none.
-    Use { key: u64, when_full: WhenFull },
+    Use {
+        key: u64,
+        evicts: bool,
+        share: u64,
+        replenished_in: u64,
+    },
     /// The key's limits are full again and nothing of it is held.
     Replenish { key: u64 },
-    /// Something of the key is held: it has no last use.
+    /// Something of the key is held.
     Hold { key: u64 },
+    /// The key is refused one unit more.
+    Limit { key: u64, ends_in: Option<u64> },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let key = || 0_u64..160;
-    let when_full = prop_oneof![Just(WhenFull::Refuse), Just(WhenFull::EvictOldest)];
+    // So few shares that several are the least.
+    let usage = (any::<bool>(), 0_u64..3, 0_u64..3);
     let step = prop_oneof![
-        6 => (key(), when_full).prop_map(|(key, when_full)| Step::Use { key, when_full }),
+        6 => (key(), usage).prop_map(|(key, (evicts, share, replenished_in))| {
+            Step::Use { key, evicts, share, replenished_in }
+        }),
         1 => key().prop_map(|key| Step::Replenish { key }),
         1 => key().prop_map(|key| Step::Hold { key }),
+        2 => (key(), prop::option::of(1_u64..9)).prop_map(|(key, ends_in)| Step::Limit { key, ends_in }),
     ];
-    prop::collection::vec(step, 0..400)
+    prop::collection::vec(step, 0..600)
 }
 
 /// What a row's limits would say.
@@ -32,7 +43,23 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct RowState {
     key: u64,
     carries_nothing: bool,
-    last_use: Option<u64>,
+    claim: Claim,
+}
+
+impl RowState {
+    fn usage(&self) -> Option<(u64, u64, u64)> {
+        match self.claim {
+            Claim::Used(usage) => Some((usage.share, usage.replenished_in, usage.used_at)),
+            _ => None,
+        }
+    }
+
+    fn ends_in(&self) -> Option<u64> {
+        match self.claim {
+            Claim::Limited { ends_in } => ends_in,
+            _ => None,
+        }
+    }
 }
 
 /// The rows of a key's buckets, and what they hold.
@@ -56,9 +83,10 @@ proptest! {
         };
         for (now, step) in steps.into_iter().enumerate() {
             match step {
-                Step::Use { key, when_full } => {
+                Step::Use { key, evicts, share, replenished_in } => {
                     let fingerprint = numbered(key);
-                    let used = RowState { key, carries_nothing: false, last_use: Some(now as u64) };
+                    let usage = Usage { share, replenished_in, used_at: now as u64 };
+                    let used = RowState { key, carries_nothing: false, claim: Claim::Used(usage) };
                     if let Some(row) = find(&table, fingerprint) {
                         prop_assert_eq!(row_of(&rows, key), Some(row));
                         rows.insert(row, used);
@@ -69,8 +97,7 @@ proptest! {
                         &table,
                         fingerprint,
                         |row| rows[&row].carries_nothing,
-                        |row| rows[&row].last_use,
-                        when_full,
+                        evicts.then_some(|row| rows[&row].claim),
                     );
                     let around: Vec<_> = neighbours(&rows, fingerprint.buckets(buckets)).collect();
                     let has_unused = around.iter().any(|(_, state)| state.is_none());
@@ -83,14 +110,16 @@ proptest! {
                             prop_assert!(occupied.any(|(at, state)| *at == row && state.carries_nothing));
                         }
                         Place::Evicted(row) => {
-                            prop_assert!(!has_unused && !has_reusable && when_full == WhenFull::EvictOldest);
-                            let oldest = occupied.clone().filter_map(|(_, state)| state.last_use).min();
-                            prop_assert!(oldest.is_some() && rows[&row].last_use == oldest);
+                            prop_assert!(!has_unused && !has_reusable && evicts);
+                            let least = occupied.clone().filter_map(|(_, state)| state.usage()).min();
+                            prop_assert!(least.is_some() && rows[&row].usage() == least);
                             prop_assert!(occupied.any(|(at, _)| *at == row));
                         }
-                        Place::None => {
+                        Place::None { room_in } => {
                             prop_assert!(!has_unused && !has_reusable);
-                            prop_assert!(when_full == WhenFull::Refuse || occupied.all(|(_, state)| state.last_use.is_none()));
+                            prop_assert!(!evicts || occupied.clone().all(|(_, state)| state.usage().is_none()));
+                            let earliest = occupied.filter_map(|(_, state)| state.ends_in()).min();
+                            prop_assert_eq!(room_in, earliest.filter(|_| evicts));
                         }
                     }
                     if let Place::Unused(row) | Place::Reused(row) | Place::Evicted(row) = place {
@@ -100,12 +129,17 @@ proptest! {
                 }
                 Step::Replenish { key } => {
                     if let Some(row) = row_of(&rows, key) {
-                        rows.insert(row, RowState { key, carries_nothing: true, last_use: Some(now as u64) });
+                        rows.insert(row, RowState { key, carries_nothing: true, claim: oldest(now as u64) });
                     }
                 }
                 Step::Hold { key } => {
                     if let Some(row) = row_of(&rows, key) {
-                        rows.insert(row, RowState { key, carries_nothing: false, last_use: None });
+                        rows.insert(row, RowState { key, carries_nothing: false, claim: Claim::Pinned });
+                    }
+                }
+                Step::Limit { key, ends_in } => {
+                    if let Some(row) = row_of(&rows, key) {
+                        rows.insert(row, RowState { key, carries_nothing: false, claim: Claim::Limited { ends_in } });
                     }
                 }
             }
@@ -159,8 +193,8 @@ fn not_always_the_same_row_is_asked_first() {
         let mut first = None;
         let ask = |row| *first.get_or_insert(row) == u64::MAX;
         assert_eq!(
-            find_place(&table, numbered(number), ask, |_| None, WhenFull::Refuse),
-            Place::None
+            find_place(&table, numbered(number), ask, NO_CLAIM),
+            Place::None { room_in: None }
         );
         first
     };

@@ -97,10 +97,7 @@ fn a_cost_is_not_told_as_a_number_of_requests() {
         Limit::budget("dollars", 10, MINUTE),
         Limit::calls("requests", 10, MINUTE),
     ]);
-    assert_eq!(
-        policy(&set).as_deref(),
-        Some(r#""requests";q=10;w=60;shmlimit-burst=10"#)
-    );
+    assert_eq!(policy(&set).as_deref(), Some(r#""requests";q=10;w=60"#));
     let request = set.request().with("tokens", 400).expect("declared");
     let outcome = set.try_acquire(&request).expect("works");
     let permit = outcome.permit().expect("room");
@@ -112,8 +109,8 @@ fn a_cost_is_not_told_as_a_number_of_requests() {
     let policies = told.policies(&set);
     let field = policies.policy().expect("two limits");
     let expected = concat!(
-        r#""tokens";q=10000;qu="content-bytes";w=60;shmlimit-burst=10000, "#,
-        r#""requests";q=10;w=60;shmlimit-burst=10"#
+        r#""tokens";q=10000;qu="content-bytes";w=60, "#,
+        r#""requests";q=10;w=60"#
     );
     assert_eq!(field, expected);
     let standing = told.policies(&set).standing(&set, permit.verdicts(), true);
@@ -159,7 +156,7 @@ fn a_prefix_stands_before_every_name() {
     told.set_prefix(&set, "search.".to_owned());
     let policies = told.policies(&set);
     let field = policies.policy().expect("one limit");
-    assert_eq!(field, r#""search.requests";q=1;w=60;shmlimit-burst=1"#);
+    assert_eq!(field, r#""search.requests";q=1;w=60"#);
     assert_eq!(policies.name(&set, "tokens"), Some(r#""search.tokens""#));
     assert_eq!(policies.name(&set, "none"), None);
 }
@@ -232,7 +229,7 @@ fn limits_that_change_are_told_as_they_are_and_those_in_shadow_are_not() {
         let policies = told.policies(&set);
         let mut expected = in_flight(capacity);
         if !is_in_shadow {
-            expected = format!(r#""requests";q={capacity};w=60;shmlimit-burst={capacity}, {expected}"#);
+            expected = format!(r#""requests";q={capacity};w=60, {expected}"#);
         }
         assert_eq!(policies.policy().expect("limits"), expected);
         let standing = policies.standing(&set, permit.verdicts(), true);

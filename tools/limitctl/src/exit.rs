@@ -29,7 +29,7 @@ pub enum ExitCode {
     Refused,
     /// No permission, or a file that must not be trusted.
     Permission,
-    /// The declaration is wrong, or the segment was created with another.
+    /// The declaration is wrong, or the segment has another.
     Declaration,
     /// The command to run is there and cannot be run, as in a shell.
     CommandNotExecutable,
@@ -73,7 +73,7 @@ Exit codes:
   73  the segment could not be created
   75  exec: the limits refused, or time was up
   77  no permission, or the file must not be trusted
-  78  the declaration is wrong, or the segment was created with another
+  78  the declaration is wrong, or the segment has another
   126 exec: the command cannot be run
   127 exec: the command is not there";
 }
@@ -133,7 +133,7 @@ impl From<Error> for Failure {
 fn code_of(error: &Error) -> ExitCode {
     match error {
         Error::Io { source, .. } => code_of_system(source),
-        Error::Untrusted { .. } => ExitCode::Permission,
+        Error::Denied { .. } | Error::Untrusted { .. } => ExitCode::Permission,
         Error::AlreadyExists { .. } | Error::NoSpace { .. } => ExitCode::CannotCreate,
         Error::NotASegment { .. }
         | Error::Incompatible { .. }
@@ -275,6 +275,7 @@ mod tests {
                 Error::ConfigMismatch {
                     path: path.clone(),
                     differences: vec![],
+                    remedy: String::new(),
                 },
                 ExitCode::Declaration,
             ),

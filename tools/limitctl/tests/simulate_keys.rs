@@ -126,12 +126,19 @@ fn a_key_without_a_row_is_refused_and_no_limit_binds() {
     let last = verdicts_of(&declaration, &later).pop().expect("a verdict");
     assert_eq!(last["admitted"], json!(true), "replenished rows make room");
 
-    let evicting = declaration.replace("max_keys = 10", "max_keys = 10, when_full = \"evict_oldest\"");
-    assert!(
-        verdicts_of(&evicting, &events)
-            .iter()
-            .all(|verdict| verdict["admitted"] == json!(true))
-    );
+    for (policy, capacity, admits_all) in [
+        ("evict_oldest", 1, true),
+        ("evict_least_used", 2, true),
+        // Each key has used all that it may, so none is evicted.
+        ("evict_least_used", 1, false),
+    ] {
+        let evicting = declaration
+            .replace("max_keys = 10", &format!("max_keys = 10, when_full = {policy:?}"))
+            .replace("capacity = 2", &format!("capacity = {capacity}"));
+        let verdicts = verdicts_of(&evicting, &events);
+        let admits = |verdict: &Value| verdict["admitted"] == json!(true);
+        assert_eq!(verdicts.iter().all(admits), admits_all, "{policy} of {capacity}");
+    }
 }
 
 #[test]

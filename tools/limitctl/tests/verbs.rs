@@ -75,7 +75,7 @@ fn creates_from_a_declaration_and_shows_what_it_declared() {
         "processes 0 of 9",
         "set openai",
         "region=us-east-1",
-        "90,000 per 1m, token_bucket",
+        "90,000 per 1m, token_bucket, at most 179,999 in any 1m",
         "99.95 per calendar:month, fixed_window, counted in units of 0.01",
         "set local",
         "0 of 256 hold something",
@@ -162,8 +162,8 @@ fn text_and_json_of_an_inspection_agree() {
             .expect("a row");
         line.split_whitespace().map(str::to_owned).collect()
     };
-    // The declaration, `10 per 1d, gcra`, is four words.
-    assert_eq!(row("requests ")[6], set["limits"][0]["remaining"].to_string());
+    // The declaration, `10 per 1d, gcra, at most 19 in any 1d`, is ten words.
+    assert_eq!(row("requests ")[12], set["limits"][0]["remaining"].to_string());
     assert_eq!(row("in_flight ")[3], set["limits"][1]["remaining"].to_string());
 }
 

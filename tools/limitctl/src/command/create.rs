@@ -1,17 +1,18 @@
 //! `limitctl create`.
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
-use clap::{ArgGroup, Args};
+use clap::{ArgGroup, Args, ValueEnum};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error as ValueError, StrDeserializer};
-use shmlimit::{Amount, Declaration, Limit, OpenOptions, SegmentReader, SetDeclaration, Window};
+use shmlimit::{Amount, Declaration, Limit, OnMismatch, OpenOptions, SegmentReader, SetDeclaration, Window};
 
 use super::shown;
 use crate::exit::{ExitCode, Failure};
 use crate::output;
-use crate::text::human;
+use crate::text::{human, sanitise};
 
 /// Create a segment
 ///
@@ -21,7 +22,7 @@ use crate::text::human;
 ///
 ///     limitctl create --set api --calls requests=100/1s --concurrency in_flight=8 /dev/shm/api.limits
 ///
-/// The file appears complete or not at all, and one that exists is never touched.
+/// The file appears complete or not at all, and one that exists is not touched unless --on-mismatch says so.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 #[command(group = ArgGroup::new("declaration").required(true).args(["config", "set"]))]
@@ -73,14 +74,42 @@ pub struct Create {
 
     /// Be content with a segment that exists already with the same declaration
     ///
-    /// One with another declaration is an error (exit code 78), and stays as it is.
-    #[arg(long)]
+    /// As --on-mismatch error.
+    #[arg(long, conflicts_with = "on_mismatch")]
     if_missing: bool,
+
+    /// Open a segment that exists already, and say what becomes of one with another declaration
+    ///
+    /// What cannot be done is an error (exit code 78) that names each difference and what to do, and the segment stays as it is.
+    #[arg(long, value_name = "WAY")]
+    on_mismatch: Option<Way>,
 
     /// Where to create the segment
     ///
     /// May be left out where the declaration has a path.
     path: Option<PathBuf>,
+}
+
+/// What becomes of a segment with another declaration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Way {
+    /// Change it as `limitctl apply` would, unless it is of a higher version, or an operator has changed it and this version is no higher
+    Apply,
+    /// Refuse it, unless it is of a higher version
+    Error,
+    /// Replace it where no process is attached; what was counted is lost
+    RecreateIfUnused,
+}
+
+impl From<Way> for OnMismatch {
+    fn from(way: Way) -> Self {
+        match way {
+            Way::Apply => Self::Apply,
+            Way::Error => Self::Error,
+            Way::RecreateIfUnused => Self::RecreateIfUnused,
+        }
+    }
 }
 
 impl Create {
@@ -94,20 +123,33 @@ impl Create {
             ));
         };
         let options = OpenOptions::new();
-        let existed = self.if_missing && path.exists();
-        let outcome = if self.if_missing {
-            options.open_or_create(path, &declaration)
-        } else {
-            options.create(path, &declaration)
+        let way = self.on_mismatch.or(self.if_missing.then_some(Way::Error));
+        // Kept open, so that the number of the file is not given to its successor.
+        let former = SegmentReader::open(path).ok();
+        let former_identity = former.as_ref().and(identity(path));
+        let outcome = match way {
+            Some(way) => options.on_mismatch(way.into()).open_or_create(path, &declaration),
+            None => options.create(path, &declaration),
         };
-        drop(outcome.map_err(Failure::while_creating)?);
+        let opened = outcome.map_err(Failure::while_creating)?;
+        let mismatches: Vec<String> = opened
+            .mismatches()
+            .iter()
+            .map(|mismatch| format!("  {}\n", sanitise::line(&mismatch.to_string())))
+            .collect();
+        drop(opened);
+        let done = match former_identity {
+            None => "created",
+            Some(_) if former_identity == identity(path) => "found",
+            Some(_) => "recreated",
+        };
         let segment = SegmentReader::open(path)?.snapshot()?;
         output::print(&format!(
-            "{} {}: {}, {}\n",
-            if existed { "found" } else { "created" },
+            "{done} {}: {}, {}\n{}",
             shown(path),
             human::quantity(segment.sets.len() as u64, "set", "sets"),
             human::bytes(segment.size),
+            mismatches.concat(),
         ))?;
         Ok(ExitCode::Done)
     }
@@ -148,6 +190,12 @@ impl Create {
             .chain(concurrency)
             .fold(SetDeclaration::new(name), SetDeclaration::limit)
     }
+}
+
+/// Which file there is at a path.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let metadata = path.metadata().ok()?;
+    Some((metadata.dev(), metadata.ino()))
 }
 
 /// `NAME=CAPACITY/WINDOW`

@@ -112,7 +112,7 @@ impl Exec {
     /// Takes the permit and runs the command, unless the permit holds nothing. Lets go of the segment in any case.
     fn run_while_held(&self) -> Result<Option<ExitStatus>, Failure> {
         let segment = self.access.options().open(&self.segment)?;
-        let set = segment.set(&self.set)?.strict(true);
+        let set = segment.set(&self.set)?;
         let request = self.request(&set)?;
         let outcome = match &self.key {
             Some(key) => set.key(key.as_bytes())?.acquire(&request, self.timeout),

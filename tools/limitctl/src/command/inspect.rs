@@ -14,7 +14,7 @@ use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::text::human::{self, count, word};
 use crate::text::table::{Cell, Side, Table};
-use crate::text::{key, sanitise, style};
+use crate::text::{declared, key, sanitise, style};
 
 /// Show everything a segment holds
 ///
@@ -150,6 +150,9 @@ impl Inspection {
                 .map(|(key, value)| sanitise::line(&format!("{key}={value}")))
                 .collect();
             facts.push(("metadata", pairs.join(", ")));
+        }
+        if let Some(declared) = provenance(set) {
+            facts.push(("declared", declared));
         }
         facts.push(("lock", self.lock(set)));
         if let Some(state) = irregularity(set) {
@@ -296,6 +299,14 @@ fn key_heading(set: &SetSnapshot) -> &'static str {
     if set.keys.is_some() { "KEY" } else { "" }
 }
 
+/// Where the definition comes from, if that is worth a word.
+fn provenance(set: &SetSnapshot) -> Option<String> {
+    let version = set.version.map(|version| format!("version {version}"));
+    let edited = set.edited.then(|| "edited by an operator".to_owned());
+    let words: Vec<String> = version.into_iter().chain(edited).collect();
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
 fn irregularity(set: &SetSnapshot) -> Option<String> {
     if set.poisoned {
         return Some(style::paint(
@@ -321,13 +332,15 @@ fn counted(counts: &SetCounts) -> String {
         .saturating_add(counts.refused_concurrency)
         .saturating_add(counts.refused_budget)
         .saturating_add(counts.refused_table_full)
+        .saturating_add(counts.refused_holds_full)
         .saturating_add(counts.refused_queue_full);
     let mut text = format!("{} admitted, {} refused", count(counts.admitted), count(refused));
     let reasons = some_of(&[
         ("by rate", counts.refused_rate),
         ("by concurrency", counts.refused_concurrency),
         ("by budget", counts.refused_budget),
-        ("for want of rows or holds", counts.refused_table_full),
+        ("for want of a row", counts.refused_table_full),
+        ("for want of a hold", counts.refused_holds_full),
         ("for want of room in line", counts.refused_queue_full),
     ]);
     if !reasons.is_empty() {
@@ -376,7 +389,7 @@ fn some_of(counts: &[(&str, u64)]) -> String {
     texts.join(", ")
 }
 
-fn limits(set: &SetSnapshot, declared: &SetDeclaration) -> String {
+fn limits(set: &SetSnapshot, declaration: &SetDeclaration) -> String {
     let mut table = Table::new(&[
         ("LIMIT", Side::Left),
         ("KIND", Side::Left),
@@ -388,12 +401,12 @@ fn limits(set: &SetSnapshot, declared: &SetDeclaration) -> String {
         ("REFUSED", Side::Right),
         ("ALSO", Side::Left),
     ]);
-    for (limit, declared) in set.limits.iter().zip(declared.limits()) {
+    for (limit, declaration) in set.limits.iter().zip(declaration.limits()) {
         table.row(vec![
             sanitise::line(&limit.name).into(),
             word(&limit.kind).into(),
-            sanitise::line(&definition(declared)).into(),
-            remaining(set, limit, declared),
+            sanitise::line(&declared::limit(declaration)).into(),
+            remaining(set, limit, declaration),
             if set.keys.is_some() {
                 "".into()
             } else {
@@ -433,37 +446,4 @@ fn also(limit: &LimitSnapshot, is_keyed: bool) -> String {
         ("would have been refused", limit.counts.would_refuse),
         ("dropped", limit.counts.dropped),
     ])
-}
-
-/// What the limit was declared as, in few words: `100 per 1s, gcra, burst 20`.
-fn definition(limit: &Limit) -> String {
-    let capacity = amount(limit.capacity());
-    let mut text = capacity.clone();
-    if let Some(window) = limit.window() {
-        text.push_str(&format!(" per {window}"));
-    }
-    if let Some(algorithm) = limit.deciding_algorithm() {
-        text.push_str(&format!(", {}", word(&algorithm)));
-    }
-    if let Some(burst) = limit
-        .burst_amount()
-        .map(amount)
-        .filter(|burst| *burst != capacity)
-    {
-        text.push_str(&format!(", burst {burst}"));
-    }
-    if let Some(ceiling) = limit.ceiling_amount() {
-        text.push_str(&format!(", adaptive up to {}", amount(ceiling)));
-    }
-    if let Some(unit) = limit.unit_size().filter(|unit| *unit != "1") {
-        text.push_str(&format!(", counted in units of {unit}"));
-    }
-    text
-}
-
-fn amount(amount: &Amount) -> String {
-    match amount {
-        Amount::Whole(whole) => count(*whole),
-        other => other.to_string(),
-    }
 }

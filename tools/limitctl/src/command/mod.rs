@@ -65,9 +65,8 @@ fn occupancy(table: &KeysSnapshot) -> String {
         count(table.fullest_bucket)
     );
     for (number, what) in [
-        (table.refused, "requests refused for want of a row"),
-        (table.evicted, "rows given to another key"),
-        (table.forgiven, "of them with something used, which is forgiven"),
+        (table.evicted_unused, "rows without usage evicted"),
+        (table.evicted_in_use, "rows in use evicted"),
     ] {
         if number > 0 {
             text.push_str(&format!(", {} {what}", count(number)));

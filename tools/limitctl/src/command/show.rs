@@ -7,14 +7,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use shmlimit::{Error, HoldSnapshot, KeyLabel, KeySnapshot, SegmentReader, TicketSnapshot};
+use shmlimit::{Error, HoldSnapshot, KeyLabel, KeySnapshot, Limit, SegmentReader, TicketSnapshot};
 
 use super::{aligned, amounts, as_text};
 use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::text::human::{self, count, word};
 use crate::text::table::{Side, Table};
-use crate::text::{key, sanitise, style};
+use crate::text::{declared, key, sanitise, style};
 
 /// Show one key of a keyed set
 ///
@@ -52,6 +52,9 @@ struct View {
     rows: Vec<KeySnapshot>,
     holds: Vec<HoldSnapshot>,
     tickets: Vec<TicketSnapshot>,
+    /// What the limits of the set were declared as.
+    #[serde(skip)]
+    declared: Vec<Limit>,
 }
 
 impl Show {
@@ -73,6 +76,7 @@ impl Show {
             rows: self.rows(&reader)?,
             holds: Vec::new(),
             tickets: Vec::new(),
+            declared: self.declared(&reader),
         };
         if view
             .rows
@@ -90,6 +94,14 @@ impl Show {
             }
         }
         Ok(view)
+    }
+
+    fn declared(&self, reader: &SegmentReader) -> Vec<Limit> {
+        let sets = reader.declaration().sets().iter();
+        let limits = sets
+            .filter(|set| set.name() == self.set)
+            .flat_map(|set| set.limits());
+        limits.cloned().collect()
     }
 
     /// One row of a key, or one of each network that contains an address, where they have one.
@@ -116,7 +128,7 @@ impl Show {
             if position > 0 {
                 text.push('\n');
             }
-            text.push_str(&row_text(row));
+            text.push_str(&row_text(row, &view.declared));
         }
         if !view.holds.is_empty() || !view.tickets.is_empty() {
             text.push('\n');
@@ -126,7 +138,7 @@ impl Show {
     }
 }
 
-fn row_text(row: &KeySnapshot) -> String {
+fn row_text(row: &KeySnapshot, declared: &[Limit]) -> String {
     let state = match (row.torn, row.replenished) {
         (true, _) => style::paint(
             style::WARNING,
@@ -155,15 +167,22 @@ fn row_text(row: &KeySnapshot) -> String {
         ("held", held),
         ("in line", human::quantity(row.waiting, "request", "requests")),
     ]);
-    format!("{facts}\n{}", limits(row).render(2))
+    format!("{facts}\n{}", limits(row, declared).render(2))
 }
 
-fn limits(row: &KeySnapshot) -> Table {
-    let mut table = Table::new(&[("LIMIT", Side::Left), ("KIND", Side::Left), ("LEFT", Side::Left)]);
+fn limits(row: &KeySnapshot, declared: &[Limit]) -> Table {
+    let mut table = Table::new(&[
+        ("LIMIT", Side::Left),
+        ("KIND", Side::Left),
+        ("DECLARED", Side::Left),
+        ("LEFT", Side::Left),
+    ]);
     for limit in &row.limits {
+        let declaration = declared.iter().find(|declared| declared.name() == limit.name);
         table.row(vec![
             sanitise::line(&limit.name).into(),
             word(&limit.kind).into(),
+            sanitise::line(&declaration.map(declared::limit).unwrap_or_default()).into(),
             key::standing(limit),
         ]);
     }

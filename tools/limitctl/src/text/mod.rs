@@ -1,5 +1,6 @@
 //! How things are shown to people.
 
+pub mod declared;
 pub mod human;
 pub mod key;
 pub mod sanitise;

@@ -1,0 +1,40 @@
+//! A gateway in front of a model that is paid by tokens: each network of visitors and each tenant is limited, across
+//! all processes that serve. Try it:
+//!
+//! ```sh
+//! cargo run --example axum_gateway &
+//! curl -i -H 'x-api-key: acme' -d 'How many legs has a millipede?' http://127.0.0.1:8080/chat
+//! limitctl show /dev/shm/axum_gateway.limits tenants acme
+//! ```
+
+use std::net::SocketAddr;
+
+use axum::extract::ConnectInfo;
+use axum::http::{HeaderName, StatusCode};
+use axum::routing::post;
+use axum::{Extension, Router};
+use shmlimit::tower::{ClientAddress, Demand, LimitLayer, PermitHandle};
+use shmlimit::{Declaration, Segment};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let declaration = Declaration::from_toml(include_str!("axum_gateway.toml"))?;
+    let segment = Segment::open_or_create("/dev/shm/axum_gateway.limits", &declaration)?;
+    let peer = ClientAddress::peer(|head| Some(head.extensions.get::<ConnectInfo<SocketAddr>>()?.ip()));
+    let visitors = Demand::new(segment.set("visitors")?.request())?.by_address(peer)?;
+    let tenants = Demand::new(segment.set("tenants")?.request().with("tokens", 500)?)? // reserved for each prompt
+        .by_header(HeaderName::from_static("x-api-key"))?;
+    let app = Router::new()
+        .route("/chat", post(chat))
+        .layer(LimitLayer::new(tenants))
+        .layer(LimitLayer::new(visitors));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
+    Ok(axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?)
+}
+
+async fn chat(Extension(permit): Extension<PermitHandle>, prompt: String) -> Result<String, StatusCode> {
+    let used = prompt.split_whitespace().count() as u64; // a model would say what it has used
+    let settled = permit.settle([("tokens", used)]); // the rest of what was reserved comes back
+    settled.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+    Ok(format!("{used} tokens\n"))
+}

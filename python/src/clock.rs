@@ -1,0 +1,49 @@
+//! Time that tests move, as Python meets it.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::seconds::{duration, seconds};
+
+/// A clock that stands still until it is moved.
+#[pyclass(subclass, frozen, module = "shmlimit._native")]
+pub struct VirtualClock {
+    pub clock: shmlimit::VirtualClock,
+}
+
+#[pymethods]
+impl VirtualClock {
+    #[new]
+    fn new(now: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Ok(Self {
+            clock: shmlimit::VirtualClock::new(duration(now)?),
+        })
+    }
+
+    /// Where the clock stands: seconds since the Unix epoch.
+    #[getter]
+    fn now(&self) -> f64 {
+        seconds(self.clock.now())
+    }
+
+    /// Moves the clock on by so many seconds, which are not less than nothing.
+    fn _advance(&self, seconds: &Bound<'_, PyAny>) -> PyResult<()> {
+        let later = self.clock.now().saturating_add(duration(seconds)?);
+        self.clock.advance_to(later);
+        Ok(())
+    }
+
+    /// Moves the clock to an instant, seconds since the Unix epoch.
+    fn _set(&self, now: &Bound<'_, PyAny>) -> PyResult<()> {
+        let instant = duration(now)?;
+        if instant < self.clock.now() {
+            return Err(PyValueError::new_err(format!(
+                "{} has passed: the clock stands at {:.9} seconds since the epoch, and goes forward only",
+                now.repr()?,
+                self.clock.now().as_secs_f64(),
+            )));
+        }
+        self.clock.advance_to(instant);
+        Ok(())
+    }
+}

@@ -1,0 +1,41 @@
+//! What is said to the logger `shmlimit`: that which has no caller to be raised to.
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+/// Logs a warning.
+pub fn warning(py: Python<'_>, message: &str) -> PyResult<()> {
+    let message = PyString::new(py, message);
+    logger(py)?
+        .call_method1(intern!(py, "warning"), ("%s", message))
+        .map(drop)
+}
+
+/// As [`warning`], of what a warning of Python's says already: not where it would only be printed once more.
+pub fn warning_beside_another(py: Python<'_>, message: &str) -> PyResult<()> {
+    let is_configured: bool = logger(py)?.call_method0(intern!(py, "hasHandlers"))?.extract()?;
+    if is_configured {
+        warning(py, message)?;
+    }
+    Ok(())
+}
+
+/// As [`warning`], by what is being garbage-collected: there is nobody to raise anything to, and what was being raised goes
+/// on. Nothing is logged where the interpreter has ended.
+pub fn warning_of_collected(message: &str) {
+    Python::try_attach(|py| {
+        let raised = PyErr::take(py);
+        if let Err(error) = warning(py, message) {
+            error.write_unraisable(py, None);
+        }
+        if let Some(raised) = raised {
+            raised.restore(py);
+        }
+    });
+}
+
+fn logger(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    py.import(intern!(py, "logging"))?
+        .call_method1(intern!(py, "getLogger"), ("shmlimit",))
+}

@@ -1,0 +1,160 @@
+"""A clock that tests move, and the fixtures that give them one."""
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+import shmlimit as sl
+import shmlimit.testing
+
+HOURLY = sl.Calls("requests", 1, "1h", algorithm="gcra")
+
+
+def test_a_limit_replenishes_as_the_clock_is_moved_and_not_otherwise(segment_path):
+    clock = sl.VirtualClock()
+    limits = sl.open(segment_path, sl.LimitSet("api", [HOURLY]), clock=clock)["api"]
+    assert limits.check()
+    refused = limits.check()
+    assert not refused
+    assert refused.retry_after == 3600
+    clock.advance(3599.999)
+    assert not limits.check()
+    clock.advance(timedelta(milliseconds=1))
+    assert limits.check()
+
+
+def test_who_waits_for_as_long_as_a_refusal_says_is_admitted(segment_path):
+    clock = sl.VirtualClock()
+    # The seventh part of a second is no whole number of nanoseconds, and no float.
+    limits = sl.open(segment_path, sl.LimitSet("api", [sl.Calls("c", 7, 1, algorithm="gcra", burst=1)]), clock=clock)[
+        "api"
+    ]
+    for _ in range(100):
+        assert limits.check()
+        refused = limits.check()
+        assert not refused
+        clock.advance(refused.retry_after)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        sl.Calls("c", 10, "2s", algorithm="gcra"),
+        sl.Calls("c", 10, "2s", algorithm="gcra", burst=4),
+        sl.Calls("c", 10, "2s", algorithm="sliding_window"),
+        sl.Calls("c", 10, "2s", algorithm="fixed_window"),
+    ],
+)
+def test_who_presses_at_the_worst_instants_gets_exactly_the_bound(segment_path, limit):
+    clock = sl.VirtualClock()
+    limits = sl.open(segment_path, sl.LimitSet("api", [limit]), clock=clock)["api"]
+    # From shortly before a window turns, as much as there is, again and again: the instants are thousandths.
+    clock.advance(1.998)
+    admitted = [
+        sum(1 for _ in iter(lambda: bool(limits.check()), False)) for _ in range(4000) if not clock.advance(0.001)
+    ]
+    most = max(sum(admitted[first : first + 2000]) for first in range(2000))
+    assert limit.bound == f"at most {most} in any 2s"
+
+
+def test_windows_of_the_calendar_turn_where_the_calendar_says(segment_path):
+    clock = sl.VirtualClock(datetime(2026, 1, 31, 23, 59, 59, tzinfo=timezone.utc))
+    monthly = sl.Calls("requests", 1, "calendar:month", algorithm="fixed_window")
+    limits = sl.open(segment_path, sl.LimitSet("api", [monthly]), clock=clock)["api"]
+    assert limits.check()
+    assert not limits.check()
+    clock.set(datetime(2026, 2, 1, tzinfo=timezone.utc))
+    assert limits.check()
+    assert limits.check().retry_after == 28 * 86_400
+
+
+def test_the_clock_goes_forward_only():
+    clock = sl.VirtualClock(1000)
+    with pytest.raises(ValueError, match="forward only"):
+        clock.advance(-1)
+    with pytest.raises(ValueError, match="forward only"):
+        clock.advance(timedelta(seconds=-1))
+    with pytest.raises(ValueError, match="forward only"):
+        clock.set(999)
+    with pytest.raises(ValueError, match="time zone"):
+        clock.set(datetime(2026, 1, 1))
+    clock.set(1000)
+    clock.set(1001.5)
+    assert clock.now == 1001.5
+    assert repr(sl.VirtualClock()) == "<VirtualClock at 2000-01-01T00:00:00+00:00>"
+
+
+def test_what_is_opened_while_a_clock_is_entered_goes_by_it(segment_path):
+    with sl.VirtualClock() as clock:
+        limits = sl.open(segment_path, sl.LimitSet("api", [HOURLY]))["api"]
+        with sl.VirtualClock():
+            pass
+        same = sl.open(segment_path)["api"]
+    assert limits.check()
+    assert not same.check()
+    clock.advance(3600)
+    assert same.check()
+
+
+def test_a_handle_that_goes_by_a_clock_does_not_pickle(segment_path):
+    segment = sl.open(segment_path, sl.LimitSet("api", [HOURLY]), clock=sl.VirtualClock())
+    for handle in (segment, segment["api"]):
+        with pytest.raises(TypeError, match="clock of this process"):
+            pickle.dumps(handle)
+
+
+def test_a_pickle_finds_the_segment_that_goes_by_the_real_time(segment_path):
+    real = sl.open(segment_path, sl.LimitSet("api", [HOURLY]))
+    with sl.VirtualClock():
+        sl.open(segment_path)
+    assert pickle.loads(pickle.dumps(real)) is real
+
+
+def test_the_fixtures_work_in_a_suite_that_asks_for_them(tmp_path):
+    conftest, example = re.findall(r"```python\n(.*?)```", shmlimit.testing.__doc__ or "", flags=re.DOTALL)
+    (tmp_path / "conftest.py").write_text(conftest)
+    (tmp_path / "test_example.py").write_text(example)
+    before = set(os.listdir("/dev/shm"))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "1 passed" in run.stdout
+    left = {name for name in set(os.listdir("/dev/shm")) - before if name.startswith("shmlimit-test-")}
+    assert not {name for name in left if Path("/dev/shm", name).is_dir()}, left
+
+
+def test_nothing_of_the_fixtures_is_loaded_unasked():
+    command = [
+        sys.executable,
+        "-c",
+        "import sys, shmlimit; print('pytest' in sys.modules, 'shmlimit.testing' in sys.modules)",
+    ]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout.split() == ["False", "False"]
+    from importlib.metadata import entry_points
+
+    assert not [point for point in entry_points(group="pytest11") if "shmlimit" in point.value]
+
+
+def test_each_segment_of_the_fixture_is_one_of_its_own(shmlimit_segment):
+    declared = sl.LimitSet("api", [HOURLY])
+    one, other = shmlimit_segment(declared), shmlimit_segment(declared, strict=False)
+    assert one["api"].check()
+    assert other["api"].check()
+    assert (one.strict, other.strict) == (True, False)

@@ -1,0 +1,173 @@
+//! The permit of a request, as the service that the request is for can reach it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use http::{Extensions, StatusCode};
+
+use super::held::Held;
+use crate::error::Error;
+use crate::limit_set::{LimitName, LimitSet};
+use crate::permit::Permit;
+
+/// The permit of a request, in the request's extensions: to settle what the request has used, to debit a budget while
+/// it is answered, and to keep what is held beyond the response.
+///
+/// In axum it is had by `Extension<PermitHandle>`. It is there wherever a [`LimitLayer`](super::LimitLayer) has admitted
+/// the request under a permit; not where the request is not limited, where it was admitted although the limits
+/// [could not be asked](super::OnError::Admit), and where networks are counted ([`Demand::address`](super::Demand::address)),
+/// which hold nothing.
+///
+/// A handle does not keep the permit: that is given back when the response has ended, whoever has handles by then.
+///
+/// ```
+/// # use std::convert::Infallible;
+/// # use std::time::Duration;
+/// # use http_body_util::Full;
+/// # use hyper::body::Bytes;
+/// use http::{Request, Response};
+/// use shmlimit::tower::{Demand, LimitLayer, PermitHandle};
+/// # use shmlimit::{Declaration, Error, Limit, Segment, SetDeclaration};
+/// # use tower::{ServiceBuilder, ServiceExt, service_fn};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let declaration = Declaration::new().set(SetDeclaration::new("openai")
+/// #     .limit(Limit::rate("tokens", 10_000, Duration::from_secs(3600))));
+/// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+/// let request = segment.set("openai")?.request().with("tokens", 1_500)?; // an estimate
+/// let service = ServiceBuilder::new()
+///     .layer(LimitLayer::new(Demand::new(request)?))
+///     .service(service_fn(async |request: Request<()>| {
+///         let permit = request.extensions().get::<PermitHandle>().cloned();
+///         let used = 900; // what the answer says that it has cost
+///         if let Some(permit) = permit {
+///             permit.settle([("tokens", used)])?;
+///         }
+///         Ok::<_, Error>(Response::new(Full::<Bytes>::from("done")))
+///     }));
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(service.oneshot(Request::new(())))?;
+/// assert_eq!(segment.snapshot()?.sets[0].limits[0].counts.refunded, 600);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct PermitHandle {
+    shared: Weak<Mutex<Held>>,
+    set: LimitSet,
+    outer: Option<Arc<PermitHandle>>,
+}
+
+/// Keeps what a request holds beyond its response, until it is dropped: see [`PermitHandle::carry`].
+#[derive(Debug)]
+#[must_use = "what is carried is given back as soon as this is dropped"]
+pub struct CarriedPermit {
+    _held: SharedPermit,
+}
+
+/// What an admitted request holds, shared by its response, by those who reach for it and by those who carry it on. The last
+/// of them to be dropped gives it back.
+#[derive(Clone, Debug)]
+pub(super) struct SharedPermit(Arc<Mutex<Held>>);
+
+impl PermitHandle {
+    /// Replaces reserved costs by actual ones: see [`Permit::settle`].
+    ///
+    /// # Errors
+    ///
+    /// As there; [`Error::AlreadyReleased`] also where the response has ended.
+    pub fn settle<N: LimitName>(&self, actual: impl IntoIterator<Item = (N, u64)>) -> Result<(), Error> {
+        self.reach(|permit| permit.settle(actual).map(|_| ()))
+    }
+
+    /// Debits a budget with what was used, and answers whether it had anything left before: see [`Permit::debit`].
+    ///
+    /// # Errors
+    ///
+    /// As there; [`Error::AlreadyReleased`] also where the response has ended.
+    pub fn debit(&self, limit: impl LimitName, used: u64) -> Result<bool, Error> {
+        self.reach(|permit| Ok(permit.debit(limit, used)?.is_admitted()))
+    }
+
+    /// Gives back what is held before the response has ended: see [`Permit::release`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn release(&self) -> Result<(), Error> {
+        match self.shared.upgrade() {
+            Some(held) => lock(&held).permit().release(),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps what the request holds until both the response has ended and what this returns is dropped: for a task that
+    /// works on after the response, or a connection that is upgraded, whose response ends with its head. None where the
+    /// response has ended already.
+    ///
+    /// ```
+    /// # use shmlimit::tower::PermitHandle;
+    /// # async fn speak() {}
+    /// # fn answer(permit: PermitHandle) {
+    /// let place = permit.carry();
+    /// tokio::spawn(async move {
+    ///     speak().await; // over the upgraded connection
+    ///     drop(place);
+    /// });
+    /// # }
+    /// ```
+    pub fn carry(&self) -> Option<CarriedPermit> {
+        let held = self.shared.upgrade()?;
+        Some(CarriedPermit {
+            _held: SharedPermit(held),
+        })
+    }
+
+    /// The set that it is of.
+    pub fn limit_set(&self) -> &LimitSet {
+        &self.set
+    }
+
+    /// The permit of the layer around the one that this permit is of, where there are several.
+    pub fn outer(&self) -> Option<&Self> {
+        self.outer.as_deref()
+    }
+
+    fn reach<T>(&self, act: impl FnOnce(&mut Permit<'static>) -> Result<T, Error>) -> Result<T, Error> {
+        match self.shared.upgrade() {
+            Some(held) => act(lock(&held).permit()),
+            None => Err(Error::AlreadyReleased {
+                set: self.set.name().to_owned(),
+            }),
+        }
+    }
+}
+
+impl SharedPermit {
+    pub(super) fn new(held: Held) -> Self {
+        Self(Arc::new(Mutex::new(held)))
+    }
+
+    /// Puts a handle where the service finds it.
+    pub(super) fn announce(&self, extensions: &mut Extensions) {
+        let outer = extensions.remove::<PermitHandle>().map(Arc::new);
+        let set = lock(&self.0).permit().limit_set().clone();
+        extensions.insert(PermitHandle {
+            shared: Arc::downgrade(&self.0),
+            set,
+            outer,
+        });
+    }
+
+    /// Notes what the service has answered; what was noted before stays.
+    pub(super) fn note_status(&self, status: StatusCode) {
+        lock(&self.0).note_status(status);
+    }
+
+    /// Notes that the service gave no answer, or broke off in the middle of one.
+    pub(super) fn note_failure(&self) {
+        lock(&self.0).note_failure();
+    }
+}
+
+/// A panic under the lock leaves a permit that is whole: each of its operations happens or does not.
+fn lock(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
+    held.lock().unwrap_or_else(PoisonError::into_inner)
+}
