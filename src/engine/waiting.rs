@@ -638,7 +638,7 @@ impl LockedPart<'_> {
         decision.stage = if !is_first {
             Stage::Behind
         } else if part.takes_a_hold(costs) && part.memory.has_no_free_hold() {
-            Stage::TableFull
+            Stage::HoldsFull
         } else {
             Stage::Reserved
         };
