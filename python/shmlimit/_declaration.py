@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -252,13 +253,16 @@ Config: TypeAlias = "str | os.PathLike[str] | LimitSet | Iterable[LimitSet] | Ma
 """A declaration: the path of a file of TOML, sets, or a mapping with the fields of the TOML."""
 
 
-def declaration(config: Config, *, mode: int | None = None, participants: int | None = None) -> _native.Declaration:
+def declaration(
+    config: Config, *, mode: int | None = None, participants: int | None = None, version: int | None = None
+) -> _native.Declaration:
     """Reads a declaration, in whichever form it is.
 
     Args:
         config: The declaration.
         mode: Permissions of the file, where the declaration is of sets alone.
         participants: How many processes may be attached at once, where the declaration is of sets alone.
+        version: Of the declaration, in place of that in it.
 
     Returns:
         The declaration, validated.
@@ -266,6 +270,16 @@ def declaration(config: Config, *, mode: int | None = None, participants: int | 
     Raises:
         DeclarationError: Something in it cannot be, or it cannot be read.
     """
+    declared = _read(config, mode, participants)
+    if version is None:
+        return declared
+    number = operator.index(version)
+    if not 1 <= number < 2**63:
+        raise DeclarationError(f"version is {number}, but must be from 1 to {2**63 - 1}")
+    return declared.with_version(number)
+
+
+def _read(config: Config, mode: int | None, participants: int | None) -> _native.Declaration:
     segment = {"mode": None if mode is None else f"{mode:04o}", "participants": participants}
     is_whole = isinstance(config, (str, os.PathLike, Mapping))
     if is_whole and any(each is not None for each in segment.values()):

@@ -25,11 +25,13 @@ class ConfigMismatch(Error, ValueError):
 
     Attributes:
         path: The file.
-        differences: Each difference, in words.
+        differences: Each difference, in words: the declared value, and that in the segment.
+        remedy: What to do, with the commands.
     """
 
     path: str
     differences: list[str]
+    remedy: str = ""
 
 
 class CannotApply(ConfigMismatch):
@@ -189,7 +191,7 @@ class Poisoned(SegmentError):
 
 
 class TooManyParticipants(SegmentError):
-    """Every participant slot of the segment is taken by a live process."""
+    """Every participant of the segment is a live process: one each, however often it opens the segment."""
 
 
 class Refused(Error):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import collections
 import json
+import logging
 import os
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from shmlimit import _native
 from shmlimit._clock import VirtualClock, current_clock
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 Manner: TypeAlias = tuple[bool, float | timedelta, bool]
 """How a segment was opened: strict, the timeout of locks, whether its owner is trusted whoever that is."""
+
+OnMismatch: TypeAlias = Literal["apply", "error", "recreate_if_unused"]
+"""What becomes of a segment that exists with another declaration: see `open`."""
+
+_log = logging.getLogger("shmlimit")
 
 
 class Segment(_native.Segment, Mapping[str, Limits]):
@@ -48,11 +54,18 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         lock_timeout: float | timedelta = 2.0,
         trust_any_owner: bool = False,
         clock: VirtualClock | None = None,
+        on_mismatch: OnMismatch = "apply",
     ) -> Self:
         """Opens a segment, as `open` does."""
         clock = clock or current_clock()
         self = super().__new__(
-            cls, path, declaration, lock_timeout=lock_timeout, trust_any_owner=trust_any_owner, clock=clock
+            cls,
+            path,
+            declaration,
+            lock_timeout=lock_timeout,
+            trust_any_owner=trust_any_owner,
+            clock=clock,
+            on_mismatch=on_mismatch,
         )
         self._clock = clock
         self._file = _file_at(self.path)
@@ -61,6 +74,8 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         if clock is None:
             with _opening:
                 _opened[self.path, self._manner] = self
+        for mismatch in self.mismatches:
+            _tell(self.path, mismatch)
         return self
 
     @property
@@ -156,8 +171,21 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         """
         return json.loads(self._key(set_name, key))
 
+    @property
+    def mismatches(self) -> list[dict[str, Any]]:
+        """In what the segment differed from the declaration that it was opened with, set by set.
+
+        Each has `set`, `outcome` (`"upgraded"`, `"replaced"`, `"kept_newer"`, `"kept_edited"`), `differences`,
+        `declared_version`, `segment_version` and `message`.
+        """
+        mismatches: list[dict[str, Any]] = json.loads(self._mismatches())
+        return mismatches
+
     def apply(self, config: Config) -> list[str]:
         """Changes capacities, windows, bursts, lease times and metadata in place, for all processes, without a burst.
+
+        As with `limitctl apply`, this counts as an operator's change: programs that open the segment with their own
+        declaration leave it, until that is of a higher version.
 
         Args:
             config: What is to be in force: the whole declaration.
@@ -189,7 +217,22 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         return report
 
 
-# The segments of this process, for handles that arrive pickled: each attachment is a participant of its own.
+# What was logged: a program may open a segment in many places.
+_told: set[tuple[str, str]] = set()
+
+
+def _tell(path: str, mismatch: dict[str, Any]) -> None:
+    """Logs, once in this process, in what a segment differed from the declaration that it was opened with."""
+    if (path, mismatch["message"]) in _told:
+        return
+    _told.add((path, mismatch["message"]))
+    # What a higher version changes is as it was meant.
+    level = logging.INFO if mismatch["outcome"] == "upgraded" else logging.WARNING
+    fields = {name: value for name, value in mismatch.items() if name not in ("message", "set")}
+    _log.log(level, "%s: %s", path, mismatch["message"], extra={"segment": path, "set_name": mismatch["set"], **fields})
+
+
+# The segments of this process, for handles that arrive pickled.
 _opened: weakref.WeakValueDictionary[tuple[str, Manner], Segment] = weakref.WeakValueDictionary()
 # Those that arrived last stay open: workers that are given a handle with every task let go of it between them.
 _arrived: collections.deque[Segment] = collections.deque(maxlen=16)
@@ -207,6 +250,8 @@ def open(  # noqa: A001
     lock_timeout: float | timedelta = 2.0,
     trust_any_owner: bool = False,
     clock: VirtualClock | None = None,
+    on_mismatch: OnMismatch = "apply",
+    version: int | None = None,
 ) -> Segment:
     """Opens a segment; with a declaration, creates it where it does not exist, whoever comes first.
 
@@ -220,24 +265,40 @@ def open(  # noqa: A001
         lock_timeout: Seconds that an operation waits for a lock before it says that its holder is stuck.
         trust_any_owner: Accepts a file that somebody else may have planted.
         clock: By which its limits go, for tests; the real time unless given.
+        on_mismatch: What becomes of a segment that exists with another declaration. `"apply"`: what can change in the
+            live segment is changed, for all processes; what is in force stays where it is of a higher version, or
+            where an operator has changed it and this version is no higher. `"error"`: `ConfigMismatch`, unless this
+            version is lower. `"recreate_if_unused"`: a new file, where no other process has it open; what was counted
+            is lost. All but what a higher version changes is logged by the logger `shmlimit` as a warning.
+        version: Of the declaration, from 1 to 2^63 - 1, in place of that in it; without one, it is below all others.
+            Raise it with each change, so that workers of two releases may be started in any order.
 
     Returns:
         The segment.
 
     Raises:
         NotFound: There is no segment, and no declaration to create it.
-        ConfigMismatch: The segment exists with another declaration.
+        ConfigMismatch: The segment exists with another declaration, and that cannot change, or may not; the message
+            says what differs, and what to do.
         DeclarationError: The declaration is wrong, or no path is given.
         SegmentError: The file cannot be used.
     """
-    if config is None and not (mode is None and participants is None):
-        raise DeclarationError("mode and participants are declared when a segment is created: give the sets, too")
-    declared = None if config is None else declaration(config, mode=mode, participants=participants)
+    if config is None and not (mode is None and participants is None and version is None):
+        raise DeclarationError(
+            "mode, participants and version are declared with what a segment is created with: give the sets, too"
+        )
+    declared = None if config is None else declaration(config, mode=mode, participants=participants, version=version)
     file = path if path is not None else declared and declared.path
     if file is None:
         raise DeclarationError("give the path of the segment, or declare it: path in [segment]")
     return Segment(
-        file, declared, strict=strict, lock_timeout=lock_timeout, trust_any_owner=trust_any_owner, clock=clock
+        file,
+        declared,
+        strict=strict,
+        lock_timeout=lock_timeout,
+        trust_any_owner=trust_any_owner,
+        clock=clock,
+        on_mismatch=on_mismatch,
     )
 
 

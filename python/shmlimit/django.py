@@ -40,9 +40,9 @@ class LimitMiddleware:
     """Lets a request through to the site when a set of limits admits it.
 
     `SHMLIMIT` in Django's settings has `segment` and may have `config`, which name the file and what is declared in it,
-    as `shmlimit.open` takes them, and `set`, the name of the set. Its other entries are those of
-    `shmlimit.asgi.LimitMiddleware`: `key`, `costs`, `timeout`, `exempt`, `on_error`, `advertise`, `fails_with`,
-    `quota_units` and `policy_prefix`; callables are given the request, and may be dotted paths.
+    as `shmlimit.open` takes them, and so `on_mismatch` and `version`; and `set`, the name of the set. Its other entries
+    are those of `shmlimit.asgi.LimitMiddleware`: `key`, `costs`, `timeout`, `exempt`, `on_error`, `advertise`,
+    `fails_with`, `quota_units` and `policy_prefix`; callables are given the request, and may be dotted paths.
 
     Several sets are several middlewares: derive one for each, with settings of its own in `options`.
     """
@@ -63,7 +63,12 @@ class LimitMiddleware:
             if isinstance(options.get(name), str):
                 options[name] = import_string(options[name])
         try:
-            segment = shmlimit.open(options.pop("segment", None), options.pop("config", None))
+            segment = shmlimit.open(
+                options.pop("segment", None),
+                options.pop("config", None),
+                on_mismatch=options.pop("on_mismatch", "apply"),
+                version=options.pop("version", None),
+            )
             limits = segment[options.pop("set")]
         except KeyError as missing:
             raise ImproperlyConfigured(f"SHMLIMIT must name the set of limits to ask: {missing}") from missing

@@ -46,6 +46,13 @@ impl Declaration {
         Ok(Self { declaration })
     }
 
+    /// The same in another version.
+    fn with_version(&self, py: Python<'_>, version: u64) -> PyResult<Self> {
+        let declaration = self.declaration.clone().version(version);
+        declaration.validate().or_raise(py)?;
+        Ok(Self { declaration })
+    }
+
     /// The same as TOML, with every default written out.
     fn to_toml(&self, py: Python<'_>) -> PyResult<String> {
         self.declaration.to_toml().or_raise(py)

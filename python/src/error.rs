@@ -22,9 +22,13 @@ pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
             value.setattr("path", path.as_os_str())?;
         }
         match error {
-            Error::ConfigMismatch { differences, .. } | Error::CannotApply { differences, .. } => {
+            Error::ConfigMismatch {
+                differences, remedy, ..
+            } => {
                 value.setattr("differences", differences.clone())?;
+                value.setattr("remedy", remedy.as_str())?;
             }
+            Error::CannotApply { differences, .. } => value.setattr("differences", differences.clone())?,
             Error::InUse { pids, .. } => value.setattr("pids", pids.clone())?,
             Error::NeverAdmissible { limit, .. } => value.setattr("limit", limit.as_str())?,
             Error::LockStuck { pid, .. } => value.setattr("pid", *pid)?,

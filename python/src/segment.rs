@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::sync::RwLock;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use serde::Serialize;
-use shmlimit::{Error, OpenOptions, Removal};
+use shmlimit::{Error, MismatchOutcome, OnMismatch, OpenOptions, Removal};
 
 use crate::clock::VirtualClock;
 use crate::declaration::Declaration;
@@ -37,6 +38,47 @@ impl Segment {
     }
 }
 
+/// What became of a difference between a segment and a declaration, in this package's words.
+#[derive(Serialize)]
+struct Mismatch<'a> {
+    set: &'a str,
+    outcome: &'static str,
+    differences: Vec<String>,
+    declared_version: Option<u64>,
+    segment_version: Option<u64>,
+    message: String,
+}
+
+impl<'a> Mismatch<'a> {
+    fn of(mismatch: &'a shmlimit::Mismatch) -> Self {
+        Self {
+            set: mismatch.set(),
+            outcome: match mismatch.outcome() {
+                MismatchOutcome::Upgraded => "upgraded",
+                MismatchOutcome::Replaced => "replaced",
+                MismatchOutcome::KeptNewer => "kept_newer",
+                MismatchOutcome::KeptEdited => "kept_edited",
+                _ => "unknown",
+            },
+            differences: mismatch.differences().iter().map(ToString::to_string).collect(),
+            declared_version: mismatch.declared_version(),
+            segment_version: mismatch.segment_version(),
+            message: mismatch.to_string(),
+        }
+    }
+}
+
+fn way(on_mismatch: &str) -> PyResult<OnMismatch> {
+    match on_mismatch {
+        "apply" => Ok(OnMismatch::Apply),
+        "error" => Ok(OnMismatch::Error),
+        "recreate_if_unused" => Ok(OnMismatch::RecreateIfUnused),
+        other => Err(PyValueError::new_err(format!(
+            "on_mismatch is {other:?}, but must be 'apply', 'error' or 'recreate_if_unused'"
+        ))),
+    }
+}
+
 /// A path as `os.fsdecode` takes it: a str, bytes or a path object.
 fn file_path(path: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
     let py = path.py();
@@ -47,7 +89,7 @@ fn file_path(path: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
 #[pymethods]
 impl Segment {
     #[new]
-    #[pyo3(signature = (path, declaration=None, *, lock_timeout=None, trust_any_owner=false, clock=None))]
+    #[pyo3(signature = (path, declaration=None, *, lock_timeout=None, trust_any_owner=false, clock=None, on_mismatch="apply"))]
     fn new(
         py: Python<'_>,
         path: &Bound<'_, PyAny>,
@@ -55,9 +97,12 @@ impl Segment {
         lock_timeout: Option<&Bound<'_, PyAny>>,
         trust_any_owner: bool,
         clock: Option<&Bound<'_, VirtualClock>>,
+        on_mismatch: &str,
     ) -> PyResult<Self> {
         let path = file_path(path)?;
-        let mut options = OpenOptions::new().trust_any_owner(trust_any_owner);
+        let mut options = OpenOptions::new()
+            .trust_any_owner(trust_any_owner)
+            .on_mismatch(way(on_mismatch)?);
         if let Some(timeout) = lock_timeout {
             options = options.lock_timeout(seconds::duration(timeout)?);
         }
@@ -133,6 +178,14 @@ impl Segment {
     fn _apply(&self, py: Python<'_>, declaration: &Declaration) -> PyResult<Vec<String>> {
         let changes = self.get(py)?.apply(&declaration.declaration).or_raise(py)?;
         Ok(changes.iter().map(ToString::to_string).collect())
+    }
+
+    /// In what the segment differed from the declaration that this object was opened with, and what became of that, as
+    /// JSON.
+    fn _mismatches(&self, py: Python<'_>) -> PyResult<String> {
+        let segment = self.get(py)?;
+        let mismatches: Vec<Mismatch<'_>> = segment.mismatches().iter().map(Mismatch::of).collect();
+        json(py, &mismatches)
     }
 
     /// What is in force now.

@@ -1,11 +1,13 @@
 """What a newcomer meets in the first hour: mistakes that are named, values that can be kept, blocks that do not run."""
 
 import asyncio
+import json
 import os
 import pickle
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -134,14 +136,20 @@ def test_a_closed_segment_refuses_and_its_handles_go_on(segment_path):
 
 
 def test_the_attachment_ends_with_the_last_object(segment_path):
-    other = sl.open(segment_path, sl.LimitSet("set", [NAMED]))
-    attached = len(other.snapshot()["participants"])
-    segment = sl.open(segment_path)
+    def attached():
+        program = Path(sys.executable).with_name("limitctl")
+        shown = subprocess.run([program, "inspect", "--json", segment_path], check=True, capture_output=True)
+        return len(json.loads(shown.stdout)["participants"])
+
+    segment = sl.open(segment_path, sl.LimitSet("set", [NAMED]))
+    other = sl.open(segment_path)
     limits = segment["set"]
     segment.close()
-    assert len(other.snapshot()["participants"]) == attached + 1
+    assert attached() == 1
+    del other
+    assert attached() == 1
     del limits
-    assert len(other.snapshot()["participants"]) == attached
+    assert attached() == 0
 
 
 def test_values_compare_pickle_and_show_what_they_say(open_set):

@@ -105,7 +105,7 @@ def test_what_cannot_be_declared_says_where_it_is_wrong(segment_path):
 def test_another_declaration_is_a_mismatch_that_names_each_difference(segment_path):
     sl.open(segment_path, sl.LimitSet("set", [sl.Calls("c", 5, 60)]))
     with pytest.raises(sl.ConfigMismatch) as raised:
-        sl.open(segment_path, sl.LimitSet("set", [sl.Calls("c", 6, 60)]))
+        sl.open(segment_path, sl.LimitSet("set", [sl.Calls("c", 6, 60)]), on_mismatch="error")
     assert raised.value.path == str(segment_path)
     assert 'set "set" / limit "c" / capacity: declared 6, in the segment 5' in raised.value.differences
 

@@ -160,6 +160,11 @@
 //! new limit, and of what was not used no more comes back than can still be missing by the new rate, which may be less than
 //! all of it. Holds from before a change have the whole time of the new lease from the change on.
 //!
+//! Workers of two releases that are started in turn with [`OnMismatch::Apply`](crate::OnMismatch::Apply), and without
+//! [versions](crate::Declaration::version), undo each other's changes. With versions only the newer declaration is in force,
+//! also for the workers of the former release. What an operator has changed stays through starts of the same version, and is
+//! lost with the next. A segment that is recreated begins with nothing counted.
+//!
 //! # Adaptive capacities
 //!
 //! The estimate of an [adaptive](crate::Limit::adaptive) limit is of the set, or the key, and of all processes: one that is

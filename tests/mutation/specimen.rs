@@ -126,6 +126,7 @@ fn declaration() -> Declaration {
     let calls = |name: &str, algorithm| Limit::calls(name, 1_000_003, MINUTE).algorithm(algorithm);
     Declaration::new()
         .participants(4)
+        .version(7)
         .set(
             SetDeclaration::new("every")
                 .waiters(2)

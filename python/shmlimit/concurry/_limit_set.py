@@ -46,7 +46,8 @@ class ShmLimitSet:
 
     Raises:
         ValueError: Two limits have the same key, a private set is to be used across processes, or a segment
-            of other limits is at `path`.
+            is at `path` of limits that cannot be changed to these. Other capacities and windows are brought into
+            force for all programs that have it open.
 
     Attributes:
         limits: The limits.

@@ -1,6 +1,9 @@
 """The dependency of FastAPI's paths."""
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -120,3 +123,51 @@ def test_paths_that_fail_give_back_what_they_took_and_say_so(declare: Declare, f
     assert limits.try_acquire()
     [snapshot] = sl.open(folder / "segment").snapshot()["sets"]
     assert snapshot["limits"][0]["counts"]["dropped"] == 2
+
+
+SERVICE = """
+import asyncio, sys
+import httpx
+from fastapi import Depends, FastAPI
+import shmlimit as sl
+from shmlimit.fastapi import Limited
+
+path = sys.argv[1]
+app = FastAPI()
+
+def limited():
+    # As each module of a service may do it.
+    return Limited(sl.open(path, sl.LimitSet("api", [sl.Calls("requests", 1_000_000, 60)]), participants=12)["api"])
+
+for number in range(30):
+    app.add_api_route(f"/{number}", lambda: "done", dependencies=[Depends(limited())])
+
+async def get_all():
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        return [(await client.get(f"/{number}")).status_code for number in range(30)]
+
+print(asyncio.run(get_all()) == [200] * 30, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_12_workers_with_30_limited_paths_each_are_12_participants(folder: Path) -> None:
+    path = folder / "segment"
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", SERVICE, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(12)
+    ]
+    try:
+        for worker in workers:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "True\n"
+        program = Path(sys.executable).with_name("limitctl")
+        shown = subprocess.run([program, "inspect", "--json", path], check=True, capture_output=True)
+        participants = json.loads(shown.stdout)["participants"]
+        assert sorted(each["pid"] for each in participants) == sorted(worker.pid for worker in workers)
+    finally:
+        for worker in workers:
+            worker.communicate("\n")

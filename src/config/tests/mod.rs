@@ -6,6 +6,7 @@ mod keyed;
 mod meaning;
 mod plans;
 mod random;
+mod stored;
 
 use std::time::Duration;
 

@@ -158,10 +158,17 @@ fn sets() -> impl Strategy<Value = SetDeclaration> {
 
 pub(super) fn declarations() -> impl Strategy<Value = Declaration> {
     let sets = proptest::collection::vec(("\\PC{0,8}", sets()), 1..=4);
-    let segment = (proptest::option::of("/\\PC{0,20}"), 1_u32..=4096, 0_u32..=0o177);
-    (segment, sets).prop_map(|((path, participants, mode), sets)| {
+    let version = proptest::option::of(1..=u64::MAX >> 1);
+    let segment = (
+        proptest::option::of("/\\PC{0,20}"),
+        1_u32..=4096,
+        0_u32..=0o177,
+        version,
+    );
+    (segment, sets).prop_map(|((path, participants, mode, version), sets)| {
         let declaration = Declaration::new().participants(participants).mode(0o600 | mode);
         let declaration = path.into_iter().fold(declaration, Declaration::path);
+        let declaration = version.into_iter().fold(declaration, Declaration::version);
         sets.into_iter()
             .enumerate()
             .fold(declaration, |declaration, (index, (name, mut set))| {
@@ -183,6 +190,7 @@ proptest! {
             Err(error) => return Err(TestCaseError::fail(format!("{error}\n{text}"))),
         };
         prop_assert_eq!(texts(&declaration.differences(&read)), [""; 0]);
+        prop_assert_eq!(read.segment().version(), declaration.segment().version());
         prop_assert_eq!(read.segment().path(), declaration.segment().path());
         prop_assert_eq!(read.segment().mode(), declaration.segment().mode());
         prop_assert_eq!(read.to_toml().expect("valid"), text);
