@@ -134,8 +134,8 @@ fn places(folder: &Path) -> (TempDir, Segment, LimitSet) {
     (folder, segment, set)
 }
 
-/// Nanoseconds from the SIGKILL of a holder to the admission of who waited.
-fn death_hand_over(folder: &Path) -> f64 {
+/// Nanoseconds from the SIGKILL of a holder to the admission of who waited, a thread or a future.
+fn death_hand_over(folder: &Path, as_future: bool) -> f64 {
     let (_folder, segment, set) = places(folder);
     let words = SharedWords::new(2);
     let holder = Child::fork(|| {
@@ -147,7 +147,11 @@ fn death_hand_over(folder: &Path) -> f64 {
     let look = || segment.snapshot().expect("a snapshot").sets.remove(0);
     eventually("it is held", || look().active == 1);
     let waiter = Child::fork(|| {
-        let permit = set.acquire(&set.request(), None).expect("works");
+        let permit = if as_future {
+            smol::block_on(set.acquire_async(&set.request(), None)).expect("works")
+        } else {
+            set.acquire(&set.request(), None).expect("works")
+        };
         words[1].store(now(), Ordering::Relaxed);
         drop(permit);
     });
@@ -192,12 +196,14 @@ fn main() {
     let (rounds, times) = if measure { (31, 100) } else { (1, 10) };
     let folder = common::folder();
     let (_folder, _segment, set) = places(folder.path());
-    let (mut futex, mut line, mut death) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut futex, mut line) = (Vec::new(), Vec::new());
+    let (mut death, mut death_for_future) = (Vec::new(), Vec::new());
     let (mut trying, mut waiting) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         futex.extend(futex_wake_ups(times));
         line.extend(line_wake_ups(folder.path(), times));
-        death.push(death_hand_over(folder.path()));
+        death.push(death_hand_over(folder.path(), false));
+        death_for_future.push(death_hand_over(folder.path(), true));
         let (one, other) = without_a_line(&set, 1_000 * times);
         trying.push(one);
         waiting.push(other);
@@ -220,9 +226,11 @@ fn main() {
         "acquire and drop, nobody waits               {waiting:>9.1} ns  {:.2}x",
         waiting / trying
     );
-    println!(
-        "from SIGKILL of a holder to the next         {:>9.2} us, at most {:.2} us",
-        quantile(&mut death, 0.5) / 1e3,
-        quantile(&mut death, 1.0) / 1e3
-    );
+    for (next, taken) in [("thread", &mut death), ("future", &mut death_for_future)] {
+        println!(
+            "from SIGKILL of a holder to the next {next}  {:>9.2} us, at most {:.2} us",
+            quantile(taken, 0.5) / 1e3,
+            quantile(taken, 1.0) / 1e3
+        );
+    }
 }

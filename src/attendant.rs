@@ -259,7 +259,11 @@ pub(crate) fn attend(post: &Arc<Post>, next_look: u64) -> Result<(), Error> {
 /// Sleeps for a future no longer. Does nothing in a forked child, whose thread knows only of the child's own.
 pub(crate) fn withdraw(post: &Arc<Post>) {
     if let Ok(attendant) = ATTENDANT.get() {
-        lock(&attendant.duties).posts.remove(post);
+        let mut duties = lock(&attendant.duties);
+        if duties.posts.remove(post) {
+            // Asleep by the segment's doorbell, the thread would keep it open.
+            duties.wake();
+        }
     }
 }
 

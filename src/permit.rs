@@ -154,7 +154,7 @@ impl<'a> Permit<'a> {
             Stage::Reserved if self.is_own() => Ok(()),
             Stage::Reserved => Err(Error::InheritedPermit { set: set() }),
             Stage::Settled => Err(Error::AlreadySettled { set: set() }),
-            Stage::Released | Stage::TableFull | Stage::NoRow | Stage::Behind | Stage::QueueFull => {
+            Stage::Released | Stage::HoldsFull | Stage::NoRow | Stage::Behind | Stage::QueueFull => {
                 Err(Error::AlreadyReleased { set: set() })
             }
         }

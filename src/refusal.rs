@@ -61,7 +61,11 @@ impl fmt::Display for Refusal<'_> {
         match (self.reason(), self.binding()) {
             (RefusalReason::QueueFull, _) => write!(f, "the queue of set `{set}` is full")?,
             (_, Some(limit)) => write!(f, "set `{set}` refused by limit `{limit}`")?,
-            (_, None) => write!(f, "set `{set}` refused: its table is full")?,
+            (RefusalReason::HoldsFull, _) => write!(
+                f,
+                "set `{set}` refused: as many permits are out as it has holds for"
+            )?,
+            (_, None) => write!(f, "set `{set}` refused: its table of keys is full")?,
         }
         match self.retry_after() {
             Some(wait) => write!(f, ", retry after {wait:?}"),

@@ -129,8 +129,6 @@ pub struct KeysSnapshot {
     pub in_use: u64,
     /// Rows there are.
     pub rows: u64,
-    /// Requests refused because no row was left for their key.
-    pub refused: u64,
     /// Rows that were given to another key when the former one had nothing used any more: it lost nothing.
     pub evicted_unused: u64,
     /// Rows that were given to another key when the former one had something used, which is forgotten.
@@ -160,7 +158,10 @@ pub struct SetCounts {
     pub refused_rate: u64,
     pub refused_concurrency: u64,
     pub refused_budget: u64,
+    /// Requests refused because no row was left for their key.
     pub refused_table_full: u64,
+    /// Requests refused because every hold was taken.
+    pub refused_holds_full: u64,
     /// Requests refused because every ticket was taken.
     pub refused_queue_full: u64,
     /// Requests admitted after they had waited.
@@ -539,7 +540,6 @@ impl SnapshotSource<'_> {
         if let Some(keys) = &mut snapshot.keys {
             keys.in_use += load(&control.keys);
             keys.rows += part.memory.row_count();
-            keys.refused += load(&control.refused_keys);
             keys.evicted_unused += load(&control.evicted_unused);
             keys.evicted_in_use += load(&control.evicted_in_use);
             keys.fullest_bucket = keys.fullest_bucket.max(part.fullest_bucket());
@@ -651,6 +651,7 @@ impl SetCounts {
                 refused_concurrency,
                 refused_budget,
                 refused_table_full,
+                refused_holds_full,
                 refused_queue_full,
                 waited,
                 timed_out,

@@ -253,16 +253,17 @@ impl Posts {
         }
     }
 
-    pub(crate) fn remove(&mut self, post: &Arc<Post>) {
+    /// Answers whether it was the last of its segment.
+    pub(crate) fn remove(&mut self, post: &Arc<Post>) -> bool {
         let key = post.key();
         if self.attended(post).is_none() {
-            return;
+            return false;
         }
         self.set_instant(key, u64::MAX);
         self.by_ticket.remove(&key);
         let address = address(&post.shared);
         let Some(attached) = self.segments.get_mut(&address) else {
-            return;
+            return false;
         };
         if let Some(count) = attached.parts.get_mut(&post.part_key()) {
             *count -= 1;
@@ -270,9 +271,11 @@ impl Posts {
                 attached.parts.remove(&post.part_key());
             }
         }
-        if attached.parts.is_empty() {
+        let was_last = attached.parts.is_empty();
+        if was_last {
             self.segments.remove(&address);
         }
+        was_last
     }
 
     /// Has a future looked after at `instant`, whatever was planned.

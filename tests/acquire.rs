@@ -178,7 +178,8 @@ fn a_full_table_of_holds_binds_before_what_time_heals() {
         .expect("works")
         .permit()
         .expect_err("full");
-    assert_eq!(refusal.reason(), RefusalReason::TableFull);
+    assert_eq!(refusal.reason(), RefusalReason::HoldsFull);
+    assert!(refusal.to_string().contains("holds"), "{refusal}");
     assert_eq!((refusal.binding(), refusal.retry_after()), (None, None));
 }
 

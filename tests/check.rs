@@ -183,7 +183,7 @@ fn a_check_of_many_keys_refuses_the_ones_without_a_row() {
             .iter()
             .all(|answer| answer.reason() == Some(RefusalReason::TableFull))
     );
-    assert_eq!(checking.snapshot(0).keys.expect("keyed").refused, 8);
+    assert_eq!(checking.snapshot(0).counts.refused_table_full, 8);
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn each_key_has_limits_of_its_own() {
     assert_eq!(
         (
             keys.in_use,
-            keys.refused,
+            set.counts.refused_table_full,
             keys.evicted_unused,
             keys.evicted_in_use
         ),

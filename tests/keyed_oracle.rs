@@ -704,7 +704,7 @@ impl Oracle {
         let snapshot = self.segment.snapshot().expect("a snapshot").sets.remove(0);
         let keys = snapshot.keys.expect("keyed");
         assert_eq!(
-            (keys.evicted_in_use, keys.refused),
+            (keys.evicted_in_use, snapshot.counts.refused_table_full),
             (self.evicted_in_use, self.refused_keys)
         );
         assert!(keys.in_use <= keys.rows && keys.fullest_bucket <= ROWS as u64);

@@ -55,10 +55,11 @@ impl Table {
 
     /// Keys in use, refused, evicted without usage and evicted in use.
     fn counts(&self) -> [u64; 4] {
-        let keys = self.snapshot().keys.expect("keyed");
+        let snapshot = self.snapshot();
+        let keys = snapshot.keys.expect("keyed");
         [
             keys.in_use,
-            keys.refused,
+            snapshot.counts.refused_table_full,
             keys.evicted_unused,
             keys.evicted_in_use,
         ]

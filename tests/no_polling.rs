@@ -4,7 +4,9 @@ mod process;
 mod raw_segment;
 
 use std::fs;
+use std::future::Future;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -17,16 +19,15 @@ const WAITERS: usize = 32;
 /// How long the waiters are watched while nothing happens.
 const QUIET: Duration = Duration::from_secs(if cfg!(debug_assertions) { 2 } else { 5 });
 
-/// Wakes per waiter and second. A waiter that waits for others looks after them 20 times a second; one that polls every
-/// few milliseconds wakes hundreds of times.
-const MOST_WAKES: f64 = 50.0;
+/// Wakes per waiter and second. A waiter that waits for others looks after them once a second; one that polls every few milliseconds wakes hundreds of times.
+const MOST_WAKES: f64 = 5.0;
 
 const RELEASES: u64 = 16;
 
 /// What the kernel has counted of a process.
 #[derive(Clone, Copy, Debug)]
 struct Activity {
-    /// How often it went to sleep.
+    /// How often its threads went to sleep.
     sleeps: u64,
     /// Its processor time, in seconds.
     processor: f64,
@@ -35,11 +36,19 @@ struct Activity {
 impl Activity {
     fn of(child: &Child) -> Self {
         let read = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", child.id())).expect("alive");
-        let status = read("status");
-        let sleeps = status
-            .lines()
-            .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))
-            .expect("counted by every kernel");
+        let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).expect("alive");
+        let sleeps = tasks
+            .map(|task| {
+                fs::read_to_string(task.expect("listed").path().join("status")).expect("no thread ends")
+            })
+            .map(|status| {
+                let sleeps = status
+                    .lines()
+                    .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))
+                    .expect("counted by every kernel");
+                sleeps.trim().parse::<u64>().expect("a number")
+            })
+            .sum();
         let stat = read("stat");
         // The name, which may hold anything, ends at the last parenthesis; user and system time are the 14th and 15th
         // fields, of which 2 are before that.
@@ -53,7 +62,7 @@ impl Activity {
         let ticks_per_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK);
         let ticks_per_second = ticks_per_second.expect("known").expect("limited");
         Self {
-            sleeps: sleeps.trim().parse().expect("a number"),
+            sleeps,
             processor: ticks as f64 / ticks_per_second as f64,
         }
     }
@@ -162,5 +171,61 @@ fn who_waits_sleeps_and_each_release_wakes_exactly_one() {
             );
         }
         children.into_iter().for_each(Child::kill);
+    });
+}
+
+#[test]
+fn a_process_of_waiting_futures_sleeps_as_long_as_nothing_happens() {
+    const FUTURES: usize = 500;
+    let test = "a_process_of_waiting_futures_sleeps_as_long_as_nothing_happens";
+    in_own_process(test, 3 * PATIENCE, |folder| {
+        let sets =
+            ["one", "other"].map(|name| SetDeclaration::new(name).limit(Limit::concurrency("places", 1)));
+        let declaration = sets.into_iter().fold(Declaration::new(), Declaration::set);
+        let segment = Segment::create(folder.join("limits"), &declaration).expect("a segment");
+        let held: Vec<_> = segment
+            .sets()
+            .map(|set| std::mem::forget(set.try_acquire(&set.request()).expect("works")))
+            .collect();
+        assert_eq!(held.len(), 2);
+        let words = SharedWords::new(1);
+        let child = Child::fork(|| {
+            let sets: Vec<_> = segment.sets().collect();
+            let requests: Vec<_> = sets.iter().map(|set| set.request()).collect();
+            let mut futures: Vec<_> = (0..FUTURES)
+                .map(|number| Box::pin(sets[number % 2].acquire_async(&requests[number % 2], None)))
+                .collect();
+            for future in &mut futures {
+                let mut context = Context::from_waker(Waker::noop());
+                assert!(future.as_mut().poll(&mut context).is_pending());
+            }
+            words[0].store(1, Ordering::Release);
+            loop {
+                std::thread::park();
+            }
+        });
+        eventually("all wait", || words[0].load(Ordering::Acquire) == 1);
+        // It has found out by then whose deaths it is to be told of.
+        eventually("both of its threads are there", || {
+            fs::read_dir(format!("/proc/{}/task", child.id()))
+                .expect("alive")
+                .count()
+                == 3
+        });
+        let before = Activity::of(&child);
+        let started = Instant::now();
+        sleep(QUIET);
+        let after = Activity::of(&child);
+        let wakes = (after.sleeps - before.sleeps) as f64;
+        let elapsed = started.elapsed().as_secs_f64();
+        println!(
+            "a process with {FUTURES} waiting futures woke {:.1} times a second",
+            wakes / elapsed
+        );
+        assert!(
+            wakes <= MOST_WAKES * elapsed + 4.0,
+            "woke {wakes} times in {elapsed} s"
+        );
+        child.kill();
     });
 }

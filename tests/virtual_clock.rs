@@ -1,6 +1,6 @@
 //! Decisions by a clock that is advanced by hand, exact to the nanosecond.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use shmlimit::{
@@ -140,4 +140,36 @@ proptest! {
             prop_assert!(set.try_acquire(&request).expect("a decision").is_admitted());
         }
     }
+}
+
+#[test]
+fn who_waits_is_served_when_the_clock_has_been_moved_on_and_sleeps_until_then() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let clock = VirtualClock::new(Duration::from_secs(1));
+    let hour = Duration::from_secs(3600);
+    let declaration =
+        Declaration::new().set(SetDeclaration::new("set").limit(Limit::calls("calls", 1, hour)));
+    let segment = OpenOptions::new()
+        .virtual_clock(&clock)
+        .create(folder.path().join("limits"), &declaration)
+        .expect("a segment");
+    let set = segment.set("set").expect("declared");
+    assert!(set.check(&set.request()).expect("works").is_admitted());
+    let is_admitted_within = |most_looks: u32| {
+        let mut looks = 0;
+        let outcome = set.acquire_while(&set.request(), None, || {
+            looks += 1;
+            looks <= most_looks
+        });
+        outcome.expect("works").is_admitted()
+    };
+    let started = Instant::now();
+    assert!(!is_admitted_within(10));
+    // An instant of the clock that lies in the past of the machine is no reason to look all the time.
+    assert!(
+        started.elapsed() >= Duration::from_millis(100),
+        "it did not sleep"
+    );
+    clock.advance_to(2 * hour);
+    assert!(is_admitted_within(u32::MAX));
 }

@@ -7,6 +7,10 @@ use pyo3::prelude::*;
 
 /// What to ask between the sleeps of a wait whether to go on.
 ///
+/// A sleep ends when a handler of a signal has run in the thread that sleeps, so Ctrl-C need not be polled for. A signal that
+/// comes in the moment between the question and the sleep, or that another thread took, is noticed at the next look: within a
+/// second.
+///
 /// The lock of the interpreter is released when it is asked for the first time, which is when there is something to
 /// wait for, and taken again when this is dropped.
 pub struct Interruption {

@@ -37,7 +37,8 @@ mod waiting;
 
 use pyo3::prelude::*;
 
-#[pymodule]
+// Where the interpreter can run without its lock, importing this turns the lock on: much here relies on it.
+#[pymodule(gil_used = true)]
 mod _native {
     use pyo3::prelude::*;
 

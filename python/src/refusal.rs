@@ -104,6 +104,7 @@ pub fn reason(reason: RefusalReason) -> &'static str {
         RefusalReason::Concurrency => "concurrency",
         RefusalReason::Budget => "budget",
         RefusalReason::TableFull => "table_full",
+        RefusalReason::HoldsFull => "holds_full",
         RefusalReason::QueueFull => "queue_full",
         _ => "other",
     }

@@ -182,7 +182,7 @@ impl SegmentEngine {
                 locked.take_all(row.into(), costs, waived, None, decision, attempt)
             }
             FreeHold::None => {
-                decision.stage = Stage::TableFull;
+                decision.stage = Stage::HoldsFull;
                 locked.refuse(row.into(), costs, decision, attempt)
             }
             free => locked.take_all(
@@ -264,7 +264,7 @@ impl RuledPart<'_> {
         let by_what_is_held = |index: usize| self.set.held_mask & (1 << index) != 0;
         matches!(
             decision.stage,
-            Stage::TableFull | Stage::NoRow | Stage::Behind | Stage::QueueFull
+            Stage::HoldsFull | Stage::NoRow | Stage::Behind | Stage::QueueFull
         ) || decision
             .iter()
             .any(|(index, decided)| decided.figure > 0 && by_what_is_held(index))
@@ -296,6 +296,7 @@ impl SetOutline {
         }
         let binding = decision.binding().and_then(|(index, _)| self.limits.get(index));
         match binding.map(|limit| limit.kind) {
+            None if decision.stage == Stage::HoldsFull => RefusalReason::HoldsFull,
             None => RefusalReason::TableFull,
             Some(Kind::Concurrency) => RefusalReason::Concurrency,
             Some(Kind::Budget) => RefusalReason::Budget,
@@ -465,13 +466,7 @@ impl LockedPart<'_> {
             Attempt::First | Attempt::BeforeWaiting => Attempt::First,
             Attempt::Last | Attempt::Waiting => Attempt::Last,
         };
-        let answer = self.refuse(Row::ABSENT.into(), costs, decision, attempt)?;
-        if answer == Answer::Refused {
-            let mut transaction = self.part.memory.journal().begin();
-            transaction.add(&self.part.memory.control().refused_keys, 1);
-            self.part.commit(transaction)?;
-        }
-        Ok(answer)
+        self.refuse(Row::ABSENT.into(), costs, decision, attempt)
     }
 
     /// The limit that binds the first in line, and for how long.
@@ -499,6 +494,7 @@ impl LockedPart<'_> {
             RefusalReason::Concurrency => &control.refused_concurrency,
             RefusalReason::Budget => &control.refused_budget,
             RefusalReason::TableFull => &control.refused_table_full,
+            RefusalReason::HoldsFull => &control.refused_holds_full,
             RefusalReason::QueueFull => &control.refused_queue_full,
         }
     }

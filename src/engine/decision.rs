@@ -100,7 +100,7 @@ pub(crate) enum Stage {
     Settled,
     Released,
     /// There never was a permit, because no hold was left for one.
-    TableFull,
+    HoldsFull,
     /// There never was a permit, because no row was left for its key.
     NoRow,
     /// There never was a permit, because others wait in line before.
@@ -289,7 +289,7 @@ impl Decision {
             .map(|(index, decided)| (index, decided.figure))
             .chain(self.ahead())
             .reduce(longer_wait)
-            .filter(|(_, wait)| *wait == NEVER || !matches!(self.stage, Stage::TableFull | Stage::NoRow))
+            .filter(|(_, wait)| *wait == NEVER || !matches!(self.stage, Stage::HoldsFull | Stage::NoRow))
     }
 }
 
@@ -309,8 +309,11 @@ pub enum RefusalReason {
     Concurrency,
     /// The budget of the window is spent.
     Budget,
-    /// Every hold of the set is taken, or no row was left for the key, whatever the limits themselves would say.
+    /// No row was left for the key, whatever its limits would say.
     TableFull,
+    /// Every [hold](crate::SetDeclaration::holds) is taken, of a keyed set those of the key's shard, whatever the limits
+    /// themselves would say.
+    HoldsFull,
     /// As many requests wait in line as the set was declared for.
     QueueFull,
 }

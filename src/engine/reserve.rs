@@ -75,7 +75,7 @@ impl SegmentEngine {
             decision.stage = Stage::Behind;
         } else if part.takes_a_hold(costs) {
             match self.find_free_hold(part)? {
-                FreeHold::None => decision.stage = Stage::TableFull,
+                FreeHold::None => decision.stage = Stage::HoldsFull,
                 found => free = Some(found),
             }
         }

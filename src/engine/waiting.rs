@@ -422,12 +422,16 @@ impl SegmentEngine {
     /// For who was blocked at an instant of the segment clock. Not under the lock: there may be many leases to look at.
     fn set_alarm(&self, part: RuledPart<'_>, waiting: &mut Waiting, blocked: Blocked, instant: u64) {
         let now = boot_nanos();
+        // When a virtual clock comes to an instant, nobody knows: it is looked at now and then.
+        let is_by_virtual_clock = blocked.wait > 0 && self.virtual_clock.is_some();
         waiting.alarm = match blocked.wait {
             0 => u64::MAX,
+            _ if is_by_virtual_clock => u64::MAX,
             wait => self.boot_instant(instant.saturating_add(wait)),
         };
         let is_new = now < waiting.began.saturating_add(SHORT_WAIT);
         let slice = match blocked.by_others {
+            _ if is_by_virtual_clock => UNWATCHED_SLICE,
             _ if waiting.slice == u64::MAX => u64::MAX,
             true if is_new => SHORT_WAIT,
             true => waiting.slice,
@@ -634,7 +638,7 @@ impl LockedPart<'_> {
         decision.stage = if !is_first {
             Stage::Behind
         } else if part.takes_a_hold(costs) && part.memory.has_no_free_hold() {
-            Stage::TableFull
+            Stage::HoldsFull
         } else {
             Stage::Reserved
         };

@@ -236,7 +236,7 @@ shared_records! {
         refused_concurrency: AtomicU64,
         refused_budget: AtomicU64,
         /// Refused for want of a free hold.
-        refused_table_full: AtomicU64,
+        refused_holds_full: AtomicU64,
         settled: AtomicU64,
         /// Holds taken back from dead processes.
         reclaimed: AtomicU64,
@@ -288,7 +288,7 @@ shared_records! {
         /// Rows of the table of keys that are in use.
         keys: AtomicU64,
         /// Requests refused because no row was left for their key.
-        refused_keys: AtomicU64,
+        refused_table_full: AtomicU64,
         /// Rows that were given to another key, and were replenished.
         evicted_unused: AtomicU64,
         /// Rows that were given to another key, and were not replenished: what their keys had used is forgotten.

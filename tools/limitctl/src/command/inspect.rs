@@ -332,13 +332,15 @@ fn counted(counts: &SetCounts) -> String {
         .saturating_add(counts.refused_concurrency)
         .saturating_add(counts.refused_budget)
         .saturating_add(counts.refused_table_full)
+        .saturating_add(counts.refused_holds_full)
         .saturating_add(counts.refused_queue_full);
     let mut text = format!("{} admitted, {} refused", count(counts.admitted), count(refused));
     let reasons = some_of(&[
         ("by rate", counts.refused_rate),
         ("by concurrency", counts.refused_concurrency),
         ("by budget", counts.refused_budget),
-        ("for want of rows or holds", counts.refused_table_full),
+        ("for want of a row", counts.refused_table_full),
+        ("for want of a hold", counts.refused_holds_full),
         ("for want of room in line", counts.refused_queue_full),
     ]);
     if !reasons.is_empty() {

@@ -65,7 +65,6 @@ fn occupancy(table: &KeysSnapshot) -> String {
         count(table.fullest_bucket)
     );
     for (number, what) in [
-        (table.refused, "requests refused for want of a row"),
         (table.evicted_unused, "rows without usage evicted"),
         (table.evicted_in_use, "rows in use evicted"),
     ] {

@@ -1,0 +1,192 @@
+"""Uses every public name as programs do: it runs, and type checkers find nothing in it.
+
+Run with a directory, in which it makes its files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import assert_type
+
+import shmlimit as sl
+
+REQUESTS = sl.Calls("requests", 500, "60s", algorithm="sliding_window")
+TOKENS = sl.Rate("tokens", 200_000, "60s", algorithm="token_bucket", on_death="refund")
+SPENT = sl.Budget("spent", "99.95", "calendar:day", unit="0.01")
+IN_FLIGHT = sl.Concurrency("in_flight", 16, lease="30s")
+
+ERRORS: dict[type[sl.Error], str] = {
+    sl.AlreadyExists: "made twice",
+    sl.AlreadyReleased: "released before",
+    sl.AlreadySettled: "settled before",
+    sl.CannotApply: "cannot change in place",
+    sl.ConfigMismatch: "declared otherwise",
+    sl.CostRequired: "a rate without a cost",
+    sl.Damaged: "the file is damaged",
+    sl.DeclarationError: "declared wrongly",
+    sl.ForeignNamespace: "of other containers",
+    sl.InUse: "others use it",
+    sl.Incompatible: "of another version",
+    sl.InheritedPermit: "of the parent",
+    sl.InvalidAmount: "no amount",
+    sl.InvalidKey: "no key",
+    sl.KeyRequired: "no key given",
+    sl.LockStuck: "a process is stopped",
+    sl.MustBeHeld: "cannot be checked",
+    sl.NeverAdmissible: "more than there is",
+    sl.NoSpace: "no room",
+    sl.NotASegment: "another file",
+    sl.NotFound: "no file",
+    sl.NotKeyed: "not keyed",
+    sl.PermissionDenied: "of another user",
+    sl.PermitError: "of permits",
+    sl.Poisoned: "to be repaired",
+    sl.Reclaimed: "the lease ran out",
+    sl.RequestError: "of requests",
+    sl.Retired: "removed",
+    sl.SegmentClosed: "closed",
+    sl.SegmentError: "of files",
+    sl.TooManyParticipants: "too many processes",
+    sl.UnknownLimit: "no such limit",
+    sl.UnknownName: "no such name",
+    sl.UnknownSet: "no such set",
+    sl.Untrusted: "not to be trusted",
+}
+
+
+def declare(directory: Path) -> sl.Segment:
+    assert_type(REQUESTS.bound, str | None)
+    declared = [
+        sl.LimitSet("openai", [REQUESTS, TOKENS, IN_FLIGHT], metadata={"region": "us-east-1"}),
+        sl.LimitSet("tenants", [REQUESTS, SPENT], keyed=sl.Keyed(1000, when_full="evict_least_used")),
+    ]
+    return sl.open(directory / "typed.limits", declared, participants=64, lock_timeout=1.0)
+
+
+def take(limits: sl.Limits) -> None:
+    result = limits.try_acquire({"tokens": 1500})
+    assert_type(result, sl.Permit | sl.Refusal)
+    if result:
+        # A permit is true and a refusal false, which narrows the type.
+        assert_type(result, sl.Permit)
+        settlement = result.settle(tokens=900)
+        assert_type(settlement, sl.Settlement)
+        result.heartbeat()
+        result.release()
+    else:
+        assert_type(result, sl.Refusal)
+        print(result.binding, result.reason, result.retry_after)
+    with limits.acquire({"tokens": 10}, timeout=5) as permit:
+        assert_type(permit, sl.Permit)
+        permit.settle({"tokens": 5})
+    with limits.try_acquire({"tokens": 10}) as permit:
+        permit.settle(tokens=10)
+    verdicts = limits.peek({"tokens": 1})
+    assert_type(verdicts, dict[str, sl.Verdict])
+    forecasts = limits.forecast()
+    assert_type(forecasts, dict[str, sl.Forecast])
+    try:
+        limits.acquire({"tokens": 10**9})
+    except sl.NeverAdmissible as error:
+        assert isinstance(error, ValueError)
+
+
+def refuse(directory: Path) -> None:
+    limits = sl.open(directory / "one.limits", sl.LimitSet("one", [sl.Concurrency("c", 1)]))["one"]
+    with limits.acquire():
+        try:
+            limits.acquire(timeout=0)
+        except sl.AcquireTimeout as error:
+            assert isinstance(error, sl.Refused)
+            assert isinstance(error, TimeoutError)
+            assert_type(error.refusal, sl.Refusal | None)
+    sl.remove(limits.path, force=True)
+
+
+def count(tenants: sl.Limits) -> None:
+    checked = tenants.check(key="acme")
+    assert_type(checked, sl.Checked)
+    assert_type(tenants.check_many(["acme", b"globex", 7]), list[sl.Checked])
+    tenants.debit("spent", "1.25", key="acme")
+    tenants.reset("requests", key="acme")
+
+
+def reserve(directory: Path) -> None:
+    paced = sl.open(directory / "paced.limits", sl.LimitSet("paced", [sl.Calls("c", 10, "1h", algorithm="gcra")]))[
+        "paced"
+    ]
+    reserved = paced.reserve(max_delay=60)
+    if reserved:
+        assert_type(reserved, sl.Reservation)
+        assert_type(reserved.delay, float)
+        reserved.cancel()
+    credit = paced.leased("c", most=4)
+    assert_type(credit, sl.LocalCredit)
+    if credit.try_take(2):
+        credit.give_back()
+
+
+def decorate(limits: sl.Limits) -> None:
+    @limits.limited(costs={"tokens": 1}, timeout=5)
+    def length(text: str) -> int:
+        return len(text)
+
+    @limits.limited(costs=lambda words: {"tokens": len(words)})
+    def each(words: list[str]) -> Iterator[str]:
+        yield from words
+
+    assert_type(length("four"), int)
+    assert list(each(["a", "b"])) == ["a", "b"]
+
+
+async def wait(limits: sl.Limits) -> None:
+    acquisition = limits.acquire_async({"tokens": 1}, timeout=5)
+    assert_type(acquisition, sl.Acquisition)
+    permit = await acquisition
+    assert_type(permit, sl.Permit)
+    async with permit:
+        permit.settle(tokens=1)
+    async with limits.acquire_async({"tokens": 1}) as other:
+        assert_type(other, sl.Permit)
+    async with limits.try_acquire({"tokens": 1}) as tried:
+        assert_type(tried, sl.Permit)
+
+
+def choose(limits: sl.Limits) -> None:
+    pool = sl.Pool([limits], "least_loaded", failover=True)
+    with pool.acquire({"tokens": 1}) as permit:
+        print(permit.metadata["region"])
+
+
+def move_time(directory: Path) -> None:
+    clock = sl.VirtualClock()
+    with sl.open(directory / "time.limits", sl.LimitSet("t", [sl.Calls("c", 1, "1h")]), clock=clock) as segment:
+        assert segment["t"].check()
+        clock.advance(3600)
+        assert segment["t"].check()
+
+
+def main(directory: Path) -> None:
+    warnings.simplefilter("error", sl.UnknownLimitWarning)
+    warnings.simplefilter("error", sl.BlockingAcquireWarning)
+    segment = declare(directory)
+    assert_type(segment["openai"], sl.Limits)
+    take(segment["openai"])
+    refuse(directory)
+    count(segment["tenants"])
+    reserve(directory)
+    decorate(segment["openai"])
+    asyncio.run(wait(segment["openai"]))
+    choose(segment["openai"])
+    move_time(directory)
+    for name, limits in segment.items():
+        print(name, limits.limit_names, len(ERRORS))
+    print(sl.__version__)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
