@@ -232,9 +232,9 @@ def test_the_fields_are_told_as_declared(limited: Limited, declare: Declare, adv
 def test_a_request_waits_in_line_for_as_long_as_declared(limited: Limited, declare: Declare) -> None:
     get = limited(declare(sl.Calls("requests", 1, 0.2)), timeout=30)
     assert [get().status_code for _ in range(4)] == [200] * 4
-    limits = declare(sl.Calls("requests", 1, 0.2))
-    impatient = limited(limits, timeout=0.001)
-    assert {impatient().status_code for _ in range(3)} == {429}
+    impatient = limited(declare(sl.Calls("requests", 1, 3600)), timeout=0.001)
+    # There may be room for the first of them by now.
+    assert [impatient().status_code for _ in range(3)][1:] == [429, 429]
 
 
 def test_failed_work_is_told_to_the_limits(limited: Limited, declare: Declare, folder: Path) -> None:
