@@ -104,9 +104,12 @@
 //! dropped local credit. It never waits for a lock, so a segment whose lock is stuck does not keep it from others. Whoever
 //! waits for longer than 2 ms, a thread or a future, has another started, `shmlimit-deaths`, which learns of the death of
 //! those that are waited for: of up to 64 processes for each waiting thread, and as many for all futures of the process in one
-//! segment. Of others, waiters find out by looking once a second, and every 50 ms before Linux 5.3. Both threads block all
+//! segment. Where there are more, and before Linux 5.3, waiters find out by looking every 50 ms. Both threads block all
 //! signals, end when there has been nothing for them to do for 10 seconds, and do not exist in a forked child until it
 //! needs them.
+//!
+//! A process that is stopped while it is first in line holds up those behind it until it goes on or dies: it lives, and
+//! nobody overtakes. What it is granted meanwhile it holds as if it went on; a lease ends that.
 //!
 //! # Keys
 //!
