@@ -144,11 +144,12 @@ impl Asked {
                 continue;
             }
             let mut look_by = None;
-            let looked = post.with(context.waker(), |waiting| {
+            let looked = post.with(context.waker(), |waiting, was_woken| {
                 let now = crate::shm::clock::boot_nanos();
                 let part = set.engine_set().part(waiting.line().0);
                 let is_late = now >= self.deadline;
-                if !is_late && !engine.is_worth_a_look(part, waiting, now) {
+                // Woken, it looks in any case: the thread may have found an error that is for the future to meet.
+                if !is_late && !was_woken && !engine.is_worth_a_look(part, waiting, now) {
                     return Ok(Looked::Waiting);
                 }
                 let patience = if is_late { Patience::UsedUp } else { Patience::Left };
@@ -159,7 +160,7 @@ impl Asked {
             match looked {
                 Some(Ok(Looked::Waiting)) => {
                     if let Some(instant) = look_by {
-                        attendant::look_at(post, instant);
+                        attendant::look_by(post, instant);
                     }
                     return Poll::Pending;
                 }

@@ -261,18 +261,18 @@ pub(crate) fn withdraw(post: &Arc<Post>) {
     if let Ok(attendant) = ATTENDANT.get() {
         let mut duties = lock(&attendant.duties);
         if duties.posts.remove(post) {
-            // Asleep by the segment's doorbell, the thread would keep it open.
-            duties.wake();
+            // Asleep by the segment's doorbell, or about to be, the thread would keep it open.
+            attendant.tell(&mut duties);
         }
     }
 }
 
 /// Has a future that has just looked for itself looked after again at `instant`, which may be sooner than the thread
 /// knew: whoever comes to be first learns only then for how long it has to wait.
-pub(crate) fn look_at(post: &Arc<Post>, instant: u64) {
+pub(crate) fn look_by(post: &Arc<Post>, instant: u64) {
     let Ok(attendant) = ATTENDANT.get() else { return };
     let mut duties = lock(&attendant.duties);
-    duties.posts.look_at(post, instant);
+    duties.posts.look_by(post, instant);
     duties.wake_before(instant);
 }
 

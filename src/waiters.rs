@@ -84,15 +84,16 @@ impl Post {
         })
     }
 
-    /// Lets the future look at its ticket; `waker` is told from now on. `None` where the wait has ended.
-    pub(crate) fn with<T>(&self, waker: &Waker, look: impl FnOnce(&mut Waiting) -> T) -> Option<T> {
+    /// Lets the future look at its ticket, and says whether it was woken to do so; `waker` is told from now on. `None`
+    /// where the wait has ended.
+    pub(crate) fn with<T>(&self, waker: &Waker, look: impl FnOnce(&mut Waiting, bool) -> T) -> Option<T> {
         let mut wait = lock(&self.wait);
         let wait = wait.as_mut()?;
         if !wait.waker.will_wake(waker) {
             wait.waker = waker.clone();
         }
-        wait.is_woken = false;
-        Some(look(&mut wait.waiting))
+        let was_woken = std::mem::replace(&mut wait.is_woken, false);
+        Some(look(&mut wait.waiting, was_woken))
     }
 
     /// Ends the wait; answers the ticket.
@@ -278,19 +279,13 @@ impl Posts {
         was_last
     }
 
-    /// Has a future looked after at `instant`, whatever was planned.
-    pub(crate) fn look_at(&mut self, post: &Arc<Post>, instant: u64) {
-        if self.attended(post).is_some() {
-            self.set_instant(post.key(), instant.min(post.deadline));
-        }
-    }
-
-    /// Has a future looked after at `instant`, unless that is planned for sooner.
+    /// Has a future looked after at `instant`, or when its time is up, unless something is planned for sooner: that may
+    /// be the second try of a look that found the future at its own, and is all that is left of a ring.
     pub(crate) fn look_by(&mut self, post: &Arc<Post>, instant: u64) {
         if let Some(planned) = self.attended(post).map(|attended| attended.look_at)
-            && instant < planned
+            && instant.min(post.deadline) < planned
         {
-            self.set_instant(post.key(), instant);
+            self.set_instant(post.key(), instant.min(post.deadline));
         }
     }
 

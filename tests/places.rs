@@ -21,9 +21,11 @@ use shmlimit::{
 
 fn declaration() -> Declaration {
     let hour = Duration::from_secs(3600);
-    Declaration::new()
-        .participants(4)
-        .set(SetDeclaration::new("api").limit(Limit::calls("calls", 10, hour)))
+    Declaration::new().participants(4).set(
+        SetDeclaration::new("api")
+            .waiters(16)
+            .limit(Limit::calls("calls", 10, hour)),
+    )
 }
 
 fn create(path: &Path) {
@@ -166,12 +168,14 @@ fn a_file_that_this_user_may_not_write_is_an_error_that_says_so() {
         Child::fork(|| {
             nix::unistd::setuid(stranger).expect("somebody else");
             match Segment::open(&path) {
-                Err(Error::Io {
+                Err(Error::Denied {
                     action: "open",
                     source,
+                    why,
                     ..
                 }) => {
                     assert_eq!(source.raw_os_error(), Some(libc::EACCES));
+                    assert!(why.contains("mode 0644"), "{why}");
                 }
                 other => panic!("{other:?}"),
             }

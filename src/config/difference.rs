@@ -30,6 +30,7 @@ pub struct Difference {
     declared: Option<String>,
     in_segment: Option<String>,
     assignment: Option<Assignment>,
+    is_of_versions: bool,
 }
 
 /// A field of a limit that `limitctl set` can change, and what it is to be: `capacity=20`.
@@ -61,12 +62,13 @@ impl Difference {
             declared: declared.map(|version| version.to_string()),
             in_segment: in_segment.map(|version| version.to_string()),
             assignment: None,
+            is_of_versions: true,
         }
     }
 
     /// Whether only the versions differ.
     pub(crate) fn is_of_versions(&self) -> bool {
-        self.path.ends_with(" / version")
+        self.is_of_versions
     }
 
     /// How `limitctl set` makes the segment's value the declared one, where it can.
@@ -207,6 +209,7 @@ fn compare_values(
             declared: declared.map(shown),
             in_segment: in_segment.map(shown),
             assignment: place.assignment(declared),
+            is_of_versions: false,
         }),
     }
 }
@@ -231,6 +234,7 @@ fn compare_named(
                 declared: present(),
                 in_segment: None,
                 assignment: None,
+                is_of_versions: false,
             }),
         }
     }
@@ -241,6 +245,7 @@ fn compare_named(
                 declared: None,
                 in_segment: present(),
                 assignment: None,
+                is_of_versions: false,
             });
         }
     }
@@ -254,6 +259,7 @@ fn compare_named(
             declared: order(here),
             in_segment: order(there),
             assignment: None,
+            is_of_versions: false,
         });
     }
 }

@@ -10,7 +10,7 @@ use super::set::Part;
 use super::waiting::Waiting;
 use crate::queue;
 use crate::shm::clock::boot_nanos;
-use crate::shm::death_watch::{DeathWatch, Watched, ring_on_death};
+use crate::shm::death_watch::{DeathWatch, MOST_PROCESSES, Watched, ring_on_death};
 use crate::shm::participant::ParticipantId;
 use crate::shm::region::Kept;
 
@@ -39,7 +39,7 @@ pub(crate) enum Telling {
     WillBeTold,
     /// One of them is dead already.
     DeadAlready,
-    /// The kernel cannot do it.
+    /// The kernel cannot do it, or they are too many.
     WillNotBeTold,
 }
 
@@ -66,11 +66,13 @@ impl SegmentEngine {
             return Telling::WillBeTold;
         }
         deaths.watch = None;
-        // What is beyond the number of processes that are watched is looked after now and then.
-        let pids: Vec<u64> = owners
-            .iter()
-            .filter_map(|owner| self.membership.table().pid_of(ParticipantId::from_word(*owner)?))
-            .collect();
+        let is_too_many = owners.len() > MOST_PROCESSES;
+        let owners: BTreeSet<u64> = owners.into_iter().take(MOST_PROCESSES).collect();
+        let pid_of = |owner: &u64| self.membership.table().pid_of(ParticipantId::from_word(*owner)?);
+        let Some(pids) = owners.iter().map(pid_of).collect::<Option<Vec<u64>>>() else {
+            // The slot is free, or has a new life already: whoever had it before is gone.
+            return Telling::DeadAlready;
+        };
         deaths.watched = owners;
         let Some(bell) = bell() else {
             return Telling::WillNotBeTold;
@@ -78,7 +80,12 @@ impl SegmentEngine {
         match ring_on_death(&pids, bell) {
             Watched::Watching(watch) => {
                 deaths.watch = Some(watch);
-                Telling::WillBeTold
+                // The others are found by looking.
+                if is_too_many {
+                    Telling::WillNotBeTold
+                } else {
+                    Telling::WillBeTold
+                }
             }
             Watched::DeadAlready => Telling::DeadAlready,
             Watched::Unable => Telling::WillNotBeTold,

@@ -216,7 +216,10 @@ pub(crate) fn attach<T>(
     };
     if admit(&candidate)? == Admission::Replace {
         header.retired.store(1, Ordering::Release);
-        unlink(path, &file)?;
+        unlink(path, &file).inspect_err(|_| {
+            // Nobody has joined meanwhile, which takes the lock: it is as it was.
+            header.retired.store(0, Ordering::Release);
+        })?;
         return Err(retired());
     }
     start_cold_if_needed(&verified, header, &file, path)?;

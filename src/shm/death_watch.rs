@@ -19,8 +19,8 @@ use super::fork_identity::PerProcess;
 use super::futex;
 use super::region::Kept;
 
-/// Processes that one watch looks at.
-const MOST_PROCESSES: usize = 64;
+/// Processes that one watch looks at; it is not told of the death of others.
+pub(crate) const MOST_PROCESSES: usize = 64;
 
 /// From so many descriptors on, those that nobody asks for are closed at once.
 const MOST_DESCRIPTORS: usize = 128;
@@ -86,8 +86,16 @@ pub(crate) fn ring_on_death(pids: &[u64], bell: Kept<AtomicU64>) -> Watched {
                 state.descriptors.insert(*pid, Arc::new(descriptor));
                 has_opened = true;
             }
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Watched::DeadAlready,
-            Err(_) => return Watched::Unable,
+            Err(error) => {
+                // Nobody polls those that were opened here, nor would anybody close them.
+                state.close_unwatched();
+                let is_dead = error.raw_os_error() == Some(libc::ESRCH);
+                return if is_dead {
+                    Watched::DeadAlready
+                } else {
+                    Watched::Unable
+                };
+            }
         }
     }
     state.latest = state.latest.wrapping_add(1);

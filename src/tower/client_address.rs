@@ -59,11 +59,14 @@ impl ClientAddress {
         match self.source {
             Source::Peer(find) => find(head),
             Source::XForwardedFor { trusted_proxies } => {
-                let entry = appended_by(&head.headers, &X_FORWARDED_FOR, trusted_proxies)?;
+                let entries =
+                    |line: &str| Some(line.split(',').map(|entry| entry.trim().to_owned()).collect());
+                let entry = appended_by(&head.headers, &X_FORWARDED_FOR, trusted_proxies, entries)?;
                 node(&entry)
             }
             Source::Forwarded { trusted_proxies } => {
-                let element = appended_by(&head.headers, &FORWARDED, trusted_proxies)?;
+                let elements = |line: &str| split(line, ',');
+                let element = appended_by(&head.headers, &FORWARDED, trusted_proxies, elements)?;
                 forwarded_for(&element)
             }
         }
@@ -71,18 +74,24 @@ impl ClientAddress {
 }
 
 /// What the first of so many proxies has appended to a list that may be spread over several lines.
-fn appended_by(headers: &HeaderMap, name: &HeaderName, trusted_proxies: usize) -> Option<String> {
+fn appended_by(
+    headers: &HeaderMap,
+    name: &HeaderName,
+    trusted_proxies: usize,
+    entries_of: impl Fn(&str) -> Option<Vec<String>>,
+) -> Option<String> {
     let mut entries = Vec::new();
     for line in headers.get_all(name) {
-        entries.extend(split(line.to_str().ok()?, ','));
+        entries.extend(entries_of(line.to_str().ok()?)?);
     }
     let place = entries.len().checked_sub(trusted_proxies)?;
     entries.into_iter().nth(place)
 }
 
 /// The parts of a list, without the space around them. What stands in quotation marks is one part, whatever it holds; of a
-/// backslash in there, the character behind it counts.
-fn split(list: &str, separator: char) -> Vec<String> {
+/// backslash in there, the character behind it counts. None where a quotation does not end: a client could begin one that
+/// swallows what proxies append.
+fn split(list: &str, separator: char) -> Option<Vec<String>> {
     let mut parts = vec![String::new()];
     let mut characters = list.chars();
     let mut is_quoted = false;
@@ -99,12 +108,12 @@ fn split(list: &str, separator: char) -> Vec<String> {
             _ => {}
         }
     }
-    parts.iter().map(|part| part.trim().to_owned()).collect()
+    (!is_quoted).then(|| parts.iter().map(|part| part.trim().to_owned()).collect())
 }
 
 /// The node that an element of `Forwarded` names as the client.
 fn forwarded_for(element: &str) -> Option<IpAddr> {
-    split(element, ';').iter().find_map(|pair| {
+    split(element, ';')?.iter().find_map(|pair| {
         let (name, value) = pair.split_once('=')?;
         if !name.trim().eq_ignore_ascii_case("for") {
             return None;
@@ -180,6 +189,15 @@ mod tests {
             assert_eq!(forwarded, None, "{element:?}");
         }
         assert_eq!(found(ClientAddress::forwarded(1), "forwarded", &[]), None);
+    }
+
+    #[test]
+    fn no_quotation_of_a_client_swallows_what_proxies_append() {
+        let joined = ["for=1.1.1.1;x=\", for=5.5.5.5"];
+        assert_eq!(found(ClientAddress::forwarded(1), "forwarded", &joined), None);
+        let joined = ["1.1.1.1, \", 5.5.5.5, 10.0.0.1"];
+        let address = found(ClientAddress::x_forwarded_for(2), "x-forwarded-for", &joined);
+        assert_eq!(address.as_deref(), Some("5.5.5.5"));
     }
 
     #[test]

@@ -154,7 +154,7 @@ async fn a_request_is_refused_at_once_where_no_more_may_wait() {
     let layer = limits.layer().wait(10 * PATIENCE);
     let _admitted = answer(&layer, "/").await;
     let refused = answer(&layer, "/").await;
-    assert_eq!(refused.status(), 429);
+    assert_eq!(refused.status(), 503);
     let counts = limits.segment.snapshot().expect("readable").sets[0].counts;
     assert_eq!(counts.refused_queue_full, 1);
 }

@@ -1,0 +1,38 @@
+//! Futures that wait meet what has gone wrong with their segment, and do not wait for ever.
+
+mod process;
+
+use std::thread;
+use std::time::Duration;
+
+use process::{PATIENCE, eventually, in_own_process};
+use shmlimit::{Declaration, Error, Limit, Segment, SetDeclaration};
+
+#[test]
+fn a_future_that_waits_in_a_segment_that_is_retired_ends_with_that() {
+    let test = "a_future_that_waits_in_a_segment_that_is_retired_ends_with_that";
+    in_own_process(test, PATIENCE, |folder| {
+        let set = SetDeclaration::new("set").limit(Limit::concurrency("places", 1));
+        let declaration = Declaration::new().set(set);
+        let segment = Segment::create(folder.join("limits"), &declaration).expect("a segment");
+        let set = segment.set("set").expect("declared");
+        let _held = set.try_acquire(&set.request()).expect("works");
+        thread::scope(|scope| {
+            let waiting = |timeout: Option<Duration>| {
+                let set = &set;
+                scope.spawn(move || smol::block_on(set.acquire_async(&set.request(), timeout)).map(drop))
+            };
+            // The second is behind another, and neither has an instant to be looked after.
+            let futures = [waiting(None), waiting(Some(10 * PATIENCE))];
+            eventually("they wait", || {
+                let snapshot = segment.snapshot().expect("a snapshot");
+                snapshot.sets[0].tickets.len() == 2
+            });
+            segment.retire();
+            for future in futures {
+                let outcome = future.join().expect("no panic");
+                assert!(matches!(outcome, Err(Error::Retired { .. })), "{outcome:?}");
+            }
+        });
+    });
+}
