@@ -207,15 +207,11 @@ impl Place {
         let of_segment = |bytes: &[u8]| {
             let old = before.iter().find(|(is_segment, _)| *is_segment);
             let old = old.map_or(&[][..], |(_, bytes)| bytes);
-            let words = bytes
-                .as_chunks::<8>()
-                .0
-                .iter()
-                .zip(old.as_chunks::<8>().0)
-                .enumerate();
+            let words = bytes.as_chunks::<8>().0.iter().zip(old.as_chunks::<8>().0);
             let retired = bytes.as_chunks::<8>().0.get(RETIRED).copied();
             let participants = words
                 .skip(PARTICIPANTS)
+                .enumerate()
                 .map(|(index, (new, old))| match index % PARTICIPANT_SIZE {
                     0 => u64::from_ne_bytes(*new),
                     _ => u64::from(new != old),

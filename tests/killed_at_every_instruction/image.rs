@@ -234,7 +234,7 @@ const JOURNAL_SIZE: usize = 2 * 160;
 const COUNTERS_SIZE: usize = 16;
 const COUNTERS_TAKEN: usize = 1;
 const COUNTERS_UNSETTLED: usize = 6;
-pub const PARTICIPANT_SIZE: usize = 16;
+pub const PARTICIPANT_SIZE: usize = 48;
 const PARTICIPANT_STATE: usize = 0;
 const PARTICIPANT_PID: usize = 1;
 
@@ -245,6 +245,13 @@ impl Layout {
         let participants = byte_offset(17);
         assert_eq!(image[18], 1, "the proof works on segments of one set");
         let directory = byte_offset(19);
+        let participant_count = usize::try_from(image[16]).expect("small");
+        // The directory follows, so that this is exact. Of whom a hold is, and who is dead, is read by it.
+        assert_eq!(
+            directory - participants,
+            participant_count * PARTICIPANT_SIZE,
+            "participants have another size than the harness knows"
+        );
         let entry: [usize; 11] =
             std::array::from_fn(|word| usize::try_from(image[directory + word]).expect("small"));
         let [extent, extent_size, definition_room, limits, ..] = entry;
@@ -286,7 +293,7 @@ impl Layout {
             .collect();
         Self {
             participants,
-            participant_count: usize::try_from(image[16]).expect("small"),
+            participant_count,
             control,
             counters,
             canonical,
@@ -307,6 +314,12 @@ impl Layout {
         let image = file.copy();
         let set = &snapshot.sets[0];
         assert_eq!(snapshot.format, 1, "the harness knows another format of segments");
+        for participant in &snapshot.participants {
+            let slot = usize::try_from(participant.slot).expect("small");
+            let record = self.participants + slot * PARTICIPANT_SIZE;
+            assert_eq!(image[record + PARTICIPANT_STATE] >> 2, participant.generation);
+            assert_eq!(image[record + PARTICIPANT_PID], participant.pid);
+        }
         assert_eq!(set.limits.len(), self.limits);
         assert_eq!(image[self.control + control::ACTIVE], set.active + set.of_dead);
         assert_eq!(image[self.control + control::ADMITTED], set.counts.admitted);

@@ -16,15 +16,26 @@ use crate::tracee::address_in;
 const PLACES: u64 = 3;
 
 fn places_and_rates() -> SetDeclaration {
+    with_places(Limit::concurrency("in_flight", PLACES).lease(Duration::from_secs(24 * 3600)))
+}
+
+/// For a victim that is first in a line. Where a lease may run out for it, whoever recovers the lock rings for it, unless
+/// that was done for another a moment ago, and takes back all that it held when it is found dead: a third state, by
+/// chance.
+fn places_without_leases_and_rates() -> SetDeclaration {
+    with_places(Limit::concurrency("in_flight", PLACES))
+}
+
+fn with_places(places: Limit) -> SetDeclaration {
     SetDeclaration::new(SET)
         .waiters(2)
         .holds(4)
-        .limit(Limit::concurrency("in_flight", PLACES).lease(Duration::from_secs(24 * 3600)))
+        .limit(places)
         .limit(Limit::calls("requests", 100, YEAR))
         .limit(Limit::rate("tokens", 10_000, YEAR).on_death(OnDeath::Refund))
 }
 
-/// The lock of the victim's set, as pthread sees it, where the library has mapped it.
+/// The lock of the victim's set, as pthread sees it, on any mapping of it: the library may have it on another.
 struct OwnLock(*mut libc::pthread_mutex_t);
 
 impl OwnLock {
@@ -133,7 +144,7 @@ pub const MARKING_OPERATIONS: &[Operation] = &[
     ),
     operation(
         "give a wait up without the lock",
-        places_and_rates,
+        places_without_leases_and_rates,
         1,
         give_a_wait_up,
     ),
