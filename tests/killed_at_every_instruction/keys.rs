@@ -239,14 +239,13 @@ pub const KEY_OPERATIONS: &[Operation] = &[
     by_key(
         "key, refused where all are limited",
         one_limit_that_evicts_the_least_used,
-        2,
+        1,
         refuse_where_all_are_limited,
     ),
-    // The refusal, and then that it was for want of a row.
     by_key(
         "key, refused for want of a row",
         one_limit,
-        2,
+        1,
         refuse_for_want_of_a_row,
     ),
     by_key(
