@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use crate::attendant;
 use crate::engine::{
-    Begun, Costs, Decision, KeyIdentity, Looked, Patience, SegmentEngine, Target, WaitBy, deadline_after,
+    Acquired, Begun, Costs, Decision, KeyIdentity, Looked, Patience, SegmentEngine, Target, WaitBy,
+    deadline_after,
 };
 use crate::error::Error;
 use crate::limit_set::LimitSet;
-use crate::permit::{Outcome, Permit};
-use crate::refusal::Refusal;
+use crate::permit::Outcome;
 use crate::request::Request;
+use crate::set_reference::SetReference;
 use crate::subject::Subject;
 use crate::waiters::Post;
 
@@ -25,7 +26,7 @@ use crate::waiters::Post;
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct AcquireFuture<'a> {
-    set: &'a LimitSet,
+    set: SetReference<'a>,
     stage: Stage,
 }
 
@@ -46,6 +47,9 @@ struct Asked {
     deadline: u64,
     /// While a ticket is waited for.
     post: Option<Arc<Post>>,
+    /// When the wait for the first ticket began, on the boot-time clock.
+    began: Option<u64>,
+    label: Option<Arc<str>>,
 }
 
 impl<'a> AcquireFuture<'a> {
@@ -59,10 +63,12 @@ impl<'a> AcquireFuture<'a> {
                 timeout,
                 deadline: deadline_after(timeout),
                 post: None,
+                began: None,
+                label: request.label_for_later(),
             })
         });
         Self {
-            set,
+            set: SetReference::Borrowed(set),
             stage: Stage::Asked(asked),
         }
     }
@@ -70,8 +76,17 @@ impl<'a> AcquireFuture<'a> {
     /// That cannot even be asked for.
     pub(crate) fn failed(set: &'a LimitSet, error: Error) -> Self {
         Self {
-            set,
+            set: SetReference::Borrowed(set),
             stage: Stage::Asked(Err(error)),
+        }
+    }
+
+    /// The same, keeping the segment attached by itself.
+    pub(crate) fn into_owned(mut self) -> AcquireFuture<'static> {
+        AcquireFuture {
+            set: self.set.to_owned(),
+            // Nothing is left that dropping this one could give up.
+            stage: std::mem::replace(&mut self.stage, Stage::Completed),
         }
     }
 }
@@ -80,8 +95,9 @@ impl<'a> Future for AcquireFuture<'a> {
     type Output = Result<Outcome<'a>, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let set = self.set;
-        let answer = match &mut self.stage {
+        let this = &mut *self;
+        let set = &this.set;
+        let answer = match &mut this.stage {
             Stage::Asked(Ok(asked)) => match asked.poll(set, context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(answer) => answer,
@@ -94,10 +110,13 @@ impl<'a> Future for AcquireFuture<'a> {
                 }));
             }
         };
-        let completed = std::mem::replace(&mut self.stage, Stage::Completed);
+        let completed = std::mem::replace(&mut this.stage, Stage::Completed);
         Poll::Ready(match (answer, completed) {
-            (Ok(true), Stage::Asked(Ok(asked))) => Ok(Outcome::Admitted(Permit::new(set, asked.decision))),
-            (Ok(_), Stage::Asked(Ok(asked))) => Ok(Outcome::Refused(Refusal::new(set, asked.decision))),
+            (Ok(is_admitted), Stage::Asked(Ok(asked))) => {
+                let label = asked.label.as_deref();
+                let acquired = Acquired::after(asked.began, is_admitted);
+                Ok(set.outcome_of(acquired, asked.decision, label))
+            }
             (_, Stage::Asked(Err(error))) | (Err(error), _) => Err(error),
             (Ok(_), Stage::Completed) => Err(Error::Internal {
                 set: set.name().to_owned(),
@@ -190,10 +209,12 @@ impl Asked {
             return Ok(Some(admitted));
         }
         let begun = engine.begin_waiting(target, &self.costs, &mut self.decision, WaitBy::Doorbell)?;
+        set.see_to_batches();
         let waiting = match begun {
             Begun::Decided(is_admitted) => return Ok(Some(is_admitted)),
             Begun::Waiting(waiting) => waiting,
         };
+        self.began.get_or_insert(waiting.began());
         let post = Post::new(set, waiting, self.deadline, context.waker().clone());
         if let Err(error) = attendant::attend(&post, waiting.next_look()) {
             engine.cancel(set.engine_set().part(waiting.line().0), &waiting);

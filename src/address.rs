@@ -72,7 +72,7 @@ impl<'a> Address<'a> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`LimitSet::check`].
     pub fn check(&self, request: &Request) -> Result<Checked<'a>, Error> {
         let costs = request.costs_for(self.set)?;
         let mut decision = Decision::pending(costs, true);
@@ -86,7 +86,7 @@ impl<'a> Address<'a> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`LimitSet::peek`].
     pub fn peek(&self, request: &Request) -> Result<Vec<Verdict<'a>>, Error> {
         let costs = request.costs_for(self.set)?;
         let engine = &self.set.shared().engine;
@@ -102,7 +102,7 @@ impl<'a> Address<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownLimit`], [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`].
+    /// [`Error::UnknownLimit`], [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`].
     pub fn reset(&self, limits: &[&str]) -> Result<bool, Error> {
         let named = self.set.mask_of(limits)?;
         let engine = &self.set.shared().engine;

@@ -6,7 +6,7 @@ use crate::config::stored::{StoredDeclaration, StoredSet};
 use crate::config::{Declaration, Difference};
 use crate::engine::{Applied, SegmentEngine};
 use crate::error::Error;
-use crate::mismatch::{Author, Mismatch, Step, compare};
+use crate::mismatch::{Author, Mismatch, Step, compare, compare_set};
 use crate::segment::Segment;
 use crate::snapshot::SegmentReader;
 
@@ -69,7 +69,7 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`Error::CannotApply`], [`Error::Declaration`], [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`].
+    /// [`Error::CannotApply`], [`Error::Declaration`], [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`].
     pub fn apply(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {
         declaration.validate()?;
         let engine = &self.shared().engine;
@@ -110,18 +110,23 @@ pub(crate) fn bring_into_force(
 ) -> Result<Vec<Mismatch>, Error> {
     let mut mismatches = Vec::new();
     for set in engine.sets() {
-        let asked = asked.only(&set.name);
+        let asked = asked.only(set.name.declared());
+        // That of the set which a copy is one of stands for the copies.
+        let mut tell = |mismatch| {
+            if !set.name.is_on_demand() {
+                mismatches.push(mismatch);
+            }
+        };
         loop {
             let definition = engine.definition(set)?;
             let stored = StoredSet::read(&definition.text, engine.path())?;
-            let stored = StoredDeclaration::new(participants(engine), vec![stored]);
-            let mut steps = compare(&stored, &asked, author).map_err(&refused)?;
-            match steps.pop().filter(&permitted) {
+            let step = compare_set(participants(engine), &stored, &asked, author).map_err(&refused)?;
+            match step.filter(&permitted) {
                 None | Some(Step::Unchanged) => {}
-                Some(Step::Keep(mismatch)) => mismatches.push(mismatch),
+                Some(Step::Keep(mismatch)) => tell(mismatch),
                 Some(Step::Change { to, mismatch }) => {
                     match engine.apply(set, definition.generation, &to.to_text()?)? {
-                        Applied::InForce => mismatches.push(mismatch),
+                        Applied::InForce => tell(mismatch),
                         Applied::Superseded => continue,
                         Applied::TooLong => return Err(refused(vec![grown_too_long(&set.name)])),
                     }
@@ -150,7 +155,9 @@ impl SegmentReader {
                 if to.to_text()?.len() as u64 > room {
                     return Err(cannot_apply(self.path(), vec![grown_too_long(to.set().name())]));
                 }
-                changes.extend(mismatch.into_differences());
+                if !to.is_on_demand() {
+                    changes.extend(mismatch.into_differences());
+                }
             }
         }
         Ok(changes)

@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use crate::credit::UnusedBatches;
 use crate::engine::{
     Deaths, HoldReference, LockWait, Renewed, TakenBatch, Telling, UNWATCHED_SLICE, WATCHED_SLICE,
 };
@@ -105,7 +106,7 @@ impl Beat {
             .heartbeat(set.part(self.part), self.hold, self.owner, LockWait::NOT)
             .map_err(Error::from)
         {
-            Ok(Renewed::WasReclaimed) | Err(Error::Retired { .. }) => return false,
+            Ok(Renewed::WasReclaimed) | Err(Error::Removed { .. }) => return false,
             Ok(Renewed::Renewed) => self.count_from(now),
             // The lock is needed in the middle of a change only, and that comes to an end.
             Err(_) => self.next = now.saturating_add((self.lease / BEATS_PER_LEASE).clamp(1, SLICE)),
@@ -205,6 +206,7 @@ struct Attendant {
 struct Duties {
     posts: Posts,
     beats: Vec<Beat>,
+    batches: Vec<UnusedBatches>,
     returns: VecDeque<Return>,
     /// When to try again to give them back, on the boot-time clock.
     next_return: u64,
@@ -281,6 +283,11 @@ pub(crate) fn keep_alive(beat: Beat, shared: &SharedSegment) -> Result<(), Error
     take_on(shared, |duties| duties.beats.push(beat))
 }
 
+/// Returns the batches of a set that this process does not use any more, from now on.
+pub(crate) fn return_unused(batches: UnusedBatches, shared: &SharedSegment) -> Result<(), Error> {
+    take_on(shared, |duties| duties.batches.push(batches))
+}
+
 /// Gives something back as soon as its lock can be had. Where there is no thread for that, or too much waits for it
 /// already, it stays charged.
 pub(crate) fn give_back_later(what: Return) {
@@ -330,6 +337,7 @@ impl Attendant {
         let mut rounds: HashMap<usize, Round> = HashMap::new();
         loop {
             self.beat();
+            self.return_unused();
             self.give_back(&mut retry_returns);
             let (segments, taken_on) = self.segments();
             rounds.retain(|known, _| segments.iter().any(|shared| address(shared) == *known));
@@ -500,6 +508,13 @@ impl Attendant {
         lock(&self.duties).beats.append(&mut beats);
     }
 
+    /// Returns the batches of credit that are not used any more.
+    fn return_unused(&self) {
+        let mut batches = std::mem::take(&mut lock(&self.duties).batches);
+        batches.retain_mut(UnusedBatches::look);
+        lock(&self.duties).batches.append(&mut batches);
+    }
+
     /// Gives back what can be.
     fn give_back(&self, retry: &mut Retry) {
         let mut duties = lock(&self.duties);
@@ -579,7 +594,8 @@ impl Duties {
     fn next_duty(&self) -> Option<u64> {
         let next_return = (!self.returns.is_empty()).then_some(self.next_return);
         let beats = self.beats.iter().map(|beat| beat.next);
-        beats.chain(next_return).min()
+        let next_batches = self.batches.iter().map(UnusedBatches::next);
+        beats.chain(next_return).chain(next_batches).min()
     }
 }
 

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::limit_set::{LimitName, LimitSet};
 use crate::permit::Permit;
-use crate::refusal::{Refusal, Verdict};
+use crate::refusal::{self, Refusal, Verdict};
 use crate::request::Request;
 use crate::subject::Subject;
 
@@ -30,39 +30,67 @@ impl<'a> Checked<'a> {
         }
     }
 
+    /// Tells whom refusals are to be told to.
+    #[inline]
+    fn tell(&self, label: Option<&str>) {
+        if let (false, Some(events)) = (self.is_admitted, &self.set.shared().request_events)
+            && let Some(refusal) = self.refusal()
+        {
+            events.denied(self.set.position(), &refusal, label);
+        }
+    }
+
     /// Whether everything was taken. Otherwise nothing was.
     pub fn is_admitted(&self) -> bool {
         self.is_admitted
     }
 
     /// The refusal, where it is one: what bound, why, and for how long.
-    pub fn refusal(&self) -> Option<Refusal<'a>> {
+    pub fn refusal(&self) -> Option<Refusal> {
         (!self.is_admitted).then(|| Refusal::new(self.set, self.decision.clone()))
+    }
+
+    /// Nothing, or the refusal as the error of a `Result`: for functions that give it out by `?`.
+    ///
+    /// # Errors
+    ///
+    /// The refusal.
+    pub fn into_result(self) -> Result<(), Refusal> {
+        if self.is_admitted {
+            return Ok(());
+        }
+        Err(Refusal::new(self.set, self.decision))
     }
 
     /// The limit that bound: see [`Refusal::binding`]. None where it was admitted.
     pub fn binding(&self) -> Option<&'a str> {
-        self.refusal()?.binding()
+        self.refused()
+            .and_then(|decision| refusal::binding(self.set, decision))
     }
 
     /// Why it was refused; none where it was admitted.
     pub fn reason(&self) -> Option<RefusalReason> {
-        Some(self.refusal()?.reason())
+        self.refused()
+            .map(|decision| self.set.engine_set().refusal_reason(decision))
     }
 
     /// After how long it would be admitted, zero where it was: see [`Refusal::retry_after`].
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.refusal() {
-            Some(refusal) => refusal.retry_after(),
+        match self.refused() {
+            Some(decision) => refusal::retry_after(decision),
             None => Some(Duration::ZERO),
         }
+    }
+
+    fn refused(&self) -> Option<&Decision> {
+        (!self.is_admitted).then_some(&self.decision)
     }
 
     /// The units taken of each limit, by name; of none where it was refused.
     pub fn taken(&self) -> impl Iterator<Item = (&'a str, u64)> {
         let set = self.set;
         let decision = self.is_admitted.then_some(&self.decision);
-        let decided = decision.into_iter().flat_map(Decision::iter);
+        let decided = decision.into_iter().flat_map(|decision| decision.iter());
         decided.filter_map(|(index, decided)| Some((set.limits().nth(index)?, decided.figure)))
     }
 
@@ -163,14 +191,14 @@ impl LimitSet {
             .collect();
         let engine = &self.shared().engine;
         engine.check_many(self.engine_set(), &keys, costs, &mut answers)?;
-        Ok(answers
+        let answers: Vec<Checked<'_>> = answers
             .into_iter()
-            .map(|(decision, is_admitted)| Checked {
-                set: self,
-                decision,
-                is_admitted,
-            })
-            .collect())
+            .map(|(decision, is_admitted)| Checked::new(self, decision, is_admitted))
+            .collect();
+        for answer in &answers {
+            answer.tell(request.label_text());
+        }
+        Ok(answers)
     }
 
     /// Debits a budget what was used, while any of it remains: the debit that crosses the line counts in full, and later
@@ -220,7 +248,7 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// [`Error::KeyRequired`], [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`].
+    /// [`Error::KeyRequired`], [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`].
     pub fn forecast(&self) -> Result<Vec<Forecast<'_>>, Error> {
         self.subject()?.forecast()
     }
@@ -247,7 +275,7 @@ impl<'a> Key<'a> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`LimitSet::check`].
     #[inline]
     pub fn check(&self, request: &Request) -> Result<Checked<'a>, Error> {
         self.subject.check(request)
@@ -257,7 +285,7 @@ impl<'a> Key<'a> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`LimitSet::debit`].
     pub fn debit(&self, limit: impl LimitName, used: u64) -> Result<Checked<'a>, Error> {
         self.subject.debit(&limit, used)
     }
@@ -266,7 +294,7 @@ impl<'a> Key<'a> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`LimitSet::forecast`].
     pub fn forecast(&self) -> Result<Vec<Forecast<'a>>, Error> {
         self.subject.forecast()
     }
@@ -275,11 +303,15 @@ impl<'a> Key<'a> {
 impl<'a> Subject<'a> {
     #[inline]
     fn check(&self, request: &Request) -> Result<Checked<'a>, Error> {
-        self.check_costs(request.costs_for(self.set)?)
+        let checked = self.check_costs(request.costs_for(self.set)?)?;
+        checked.tell(request.label_text());
+        Ok(checked)
     }
 
     fn debit(&self, limit: &impl LimitName, used: u64) -> Result<Checked<'a>, Error> {
-        self.check_costs(&Costs::of_one(self.set.budget_index(limit)?, used))
+        let checked = self.check_costs(&Costs::of_one(self.set.budget_index(limit)?, used))?;
+        checked.tell(None);
+        Ok(checked)
     }
 
     #[inline]
@@ -287,6 +319,7 @@ impl<'a> Subject<'a> {
         let mut decision = Decision::pending(costs, self.key.is_some());
         let engine = &self.set.shared().engine;
         let is_admitted = engine.check(self.target(), costs, &mut decision)?;
+        self.set.see_to_batches();
         Ok(Checked {
             set: self.set,
             decision,

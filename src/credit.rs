@@ -1,13 +1,20 @@
 //! Units that a process has taken in advance and spends by itself.
 
+use std::sync::{Arc, Weak};
+
 use crate::attendant::{self, Return, UnspentBatch};
 use crate::engine::plan::Kind;
 use crate::engine::{BatchAnswer, BatchWish, LockWait, TakenBatch};
 use crate::error::Error;
 use crate::limit_set::{LimitName, LimitSet};
 use crate::refusal::Refusal;
-use crate::shm::clock::{coarse_tick, coarse_utc_nanos};
+use crate::segment::SharedSegment;
+use crate::shm::clock::{boot_nanos, coarse_tick, coarse_utc_nanos};
 use crate::shm::fork_identity::{IdentityPage, ProcessIdentity};
+use crate::units::NANOS_PER_SECOND;
+
+/// A batch from which nothing was spent for so long is returned.
+const UNUSED_AFTER: u64 = NANOS_PER_SECOND;
 
 /// How many units a [`LocalCredit`] takes at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,14 +41,14 @@ impl Batch {
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 #[must_use]
-pub enum CreditOutcome<'a> {
+pub enum CreditOutcome {
     /// The units are the caller's to spend.
     Taken,
     /// There are not that many, here and in the limit together: nothing was taken.
-    Refused(Refusal<'a>),
+    Refused(Refusal),
 }
 
-impl CreditOutcome<'_> {
+impl CreditOutcome {
     /// Whether the units are the caller's.
     pub fn is_taken(&self) -> bool {
         matches!(self, Self::Taken)
@@ -166,11 +173,11 @@ impl LocalCredit {
     ///
     /// # Errors
     ///
-    /// [`Error::NeverAdmissible`] for more than the limit ever admits at once, [`Error::Retired`],
+    /// [`Error::NeverAdmissible`] for more than the limit ever admits at once, [`Error::Removed`],
     /// [`Error::LockStuck`], [`Error::Poisoned`]; none of them where enough is left here. A refusal is no error; it
     /// says how long it takes until what is missing can be had.
     #[inline]
-    pub fn try_take(&mut self, units: u64) -> Result<CreditOutcome<'_>, Error> {
+    pub fn try_take(&mut self, units: u64) -> Result<CreditOutcome, Error> {
         if units <= self.left && self.is_good() {
             self.left -= units;
             return Ok(CreditOutcome::Taken);
@@ -192,7 +199,7 @@ impl LocalCredit {
     ///
     /// # Errors
     ///
-    /// [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`]; then what was left is left still.
+    /// [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`]; then what was left is left still.
     pub fn give_back(&mut self) -> Result<u64, Error> {
         self.give_back_within(LockWait::Timeout)
     }
@@ -227,7 +234,7 @@ impl LocalCredit {
     }
 
     #[cold]
-    fn take_from_new_batch(&mut self, units: u64) -> Result<CreditOutcome<'_>, Error> {
+    fn take_from_new_batch(&mut self, units: u64) -> Result<CreditOutcome, Error> {
         self.forget_what_is_not_good();
         let Some(needed @ 1..) = units.checked_sub(self.left) else {
             self.left -= units;
@@ -264,25 +271,93 @@ impl LocalCredit {
     }
 }
 
+impl LocalCredit {
+    /// Gives back what is left as dropping does, in 10 ms at most: where another process keeps the lock for longer, the
+    /// background thread of this process tries again until it can. For callers that have a log of their own.
+    ///
+    /// # Errors
+    ///
+    /// As [`give_back`](Self::give_back), but for a lock that is taken. What is left stays charged then, also when the
+    /// credit is dropped.
+    pub fn abandon(&mut self) -> Result<(), Error> {
+        let given_back = match self.give_back_within(LockWait::Briefly) {
+            Err(Error::LockStuck { .. }) => {
+                if let Some(taken) = self.taken {
+                    let unspent = UnspentBatch::new(&self.set, self.limit, taken, self.left);
+                    attendant::give_back_later(Return::Unspent(unspent));
+                }
+                Ok(())
+            }
+            given_back => given_back.map(drop),
+        };
+        (self.left, self.taken) = (0, None);
+        given_back
+    }
+}
+
 impl Drop for LocalCredit {
-    #[cfg_attr(
-        not(feature = "tracing"),
-        allow(
-            clippy::collapsible_if,
-            clippy::needless_return,
-            reason = "a warning follows with the feature"
-        )
-    )]
     fn drop(&mut self) {
         // There is no caller to answer to; what cannot be given back stays charged.
-        if let Err(_error) = self.give_back_within(LockWait::Briefly) {
-            if let (Error::LockStuck { .. }, Some(taken)) = (&_error, self.taken) {
-                let unspent = UnspentBatch::new(&self.set, self.limit, taken, self.left);
-                attendant::give_back_later(Return::Unspent(unspent));
-                return;
-            }
-            #[cfg(feature = "tracing")]
-            tracing::warn!(set = self.set.name(), error = %_error, "local credit could not be given back");
+        let _given_back = self.abandon();
+        #[cfg(feature = "tracing")]
+        if let Err(error) = _given_back {
+            tracing::warn!(set = self.set.name(), %error, "local credit could not be given back");
+        }
+    }
+}
+
+/// The batches that this process has drawn by itself from a set [with credit](crate::Limit::credit): looked after by the
+/// background worker, which returns those that are not used.
+#[derive(Debug)]
+pub(crate) struct UnusedBatches {
+    shared: Weak<SharedSegment>,
+    set: usize,
+    /// When to look again, on the boot-time clock.
+    next: u64,
+}
+
+impl UnusedBatches {
+    fn of(set: &LimitSet) -> Self {
+        Self {
+            shared: Arc::downgrade(set.shared()),
+            set: set.position(),
+            next: boot_nanos().saturating_add(UNUSED_AFTER),
+        }
+    }
+
+    /// When to look again, on the boot-time clock.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Returns what was not used since the last look, if it is time; answers whether to go on.
+    pub(crate) fn look(&mut self) -> bool {
+        let now = boot_nanos();
+        if now < self.next {
+            return true;
+        }
+        self.next = now.saturating_add(UNUSED_AFTER);
+        self.shared.upgrade().is_some_and(|shared| {
+            let set = shared.engine.sets().get(self.set);
+            set.is_some_and(|set| shared.engine.return_unused_batches(set))
+        })
+    }
+}
+
+impl LimitSet {
+    /// Has the background worker look after batches that were just drawn.
+    #[inline]
+    pub(crate) fn see_to_batches(&self) {
+        if self.engine_set().claim_unattended_batches() {
+            self.return_unused_batches();
+        }
+    }
+
+    #[cold]
+    fn return_unused_batches(&self) {
+        // Without a worker, batches stay with the process until it draws again, detaches or dies.
+        if attendant::return_unused(UnusedBatches::of(self), self.shared()).is_err() {
+            self.engine_set().leave_batches_unattended();
         }
     }
 }

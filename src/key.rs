@@ -96,17 +96,17 @@ impl LimitSet {
 pub(crate) fn identify(set: &SetEngine, key: &[u8]) -> Result<KeyIdentity, Error> {
     if !set.is_keyed() {
         return Err(Error::NotKeyed {
-            set: set.name.clone(),
+            set: set.name.to_string(),
         });
     }
     if !set.levels.is_empty() {
         return Err(Error::AddressRequired {
-            set: set.name.clone(),
+            set: set.name.to_string(),
         });
     }
     if key.is_empty() || key.len() > MOST_KEY_BYTES {
         return Err(Error::InvalidKey {
-            set: set.name.clone(),
+            set: set.name.to_string(),
             bytes: key.len(),
             most: MOST_KEY_BYTES,
         });
@@ -125,7 +125,7 @@ impl<'a> Key<'a> {
     ///
     /// # Errors
     ///
-    /// As there. That there is no row for a new key is a refusal:
+    /// As [`LimitSet::try_acquire`]. That there is no row for a new key is a refusal:
     /// [`RefusalReason::TableFull`](crate::RefusalReason::TableFull).
     #[inline]
     pub fn try_acquire(&self, request: &Request) -> Result<Outcome<'a>, Error> {
@@ -136,7 +136,7 @@ impl<'a> Key<'a> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`LimitSet::acquire`].
     #[inline]
     pub fn acquire(
         &self,
@@ -150,7 +150,7 @@ impl<'a> Key<'a> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`LimitSet::acquire_while`].
     pub fn acquire_while(
         &self,
         request: &Request,
@@ -165,7 +165,7 @@ impl<'a> Key<'a> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`LimitSet::acquire_async`].
     pub fn acquire_async(
         &self,
         request: &Request,
@@ -174,11 +174,24 @@ impl<'a> Key<'a> {
         self.subject.acquire_async(request, timeout.into())
     }
 
-    /// As [`LimitSet::reserve`], from the limits of this key.
+    /// As [`LimitSet::acquire_owned`], in a line of this key's own.
     ///
     /// # Errors
     ///
     /// As there.
+    pub fn acquire_owned(
+        &self,
+        request: &Request,
+        timeout: impl Into<Option<Duration>>,
+    ) -> AcquireFuture<'static> {
+        self.acquire_async(request, timeout).into_owned()
+    }
+
+    /// As [`LimitSet::reserve`], from the limits of this key.
+    ///
+    /// # Errors
+    ///
+    /// As [`LimitSet::reserve`].
     pub fn reserve(&self, request: &Request, max_delay: Duration) -> Result<ReserveOutcome<'a>, Error> {
         self.subject.reserve(request, max_delay)
     }
@@ -188,7 +201,7 @@ impl<'a> Key<'a> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`LimitSet::peek`].
     pub fn peek(&self, request: &Request) -> Result<Vec<Verdict<'a>>, Error> {
         self.subject.peek(request)
     }
@@ -198,7 +211,7 @@ impl<'a> Key<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownLimit`], [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`].
+    /// [`Error::UnknownLimit`], [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`].
     pub fn reset(&self, limits: &[&str]) -> Result<bool, Error> {
         let set = self.subject.set;
         let named = set.mask_of(limits)?;

@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use shmlimit::{Algorithm, Declaration, Limit, Outcome, Segment, SetDeclaration};
+//! use shmlimit::{Algorithm, Declaration, Limit, Segment, SetDeclaration};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("gateway.limits");
@@ -24,15 +24,10 @@
 //! let segment = Segment::open_or_create(&path, &declaration)?;
 //! let chat = segment.set("chat")?;
 //! let request = chat.request().with("tokens", 1_500)?; // and one of the other two each
-//! match chat.try_acquire(&request)? {
-//!     Outcome::Admitted(mut permit) => {
-//!         let used = call_the_model();
-//!         permit.settle([("tokens", used)])?; // 600 tokens come back
-//!     } // dropping the permit gives its place in flight back
-//!     Outcome::Refused(refusal) => {
-//!         println!("{:?} said no; retry after {:?}", refusal.binding(), refusal.retry_after());
-//!     }
-//! }
+//! let mut permit = chat.try_acquire(&request)?.into_result()?; // or the refusal: which limit, why, and for how long
+//! let used = call_the_model();
+//! permit.settle([("tokens", used)])?; // 600 tokens come back
+//! drop(permit); // gives its place in flight back
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -45,15 +40,17 @@
 //! | open or create a segment | [`Segment`], [`OpenOptions`] |
 //! | take limits | [`LimitSet::try_acquire`], [`Request`]; [`LimitSet::check`] where nothing is held |
 //! | limit each client by itself | [`SetDeclaration::keyed`], [`Keyed`], [`LimitSet::key`], [`LimitSet::check_many`] |
+//! | give keys quotas by plan | [`SetDeclaration::tier`], [`Tier`], [`Request::with_tier`], [`Key::assign`] |
 //! | limit addresses by their networks | [`Limit::prefix`], [`LimitSet::address`] |
 //! | ask and take nothing | [`LimitSet::peek`], [`LimitSet::forecast`] |
 //! | count what is known afterwards only | [`Limit::budget`], [`LimitSet::debit`], [`Permit::debit`] |
+//! | hold back for as long as an upstream says | [`Permit::throttled`], [`LimitSet::throttle`] |
 //! | find the right concurrency | [`Limit::adaptive`], [`Permit::release_dropped`] |
 //! | try limits before they bite | [`SetDeclaration::shadow`], [`Limit::shadow`]; `limitctl simulate` on a trace |
 //! | change limits of a live segment | [`Segment::apply`]; `limitctl apply`, `limitctl set` |
-//! | wait in line for them | [`LimitSet::acquire`], [`LimitSet::acquire_async`]; [`LimitSet::reserve`] charges now for later |
+//! | wait in line for them | [`LimitSet::acquire`], [`LimitSet::acquire_async`], [`LimitSet::acquire_owned`]; [`LimitSet::reserve`] charges now for later |
 //! | choose among several sets | [`LimitPool`], [`PoolStrategy`], [`PoolRequest`] |
-//! | spend millions of units a second | [`LocalCredit`], [`Batch`] |
+//! | admit without the lock, from batches that each process draws | [`Limit::credit`]; by hand [`LocalCredit`], [`Batch`] |
 //! | settle, release, hold | [`Permit`], [`Settlement`]; [`Permit::heartbeat`] renews a [lease](Limit::lease) |
 //! | learn why not, and how long | [`Refusal`], [`Verdict`], [`RefusalReason`] |
 //! | look without a lock | [`Segment::snapshot`], or [`SegmentReader`] with no more than read permission |
@@ -61,9 +58,11 @@
 //! | repair and start again | [`Segment::recover`], [`LimitSet::reset`], [`Segment::retire`] |
 //! | try limits out in no time | [`VirtualClock`], [`OpenOptions::virtual_clock`] |
 //! | limit an HTTP service | the feature `tower`: `tower::LimitLayer`, `tower::Demand::by_header` |
-//! | report to a subscriber | the feature `tracing`: unknown names, permits that could not be released |
+//! | be told of refusals and waits | [`OpenOptions::on_request_event`], [`Request::label`] |
+//! | report to a subscriber | the feature `tracing`: unknown names, permits that could not be released, segments that were removed; each refusal and wait, where [asked for](OpenOptions::trace_requests) |
 //!
-//! A refusal is a value, not an error. An [`Error`] says what went wrong, where, and what to do.
+//! A refusal is a value, not a failure: [`Outcome::into_result`] makes it the error of a `Result` for `?`, and it stays a
+//! type of its own. An [`Error`] says what went wrong, where, and what to do.
 //!
 //! # What to read before relying on it
 //!
@@ -83,6 +82,7 @@ compile_error!(
 mod acquire_future;
 mod address;
 mod apply;
+mod assignment;
 mod attendant;
 mod check;
 mod config;
@@ -95,17 +95,23 @@ mod key;
 mod limit;
 mod limit_set;
 mod mismatch;
+mod on_demand;
 mod permit;
 mod pool;
 mod queue;
+mod recovery;
 mod refusal;
 mod request;
+mod request_events;
 mod reservation;
 mod segment;
+mod set_reference;
 mod shm;
 mod snapshot;
 mod subject;
+mod successor;
 mod table;
+mod throttle;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod units;
@@ -115,22 +121,24 @@ pub use acquire_future::AcquireFuture;
 pub use address::Address;
 pub use check::{Checked, Forecast};
 pub use config::{
-    Algorithm, Align, Amount, Bound, Declaration, Difference, Keyed, Limit, OnDeath, SegmentOptions,
-    SetDeclaration, Weekday, Window,
+    Algorithm, Align, Amount, Bound, Credit, Declaration, Difference, Keyed, Limit, OnDeath, SegmentOptions,
+    SetDeclaration, Tier, Weekday, Window,
 };
 pub use credit::{Batch, CreditOutcome, LocalCredit};
 pub use engine::plan::{Adaptive, Kind, WhenFull};
 pub use engine::{RefusalReason, Repairs, TableUsage};
-pub use error::{DeclarationError, Error};
+pub use error::{DeclarationError, Error, RemovalCause};
 pub use key::Key;
 pub use limit_set::{LimitIndex, LimitName, LimitSet};
 pub use mismatch::{Mismatch, MismatchOutcome, OnMismatch};
 pub use permit::{Outcome, Permit, Settlement};
 pub use pool::{Chosen, LimitPool, PoolRequest, PoolStrategy};
+pub use recovery::{RecoveryReport, SetRecovery};
 pub use refusal::{Refusal, Verdict};
 pub use request::Request;
+pub use request_events::{RequestEvent, RequestEventKind};
 pub use reservation::{Reservation, ReserveOutcome};
-pub use segment::{OpenOptions, RecoveryReport, Removal, Segment, SetRecovery};
+pub use segment::{OpenOptions, Removal, Segment};
 pub use shm::virtual_clock::VirtualClock;
 pub use snapshot::{
     HoldSnapshot, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot, KeysSnapshot, LimitCounts,
@@ -138,7 +146,15 @@ pub use snapshot::{
     TicketSnapshot,
 };
 
-// The examples of the README are compiled and run with the documentation's.
+// The examples of the README and the guide are compiled and run with the documentation's.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct ReadmeExamples;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/rust.md")]
+struct GuideExamples;
+
+#[cfg(all(doctest, feature = "tower"))]
+#[doc = include_str!("../docs/moving/tower-governor.md")]
+struct MovingFromTowerGovernor;

@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use crate::acquire_future::AcquireFuture;
 use crate::config::{Limit, SetDeclaration};
-use crate::engine::{SetEngine, TableUsage};
+use crate::engine::{Acquired, Decision, SetEngine, TableUsage};
 use crate::error::Error;
-use crate::permit::Outcome;
-use crate::refusal::Verdict;
+use crate::permit::{Outcome, Permit};
+use crate::refusal::{Refusal, Verdict};
 use crate::request::Request;
+use crate::request_events::RequestEvents;
 use crate::segment::SharedSegment;
+use crate::set_reference::SetReference;
 
 /// A set of limits that are taken together.
 ///
@@ -93,6 +95,10 @@ impl LimitSet {
         }
     }
 
+    pub(crate) fn is_strict(&self) -> bool {
+        self.strict
+    }
+
     /// Whether a limit that a request or a settlement names and the set does not have is an error,
     /// [`Error::UnknownLimit`], as it is unless told: a misspelt name would be no limit at all. Where it is none, the name
     /// is skipped and counted, and with the feature `tracing` each name is an event once in a process.
@@ -156,7 +162,7 @@ impl LimitSet {
     /// # Errors
     ///
     /// [`Error::CostRequired`] and [`Error::NeverAdmissible`] for requests that no waiting could help,
-    /// [`Error::ForeignRequest`], [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`]. A refusal is no
+    /// [`Error::ForeignRequest`], [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`]. A refusal is no
     /// error.
     #[inline]
     pub fn try_acquire(&self, request: &Request) -> Result<Outcome<'_>, Error> {
@@ -285,6 +291,43 @@ impl LimitSet {
         }
     }
 
+    /// As [`acquire_async`](Self::acquire_async), as a future that borrows nothing, and neither does its permit: for tasks
+    /// that are spawned. Each keeps the segment attached by itself.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().set(
+    /// #     SetDeclaration::new("pool").limit(Limit::concurrency("connections", 2)));
+    /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// let pool = segment.set("pool")?;
+    /// let waiting = pool.acquire_owned(&pool.request(), Duration::from_secs(30));
+    /// let task = tokio::spawn(async move {
+    ///     let permit = waiting.await?.into_result()?;
+    ///     // talk to the database
+    ///     drop(permit);
+    ///     Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// });
+    /// # task.await.expect("no panic").expect("a connection");
+    /// # Ok::<(), shmlimit::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_async`](Self::acquire_async).
+    pub fn acquire_owned(
+        &self,
+        request: &Request,
+        timeout: impl Into<Option<Duration>>,
+    ) -> AcquireFuture<'static> {
+        self.acquire_async(request, timeout).into_owned()
+    }
+
     /// What each limit would say to the request now. Takes and counts nothing.
     ///
     /// What dead processes hold, or is held for longer than its lease, is left out and reported as
@@ -340,7 +383,10 @@ impl LimitSet {
 
     /// The limits as they were declared when this process opened the segment, in their order.
     pub fn declared_limits(&self) -> &[Limit] {
-        let set = self.shared.declaration.sets().get(self.index);
+        let declaration = &self.shared.declaration;
+        let set = declaration.sets().get(self.index);
+        // What is no declared set is a copy of one.
+        let set = set.or_else(|| declaration.template().map(|(template, _)| template));
         set.map_or(&[], SetDeclaration::limits)
     }
 
@@ -412,6 +458,33 @@ impl LimitSet {
             set: self.name().to_owned(),
             limit,
             known: self.limits().map(str::to_owned).collect(),
+        }
+    }
+}
+
+impl<'a> SetReference<'a> {
+    /// What became of a request that could wait. The wait is told when there is a permit to hold what it got: who is told
+    /// may panic.
+    #[inline]
+    pub(crate) fn outcome_of(
+        &self,
+        acquired: Acquired,
+        decision: Decision,
+        label: Option<&str>,
+    ) -> Outcome<'a> {
+        let told = |events: &RequestEvents| {
+            if let Some(nanos) = acquired.waited {
+                events.waited(self.index, self.name(), label, nanos, acquired.is_admitted);
+            }
+        };
+        let events = self.shared.request_events.as_ref();
+        if acquired.is_admitted {
+            let permit = Permit::of(self.clone(), decision);
+            events.map(told);
+            Outcome::Admitted(permit)
+        } else {
+            events.map(told);
+            Outcome::Refused(Refusal::of(self, decision, label))
         }
     }
 }

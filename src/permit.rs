@@ -1,7 +1,6 @@
 //! What an admitted request holds.
 
 use std::collections::BTreeMap;
-use std::ops::Deref;
 
 use smallvec::SmallVec;
 
@@ -11,6 +10,7 @@ use crate::engine::{Costs, Decision, LockWait, Part, Released, Renewed, SettledL
 use crate::error::Error;
 use crate::limit_set::{LimitName, LimitSet};
 use crate::refusal::{Refusal, Verdict};
+use crate::set_reference::SetReference;
 
 /// The answer to a request. Neither is an error.
 // The larger variant is the one that the hot path returns, and a box would cost an allocation.
@@ -21,21 +21,29 @@ pub enum Outcome<'a> {
     /// Everything was taken.
     Admitted(Permit<'a>),
     /// Nothing was taken.
-    Refused(Refusal<'a>),
+    Refused(Refusal),
 }
 
 impl<'a> Outcome<'a> {
-    /// The permit, or the refusal as the error of a `Result`.
+    /// The permit, or the refusal as the error of a `Result`: for functions that give out either by `?`.
     ///
     /// # Errors
     ///
     /// The refusal.
-    #[allow(clippy::result_large_err)]
-    pub fn permit(self) -> Result<Permit<'a>, Refusal<'a>> {
+    pub fn into_result(self) -> Result<Permit<'a>, Refusal> {
         match self {
             Self::Admitted(permit) => Ok(permit),
             Self::Refused(refusal) => Err(refusal),
         }
+    }
+
+    /// As [`into_result`](Self::into_result).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn permit(self) -> Result<Permit<'a>, Refusal> {
+        self.into_result()
     }
 
     /// Whether everything was taken.
@@ -55,36 +63,18 @@ pub struct Permit<'a> {
     decision: Decision,
 }
 
-/// A set that is borrowed for as long as the caller's handle lives, or a handle of the permit's own.
-#[derive(Debug)]
-enum SetReference<'a> {
-    Borrowed(&'a LimitSet),
-    // Boxed, so that the borrowed form, which the hot path moves about, stays small.
-    Owned(Box<LimitSet>),
-}
-
-impl Deref for SetReference<'_> {
-    type Target = LimitSet;
-
-    #[inline]
-    fn deref(&self) -> &LimitSet {
-        match self {
-            Self::Borrowed(set) => set,
-            Self::Owned(set) => set,
-        }
-    }
-}
-
 // Two cache lines: see the inline room of a decision.
 const _: () = assert!(size_of::<Permit<'_>>() <= 128);
 
 impl<'a> Permit<'a> {
     #[inline]
     pub(crate) fn new(set: &'a LimitSet, decision: Decision) -> Self {
-        Self {
-            set: SetReference::Borrowed(set),
-            decision,
-        }
+        Self::of(SetReference::Borrowed(set), decision)
+    }
+
+    #[inline]
+    pub(crate) fn of(set: SetReference<'a>, decision: Decision) -> Self {
+        Self { set, decision }
     }
 
     /// A permit that keeps the segment attached by itself, for tasks and threads that outlive the set's handle.
@@ -94,11 +84,11 @@ impl<'a> Permit<'a> {
 
     fn take_owned(&mut self) -> Permit<'static> {
         let owned = Permit {
-            set: SetReference::Owned(Box::new((*self.set).clone())),
+            set: self.set.to_owned(),
             decision: self.decision.clone(),
         };
         // What it held is the other's from here on: dropping this one must do nothing.
-        self.decision.stage = Stage::Released;
+        self.decision.set_stage(Stage::Released);
         owned
     }
 
@@ -113,7 +103,7 @@ impl<'a> Permit<'a> {
     /// # Errors
     ///
     /// [`Error::AlreadySettled`], [`Error::AlreadyReleased`], [`Error::InheritedPermit`] in a forked child,
-    /// [`Error::UnknownLimit`], [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`].
+    /// [`Error::UnknownLimit`], [`Error::LockStuck`], [`Error::Poisoned`].
     /// After an error nothing has been settled, and it can be tried again.
     pub fn settle<N: LimitName>(
         &mut self,
@@ -139,7 +129,7 @@ impl<'a> Permit<'a> {
             &usage,
             LockWait::Timeout,
         )?;
-        self.decision.stage = Stage::Settled;
+        self.decision.set_stage(Stage::Settled);
         Ok(Settlement {
             set: &self.set,
             limits,
@@ -150,18 +140,36 @@ impl<'a> Permit<'a> {
     #[inline]
     pub(crate) fn require_unsettled(&self) -> Result<(), Error> {
         let set = || self.set.name().to_owned();
-        match self.decision.stage {
+        match self.decision.stage() {
             Stage::Reserved if self.is_own() => Ok(()),
             Stage::Reserved => Err(Error::InheritedPermit { set: set() }),
             Stage::Settled => Err(Error::AlreadySettled { set: set() }),
-            Stage::Released | Stage::HoldsFull | Stage::NoRow | Stage::Behind | Stage::QueueFull => {
-                Err(Error::AlreadyReleased { set: set() })
-            }
+            Stage::Released
+            | Stage::Lost
+            | Stage::HoldsFull
+            | Stage::NoRow
+            | Stage::Throttled
+            | Stage::Behind
+            | Stage::QueueFull => Err(Error::AlreadyReleased { set: set() }),
+        }
+    }
+
+    /// That it was not released, and is this process's.
+    pub(crate) fn require_unreleased(&self) -> Result<(), Error> {
+        let set = || self.set.name().to_owned();
+        match self.decision.stage() {
+            Stage::Reserved | Stage::Settled if self.is_own() => Ok(()),
+            Stage::Reserved | Stage::Settled => Err(Error::InheritedPermit { set: set() }),
+            _ => Err(Error::AlreadyReleased { set: set() }),
         }
     }
 
     pub(crate) fn limit_set(&self) -> &LimitSet {
         &self.set
+    }
+
+    pub(crate) fn decision(&self) -> &Decision {
+        &self.decision
     }
 
     /// Debits a budget, and notes on the permit that it was used.
@@ -213,13 +221,13 @@ impl<'a> Permit<'a> {
             let set = self.set.name().to_owned();
             return Err(Error::InheritedPermit { set });
         }
-        if self.decision.stage != Stage::Reserved {
+        if self.decision.stage() != Stage::Reserved {
             return Ok(());
         }
         let unused: SmallVec<[(usize, u64); 4]> = self.decision.iter().map(|(index, _)| (index, 0)).collect();
         let engine = &self.set.shared().engine;
         engine.settle(self.set.engine_set(), &self.decision, &unused, wait)?;
-        self.decision.stage = Stage::Settled;
+        self.decision.set_stage(Stage::Settled);
         Ok(())
     }
 
@@ -229,11 +237,12 @@ impl<'a> Permit<'a> {
     /// process has the lock next finishes the return. Until then others find it held. It counts as no sample for an
     /// [adaptive](crate::Limit::adaptive) limit then, unless the work failed.
     ///
+    /// Where a lease had run out, or this process was taken for dead, what is left is given back: the work is done, and no
+    /// error would undo it. [`reclaimed`](Self::reclaimed) says so from then on, and with the feature `tracing` a warning.
+    ///
     /// # Errors
     ///
-    /// [`Error::Reclaimed`] where what it held had been taken back, because this process was taken for dead, which
-    /// leaves nothing to change, or because a lease ran out, after which what is left is given back. [`Error::Retired`]
-    /// and [`Error::Poisoned`], after which it still holds what it held, and releasing or dropping it tries again.
+    /// [`Error::Poisoned`], after which it still holds what it held, and releasing or dropping it tries again.
     pub fn release(&mut self) -> Result<(), Error> {
         self.release_as(false)
     }
@@ -273,6 +282,7 @@ impl<'a> Permit<'a> {
             return Ok(());
         }
         let part = self.set.engine_set().part(self.decision.part());
+        let mut is_lost = false;
         if let Some(hold) = self.decision.hold() {
             let released = self
                 .set
@@ -280,17 +290,21 @@ impl<'a> Permit<'a> {
                 .engine
                 .release(part, hold, self.decision.owner, dropped)?;
             self.decision.forget_hold();
-            if released == Released::WasReclaimed {
-                self.decision.stage = Stage::Released;
-                return Err(Error::Reclaimed {
-                    set: self.set.name().to_owned(),
-                });
-            }
+            is_lost = released == Released::WasReclaimed;
         }
-        if self.decision.stage == Stage::Reserved {
+        if self.decision.stage() == Stage::Reserved {
             self.count_unsettled();
         }
-        self.decision.stage = Stage::Released;
+        if is_lost {
+            #[cfg(feature = "tracing")]
+            tracing::warn!(
+                set = self.set.name(),
+                "what a permit held was reclaimed before its release"
+            );
+            self.decision.set_stage(Stage::Lost);
+        } else if self.decision.stage() != Stage::Lost {
+            self.decision.set_stage(Stage::Released);
+        }
         Ok(())
     }
 
@@ -333,11 +347,11 @@ impl<'a> Permit<'a> {
     /// # Errors
     ///
     /// [`Error::Reclaimed`] where a lease has run out and what it covered was given back, [`Error::AlreadyReleased`],
-    /// [`Error::InheritedPermit`] in a forked child, [`Error::Retired`], [`Error::LockStuck`], [`Error::Poisoned`].
+    /// [`Error::InheritedPermit`] in a forked child, [`Error::LockStuck`], [`Error::Poisoned`].
     pub fn heartbeat(&self) -> Result<(), Error> {
         let part = self.part();
-        let name = || part.set.name.clone();
-        if self.decision.stage == Stage::Released {
+        let name = || part.set.name.to_string();
+        if self.is_released() {
             return Err(Error::AlreadyReleased { set: name() });
         }
         if !self.is_own() {
@@ -378,13 +392,23 @@ impl<'a> Permit<'a> {
         Ok(())
     }
 
-    /// Whether something that the permit held was taken back: because a lease ran out, or because this process was
-    /// taken for dead. Looks without a lock, so what it says may change at once.
+    /// Whether a lease of what the permit holds has run out, or something that it held was taken back because this process
+    /// was taken for dead. Once it is released: whether that was so then.
+    ///
+    /// True from the instant at which the lease ends, also if no other request has taken its place yet; until one has, a
+    /// [heartbeat](Self::heartbeat) renews the lease still. Looks without a lock, so what it says may change at once.
     pub fn reclaimed(&self) -> bool {
-        let part = self.part();
+        if self.decision.stage() == Stage::Lost {
+            return true;
+        }
+        let engine = &self.set.shared().engine;
         self.decision
             .hold()
-            .is_some_and(|hold| !part.still_holds(hold, self.decision.owner))
+            .is_some_and(|hold| engine.is_lost(self.part(), hold, self.decision.owner))
+    }
+
+    fn is_released(&self) -> bool {
+        matches!(self.decision.stage(), Stage::Released | Stage::Lost)
     }
 
     /// A number that grows with every permit of the set that holds something. None where this permit holds nothing.
@@ -451,7 +475,7 @@ impl Drop for Permit<'_> {
         allow(clippy::collapsible_if, reason = "a warning follows with the feature")
     )]
     fn drop(&mut self) {
-        if self.decision.stage == Stage::Released {
+        if self.is_released() {
             return;
         }
         let has_failed = std::thread::panicking();

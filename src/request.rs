@@ -1,10 +1,13 @@
 //! What to take, with names resolved once.
 
+use std::sync::Arc;
+
 use crate::engine::plan::Kind;
-use crate::engine::{Costs, LimitMask};
+use crate::engine::{Costs, TierIndex};
 use crate::error::Error;
 use crate::limit_set::{LimitIndex, LimitName, LimitSet};
-use crate::shm::layout::MOST_LIMITS;
+
+const MAX_LABEL_BYTES: usize = 64;
 
 /// What to take from a set. Prepared once and used any number of times; its costs are cheap to change.
 ///
@@ -35,14 +38,12 @@ pub struct Request {
     set: LimitSet,
     costs: Costs,
     names_something: bool,
+    label: Option<Arc<str>>,
 }
 
 impl Request {
     pub(crate) fn new(set: &LimitSet) -> Self {
-        let mut costs = Costs {
-            limits: LimitMask::default(),
-            amounts: [0; MOST_LIMITS],
-        };
+        let mut costs = Costs::default();
         for (index, limit) in set.engine_set().limits.iter().enumerate() {
             let default = match limit.kind {
                 Kind::Calls | Kind::Concurrency => 1,
@@ -56,6 +57,7 @@ impl Request {
             set: set.clone(),
             costs,
             names_something: false,
+            label: None,
         }
     }
 
@@ -111,8 +113,58 @@ impl Request {
         }
     }
 
-    /// The set that the request was prepared for.
+    pub(crate) fn put_tier(&mut self, tier: TierIndex) {
+        self.costs.tier = self.set.engine_set().has_tiers().then_some(tier);
+    }
+
+    /// The same request for another set, whose limits of the same names it takes. A limit that it takes by default only may
+    /// be missing there.
     #[cfg(feature = "tower")]
+    pub(crate) fn on(&self, set: &LimitSet) -> Result<Self, Error> {
+        let by_default = Self::new(&self.set);
+        let mut request = Self::new(set);
+        for (index, name) in self.set.limits().enumerate() {
+            let cost = |of: &Self| of.costs.limits.contains(index).then_some(of.costs.amounts[index]);
+            let (wanted, default) = (cost(self), cost(&by_default));
+            if let Some(cost) = wanted.filter(|_| wanted != default) {
+                request.set(name, cost)?;
+            }
+        }
+        request.names_something = self.names_something;
+        request.require_costs()?;
+        if let Some(tier) = self.costs.tier {
+            request.set_tier(self.set.tier_name(tier))?;
+        }
+        request.label.clone_from(&self.label);
+        Ok(request)
+    }
+
+    /// Says what the request is for, to whoever watches: it appears in [events](crate::OpenOptions::on_request_event), cut
+    /// off after 64 bytes.
+    #[must_use]
+    pub fn label(mut self, label: impl AsRef<str>) -> Self {
+        let mut bytes = 0;
+        let fits = |letter: &char| {
+            bytes += letter.len_utf8();
+            bytes <= MAX_LABEL_BYTES
+        };
+        let label: String = label.as_ref().chars().take_while(fits).collect();
+        self.label = Some(label.into());
+        self
+    }
+
+    /// What the request is labelled with.
+    #[inline]
+    pub(crate) fn label_text(&self) -> Option<&str> {
+        self.label.as_deref()
+    }
+
+    /// As [`label_text`](Self::label_text), to be kept.
+    pub(crate) fn label_for_later(&self) -> Option<Arc<str>> {
+        self.label.clone()
+    }
+
+    /// The set that the request was prepared for.
     pub(crate) fn limit_set(&self) -> &LimitSet {
         &self.set
     }

@@ -21,17 +21,16 @@ pub enum ReserveOutcome<'a> {
     /// Everything was charged.
     Reserved(Reservation<'a>),
     /// Nothing was changed.
-    Refused(Refusal<'a>),
+    Refused(Refusal),
 }
 
 impl<'a> ReserveOutcome<'a> {
-    /// The reservation, or the refusal as the error of a `Result`.
+    /// The reservation, or the refusal as the error of a `Result`: for functions that give out either by `?`.
     ///
     /// # Errors
     ///
     /// The refusal.
-    #[allow(clippy::result_large_err)]
-    pub fn reservation(self) -> Result<Reservation<'a>, Refusal<'a>> {
+    pub fn into_result(self) -> Result<Reservation<'a>, Refusal> {
         match self {
             Self::Reserved(reservation) => Ok(reservation),
             Self::Refused(refusal) => Err(refusal),
@@ -133,7 +132,9 @@ impl<'a> Subject<'a> {
                 delay: Duration::from_nanos(delay),
                 due: boot_nanos().saturating_add(delay),
             }),
-            Reserved::Refused => ReserveOutcome::Refused(Refusal::new(self.set, decision)),
+            Reserved::Refused => {
+                ReserveOutcome::Refused(Refusal::of(self.set, decision, request.label_text()))
+            }
         })
     }
 }

@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use serde::Serialize;
-
 use crate::apply::{bring_into_force, stored_declaration};
 use crate::config::Declaration;
 use crate::config::stored::{StoredDeclaration, StoredSet};
 use crate::engine::plan::SetPlan;
-use crate::engine::{LockWait, Manner, Repairs, ResetScope, SegmentEngine};
+use crate::engine::{LockWait, Manner, SegmentEngine};
 use crate::error::Error;
 use crate::limit_set::LimitSet;
 use crate::mismatch::{Author, Mismatch, OnMismatch, needs_another_file};
+use crate::on_demand::find_or_make;
+use crate::request_events::{Observer, RequestEvent, RequestEvents};
 use crate::shm::attach::{Admission, Verified, attach};
 use crate::shm::create::{Blueprint, create};
 use crate::shm::definition::Definition;
@@ -36,7 +36,9 @@ const CREATION_ATTEMPTS: usize = 100;
 pub(crate) struct SharedSegment {
     pub(crate) engine: SegmentEngine,
     pub(crate) declaration: Declaration,
+    options: OpenOptions,
     mismatches: Vec<Mismatch>,
+    pub(crate) request_events: Option<RequestEvents>,
     /// The unknown names that were warned about, by set and name.
     warned: Mutex<HashSet<(usize, String)>>,
 }
@@ -49,6 +51,11 @@ impl SharedSegment {
             .try_lock()
             .is_ok_and(|mut warned| warned.insert((set, name.to_owned())))
     }
+
+    /// What is at the path now, opened as this was.
+    pub(crate) fn open_path_again(&self) -> Result<Segment, Error> {
+        self.options.open_absolute(self.engine.path(), None)
+    }
 }
 
 /// A segment that this process is attached to.
@@ -56,6 +63,9 @@ impl SharedSegment {
 /// A handle is cheap to clone, may be used by any number of threads, and stays valid in forked children: a child
 /// becomes a participant of its own at its first use. The process stays attached until the last handle, set and
 /// [owned permit](crate::Permit::into_owned) is dropped.
+///
+/// Once the segment was removed (retired, its file deleted, or another put at its path), its handles answer
+/// [`Error::Removed`] and admit nothing. [`successor`](Self::successor) is what is at the path then.
 ///
 /// ```
 /// use std::time::Duration;
@@ -94,6 +104,7 @@ pub struct OpenOptions {
     reclaim: bool,
     virtual_clock: Option<VirtualClock>,
     on_mismatch: OnMismatch,
+    observer: Option<Observer>,
 }
 
 impl Default for OpenOptions {
@@ -104,6 +115,7 @@ impl Default for OpenOptions {
             reclaim: true,
             virtual_clock: None,
             on_mismatch: OnMismatch::default(),
+            observer: None,
         }
     }
 }
@@ -160,6 +172,52 @@ impl OpenOptions {
     pub fn on_mismatch(mut self, on_mismatch: OnMismatch) -> Self {
         self.on_mismatch = on_mismatch;
         self
+    }
+
+    /// Calls `observer` for each request that is refused and each that has waited, of all handles of what is opened here;
+    /// of each kind and set at most 10 times a second. Nothing is called unless set.
+    ///
+    /// It is called by the thread that asked, outside of every lock, before the answer is given out. What it takes is time
+    /// of the caller.
+    ///
+    /// ```
+    /// # use std::sync::{Arc, Mutex};
+    /// # use std::time::Duration;
+    /// use shmlimit::{Declaration, Limit, OpenOptions, RequestEventKind, SetDeclaration};
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("limits");
+    /// # let declaration = Declaration::new().set(SetDeclaration::new("mail")
+    /// #     .limit(Limit::calls("sent", 1, Duration::from_secs(60))));
+    /// let seen = Arc::new(Mutex::new(Vec::new()));
+    /// let log = Arc::clone(&seen);
+    /// let segment = OpenOptions::new()
+    ///     .on_request_event(move |event| {
+    ///         if let RequestEventKind::Denied { limit: Some(limit), .. } = event.what {
+    ///             let line = format!("{} of {}: {}", event.label.unwrap_or("?"), event.set, limit);
+    ///             log.lock().expect("not poisoned").push(line);
+    ///         }
+    ///     })
+    ///     .open_or_create(&path, &declaration)?;
+    /// let mail = segment.set("mail")?;
+    /// let request = mail.request().label("newsletter");
+    /// for _ in 0..2 {
+    ///     let _ = mail.check(&request)?;
+    /// }
+    /// assert_eq!(*seen.lock().expect("not poisoned"), ["newsletter of mail: sent"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_request_event(mut self, observer: impl Fn(&RequestEvent<'_>) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Observer(Arc::new(observer)));
+        self
+    }
+
+    /// As [`on_request_event`](Self::on_request_event), with events of `tracing` at the level of information:
+    /// `request_denied` with the fields `set`, `label`, `limit`, `reason`, `retry_after_ms` and `left_out`, and
+    /// `backpressure_wait` with `set`, `label`, `waited_ms`, `admitted` and `left_out`.
+    #[cfg(feature = "tracing")]
+    pub fn trace_requests(self) -> Self {
+        self.on_request_event(crate::request_events::trace)
     }
 
     /// Tells the time by `clock` instead of the kernel's clocks, in every decision of what is opened here: limits
@@ -232,7 +290,7 @@ impl OpenOptions {
             match self.open_absolute(&path, Some(declaration)) {
                 Ok(segment) => return Ok(segment),
                 Err(Error::NotFound { .. }) => {}
-                Err(Error::Retired { .. }) => match finish_removal(&path, self.trust_any_owner) {
+                Err(Error::Removed { .. }) => match finish_removal(&path, self.trust_any_owner) {
                     Ok(()) | Err(Error::NotFound { .. }) => {}
                     Err(error) => return Err(error),
                 },
@@ -248,7 +306,8 @@ impl OpenOptions {
 
     /// Retires a segment and removes its file. This process need not be attached, and does not become so.
     ///
-    /// Processes that are attached, or attach meanwhile, get [`Error::Retired`] from then on. A segment that is
+    /// Processes that are attached, or attach meanwhile, get [`Error::Removed`] from then on, and what they hold is given
+    /// back as ever. A segment that is
     /// retired already is removed whoever is attached: nobody can use it any more.
     ///
     /// # Errors
@@ -289,10 +348,14 @@ impl OpenOptions {
         for mismatch in &mismatches {
             mismatch.report(path);
         }
+        let sets = engine.sets().len();
+        let events = |observer: &Observer| RequestEvents::new(observer.clone(), sets);
         Ok(Segment {
             shared: Arc::new(SharedSegment {
+                request_events: self.observer.as_ref().map(events),
                 engine,
                 declaration,
+                options: self.clone(),
                 mismatches,
                 warned: Mutex::default(),
             }),
@@ -327,7 +390,7 @@ pub enum Removal {
     /// Only where no live process is attached.
     Unused,
     /// Also under attached processes, and where the file is damaged or of another format. In such a file nothing
-    /// can be marked: processes attached to it go on using it under no name.
+    /// is marked: processes attached to it find out within a second that it has no name any more.
     Forced,
 }
 
@@ -340,6 +403,10 @@ impl fmt::Debug for Segment {
 }
 
 impl Segment {
+    pub(crate) fn of(shared: Arc<SharedSegment>) -> Self {
+        Self { shared }
+    }
+
     pub(crate) fn shared(&self) -> &Arc<SharedSegment> {
         &self.shared
     }
@@ -371,25 +438,29 @@ impl Segment {
         OpenOptions::new().open_or_create(path, declaration)
     }
 
-    /// The set of that name.
+    /// The set of that name. Where it is not declared and the segment has [sets on demand](Declaration::sets_on_demand),
+    /// the first process that asks for it makes it.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownSet`], which names the sets there are.
+    /// [`Error::UnknownSet`], which names the sets there are; for a set on demand also [`Error::Declaration`], where it
+    /// cannot be a name, [`Error::Removed`], [`Error::LockStuck`], [`Error::Damaged`].
     pub fn set(&self, name: &str) -> Result<LimitSet, Error> {
-        let sets = self.shared.engine.sets();
-        match sets.iter().position(|set| set.name == name) {
+        match find_or_make(&self.shared.engine, name)? {
             Some(index) => Ok(LimitSet::new(Arc::clone(&self.shared), index)),
             None => Err(Error::UnknownSet {
                 name: name.to_owned(),
-                known: sets.iter().map(|set| set.name.clone()).collect(),
+                known: self.sets().map(|set| set.name().to_owned()).collect(),
             }),
         }
     }
 
-    /// Every set, in the order of the declaration.
+    /// Every set, in the order of the declaration; then the [sets on demand](Declaration::sets_on_demand) that processes
+    /// have asked for, in that order.
     pub fn sets(&self) -> impl Iterator<Item = LimitSet> + '_ {
-        (0..self.shared.engine.sets().len()).map(|index| LimitSet::new(Arc::clone(&self.shared), index))
+        let engine = &self.shared.engine;
+        let named = engine.definitions().named(engine.sets());
+        named.map(|(index, _)| LimitSet::new(Arc::clone(&self.shared), index))
     }
 
     /// What was in force when this process opened the segment: see
@@ -468,97 +539,10 @@ impl Segment {
         })
     }
 
-    /// Sets right what dead processes left behind: locks, half-done operations, holds, participant slots. All of it
-    /// happens by itself when somebody needs it; this does it now, and says what it did.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Retired`]. A set whose lock cannot be taken is reported in its entry and does not stop the others.
-    pub fn recover(&self) -> Result<RecoveryReport, Error> {
-        let engine = &self.shared.engine;
-        let mut sets = Vec::new();
-        for set in engine.sets() {
-            let mut recovery = SetRecovery {
-                set: set.name.clone(),
-                repairs: None,
-                reclaimed: 0,
-                locked: false,
-                problem: None,
-            };
-            for part in set.parts() {
-                match engine.repair(part).map_err(Error::from) {
-                    Ok((repairs, reclaimed)) => {
-                        recovery.reclaimed += reclaimed;
-                        if let Some(repairs) = repairs {
-                            recovery.repairs.get_or_insert_default().add(repairs);
-                        }
-                    }
-                    Err(error @ Error::Retired { .. }) => return Err(error),
-                    Err(error) => {
-                        recovery.locked |= matches!(error, Error::LockStuck { .. });
-                        recovery.problem = Some(error.to_string());
-                    }
-                }
-            }
-            sets.push(recovery);
-        }
-        let freed_participants = engine.membership.free_dead_participants();
-        Ok(RecoveryReport {
-            sets,
-            freed_participants,
-        })
-    }
-
-    /// Marks the segment as no longer to be used: every later operation, of any process, answers
-    /// [`Error::Retired`]. The file stays.
+    /// Marks the segment as no longer to be used: whatever is asked of it later, by any process, is answered
+    /// [`Error::Removed`]; what permits hold is settled and given back as ever. The file stays.
     pub fn retire(&self) {
         self.shared.engine.retire();
-    }
-}
-
-/// What [`Segment::recover`] did.
-#[derive(Clone, Debug, Serialize)]
-#[non_exhaustive]
-pub struct RecoveryReport {
-    /// Each set in the order of the declaration.
-    pub sets: Vec<SetRecovery>,
-    /// Participant slots of dead processes that are free now.
-    pub freed_participants: usize,
-}
-
-/// What [`Segment::recover`] did with one set.
-#[derive(Clone, Debug, Serialize)]
-#[non_exhaustive]
-pub struct SetRecovery {
-    /// The set's name.
-    pub set: String,
-    /// What was repaired under the lock; none where there was nothing to repair.
-    pub repairs: Option<Repairs>,
-    /// Holds that were given back for dead processes.
-    pub reclaimed: u64,
-    /// A live process holds the set's lock and does not let go of it.
-    pub locked: bool,
-    /// Why the set could not be recovered.
-    pub problem: Option<String>,
-}
-
-impl LimitSet {
-    /// Replenishes the limits of these names (all of them, where none is named) and, with `counters`, sets the set's
-    /// counters to zero. What is held stays held. A reset of all limits also heals a poisoned set.
-    ///
-    /// A process that dies on the way leaves the rest to whoever uses the set next.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::UnknownLimit`], [`Error::Retired`], [`Error::LockStuck`], [`Error::LockLost`].
-    pub fn reset(&self, limits: &[&str], counters: bool) -> Result<(), Error> {
-        let limits = self.mask_of(limits)?;
-        for part in self.engine_set().parts() {
-            self.shared()
-                .engine
-                .reset(part, ResetScope { limits, counters })?;
-        }
-        Ok(())
     }
 }
 
@@ -572,12 +556,17 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
 
 /// Creates the file and does not open it.
 fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
-    let plans = declaration.compile()?;
-    let definitions = declaration
-        .sets()
+    declaration.validate()?;
+    let stored = StoredDeclaration::of(declaration);
+    let sets = stored.sets();
+    let plans = sets
         .iter()
-        .map(|set| StoredSet::declared(set.clone(), declaration.segment().version()).to_text())
-        .collect::<Result<Vec<String>, _>>()?;
+        .map(StoredSet::compile)
+        .collect::<Result<Vec<_>, _>>()?;
+    let definitions = sets
+        .iter()
+        .map(StoredSet::to_text)
+        .collect::<Result<Vec<_>, _>>()?;
     let shapes = plans
         .iter()
         .zip(&definitions)

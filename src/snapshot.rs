@@ -1,5 +1,6 @@
 //! A copy of everything a segment holds, taken without a lock.
 
+mod counts;
 mod keys;
 
 use std::cell::RefCell;
@@ -23,10 +24,11 @@ use crate::segment::{compile_definitions, compile_one};
 use crate::shm::attach::{Observed, damaged, observe};
 use crate::shm::clock::{boot_nanos, utc_nanos};
 use crate::shm::host::process_of_thread;
-use crate::shm::layout::{FORMAT, Header, LimitCounters, SET_UNCHECKED, SetControl, WAIT_BUCKETS};
+use crate::shm::layout::{FORMAT, Header, SET_UNCHECKED, WAIT_BUCKETS};
 use crate::shm::participant::{ParticipantId, ParticipantRecord, ParticipantTable};
 use crate::shm::region::Region;
 
+pub use counts::{LimitCounts, SetCounts};
 pub(crate) use keys::KeySource;
 pub use keys::{KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot};
 
@@ -81,6 +83,9 @@ pub struct ParticipantSnapshot {
 pub struct SetSnapshot {
     /// The set's name.
     pub name: String,
+    /// The declared set that it is a copy of, where it was made [on demand](crate::Declaration::sets_on_demand).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copy_of: Option<String>,
     /// What it was declared with.
     pub metadata: BTreeMap<String, String>,
     /// The version of the declaration that is in force, where that has one.
@@ -96,6 +101,8 @@ pub struct SetSnapshot {
     pub words_in_flight: Option<usize>,
     /// A recovery could not repair the set.
     pub poisoned: bool,
+    /// Nanoseconds for which the set is [throttled](crate::Permit::throttled); zero where it is not, or is keyed.
+    pub throttled_for_ns: u64,
     /// What was counted.
     pub counts: SetCounts,
     /// Permits out that hold something, without those of dead processes.
@@ -149,47 +156,6 @@ pub struct LockSnapshot {
     pub owner_died: bool,
 }
 
-/// What was counted of a set, since its creation or the last reset of the counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-#[allow(missing_docs)]
-pub struct SetCounts {
-    pub admitted: u64,
-    pub refused_rate: u64,
-    pub refused_concurrency: u64,
-    pub refused_budget: u64,
-    /// Requests refused because no row was left for their key.
-    pub refused_table_full: u64,
-    /// Requests refused because every hold was taken.
-    pub refused_holds_full: u64,
-    /// Requests refused because every ticket was taken.
-    pub refused_queue_full: u64,
-    /// Requests admitted after they had waited.
-    pub waited: u64,
-    /// Requests that waited and were refused when their time was up.
-    pub timed_out: u64,
-    /// Requests that were given up while they waited.
-    pub cancelled: u64,
-    pub settled: u64,
-    /// Holds given back for dead processes.
-    pub reclaimed: u64,
-    /// Places in line given back for dead processes.
-    pub reclaimed_tickets: u64,
-    /// Amounts given back because their lease had run out.
-    pub expired: u64,
-    /// Times the lock was found with a dead owner.
-    pub recoveries: u64,
-    /// Times the holds had to be counted again.
-    pub recounts: u64,
-    /// Requests and settles that named limits the set does not have.
-    pub unknown_names: u64,
-    pub active_high_water: u64,
-    /// The most requests that waited at once.
-    pub queued_high_water: u64,
-    /// Times a process found the lock taken and had to wait for it.
-    pub lock_waits: u64,
-}
-
 /// A limit, copied.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
@@ -211,37 +177,6 @@ pub struct LimitSnapshot {
     pub reset_after_ns: u64,
     /// What was counted.
     pub counts: LimitCounts,
-}
-
-/// What was counted of a limit, since its creation or the last reset of the counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-#[allow(missing_docs)]
-pub struct LimitCounts {
-    /// Requests.
-    pub admitted: u64,
-    /// Units.
-    pub taken: u64,
-    /// Requests.
-    pub refused: u64,
-    /// Permits.
-    pub settled: u64,
-    /// Units given back at settle.
-    pub refunded: u64,
-    /// Units used above what was reserved.
-    pub overdraft: u64,
-    /// Permits dropped without a settle.
-    pub unsettled: u64,
-    /// Units given back for dead holders.
-    pub reclaimed: u64,
-    /// The most units held at once.
-    pub high_water: u64,
-    /// Requests admitted that left the limit near its capacity.
-    pub near: u64,
-    /// Requests that the limit, being in shadow, only would have refused.
-    pub would_refuse: u64,
-    /// Permits released with the word that the work had failed.
-    pub dropped: u64,
 }
 
 /// What a permit holds.
@@ -434,11 +369,8 @@ pub(crate) struct SnapshotSource<'a> {
 impl SnapshotSource<'_> {
     pub(crate) fn take(&self) -> Result<SegmentSnapshot, Error> {
         let header: &Header = self.region.record(0).map_err(|place| damaged(self.path, place))?;
-        let sets = self
-            .sets
-            .iter()
-            .map(|set| self.set(set))
-            .collect::<Result<_, _>>()?;
+        let named = self.definitions.named(self.sets);
+        let sets = named.map(|(_, set)| self.set(set)).collect::<Result<_, _>>()?;
         let participants = self
             .table
             .taken()
@@ -507,6 +439,7 @@ impl SnapshotSource<'_> {
         let left_out = if is_keyed {
             dead.of_all_rows(at, &copy)
         } else {
+            snapshot.throttled_for_ns = part.throttled_for(part.only_row(), now);
             dead.leave_out(at, part.only_row(), &mut copy)
         };
         snapshot.active += load(&control.active).saturating_sub(left_out.holds);
@@ -606,7 +539,8 @@ impl SetSnapshot {
             counts: LimitCounts::default(),
         };
         Self {
-            name: set.name.clone(),
+            name: set.name.to_string(),
+            copy_of: set.name.is_on_demand().then(|| set.name.declared().to_owned()),
             metadata: (*set.shown().plan.metadata).clone(),
             version: set.shown().plan.version,
             edited: set.shown().plan.is_edited,
@@ -618,6 +552,7 @@ impl SetSnapshot {
             },
             words_in_flight: Some(0),
             poisoned: false,
+            throttled_for_ns: 0,
             counts: SetCounts::default(),
             active: 0,
             of_dead: 0,
@@ -629,67 +564,6 @@ impl SetSnapshot {
             tickets: Vec::new(),
             keys: set.is_keyed().then(KeysSnapshot::default),
         }
-    }
-}
-
-/// Adds each counter to the sum of those before it, except for what is the most of something.
-macro_rules! add_counts {
-    ($sum:ident, $words:ident, [$($added:ident),*], [$($most:ident),*]) => {
-        $($sum.$added = $sum.$added.saturating_add(load(&$words.$added));)*
-        $($sum.$most = $sum.$most.max(load(&$words.$most));)*
-    };
-}
-
-impl SetCounts {
-    fn add(&mut self, control: &SetControl) {
-        add_counts!(
-            self,
-            control,
-            [
-                admitted,
-                refused_rate,
-                refused_concurrency,
-                refused_budget,
-                refused_table_full,
-                refused_holds_full,
-                refused_queue_full,
-                waited,
-                timed_out,
-                cancelled,
-                settled,
-                reclaimed,
-                reclaimed_tickets,
-                expired,
-                recoveries,
-                recounts,
-                unknown_names,
-                lock_waits
-            ],
-            [active_high_water, queued_high_water]
-        );
-    }
-}
-
-impl LimitCounts {
-    fn add(&mut self, counters: &LimitCounters) {
-        add_counts!(
-            self,
-            counters,
-            [
-                admitted,
-                taken,
-                refused,
-                settled,
-                refunded,
-                overdraft,
-                unsettled,
-                reclaimed,
-                near,
-                would_refuse,
-                dropped
-            ],
-            [high_water]
-        );
     }
 }
 

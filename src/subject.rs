@@ -9,6 +9,7 @@ use crate::limit_set::LimitSet;
 use crate::permit::{Outcome, Permit};
 use crate::refusal::{Refusal, Verdict};
 use crate::request::Request;
+use crate::set_reference::SetReference;
 
 /// A set that is not keyed, or one key of a set that is.
 #[derive(Clone, Copy, Debug)]
@@ -31,10 +32,16 @@ impl<'a> Subject<'a> {
         let costs = request.costs_for(self.set)?;
         let mut decision = Decision::pending(costs, self.key.is_some());
         let engine = &self.set.shared().engine;
-        if engine.try_acquire(self.target(), costs, &mut decision)? {
+        let is_admitted = engine.try_acquire(self.target(), costs, &mut decision)?;
+        self.set.see_to_batches();
+        if is_admitted {
             Ok(Outcome::Admitted(Permit::new(self.set, decision)))
         } else {
-            Ok(Outcome::Refused(Refusal::new(self.set, decision)))
+            Ok(Outcome::Refused(Refusal::of(
+                self.set,
+                decision,
+                request.label_text(),
+            )))
         }
     }
 
@@ -51,11 +58,12 @@ impl<'a> Subject<'a> {
         let costs = request.costs_for(self.set)?;
         let mut decision = Decision::pending(costs, self.key.is_some());
         let engine = &self.set.shared().engine;
-        if engine.acquire(self.target(), costs, &mut decision, timeout, keep_waiting)? {
-            Ok(Outcome::Admitted(Permit::new(self.set, decision)))
-        } else {
-            Ok(Outcome::Refused(Refusal::new(self.set, decision)))
+        let acquired = engine.acquire(self.target(), costs, &mut decision, timeout, keep_waiting)?;
+        if acquired.is_admitted {
+            self.set.see_to_batches();
         }
+        let set = SetReference::Borrowed(self.set);
+        Ok(set.outcome_of(acquired, decision, request.label_text()))
     }
 
     pub(crate) fn acquire_async(self, request: &Request, timeout: Option<Duration>) -> AcquireFuture<'a> {

@@ -49,6 +49,10 @@ impl Scene {
     fn capacity(&self) -> u64 {
         let remaining = self.sets.each_ref().map(|set| {
             let verdicts = set.peek(&set.request()).expect("no error");
+            assert_eq!(
+                verdicts[0].most_at_once, verdicts[0].remaining,
+                "what is in force"
+            );
             verdicts[0].remaining
         });
         assert_eq!(remaining[0], remaining[1], "one capacity for all");

@@ -360,7 +360,7 @@ fn what_a_killed_remover_left_is_removed_and_made_anew_by_open_or_create() {
     let path = folder.path().join("limits");
     assert_eq!(use_up(&create(&path)), 10);
     RawSegment::open(&path).set_word(RETIRED, 1);
-    assert!(matches!(Segment::open(&path), Err(Error::Retired { .. })));
+    assert!(matches!(Segment::open(&path), Err(Error::Removed { .. })));
     let successor = Segment::open_or_create(&path, &declaration()).expect("made anew");
     assert_eq!(use_up(&successor), 10);
     let again = Segment::open_or_create(&path, &declaration()).expect("opens");

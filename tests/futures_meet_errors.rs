@@ -31,7 +31,7 @@ fn a_future_that_waits_in_a_segment_that_is_retired_ends_with_that() {
             segment.retire();
             for future in futures {
                 let outcome = future.join().expect("no panic");
-                assert!(matches!(outcome, Err(Error::Retired { .. })), "{outcome:?}");
+                assert!(matches!(outcome, Err(Error::Removed { .. })), "{outcome:?}");
             }
         });
     });

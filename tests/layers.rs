@@ -28,6 +28,7 @@ const LAYERS: &[Layer] = &[
             "acquire_future",
             "address",
             "apply",
+            "assignment",
             "attendant",
             "check",
             "config",
@@ -35,14 +36,20 @@ const LAYERS: &[Layer] = &[
             "key",
             "limit_set",
             "mismatch",
+            "on_demand",
             "permit",
             "pool",
+            "recovery",
             "refusal",
             "request",
+            "request_events",
             "reservation",
             "segment",
+            "set_reference",
             "snapshot",
             "subject",
+            "successor",
+            "throttle",
             "tower",
             "waiters",
         ],
@@ -346,9 +353,17 @@ fn words_of_a_segment_are_loaded_relaxed_whatever_fence_follows() {
                 .iter()
                 .any(|order| line.contains(&format!(".load(Ordering::{order})")));
             // These belong to this process alone.
-            let is_private = ["has_fired", "identity", "latest", "process", "slot"]
-                .iter()
-                .any(|field| line.contains(&format!("self.{field}.load")));
+            let is_private = [
+                "attended_by",
+                "has_fired",
+                "identity",
+                "latest",
+                "process",
+                "sequence",
+                "slot",
+            ]
+            .iter()
+            .any(|field| line.contains(&format!("self.{field}.load")));
             assert!(
                 !is_ordered || is_private,
                 "{}: {}",

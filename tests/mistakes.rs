@@ -56,7 +56,7 @@ fn admitted<'a>(set: &'a LimitSet, request: &Request) -> Permit<'a> {
         .expect("admitted")
 }
 
-fn refused<'a>(set: &'a LimitSet, request: &Request) -> Refusal<'a> {
+fn refused(set: &LimitSet, request: &Request) -> Refusal {
     set.try_acquire(request)
         .expect("works")
         .permit()

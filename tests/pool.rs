@@ -53,7 +53,7 @@ fn admitted(chosen: Chosen<'_>) -> (usize, Permit<'_>) {
     (chosen.index, chosen.outcome.permit().expect("admitted"))
 }
 
-fn refused(chosen: Chosen<'_>) -> (usize, Refusal<'_>) {
+fn refused(chosen: Chosen<'_>) -> (usize, Refusal) {
     (chosen.index, chosen.outcome.permit().expect_err("refused"))
 }
 
@@ -87,6 +87,20 @@ fn members_take_turns() {
     for turn in 1..10 {
         assert_eq!(choose(&pool), (first + turn) % 3);
     }
+}
+
+#[test]
+fn turns_begin_with_the_member_of_the_worker() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = pool(
+        folder.path(),
+        PoolStrategy::RoundRobin,
+        [plenty(), plenty(), plenty()],
+    )
+    .start_at(5);
+    let chosen: Vec<usize> = (0..4).map(|_| choose(&pool)).collect();
+    assert_eq!(chosen, [2, 0, 1, 2]);
+    assert_eq!(choose(&pool.clone()), 2, "a clone begins there, too");
 }
 
 #[test]

@@ -290,7 +290,7 @@ fn a_segment_is_recreated_where_no_other_process_is_attached_and_only_there() {
         let set = same.set("api").expect("declared");
         assert!(matches!(
             set.try_acquire(&set.request()),
-            Err(Error::Retired { .. })
+            Err(Error::Removed { .. })
         ));
         // What would stay otherwise stays here, too.
         next.apply(&windowed(25)).expect("applied");

@@ -39,7 +39,7 @@ fn force_removes_a_segment_in_use_and_its_users_are_told() {
     let api = segment.set("api").expect("declared");
     assert!(matches!(
         api.try_acquire(&api.request()),
-        Err(Error::Retired { .. })
+        Err(Error::Removed { .. })
     ));
 }
 
@@ -47,7 +47,7 @@ fn force_removes_a_segment_in_use_and_its_users_are_told() {
 fn a_retired_segment_is_removed_whoever_is_attached_to_it() {
     let (_folder, path, segment) = segment();
     segment.retire();
-    assert!(matches!(Segment::open(&path), Err(Error::Retired { .. })));
+    assert!(matches!(Segment::open(&path), Err(Error::Removed { .. })));
     remove(&path, Removal::Unused).expect("nobody can use it");
     assert!(matches!(
         remove(&path, Removal::Unused),

@@ -20,7 +20,7 @@ fn reserve<'a>(set: &'a LimitSet, cost: u64, max_delay: Duration) -> Option<Rese
     let request = set.request().with(&name, cost).expect("declared");
     set.reserve(&request, max_delay)
         .expect("works")
-        .reservation()
+        .into_result()
         .ok()
 }
 
@@ -114,7 +114,7 @@ fn every_limit_is_charged_as_of_the_instant_of_the_use() {
             request.with("fast", fast).expect("declared")
         };
         assert!(set.try_acquire(&request(10, 0)).expect("works").is_admitted());
-        let both = set.reserve(&request(10, 10), HOUR).expect("works").reservation();
+        let both = set.reserve(&request(10, 10), HOUR).expect("works").into_result();
         assert!(both.expect("in ten seconds").delay() > Duration::from_secs(9));
         // Ten of the fast ones will be used in ten seconds: those who use ten now must not meet them there.
         assert!(!set.try_acquire(&request(0, 10)).expect("works").is_admitted());
@@ -129,7 +129,7 @@ fn what_is_held_or_debited_later_cannot_be_reserved() {
         let outcome = set.reserve(&request, HOUR);
         assert!(matches!(outcome, Err(Error::NotReservable { limit, .. }) if limit == "places"));
         let without = request.with("places", 0).expect("declared");
-        assert!(set.reserve(&without, HOUR).expect("works").reservation().is_ok());
+        assert!(set.reserve(&without, HOUR).expect("works").into_result().is_ok());
     });
     let set = tokens(Algorithm::Gcra).limit(Limit::budget("dollars", 5, HOUR));
     with_set(set, |set| {

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use shmlimit::{
-    Algorithm, Align, Declaration, Limit, LimitSet, OpenOptions, Outcome, Permit, Refusal, SetDeclaration,
-    VirtualClock,
+    Algorithm, Align, Declaration, Error, Limit, LimitSet, OpenOptions, Outcome, Permit, Refusal,
+    SetDeclaration, VirtualClock,
 };
 use tempfile::TempDir;
 
@@ -24,7 +24,7 @@ fn set_by(clock: &VirtualClock, limit: Limit) -> (TempDir, LimitSet) {
     (folder, set)
 }
 
-fn try_one(set: &LimitSet) -> Result<Permit<'_>, Refusal<'_>> {
+fn try_one(set: &LimitSet) -> Result<Permit<'_>, Refusal> {
     match set.try_acquire(&set.request()).expect("a decision") {
         Outcome::Admitted(permit) => Ok(permit),
         Outcome::Refused(refusal) => Err(refusal),
@@ -77,9 +77,35 @@ fn a_lease_runs_out_on_the_virtual_clock_however_often_it_was_looked_for() {
     for _ in 0..100 {
         assert!(try_one(&set).is_err());
     }
+    assert!(!first.reclaimed());
     clock.advance_to(NEW_YEAR + lease);
+    assert!(
+        first.reclaimed(),
+        "also while no other request has taken its place"
+    );
     let second = try_one(&set).expect("the lease has run out");
     assert!(first.reclaimed() && !second.reclaimed());
+}
+
+#[test]
+fn releasing_after_a_lease_ran_out_changes_nothing_and_is_remembered() {
+    let lease = Duration::from_secs(30);
+    let clock = VirtualClock::new(NEW_YEAR);
+    let (_folder, set) = set_by(&clock, Limit::concurrency("in_flight", 1).lease(lease));
+    let mut late = try_one(&set).expect("free");
+    clock.advance_to(NEW_YEAR + lease);
+    late.release()
+        .expect("nothing is wrong with the work that was done");
+    assert!(late.reclaimed());
+    assert!(matches!(late.heartbeat(), Err(Error::AlreadyReleased { .. })));
+
+    let mut renewed = try_one(&set).expect("free");
+    clock.advance_to(NEW_YEAR + 2 * lease);
+    assert!(renewed.reclaimed());
+    renewed.heartbeat().expect("no other request has taken its place");
+    assert!(!renewed.reclaimed());
+    renewed.release().expect("works");
+    assert!(!renewed.reclaimed());
 }
 
 #[test]

@@ -13,7 +13,7 @@ that ends without a permit raises, and so does a refusal that is entered by `wit
 
 from shmlimit._acquisition import Acquisition
 from shmlimit._clock import VirtualClock
-from shmlimit._declaration import Budget, Calls, Concurrency, Keyed, LimitSet, Rate
+from shmlimit._declaration import Budget, Calls, Concurrency, Keyed, LimitSet, Rate, Tier
 from shmlimit._errors import (
     AcquireTimeout,
     AlreadyExists,
@@ -37,6 +37,7 @@ from shmlimit._errors import (
     MustBeHeld,
     NeverAdmissible,
     NoSpace,
+    NotABudget,
     NotASegment,
     NotFound,
     NotKeyed,
@@ -45,8 +46,8 @@ from shmlimit._errors import (
     Poisoned,
     Reclaimed,
     Refused,
+    Removed,
     RequestError,
-    Retired,
     SegmentClosed,
     SegmentError,
     TooManyParticipants,
@@ -54,6 +55,7 @@ from shmlimit._errors import (
     UnknownLimitWarning,
     UnknownName,
     UnknownSet,
+    UnknownTier,
     Untrusted,
 )
 from shmlimit._limits import Limits
@@ -105,6 +107,7 @@ __all__ = [
     "MustBeHeld",
     "NeverAdmissible",
     "NoSpace",
+    "NotABudget",
     "NotASegment",
     "NotFound",
     "NotKeyed",
@@ -117,18 +120,20 @@ __all__ = [
     "Reclaimed",
     "Refusal",
     "Refused",
+    "Removed",
     "RequestError",
     "Reservation",
-    "Retired",
     "Segment",
     "SegmentClosed",
     "SegmentError",
     "Settlement",
+    "Tier",
     "TooManyParticipants",
     "UnknownLimit",
     "UnknownLimitWarning",
     "UnknownName",
     "UnknownSet",
+    "UnknownTier",
     "Untrusted",
     "Verdict",
     "VirtualClock",

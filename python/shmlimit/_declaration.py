@@ -65,6 +65,7 @@ class _Windowed(_Common):
     week_start: str | None = None
     buckets: int | None = None
     entries: int | None = None
+    credit: Mapping[str, int | bool] | None = None
 
     @property
     def bound(self) -> str | None:
@@ -72,8 +73,9 @@ class _Windowed(_Common):
 
         Such as `"at most 19 in any 2s"`. With capacity c and burst b, that is c + b - 1 for `"gcra"`, `"token_bucket"`
         and `"leaky_bucket"`; 2 c for `"fixed_window"`, or 2 c - 1 with `align="first_use"`; c for `"sliding_window"`; 2
-        c - 1 for `"sliding_window_counter"`. None where there is no capacity, or something in the declaration cannot
-        be.
+        c - 1 for `"sliding_window_counter"`. With `credit`, each process adds up to its batch less one: `"at most 19 in
+        any 2s, and 9 units more for each process"`. None where there is no capacity, or something in the declaration
+        cannot be.
         """
         try:
             return _native.bound(json.dumps(_fields(self)))
@@ -99,20 +101,29 @@ class Rate(_Windowed):
 
     Attributes:
         name: Its name in the set.
-        capacity: How much there is in a window, or `"unlimited"`.
+        capacity: How much there is in a window, or `"unlimited"`. Beside `rate` and `interval`, the size of the
+            bucket; 60 there unless given.
         window: The window.
+        rate: With `"leaky_bucket"`, in place of a window: how much drains in each `interval`, which may be a
+            fraction, such as 0.5; 1 unless given.
+        interval: In what time that drains; a second unless given.
         algorithm: How it decides; `"gcra"` unless given.
         bound: The most that passes in any stretch as long as the window, in words.
         burst: How much can be taken at once; the capacity unless given.
+        credit: Such as `{"batch": 10}`: each process draws units in batches and admits from them without the lock, of a
+            limit alone in its set. With `"window_coupled": True` no fixed window sees more than the capacity.
         unit: The size of one unit, such as `"0.001"`, so that amounts may be decimals.
         on_death: What becomes of what a killed holder had reserved: `"charge"` (unless given) or `"refund"`.
         near_limit: From which percentage of the capacity on an admission counts as near the limit.
         shadow: Whether it decides and counts, but never refuses.
         prefix: The networks that it counts, such as `{"ipv4": 24, "ipv6": 48}`, in a keyed set.
+        credit: Two-tier checks: each process draws batches, such as `{"batch": 10}`, and admits from its own without
+            the lock, of each key in a keyed set. For the only limit of a set. With
+            `{"batch": 10, "window_coupled": True}` and `"fixed_window"`, no window sees more than the capacity.
     """
 
     name: str
-    capacity: Amount
+    capacity: Amount | None = None
     window: Window | None = None
     unit: str | Decimal | None = field(default=None, kw_only=True)
     on_death: Literal["charge", "refund"] | None = field(default=None, kw_only=True)
@@ -134,7 +145,7 @@ class Calls(_Windowed):
     """
 
     name: str
-    capacity: Amount
+    capacity: Amount | None = None
     window: Window | None = None
 
     kind = "calls"
@@ -215,6 +226,20 @@ class Keyed(_Declared):
 
 
 @dataclass(frozen=True, repr=False)
+class Tier(_Declared):
+    """Other quotas for some keys of a keyed set: what a plan such as "gold" changes in its limits.
+
+    Attributes:
+        name: Its name in the set, other than `default`, which is the tier of the limits as they are.
+        limits: By the names of limits, what keys of the tier have in their place: `capacity`, `window` and `burst`, as
+            in `{"requests": {"capacity": 1000, "burst": 200}}`; also `rate` and `interval`.
+    """
+
+    name: str
+    limits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, repr=False)
 class LimitSet(_Declared):
     """The declaration of a set: limits that are taken together.
 
@@ -227,6 +252,7 @@ class LimitSet(_Declared):
             512 unless given.
         holds: How many permits with something to give back may be out.
         shadow: Whether its limits decide and count, but never refuse.
+        tiers: Other quotas for some keys of a keyed set; at most 255.
     """
 
     name: str
@@ -236,6 +262,7 @@ class LimitSet(_Declared):
     waiters: int | None = field(default=None, kw_only=True)
     holds: int | None = field(default=None, kw_only=True)
     shadow: bool | None = field(default=None, kw_only=True)
+    tiers: Sequence[Tier] = field(default=(), kw_only=True)
 
     def to_toml(self) -> str:
         """The declaration of a segment with this set alone, as `limitctl create` reads it.
@@ -308,12 +335,13 @@ def _fields(declared: object) -> object:
     fields = {each.name: getattr(declared, each.name) for each in dataclasses.fields(declared)}
     if isinstance(declared, LimitSet):
         fields["limit"] = [_fields(limit) for limit in fields.pop("limits")]
+        fields["tier"] = [_fields(tier) for tier in fields.pop("tiers")] or None
         keyed = fields["keyed"]
         if isinstance(keyed, int):
             fields["keyed"] = {"max_keys": keyed}
         elif keyed is not None:
             fields["keyed"] = _fields(keyed)
-    elif not isinstance(declared, Keyed):
+    elif not isinstance(declared, (Keyed, Tier)):
         fields["kind"] = getattr(declared, "kind", None)
     return _plain(fields)
 
@@ -323,7 +351,7 @@ _SPANS = frozenset({"window", "interval", "lease", "latency_limit"})
 
 def _plain(value: object, name: str | None = None) -> object:
     """The same in types that JSON has, without what is not given."""
-    if isinstance(value, (LimitSet, Rate, Calls, Budget, Concurrency, Keyed)):
+    if isinstance(value, (LimitSet, Rate, Calls, Budget, Concurrency, Keyed, Tier)):
         return _fields(value)
     if isinstance(value, Mapping):
         # Metadata is the user's, whatever its keys are called.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from shmlimit._native import Refusal
@@ -88,6 +88,14 @@ class UnknownLimit(UnknownName):
     """The set has no limit of that name."""
 
 
+class UnknownTier(UnknownName):
+    """The set has no tier of that name."""
+
+
+class NotABudget(RequestError):
+    """Only a budget can be debited, and the limit is of another kind: settle the permit in place of that."""
+
+
 class PermitError(Error, RuntimeError):
     """A permit cannot be used like this any more."""
 
@@ -101,7 +109,7 @@ class AlreadyReleased(PermitError):
 
 
 class Reclaimed(PermitError):
-    """The lease ran out, and what the permit held was given to others."""
+    """The lease ran out, and there is nothing left to renew. Releasing such a permit raises nothing."""
 
 
 class InheritedPermit(PermitError):
@@ -172,8 +180,19 @@ class InUse(SegmentError):
     pids: list[int]
 
 
-class Retired(SegmentError):
-    """The segment was retired, by `limitctl remove` for instance."""
+class Removed(SegmentError):
+    """The segment is not to be used any more: open its path again.
+
+    It was retired (`limitctl remove`), its file was deleted, or another segment is at its path. What is there by now is
+    the `successor` of a segment or a handle. Permits that are out are settled and released as ever.
+
+    Attributes:
+        path: The file.
+        cause: `"retired"`, `"deleted"` or `"replaced"`.
+    """
+
+    path: str
+    cause: Literal["retired", "deleted", "replaced"]
 
 
 class LockStuck(SegmentError):

@@ -42,6 +42,8 @@ class Limits(_native.Limits):
         *,
         key: Key | None = None,
         timeout: float | timedelta | None = None,
+        heartbeat: bool = False,
+        tier: str | None = None,
     ) -> _native.Permit:
         """Takes everything that the request names, waiting in line for it, over all threads and processes.
 
@@ -50,6 +52,9 @@ class Limits(_native.Limits):
             key: Who is limited, where the set is keyed; each key has a line of its own.
             timeout: Seconds to wait at most; unless given, as long as it takes where there is room in the queue, which
                 has the `waiters` of the set's declaration.
+            heartbeat: Whether the leases of what is held are renewed by a thread of this process until it is released,
+                for work of unknown length. A holder that hangs keeps its place then, until its process ends.
+            tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
 
         Returns:
             The permit.
@@ -59,7 +64,7 @@ class Limits(_native.Limits):
             Refused: The queue or the table of keys is full.
             RequestError: No waiting could help.
         """
-        return admitted(self._acquire(costs, key, timeout))
+        return admitted(self._acquire(costs, key, timeout, heartbeat, tier))
 
     def acquire_async(
         self,
@@ -67,6 +72,8 @@ class Limits(_native.Limits):
         *,
         key: Key | None = None,
         timeout: float | timedelta | None = None,
+        heartbeat: bool = False,
+        tier: str | None = None,
     ) -> Acquisition:
         """As `acquire`, for a task of asyncio (also on uvloop) or trio: in the same line as everybody else.
 
@@ -75,6 +82,8 @@ class Limits(_native.Limits):
             key: Who is limited, where the set is keyed.
             timeout: Seconds to wait at most, from when it is awaited or entered on; unless given, as long as it takes
                 where there is room in the queue, which has the `waiters` of the set's declaration.
+            heartbeat: Whether the leases are renewed until it is released, as for `acquire`.
+            tier: The tier that the key is put into, as for `acquire`.
 
         Returns:
             What can be awaited, for the permit, or entered by `async with`, which releases it at the end.
@@ -84,7 +93,7 @@ class Limits(_native.Limits):
             Refused: When awaited, as `acquire`.
             RequestError: When awaited, as `acquire`.
         """
-        return Acquisition(lambda: self._begin(costs, key, timeout))
+        return Acquisition(lambda: self._begin(costs, key, timeout, heartbeat, tier))
 
     @overload
     def limited(self, function: Callable[P, R], /) -> Callable[P, R]: ...
@@ -98,6 +107,7 @@ class Limits(_native.Limits):
         costs: Costs | Callable[..., Costs | None] | None = None,
         key: Key | Callable[..., Key | None] | None = None,
         timeout: float | timedelta | None = None,
+        heartbeat: bool = False,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
     def limited(
@@ -108,6 +118,7 @@ class Limits(_native.Limits):
         costs: Costs | Callable[..., Costs | None] | None = None,
         key: Key | Callable[..., Key | None] | None = None,
         timeout: float | timedelta | None = None,
+        heartbeat: bool = False,
     ) -> Any:
         """Makes a function take a permit before it runs, waiting for it, and give it back when it ends.
 
@@ -119,6 +130,7 @@ class Limits(_native.Limits):
             costs: What to take of each limit, or a function of the call's arguments that says it.
             key: Who is limited, or a function of the call's arguments that says it.
             timeout: Seconds to wait at most; as long as it takes unless given.
+            heartbeat: Whether the leases are renewed for as long as the function runs, as for `acquire`.
 
         Returns:
             The limited function, or what makes a function one. Called, it raises what `acquire` raises.
@@ -127,16 +139,28 @@ class Limits(_native.Limits):
 
         def acquire(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Permit:
             costs, key = taken.of(args, kwargs)
-            return self.acquire(costs, key=key, timeout=timeout)
+            return self.acquire(costs, key=key, timeout=timeout, heartbeat=heartbeat)
 
         def acquire_async(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Acquisition:
             costs, key = taken.of(args, kwargs)
-            return self.acquire_async(costs, key=key, timeout=timeout)
+            return self.acquire_async(costs, key=key, timeout=timeout, heartbeat=heartbeat)
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             return wrap(function, acquire, acquire_async)
 
         return decorate if function is None else decorate(function)
+
+    def successor(self) -> Limits | None:
+        """Gives the set of this name in the segment that is at the path by now, if its own was removed.
+
+        Returns:
+            A handle, as `Segment.successor` says; None where there is no such segment yet.
+
+        Raises:
+            UnknownSet: The segment has no set of this name.
+            SegmentError: What is there cannot be used.
+        """
+        return self._segment._open_successor()[self.name] if self._has_successor() else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return operator.getitem, (self._segment, self.name)

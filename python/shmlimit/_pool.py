@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,13 +25,17 @@ class Pool(_native.Pool):
         members: The sets.
         strategy: How it chooses.
         failover: Whether it asks the next set where one refuses.
+        worker_index: With which set its turns begin, past the last from the first on again: the number of a worker.
+            Unless given, each process begins at a place of its own, also where it was forked or has the pool from a
+            pickle.
     """
 
-    __slots__ = ("failover", "members", "strategy")
+    __slots__ = ("failover", "members", "strategy", "worker_index")
 
     members: tuple[Limits, ...]
     strategy: str
     failover: bool
+    worker_index: int | None
 
     def __init__(
         self,
@@ -38,17 +43,22 @@ class Pool(_native.Pool):
         strategy: Literal["round_robin", "random", "least_loaded"] = "round_robin",
         *,
         failover: bool = False,
+        worker_index: int | None = None,
     ) -> None:
         self.members = tuple(members)
         self.strategy = strategy
         self.failover = failover
+        self.worker_index = worker_index
 
-    def acquire(self, costs: Costs | None = None, *, timeout: float | timedelta | None = None) -> _native.Permit:
+    def acquire(
+        self, costs: Costs | None = None, *, timeout: float | timedelta | None = None, heartbeat: bool = False
+    ) -> _native.Permit:
         """Chooses a set and waits in its line. With failover, every set is first asked without waiting.
 
         Args:
             costs: What to take of each limit.
             timeout: Seconds to wait at most; as long as it takes unless given.
+            heartbeat: Whether the leases of what is held are renewed until it is released.
 
         Returns:
             The permit.
@@ -58,14 +68,17 @@ class Pool(_native.Pool):
             Refused: The line is full.
             RequestError: No waiting could help.
         """
-        return admitted(self._acquire(costs, timeout))
+        return admitted(self._acquire(costs, timeout, heartbeat))
 
-    def acquire_async(self, costs: Costs | None = None, *, timeout: float | timedelta | None = None) -> Acquisition:
+    def acquire_async(
+        self, costs: Costs | None = None, *, timeout: float | timedelta | None = None, heartbeat: bool = False
+    ) -> Acquisition:
         """As `acquire`, for a task of asyncio or trio.
 
         Args:
             costs: What to take of each limit.
             timeout: Seconds to wait at most, from when it is awaited or entered on.
+            heartbeat: Whether the leases of what is held are renewed until it is released.
 
         Returns:
             What can be awaited, for the permit, or entered by `async with`.
@@ -74,11 +87,29 @@ class Pool(_native.Pool):
             AcquireTimeout: When awaited, as `acquire`.
             Refused: When awaited, as `acquire`.
         """
-        return Acquisition(lambda: self._begin(costs, timeout))
+        return Acquisition(lambda: self._begin(costs, timeout, heartbeat))
+
+    def __getitem__(self, index: int) -> Limits:
+        """Gives the set at a place; from the last one back where that is negative.
+
+        Args:
+            index: The place: an integer, since sets of several segments may have the same name.
+
+        Returns:
+            The set.
+
+        Raises:
+            IndexError: There are not so many.
+            TypeError: It is no integer.
+        """
+        return self.members[operator.index(index)]
+
+    def __iter__(self) -> Iterator[Limits]:
+        return iter(self.members)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made_of, (self.members, self.strategy, self.failover)
+        return _made_of, (self.members, self.strategy, self.failover, self.worker_index)
 
 
-def _made_of(members: Sequence[Limits], strategy: Any, failover: bool) -> Pool:
-    return Pool(members, strategy, failover=failover)
+def _made_of(members: Sequence[Limits], strategy: Any, failover: bool, worker_index: int | None) -> Pool:
+    return Pool(members, strategy, failover=failover, worker_index=worker_index)

@@ -38,12 +38,13 @@ class Segment(_native.Segment, Mapping[str, Limits]):
     the end. The process stays attached until the last object, handle and permit is gone.
     """
 
-    __slots__ = ("__weakref__", "_clock", "_file", "_handles", "_manner")
+    __slots__ = ("__weakref__", "_clock", "_file", "_handles", "_manner", "_successor")
 
     _clock: VirtualClock | None
     _file: tuple[int, int] | None
     _handles: weakref.WeakValueDictionary[str, Limits]
     _manner: Manner
+    _successor: Segment | None
 
     def __new__(
         cls,
@@ -71,6 +72,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         self._file = _file_at(self.path)
         self._handles = weakref.WeakValueDictionary()
         self._manner = strict, lock_timeout, trust_any_owner
+        self._successor = None
         if clock is None:
             with _opening:
                 _opened[self.path, self._manner] = self
@@ -100,7 +102,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
     __hash__ = object.__hash__
 
     def __getitem__(self, name: str) -> Limits:
-        """Gives the set of that name.
+        """Gives the set of that name. With `sets_on_demand` the first process that asks for it makes it.
 
         Args:
             name: The name.
@@ -206,6 +208,34 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         """
         fields: dict[str, Any] = json.loads(self._declaration().to_json())
         return fields
+
+    def successor(self) -> Segment | None:
+        """Gives the segment that is at the path by now, if this one was removed; opened as this was.
+
+        To be asked after `Removed`, as often as one likes: each process opens it once, and looks for it ever more
+        rarely, up to once a second, while there is none. Nothing is created.
+
+        Returns:
+            The segment; None where there is none yet, and as long as no operation has found this one removed.
+
+        Raises:
+            SegmentError: What is there cannot be used.
+        """
+        return self._open_successor() if self._has_successor() else None
+
+    def _open_successor(self) -> Segment:
+        known = self._successor
+        if known is None or known.closed or known.removed:
+            strict, lock_timeout, trust_any_owner = self._manner
+            known = self._successor = Segment(
+                self.path,
+                strict=strict,
+                lock_timeout=lock_timeout,
+                trust_any_owner=trust_any_owner,
+                clock=self._clock,
+            )
+            _log.info("%s: the segment was removed, and its successor is open", self.path)
+        return known
 
     def recover(self) -> dict[str, Any]:
         """Repairs what can be repaired, and gives back what dead processes hold; all that also happens by itself.

@@ -126,7 +126,7 @@ class WindowFolder:
         if opened is None:
             try:
                 opened = self._opened.setdefault(kind, Table(shmlimit.open(self._file(kind))[_SET], self))
-            except shmlimit.NotFound:
+            except (shmlimit.NotFound, shmlimit.Removed):
                 return None
         return opened.limits
 
@@ -175,8 +175,8 @@ class WindowFolder:
         path = self._file(kind)
         try:
             return shmlimit.open(path)[_SET]
-        except shmlimit.NotFound:
-            pass
+        except (shmlimit.NotFound, shmlimit.Removed):
+            pass  # What was retired and is still there is replaced by what is opened with a declaration.
         max_keys = self._max_keys or self._keys_for_the_room_left(state_words)
         # Without their names a row of a fixed window takes 66 bytes, with them 114.
         keyed = Keyed(max_keys, when_full=self.when_full, store_keys=False)

@@ -29,7 +29,7 @@ from celery.exceptions import (  # type: ignore[import-untyped, import-not-found
     Retry,
 )
 
-from shmlimit import Limits, Permit, Refused
+from shmlimit import Limits, Permit, Refused, Removed
 from shmlimit._by_arguments import ByArguments, Costs, Key
 
 __all__ = ["LimitedTask", "limited"]
@@ -41,7 +41,7 @@ _REFUSALS_HEADER = "shmlimit_refusals"
 _MOST_DOUBLINGS = 6
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Terms:
     """What a class of tasks takes, and what becomes of a task that is refused."""
 
@@ -52,9 +52,21 @@ class _Terms:
     max_refusals: int | None
     retry_delay: float
 
-    def countdown(self, refused: Refused, refusals: int) -> float:
+    def acquire(self, costs: Costs | None, key: Key | None) -> Permit:
+        """The permit, of what took the place of the limits' segment where that was removed."""
+        limits = self.limits
+        try:
+            return limits.acquire(costs, key=key, timeout=self.timeout)
+        except Removed:
+            successor = limits.successor()
+            if successor is None:
+                raise
+        self.limits = successor
+        return successor.acquire(costs, key=key, timeout=self.timeout)
+
+    def countdown(self, refused: Refused | Removed, refusals: int) -> float:
         """Seconds until a refused task is worth another try."""
-        retry_after = refused.retry_after
+        retry_after = refused.retry_after if isinstance(refused, Refused) else None
         if retry_after is not None and retry_after > 0:
             # Rounded up, since the task would be refused again if it came back before that instant.
             return math.ceil(retry_after * 1000) / 1000
@@ -88,8 +100,8 @@ class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
             return super().__call__(*args, **kwargs)
         costs, key = self._terms.takes.of(args, kwargs)
         try:
-            permit = self._terms.limits.acquire(costs, key=key, timeout=self._terms.timeout)
-        except Refused as refused:
+            permit = self._terms.acquire(costs, key)
+        except (Refused, Removed) as refused:
             # A task that runs eagerly has no queue to go back to.
             if self._terms.when_refused == "fail" or self.request.is_eager:
                 raise
@@ -105,7 +117,7 @@ class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
             finally:
                 self.request.shmlimit_permit = None
 
-    def _send_back(self, refused: Refused) -> None:
+    def _send_back(self, refused: Refused | Removed) -> None:
         """Publish this task again for when it may be admitted; this run of it ends as one to be retried."""
         request = self.request
         headers = dict(request.headers or {})

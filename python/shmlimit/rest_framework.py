@@ -23,7 +23,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from rest_framework import throttling
 
-from shmlimit import Calls, Checked, Limits, Retired
+from shmlimit import Calls, Checked, Limits, Removed
 from shmlimit._windows import WindowFolder
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
         folder, _ = _folder()
         try:
             checked = self._limits().check(key=key)
-        except Retired:
+        except Removed:
             # Its file was removed, and is made anew.
             folder.forget()
             checked = self._limits().check(key=key)
@@ -90,8 +90,11 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
         return True
 
     def wait(self) -> float | None:
-        """After how many seconds the request would be let through; none where time alone does not help."""
-        return None if self._refusal is None else self._refusal.retry_after
+        """After how many seconds the request would be admitted; 1 where there was no room to count it."""
+        if self._refusal is None:
+            return None
+        retry_after = self._refusal.retry_after
+        return 1.0 if retry_after is None else retry_after
 
 
 class AnonRateThrottle(throttling.AnonRateThrottle, SimpleRateThrottle):

@@ -1,9 +1,10 @@
 //! Units that this process has taken in advance, as Python meets them.
 
 use pyo3::prelude::*;
-use shmlimit::Batch;
+use shmlimit::{Batch, Error};
 
 use crate::error::OrRaise;
+use crate::log;
 
 /// Units of one limit, taken a batch at a time and spent by this process alone.
 #[pyclass(module = "shmlimit._native")]
@@ -23,6 +24,18 @@ impl LocalCredit {
             .local_credit(limit, Batch::between(least, most))
             .or_raise(py)?;
         Ok(Self { credit })
+    }
+}
+
+impl Drop for LocalCredit {
+    fn drop(&mut self) {
+        match self.credit.abandon() {
+            // What was taken from a removed segment has no owner any more.
+            Ok(()) | Err(Error::Removed { .. }) => {}
+            Err(error) => log::warning_of_collected(&format!(
+                "local credit that was garbage-collected could not be given back, and stays charged: {error}"
+            )),
+        }
     }
 }
 

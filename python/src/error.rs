@@ -7,7 +7,9 @@ use nix::errno::Errno;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
-use shmlimit::{DeclarationError, Error};
+use shmlimit::{DeclarationError, Error, RemovalCause};
+
+use crate::log;
 
 /// The exception for an error of the library.
 pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
@@ -30,6 +32,10 @@ pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
             }
             Error::CannotApply { differences, .. } => value.setattr("differences", differences.clone())?,
             Error::InUse { pids, .. } => value.setattr("pids", pids.clone())?,
+            Error::Removed { path, cause: why } => {
+                value.setattr("cause", cause(*why))?;
+                log::removal(py, path, error)?;
+            }
             Error::NeverAdmissible { limit, .. } => value.setattr("limit", limit.as_str())?,
             Error::LockStuck { pid, .. } => value.setattr("pid", *pid)?,
             _ => {}
@@ -39,6 +45,15 @@ pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
     // The exception says what happened either way.
     let _ = details();
     exception
+}
+
+/// By what name the package knows why a segment was removed.
+pub fn cause(cause: RemovalCause) -> &'static str {
+    match cause {
+        RemovalCause::Deleted => "deleted",
+        RemovalCause::Replaced => "replaced",
+        _ => "retired",
+    }
 }
 
 /// The exception for what is wrong with a declaration.
@@ -113,7 +128,7 @@ fn path(error: &Error) -> Option<&Path> {
         | Error::AttachStuck { path }
         | Error::ConfigMismatch { path, .. }
         | Error::CannotApply { path, .. }
-        | Error::Retired { path } => Some(path),
+        | Error::Removed { path, .. } => Some(path),
         _ => None,
     }
 }
@@ -132,12 +147,13 @@ fn class_name(error: &Error) -> &'static str {
         Error::InUse { .. } => "InUse",
         Error::ConfigMismatch { .. } => "ConfigMismatch",
         Error::CannotApply { .. } => "CannotApply",
-        Error::Retired { .. } => "Retired",
+        Error::Removed { .. } => "Removed",
         Error::LockStuck { .. } | Error::AttachStuck { .. } => "LockStuck",
         Error::LockLost { .. } | Error::Poisoned { .. } => "Poisoned",
         Error::TooManyParticipants { .. } => "TooManyParticipants",
         Error::UnknownSet { .. } => "UnknownSet",
         Error::UnknownLimit { .. } => "UnknownLimit",
+        Error::UnknownTier { .. } => "UnknownTier",
         Error::CostRequired { .. } => "CostRequired",
         Error::NeverAdmissible { .. } => "NeverAdmissible",
         Error::InvalidAmount { .. } => "InvalidAmount",
@@ -145,11 +161,12 @@ fn class_name(error: &Error) -> &'static str {
         Error::NotKeyed { .. } | Error::NoPrefixes { .. } => "NotKeyed",
         Error::InvalidKey { .. } => "InvalidKey",
         Error::MustBeHeld { .. } => "MustBeHeld",
-        Error::NotABudget { .. }
-        | Error::NotReservable { .. }
+        Error::NotABudget { .. } => "NotABudget",
+        Error::NotReservable { .. }
         | Error::ForeignRequest { .. }
         | Error::NoLocalCredit { .. }
         | Error::InvalidBatch { .. }
+        | Error::TableFull { .. }
         | Error::EmptyPool => "RequestError",
         Error::AlreadySettled { .. } => "AlreadySettled",
         Error::AlreadyReleased { .. } => "AlreadyReleased",

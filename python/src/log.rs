@@ -1,8 +1,13 @@
 //! What is said to the logger `shmlimit`: that which has no caller to be raised to.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+use shmlimit::Error;
 
 /// Logs a warning.
 pub fn warning(py: Python<'_>, message: &str) -> PyResult<()> {
@@ -33,6 +38,28 @@ pub fn warning_of_collected(message: &str) {
             raised.restore(py);
         }
     });
+}
+
+/// The removed segments, by path, that were warned about. In doubt they were: a child may have inherited the lock while
+/// another thread of its parent held it.
+static REMOVED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// Warns, once for each path in this process, that a segment was removed.
+pub fn removal(py: Python<'_>, path: &Path, error: &Error) -> PyResult<()> {
+    let is_first = REMOVED
+        .try_lock()
+        .is_ok_and(|mut removed| removed.insert(path.to_owned()));
+    if is_first {
+        warning(py, &error.to_string())?;
+    }
+    Ok(())
+}
+
+/// What is removed at that path from now on is another segment.
+pub fn forget_removal(path: &Path) {
+    if let Ok(mut removed) = REMOVED.try_lock() {
+        removed.remove(path);
+    }
 }
 
 fn logger(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {

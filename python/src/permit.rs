@@ -24,6 +24,39 @@ impl Permit {
     pub fn new(permit: Kept<shmlimit::Permit<'static>>) -> Self {
         Self { permit }
     }
+
+    fn give_back(&mut self, dropped: bool) -> Result<Returned, Error> {
+        let permit = self.permit.get_mut();
+        let is_held = permit.fencing_number().is_some();
+        match dropped {
+            true => permit.release_dropped(),
+            false => permit.release(),
+        }?;
+        // Said once: a permit that was released before holds nothing.
+        Ok(
+            match is_held && permit.fencing_number().is_none() && permit.reclaimed() {
+                true => Returned::Lost,
+                false => Returned::Whole,
+            },
+        )
+    }
+
+    /// What is logged of a permit whose lease had run out.
+    fn lost(&self) -> String {
+        format!(
+            "the lease of a permit of set {} had run out before it was released: other requests may have had its place \
+             meanwhile. Declare a longer lease, or renew it with heartbeat=True",
+            self.permit.handle().set.name()
+        )
+    }
+}
+
+/// What a release gave back.
+enum Returned {
+    /// What was held, or nothing because that was done before.
+    Whole,
+    /// What was left, because a lease had run out.
+    Lost,
 }
 
 /// Gives back what was granted to a wait that was interrupted: nobody has it to make use of.
@@ -33,25 +66,30 @@ pub fn undo(outcome: Kept<Outcome<'static>>) {
     }
 }
 
-/// The permit or the refusal that an outcome is, as an object.
+/// The permit or the refusal that an outcome is, as an object; `heartbeat` says whether the permit's leases are renewed in
+/// the background.
 #[inline]
-pub fn answer(py: Python<'_>, outcome: Kept<Outcome<'static>>) -> PyResult<Py<PyAny>> {
+pub fn answer(py: Python<'_>, outcome: Kept<Outcome<'static>>, heartbeat: bool) -> PyResult<Py<PyAny>> {
     Ok(match outcome.separate(Outcome::permit) {
-        Ok(permit) => Py::new(py, Permit::new(permit))?.into_any(),
+        Ok(permit) => {
+            if heartbeat {
+                permit.get().heartbeat_in_background().or_raise(py)?;
+            }
+            Py::new(py, Permit::new(permit))?.into_any()
+        }
         Err(refusal) => Py::new(py, Refusal::new(refusal))?.into_any(),
     })
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        // What a retired segment holds is nobody's any more.
-        if let Err(error) = self.permit.get_mut().release()
-            && !matches!(error, Error::Retired { .. })
-        {
-            log::warning_of_collected(&format!(
+        match self.give_back(false) {
+            Ok(Returned::Lost) => log::warning_of_collected(&self.lost()),
+            Ok(Returned::Whole) => {}
+            Err(error) => log::warning_of_collected(&format!(
                 "a permit of set {} that was garbage-collected was not released: {error}",
                 self.permit.handle().set.name()
-            ));
+            )),
         }
     }
 }
@@ -92,19 +130,17 @@ impl Permit {
 
     /// Gives back what is held. Once is enough, and more often does nothing; in a forked child it never does anything.
     ///
+    /// Where a lease had run out before, there is less to give back or nothing, which is no error: `reclaimed` is true from
+    /// then on, and the logger `shmlimit` has a warning.
+    ///
     /// Args:
     ///     dropped: Whether the work failed, which an adaptive concurrency limit wants to know.
-    ///
-    /// Raises:
-    ///     Reclaimed: The lease had run out before.
     #[pyo3(signature = (dropped=false))]
     fn release(&mut self, py: Python<'_>, dropped: bool) -> PyResult<()> {
-        let permit = self.permit.get_mut();
-        let released = match dropped {
-            true => permit.release_dropped(),
-            false => permit.release(),
-        };
-        released.or_raise(py)
+        match self.give_back(dropped).or_raise(py)? {
+            Returned::Whole => Ok(()),
+            Returned::Lost => log::warning(py, &self.lost()),
+        }
     }
 
     /// Debits a budget of the set what was used, while the permit is held.
@@ -141,7 +177,8 @@ impl Permit {
         self.permit.get().heartbeat_in_background().or_raise(py)
     }
 
-    /// Whether something that was held was taken back, because a lease ran out.
+    /// Whether a lease has run out: from that instant on, also while no other request has taken the place, until a heartbeat
+    /// renews it. Once released: whether that was so then.
     #[getter]
     fn reclaimed(&self) -> bool {
         self.permit.get().reclaimed()
@@ -229,7 +266,7 @@ impl Permit {
             None => false,
         };
         match self.release(py, has_failed) {
-            // What the block raised matters more than that the lease had run out meanwhile.
+            // What the block raised matters more than that the segment was retired meanwhile.
             Err(error) if exception_type.is_some() => {
                 let message = format!(
                     "a permit of set {} was not released when its block failed: {error}",

@@ -54,12 +54,13 @@ impl Pool {
 #[pymethods]
 impl Pool {
     #[new]
-    #[pyo3(signature = (members, strategy="round_robin", *, failover=false))]
+    #[pyo3(signature = (members, strategy="round_robin", *, failover=false, worker_index=None))]
     fn new(
         py: Python<'_>,
         members: Vec<PyRef<'_, Limits>>,
         strategy: &str,
         failover: bool,
+        worker_index: Option<usize>,
     ) -> PyResult<Self> {
         let strategy = match strategy {
             "round_robin" => PoolStrategy::RoundRobin,
@@ -73,7 +74,10 @@ impl Pool {
         };
         let members: Vec<_> = members.iter().map(|member| Arc::clone(member.handle())).collect();
         let sets = members.iter().map(|member| member.set.clone());
-        let pool = LimitPool::new(sets, strategy).or_raise(py)?.failover(failover);
+        let mut pool = LimitPool::new(sets, strategy).or_raise(py)?.failover(failover);
+        if let Some(index) = worker_index {
+            pool = pool.start_at(index);
+        }
         Ok(Self {
             default: pool.request(),
             handle: Arc::new(PoolHandle { pool, members }),
@@ -89,26 +93,33 @@ impl Pool {
     ///
     /// Args:
     ///     costs: What to take of each limit, by name. Each set counts in units of its own.
+    ///     heartbeat: Whether the leases of what is held are renewed by a thread of this process until it is released.
     ///
     /// Returns:
     ///     A permit, which is true, or the refusal with the shortest wait, which is false.
     ///
     /// Raises:
     ///     RequestError: No set could ever admit it.
-    #[pyo3(signature = (costs=None))]
-    fn try_acquire(&self, py: Python<'_>, costs: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
+    #[pyo3(signature = (costs=None, *, heartbeat=false))]
+    fn try_acquire(
+        &self,
+        py: Python<'_>,
+        costs: Option<&Bound<'_, PyAny>>,
+        heartbeat: bool,
+    ) -> PyResult<Py<PyAny>> {
         let request = self.prepare(costs)?;
         let chosen = Kept::of_pool(&self.handle, self.first(py)?, |pool| pool.try_acquire(&request));
-        permit::answer(py, Self::answered(py, chosen)?)
+        permit::answer(py, Self::answered(py, chosen)?, heartbeat)
     }
 
     /// Waits; gives a permit or a refusal.
-    #[pyo3(signature = (costs, timeout))]
+    #[pyo3(signature = (costs, timeout, heartbeat))]
     fn _acquire(
         &self,
         py: Python<'_>,
         costs: Option<&Bound<'_, PyAny>>,
         timeout: Option<&Bound<'_, PyAny>>,
+        heartbeat: bool,
     ) -> PyResult<Py<PyAny>> {
         let request = self.prepare(costs)?;
         let timeout = seconds::timeout(timeout)?;
@@ -122,22 +133,23 @@ impl Pool {
             let _ = answered.map(permit::undo);
             return Err(raised);
         }
-        permit::answer(py, answered?)
+        permit::answer(py, answered?, heartbeat)
     }
 
     /// A request of a task, to look after.
-    #[pyo3(signature = (costs, timeout))]
+    #[pyo3(signature = (costs, timeout, heartbeat))]
     fn _begin(
         &self,
         py: Python<'_>,
         costs: Option<&Bound<'_, PyAny>>,
         timeout: Option<&Bound<'_, PyAny>>,
+        heartbeat: bool,
     ) -> PyResult<Waiting> {
         let request = self.prepare(costs)?;
         let timeout = seconds::timeout(timeout)?;
         let future = Kept::of_pool(&self.handle, self.first(py)?, |pool| {
             Box::pin(pool.acquire_async(&request, timeout)) as PoolFuture
         });
-        Ok(Waiting::of_pool(future))
+        Ok(Waiting::of_pool(future, heartbeat))
     }
 }

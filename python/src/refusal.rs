@@ -13,24 +13,24 @@ use crate::verdict;
 /// `Refused`, so that the body of a `with` never runs without a permit.
 #[pyclass(frozen, module = "shmlimit._native")]
 pub struct Refusal {
-    refusal: Kept<shmlimit::Refusal<'static>>,
+    refusal: Kept<shmlimit::Refusal>,
 }
 
 impl Refusal {
-    pub fn new(refusal: Kept<shmlimit::Refusal<'static>>) -> Self {
+    pub fn new(refusal: Kept<shmlimit::Refusal>) -> Self {
         Self { refusal }
     }
 }
 
 #[pymethods]
 impl Refusal {
-    /// The limit that bound; None where a table was full.
+    /// The limit that bound; None where a table was full, or it was throttled.
     #[getter]
     fn binding(&self) -> Option<&str> {
         self.refusal.get().binding()
     }
 
-    /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"queue_full"` or `"table_full"`.
+    /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"queue_full"`, `"table_full"`, `"holds_full"` or `"throttled"`.
     #[getter]
     fn reason(&self) -> &'static str {
         reason(self.refusal.get().reason())
@@ -106,6 +106,7 @@ pub fn reason(reason: RefusalReason) -> &'static str {
         RefusalReason::TableFull => "table_full",
         RefusalReason::HoldsFull => "holds_full",
         RefusalReason::QueueFull => "queue_full",
+        RefusalReason::Throttled => "throttled",
         _ => "other",
     }
 }

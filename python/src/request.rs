@@ -16,6 +16,20 @@ use crate::error::{OrRaise, exception};
 use crate::handle::Handle;
 use crate::log;
 
+/// As [`prepare`], for keys of a tier where one is named.
+pub fn prepare_in_tier<'a>(
+    py: Python<'_>,
+    handle: &'a Handle,
+    costs: Option<&Bound<'_, PyAny>>,
+    tier: Option<&str>,
+) -> PyResult<Cow<'a, Request>> {
+    let mut request = prepare(handle, costs)?;
+    if let Some(tier) = tier {
+        request.to_mut().set_tier(tier).or_raise(py)?;
+    }
+    Ok(request)
+}
+
 /// The request for costs by limit name; for none, the one that names nothing.
 pub fn prepare<'a>(handle: &'a Handle, costs: Option<&Bound<'_, PyAny>>) -> PyResult<Cow<'a, Request>> {
     let Some(costs) = costs else {

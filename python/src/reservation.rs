@@ -17,7 +17,7 @@ pub struct Reservation {
 
 /// The reservation or the refusal that an outcome is, as an object.
 pub fn answer(py: Python<'_>, outcome: Kept<ReserveOutcome<'static>>) -> PyResult<Py<PyAny>> {
-    Ok(match outcome.separate(ReserveOutcome::reservation) {
+    Ok(match outcome.separate(ReserveOutcome::into_result) {
         Ok(reservation) => {
             let reservation = Some(reservation);
             Py::new(py, Reservation { reservation })?.into_any()

@@ -11,8 +11,8 @@ use shmlimit::{Error, MismatchOutcome, OnMismatch, OpenOptions, Removal};
 
 use crate::clock::VirtualClock;
 use crate::declaration::Declaration;
-use crate::error::{OrRaise, exception};
-use crate::{key, seconds};
+use crate::error::{self, OrRaise, exception};
+use crate::{key, log, seconds};
 
 /// A segment that this process is attached to.
 #[pyclass(subclass, frozen, module = "shmlimit._native")]
@@ -116,6 +116,7 @@ impl Segment {
             Some(declaration) => options.open_or_create(&path, declaration),
         });
         let segment = segment.or_raise(py)?;
+        log::forget_removal(segment.path());
         Ok(Self {
             path: segment.path().to_owned(),
             segment: RwLock::new(Some(segment)),
@@ -143,6 +144,19 @@ impl Segment {
         path.into_pyobject(py).map(Bound::into_any).map_err(Into::into)
     }
 
+    /// What became of it, as far as this process has found out: `"retired"`, `"deleted"` or `"replaced"`; None while it is
+    /// in use.
+    #[getter]
+    fn removed(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
+        Ok(self.get(py)?.removal().map(error::cause))
+    }
+
+    /// Whether it was removed and another is at its path, which this process has open by now.
+    fn _has_successor(&self, py: Python<'_>) -> PyResult<bool> {
+        let segment = self.get(py)?;
+        Ok(py.detach(|| segment.successor()).is_some())
+    }
+
     /// The names of the sets, in the order of the declaration.
     #[getter]
     fn set_names(&self, py: Python<'_>) -> PyResult<Vec<String>> {
@@ -151,7 +165,14 @@ impl Segment {
 
     /// A copy of everything as JSON.
     fn _snapshot(&self, py: Python<'_>) -> PyResult<String> {
-        json(py, &self.get(py)?.snapshot().or_raise(py)?)
+        let segment = self.get(py)?;
+        let snapshot = segment.snapshot().or_raise(py)?;
+        let declaration = segment.declaration_in_force().or_raise(py)?;
+        let described = limitctl::snapshot_with_bounds(&snapshot, &declaration);
+        json(
+            py,
+            &described.map_err(|error| exception(py, "SegmentError", error.to_string()))?,
+        )
     }
 
     /// The keys of a set that have a row, as JSON.
@@ -166,7 +187,11 @@ impl Segment {
     /// A key of a set, as JSON; the networks of an address, where the set counts those.
     fn _key(&self, py: Python<'_>, set_name: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
         let segment = self.get(py)?;
-        if segment.set(set_name).or_raise(py)?.is_by_address() {
+        // Not by asking for the set, which would make one on demand.
+        let is_by_address = segment
+            .sets()
+            .any(|set| set.name() == set_name && set.is_by_address());
+        if is_by_address {
             let address = key::address(key)?;
             return json(py, &segment.address(set_name, address).or_raise(py)?);
         }

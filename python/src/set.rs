@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyDict, PyString};
 use shmlimit::{Checked as LibraryChecked, Error, Key, LimitSet, Outcome};
 
@@ -86,6 +87,12 @@ impl Limits {
         self.handle.strict
     }
 
+    /// Whether its segment was removed and another is at the path, which this process has open by now.
+    fn _has_successor(&self, py: Python<'_>) -> PyResult<bool> {
+        let successor = py.detach(|| self.handle.set.successor());
+        successor.transpose().or_raise(py).map(|set| set.is_some())
+    }
+
     /// Whether each key has limits of its own.
     #[getter]
     fn keyed(&self) -> bool {
@@ -110,6 +117,8 @@ impl Limits {
     ///     costs: What to take of each limit, by name. Unless given, one of each calls and concurrency limit. Otherwise what it
     ///         names, and one of each calls and concurrency limit that it does not; 0 asks without taking.
     ///     key: Who is limited, where the set is keyed: str, bytes or int.
+    ///     heartbeat: Whether the leases of what is held are renewed by a thread of this process until it is released.
+    ///     tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
     ///
     /// Returns:
     ///     A permit, which is true, or a refusal, which is false.
@@ -117,25 +126,34 @@ impl Limits {
     /// Raises:
     ///     RequestError: No waiting could help: a cost that can never be admitted, a rate that is not named.
     ///     SegmentError: The segment cannot be used.
-    #[pyo3(signature = (costs=None, *, key=None))]
-    fn try_acquire(&self, py: Python<'_>, costs: Object<'_, '_>, key: Object<'_, '_>) -> PyResult<Py<PyAny>> {
-        let request = request::prepare(&self.handle, costs)?;
+    #[pyo3(signature = (costs=None, *, key=None, heartbeat=false, tier=None))]
+    fn try_acquire(
+        &self,
+        py: Python<'_>,
+        costs: Object<'_, '_>,
+        key: Object<'_, '_>,
+        heartbeat: bool,
+        tier: Option<PyBackedStr>,
+    ) -> PyResult<Py<PyAny>> {
+        let request = request::prepare_in_tier(py, &self.handle, costs, tier.as_deref())?;
         let of_key = |key: Key<'static>| key.try_acquire(&request);
         let outcome = self.ask(py, key, |set| set.try_acquire(&request), of_key)?;
-        permit::answer(py, outcome)
+        permit::answer(py, outcome, heartbeat)
     }
 
     /// Waits; gives a permit or a refusal.
-    #[pyo3(signature = (costs, key, timeout))]
+    #[pyo3(signature = (costs, key, timeout, heartbeat, tier))]
     fn _acquire(
         &self,
         py: Python<'_>,
         costs: Object<'_, '_>,
         key: Object<'_, '_>,
         timeout: Object<'_, '_>,
+        heartbeat: bool,
+        tier: Option<PyBackedStr>,
     ) -> PyResult<Py<PyAny>> {
         let handle = &self.handle;
-        let request = request::prepare(handle, costs)?;
+        let request = request::prepare_in_tier(py, handle, costs, tier.as_deref())?;
         let timeout = seconds::timeout(timeout)?;
         let key = key.map(key::bytes).transpose()?;
         let mut interruption = Interruption::new(py);
@@ -150,23 +168,25 @@ impl Limits {
             let _ = outcome.map(permit::undo);
             return Err(raised);
         }
-        permit::answer(py, outcome.or_raise(py)?)
+        permit::answer(py, outcome.or_raise(py)?, heartbeat)
     }
 
     /// A request of a task, to look after.
-    #[pyo3(signature = (costs, key, timeout))]
+    #[pyo3(signature = (costs, key, timeout, heartbeat, tier))]
     fn _begin(
         &self,
         py: Python<'_>,
         costs: Object<'_, '_>,
         key: Object<'_, '_>,
         timeout: Object<'_, '_>,
+        heartbeat: bool,
+        tier: Option<PyBackedStr>,
     ) -> PyResult<Waiting> {
-        let request = request::prepare(&self.handle, costs)?;
+        let request = request::prepare_in_tier(py, &self.handle, costs, tier.as_deref())?;
         let timeout = seconds::timeout(timeout)?;
         let of_key = |key: Key<'static>| Ok(key.acquire_async(&request, timeout));
         let future = self.ask(py, key, |set| Ok(set.acquire_async(&request, timeout)), of_key)?;
-        Ok(Waiting::of_set(future))
+        Ok(Waiting::of_set(future, heartbeat))
     }
 
     /// Charges everything now, if it can be had within a time, and says how long to wait before making use of it: for
@@ -204,6 +224,7 @@ impl Limits {
     ///     costs: What to take of each limit, by name. Unless given, one of each calls and concurrency limit. Otherwise what it
     ///         names, and one of each calls and concurrency limit that it does not; 0 asks without taking.
     ///     key: Who is limited, where the set is keyed: str, bytes or int. An address, where the set counts networks.
+    ///     tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
     ///
     /// Returns:
     ///     Whether it was taken, and what each limit said.
@@ -211,10 +232,16 @@ impl Limits {
     /// Raises:
     ///     MustBeHeld: The request takes of a concurrency limit.
     ///     RequestError: The request can never be met.
-    #[pyo3(signature = (costs=None, *, key=None))]
-    fn check(&self, py: Python<'_>, costs: Object<'_, '_>, key: Object<'_, '_>) -> PyResult<Checked> {
+    #[pyo3(signature = (costs=None, *, key=None, tier=None))]
+    fn check(
+        &self,
+        py: Python<'_>,
+        costs: Object<'_, '_>,
+        key: Object<'_, '_>,
+        tier: Option<PyBackedStr>,
+    ) -> PyResult<Checked> {
         let handle = &self.handle;
-        let request = request::prepare(handle, costs)?;
+        let request = request::prepare_in_tier(py, handle, costs, tier.as_deref())?;
         if let Some(key) = key.filter(|_| handle.is_by_address) {
             let address = key::address(key)?;
             let checked = Kept::try_new(handle, |set| set.address(address)?.check(&request));
@@ -230,21 +257,23 @@ impl Limits {
     /// Args:
     ///     keys: The keys. One that is named twice is decided twice.
     ///     costs: What to take of each limit, of each key.
+    ///     tier: The tier that the keys are put into, as for `check`.
     ///
     /// Returns:
     ///     The answers in the order of the keys.
     ///
     /// Raises:
     ///     RequestError: As `check`. Some keys may have been charged then.
-    #[pyo3(signature = (keys, costs=None))]
+    #[pyo3(signature = (keys, costs=None, *, tier=None))]
     fn check_many(
         &self,
         py: Python<'_>,
         keys: &Bound<'_, PyAny>,
         costs: Object<'_, '_>,
+        tier: Option<PyBackedStr>,
     ) -> PyResult<Vec<Checked>> {
         let handle = &self.handle;
-        let request = request::prepare(handle, costs)?;
+        let request = request::prepare_in_tier(py, handle, costs, tier.as_deref())?;
         let keys = keys.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         let keys = keys.iter().map(key::bytes).collect::<PyResult<Vec<_>>>()?;
         let answers: Kept<Vec<LibraryChecked<'static>>> =
@@ -327,6 +356,38 @@ impl Limits {
         let of_key = |key: Key<'static>| key.debit(limit, units);
         let checked = self.ask(py, key, |set| set.debit(limit, units), of_key)?;
         Ok(Checked::new(checked))
+    }
+
+    /// The names of the tiers that keys can be in, `default` first.
+    #[getter]
+    fn tiers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyTuple>> {
+        pyo3::types::PyTuple::new(py, self.handle.set.tiers().collect::<Vec<_>>())
+    }
+
+    /// Puts a key into a tier of the set, in which it stays until it is assigned to another or a request names one.
+    ///
+    /// What the key has used migrates as when another declaration is applied. Its row goes to no other key before it is in
+    /// `default` again, unless the set is declared to evict.
+    ///
+    /// Args:
+    ///     key: Which key: str, bytes or int.
+    ///     tier: A tier that the set declares, or `default`.
+    ///
+    /// Raises:
+    ///     UnknownTier: There is none of that name.
+    ///     RequestError: The table of keys has no row for it.
+    fn assign(&self, py: Python<'_>, key: &Bound<'_, PyAny>, tier: PyBackedStr) -> PyResult<()> {
+        let key = self.handle.set.key(key::bytes(key)?).or_raise(py)?;
+        key.assign(&*tier).or_raise(py)
+    }
+
+    /// The tier that a key is in.
+    ///
+    /// Args:
+    ///     key: Which key: str, bytes or int.
+    fn tier(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<String> {
+        let key = self.handle.set.key(key::bytes(key)?).or_raise(py)?;
+        key.tier().or_raise(py)
     }
 
     /// Replenishes limits. What is held stays held.

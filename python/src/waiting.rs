@@ -22,6 +22,8 @@ pub type PoolFuture = Pin<Box<dyn Future<Output = Result<Chosen<'static>, Error>
 pub struct Waiting {
     // Not for locking, but for what is not `Sync`: it is only ever reached through `get_mut`.
     request: Mutex<Option<Request>>,
+    /// Whether the leases of its permit are renewed in the background.
+    heartbeat: bool,
 }
 
 enum Request {
@@ -30,15 +32,17 @@ enum Request {
 }
 
 impl Waiting {
-    pub fn of_set(future: Kept<AcquireFuture<'static>>) -> Self {
+    pub fn of_set(future: Kept<AcquireFuture<'static>>, heartbeat: bool) -> Self {
         Self {
             request: Mutex::new(Some(Request::OfSet(future))),
+            heartbeat,
         }
     }
 
-    pub fn of_pool(future: Kept<PoolFuture>) -> Self {
+    pub fn of_pool(future: Kept<PoolFuture>, heartbeat: bool) -> Self {
         Self {
             request: Mutex::new(Some(Request::OfPool(future))),
+            heartbeat,
         }
     }
 
@@ -79,7 +83,7 @@ impl Waiting {
                 }
             },
         };
-        permit::answer(py, outcome.or_raise(py)?).map(Some)
+        permit::answer(py, outcome.or_raise(py)?, self.heartbeat).map(Some)
     }
 
     /// Leaves the line; what was granted and not seen is given back.

@@ -44,6 +44,8 @@ app.conf.update(
     worker_prefetch_multiplier=1,
 )
 segment = sl.open(SEGMENT, config=LIMITS)
+REMOVED = FOLDER / "removed.limits"
+removed = sl.open(REMOVED, config=LIMITS[0])
 
 
 def hold_until(name: str) -> int:
@@ -56,6 +58,11 @@ def hold_until(name: str) -> int:
 @app.task(base=limited(segment["two_places"]))
 def hold_one_of_two() -> int:
     return hold_until("two_places")
+
+
+@app.task(base=limited(removed["two_places"], retry_delay=0.05))
+def run_in_what_was_removed() -> str:
+    return "ran"
 
 
 @app.task(base=limited(segment["killed"]), acks_late=True, reject_on_worker_lost=True)

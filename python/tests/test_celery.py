@@ -123,6 +123,17 @@ def test_a_task_that_was_sent_back_is_followed_by_the_rest_of_its_chain(applicat
 
 
 @pytest.mark.usefixtures("worker")
+def test_tasks_wait_for_the_successor_of_a_removed_segment_and_go_on_with_it(application: Any) -> None:
+    assert application.run_in_what_was_removed.delay().get(timeout=DEADLINE) == "ran"
+    sl.remove(application.REMOVED, force=True)
+    result = application.run_in_what_was_removed.delay()
+    until(lambda: result.state == "RETRY", "it is sent back")
+    latter = sl.open(application.REMOVED, config=application.LIMITS[0])
+    assert result.get(timeout=DEADLINE) == "ran"
+    assert snapshot_of(latter, "two_places")["counts"]["admitted"] == 1
+
+
+@pytest.mark.usefixtures("worker")
 def test_a_task_may_fail_when_it_is_refused(application: Any) -> None:
     with application.segment["taken"].acquire():
         result = application.fail_when_refused.delay()

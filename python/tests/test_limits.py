@@ -1,5 +1,6 @@
 """Taking, holding, settling, asking: what one process sees of a set."""
 
+import asyncio
 import enum
 import gc
 from decimal import Decimal
@@ -218,6 +219,28 @@ def test_leased_units_are_spent_without_asking_and_given_back(open_set):
     assert not credit.try_take(91)
 
 
+@pytest.mark.parametrize("key", [None, "somebody"])
+def test_a_process_admits_from_the_batches_that_it_draws(open_set, key):
+    limits = open_set(sl.Calls("requests", 100, "1000h", credit={"batch": 10}), keyed=key and 10)
+    for remaining in [90, 80]:
+        for _ in range(10):
+            assert limits.check(key=key)
+            assert limits.peek(key=key)["requests"].remaining == remaining
+    assert limits.try_acquire(key=key)
+    assert limits.peek(key=key)["requests"].remaining == 70
+
+
+def test_credit_says_its_bound_and_where_it_cannot_be_drawn(open_set):
+    requests = sl.Calls("requests", 10, "2s", credit={"batch": 10})
+    assert requests.bound == "at most 19 in any 2s, and 9 units more for each process"
+    exact = sl.Calls("requests", 10, "2s", algorithm="fixed_window", credit={"batch": 10, "window_coupled": True})
+    assert exact.bound == "at most 20 in any 2s"
+    with pytest.raises(sl.DeclarationError, match="only a fixed window has windows"):
+        open_set(sl.Calls("requests", 10, "2s", credit={"batch": 10, "window_coupled": True}))
+    with pytest.raises(sl.DeclarationError, match="has one limit"):
+        open_set(requests, sl.Concurrency("in_flight", 2))
+
+
 def test_remaining_is_of_the_limit_that_is_nearest_to_its_end(open_set):
     limits = open_set(sl.Calls("many", 1000, "1000h"), sl.Calls("few", 10, "1000h"))
     permit = limits.try_acquire({"many": 500})
@@ -243,8 +266,80 @@ def test_a_lease_that_ran_out_is_told_to_its_holder(open_set):
     assert late.fencing_number < next_one.fencing_number
     with pytest.raises(sl.Reclaimed):
         late.heartbeat()
-    with pytest.raises(sl.Reclaimed):
-        late.release()
+    late.release()
+    assert late.reclaimed
+
+
+@pytest.fixture
+def leased(shmlimit_segment, shmlimit_clock):
+    return shmlimit_segment(sl.LimitSet("set", [sl.Concurrency("in_flight", 1, lease="30s")]))["set"]
+
+
+def test_a_block_that_succeeded_under_a_lost_lease_has_succeeded(leased, shmlimit_clock, caplog):
+    with leased.acquire() as permit:
+        assert not permit.reclaimed
+        shmlimit_clock.advance(30)
+        # From that instant on, although no other request has asked for the place.
+        assert permit.reclaimed
+    assert permit.reclaimed
+    permit.release()
+    [record] = caplog.records
+    assert (record.name, record.levelname) == ("shmlimit", "WARNING")
+    assert "the lease of a permit of set set had run out" in record.getMessage()
+
+
+def test_the_result_of_a_function_whose_lease_was_lost_is_its_result(leased, shmlimit_clock, caplog):
+    def work():
+        shmlimit_clock.advance(30)
+        return "the result"
+
+    async def work_of_a_task():
+        return work()
+
+    assert leased.limited(work)() == "the result"
+    assert asyncio.run(leased.limited(work_of_a_task)()) == "the result"
+    assert len(caplog.records) == 2
+    lost = leased.try_acquire()
+    shmlimit_clock.advance(30)
+    del lost
+    assert len(caplog.records) == 3
+
+
+def test_a_heartbeat_in_time_leaves_nothing_to_warn_of(leased, shmlimit_clock, caplog):
+    with leased.acquire() as permit:
+        shmlimit_clock.advance(20)
+        permit.heartbeat()
+        shmlimit_clock.advance(20)
+    assert not permit.reclaimed
+    assert caplog.records == []
+
+
+def test_what_is_acquired_with_a_heartbeat_keeps_its_lease(open_set):
+    limits = open_set(sl.Concurrency("in_flight", 5, lease=2))
+
+    @limits.limited(heartbeat=True)
+    def hold_the_last_while_others_are_awaited():
+        with pytest.raises(sl.AcquireTimeout):
+            limits.acquire(timeout=3)
+
+    async def awaited():
+        return await limits.acquire_async(heartbeat=True)
+
+    pool = sl.Pool([limits])
+    permits = [limits.acquire(heartbeat=True), limits.try_acquire(heartbeat=True)]
+    permits += [asyncio.run(awaited()), pool.acquire(heartbeat=True)]
+    hold_the_last_while_others_are_awaited()
+    assert not any(permit.reclaimed for permit in permits)
+    assert pool.try_acquire(heartbeat=True)
+
+
+def test_a_debit_of_what_is_no_budget_has_an_error_of_its_own(open_set):
+    limits = open_set(sl.Budget("dollars", 10, "1h"), sl.Concurrency("in_flight", 1))
+    with pytest.raises(sl.NotABudget, match="in_flight"):
+        limits.debit("in_flight", 1)
+    with limits.acquire() as permit, pytest.raises(sl.NotABudget, match="in_flight"):
+        permit.debit("in_flight", 1)
+    assert issubclass(sl.NotABudget, sl.RequestError)
 
 
 def test_a_permit_that_is_kept_alive_keeps_its_lease(open_set):

@@ -133,7 +133,7 @@ def test_a_segment_is_recreated_unless_another_process_has_it_open(segment_path)
         other.communicate("\n")
     recreated = sl.open(segment_path, of(6, algorithm="fixed_window"), on_mismatch="recreate_if_unused")
     assert recreated["api"].peek()["requests"].remaining == 6
-    with pytest.raises(sl.Retired):
+    with pytest.raises(sl.Removed):
         former["api"].check()
 
 

@@ -4,6 +4,7 @@ import copy
 import errno
 import gc
 import json
+import os
 import pickle
 import signal
 import stat
@@ -70,6 +71,13 @@ def test_the_path_may_be_declared(segment_path, tmp_path):
         (sl.Concurrency("c", 5, lease=30), {"lease": "30s"}),
         (sl.Concurrency("c", 5, adaptive="aimd", ceiling=10, latency_limit=2), {"adaptive": "aimd", "ceiling": 10}),
         (sl.Calls("c", 5, algorithm="leaky_bucket", rate=2, interval=1), {"algorithm": "leaky_bucket"}),
+        (
+            sl.Calls("c", 9, "1s", algorithm="gcra", credit={"batch": 3}),
+            {"credit": {"batch": 3, "window_coupled": False}},
+        ),
+        (sl.Calls("c", algorithm="leaky_bucket", rate=2), {"capacity": 60, "rate": 2, "interval": "1s"}),
+        (sl.Calls("c", algorithm="leaky_bucket", interval="1m"), {"capacity": 60, "rate": 1, "interval": "1m"}),
+        (sl.Rate("c", 9, algorithm="leaky_bucket", rate=0.5, interval=1), {"rate": "0.5", "interval": "1s"}),
     ],
 )
 def test_every_field_arrives_in_the_segment(segment_path, limit, expected):
@@ -161,7 +169,7 @@ def test_a_segment_in_use_is_removed_by_force_only(segment_path):
         sl.remove(segment_path)
     sl.remove(segment_path, force=True)
     assert not segment_path.exists()
-    with pytest.raises(sl.Retired):
+    with pytest.raises(sl.Removed):
         segment["set"].check()
 
 
@@ -297,3 +305,47 @@ def test_the_console_script_runs_a_command_under_limits(segment_path):
     assert subprocess.run(command, check=False).returncode == 7
     with segment["set"].try_acquire():
         assert subprocess.run(command, check=False, capture_output=True).returncode == 75
+
+
+def test_a_snapshot_states_the_bound_of_each_limit(segment_path):
+    calls = sl.Calls("calls", 10, "2s", algorithm="gcra")
+    segment = sl.open(segment_path, sl.LimitSet("set", [calls, sl.Concurrency("in_flight", 2)]))
+    limits = segment.snapshot()["sets"][0]["limits"]
+    assert [limit["bound"] for limit in limits] == [calls.bound, None] == ["at most 19 in any 2s", None]
+
+
+def test_half_a_call_per_second_is_one_in_two(shmlimit_segment, shmlimit_clock):
+    slow = sl.Calls("calls", 1, algorithm="leaky_bucket", rate=0.5, interval=1)
+    limits = shmlimit_segment(sl.LimitSet("set", [slow]))["set"]
+    assert slow.bound == "at most 1 in any 2s"
+    assert limits.check()
+    shmlimit_clock.advance(1.999)
+    assert not limits.check()
+    shmlimit_clock.advance(0.001)
+    assert limits.check()
+
+
+def test_a_limit_without_a_capacity_says_so(segment_path):
+    with pytest.raises(sl.DeclarationError, match="missing field `capacity`"):
+        sl.open(segment_path, sl.LimitSet("set", [sl.Calls("calls", window="1s")]))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_file_of_another_user_in_a_directory_of_the_group_names_the_option_that_trusts_it(tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    path = shared / "api.limits"
+    sl.open(path, sl.LimitSet("set", [sl.Calls("calls", 9, "1h")]), mode=0o660).close()
+    os.chown(path, 12345, 12345)
+    os.chown(shared, 0, 12345)
+    shared.chmod(0o2770)
+    with pytest.raises(sl.Untrusted, match=r"chmod 2750.*trust_any_owner"):
+        sl.open(path)
+    assert "set" in sl.open(path, trust_any_owner=True)
+    shared.chmod(0o2750)
+    assert "set" in sl.open(path)
+
+
+def test_credit_that_is_declared_is_drawn_in_batches(open_set):
+    limits = open_set(sl.Calls("calls", 100, "1000h", algorithm="token_bucket", credit={"batch": 10}))
+    assert sum(bool(limits.check()) for _ in range(200)) == 100

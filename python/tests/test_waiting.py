@@ -91,6 +91,22 @@ def test_each_key_has_a_line_of_its_own(open_set):
             pass
 
 
+def test_a_pool_is_indexed_and_begins_at_the_member_of_its_worker(segment_path):
+    names = ["eu", "us", "asia"]
+    segment = sl.open(segment_path, [sl.LimitSet(name, [sl.Calls("calls", 9, "1h")]) for name in names])
+    pool = sl.Pool([segment[name] for name in names], worker_index=4)
+    assert [each.name for each in pool] == names
+    assert (pool[0].name, pool[-1].name, len(pool)) == ("eu", "asia", 3)
+    with pytest.raises(IndexError):
+        pool[3]
+    with pytest.raises(TypeError):
+        pool["eu"]
+    assert [pool.try_acquire().set_name for _ in range(4)] == ["us", "asia", "eu", "us"]
+    copied = pickle.loads(pickle.dumps(pool))
+    assert copied.worker_index == 4
+    assert copied.try_acquire().set_name == "us"
+
+
 def test_a_pool_goes_round_and_fails_over(segment_path):
     regions = [sl.LimitSet(name, [sl.Concurrency("c", 1)], metadata={"region": name}) for name in ["eu", "us"]]
     segment = sl.open(segment_path, regions)

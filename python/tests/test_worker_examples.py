@@ -61,3 +61,54 @@ def test_ray_runs_two_at_once() -> None:
 def test_celery_runs_two_at_once() -> None:
     pytest.importorskip("celery")
     assert_at_most_two(output_of_example("celery_workers.py"))
+
+
+def test_concurrys_workers_are_admitted_as_much_by_either_library() -> None:
+    pytest.importorskip("concurry")
+    lines = output_of_example("moving/from_concurry.py").splitlines()
+    assert [line.split(" (")[0].split() for line in lines] == [
+        [mode, module, "admitted", "5", "of", "20"]
+        for mode in ("thread", "process")
+        for module in ("concurry", "shmlimit.concurry")
+    ]
+
+
+def test_a_bucket_drains_as_that_of_the_actor_on_ray() -> None:
+    pytest.importorskip("ray", reason="ray has no release for this version of Python")
+    actor, ours, bound = output_of_example("moving/from_ray_actor.py").splitlines()
+    assert bound == "the declaration says: at most 5 in any 1s"
+    for line in (actor, ours):
+        quarters = [float(word) for word in line.split()[1:]]
+        # Two at once, and then not before each quarter of a second; a busy machine may be later.
+        assert all(quarter >= turn - 1.1 for turn, quarter in enumerate(quarters)), line
+
+
+def test_the_axes_of_throttlekit_answer_as_documented_there() -> None:
+    output = output_of_example("moving/from_throttlekit.py")
+    for line in (
+        "allowed 20 of 21",
+        "rate retry after 0.6 s",
+        "[False, True, True]",
+        "19 remaining",
+        "True and counts in full",
+        "False until the window ends",
+        "the third is refused by concurrency",
+        "25 admitted from batches of 10",
+    ):
+        assert line in output
+
+
+def test_the_limiters_of_sidekiq_have_their_like_here() -> None:
+    output = output_of_example("moving/from_sidekiq.py")
+    assert output.count("True") == 4
+    assert "over the limit by running" in output
+    assert "5 of 9 for a user" in output
+    assert "60 of 70 at once" in output
+
+
+def test_buckets_for_each_entity_are_charged_all_or_none() -> None:
+    output = output_of_example("moving/from_entity_buckets.py")
+    assert "the class requests left after ten refusals for want of tokens: False" in output
+    assert "shmlimit  requests left after ten refusals for want of tokens: True" in output
+    assert "shmlimit  admitted of 10 with 20 threads at once: 10" in output
+    assert "check_and_wait: False" in output

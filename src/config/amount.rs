@@ -32,6 +32,15 @@ pub enum Amount {
 }
 
 impl Amount {
+    /// In place of an amount that was not given, while what was given is read.
+    pub(super) fn absent() -> Self {
+        Self::Decimal(String::new())
+    }
+
+    pub(super) fn is_absent(&self) -> bool {
+        matches!(self, Self::Decimal(text) if text.is_empty())
+    }
+
     pub(super) fn is_unlimited(&self) -> bool {
         matches!(self, Self::Unlimited)
     }
@@ -174,6 +183,22 @@ impl Scale {
             }
             Err(Unreadable::TooLong { .. }) => Err(InvalidAmount::TooLarge(*self)),
         }
+    }
+
+    /// What a decimal in natural units is worth: so many units, divided by a number. None where it is no decimal or either is
+    /// too large.
+    pub(super) fn fraction(&self, natural: &str) -> Option<(u64, u32)> {
+        let decimal = Decimal::parse(natural).ok()?;
+        let power = |exponent: usize| 10_u128.checked_pow(u32::try_from(exponent).ok()?);
+        let units = decimal.digits.checked_mul(power(self.decimals)?)?;
+        let parts = u128::from(self.digits).checked_mul(power(decimal.decimals)?)?;
+        let (mut divisor, mut rest) = (units, parts);
+        while rest != 0 {
+            (divisor, rest) = (rest, divisor % rest);
+        }
+        // Not zero: a scale is positive.
+        let reduced = |number: u128| number.checked_div(divisor);
+        Some((reduced(units)?.try_into().ok()?, reduced(parts)?.try_into().ok()?))
     }
 
     /// As [`units`](Self::units), of a whole number.

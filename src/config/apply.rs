@@ -11,7 +11,7 @@ impl Declaration {
     /// validated; so is what comes of them, and its limits need exactly the memory that those in the segment have.
     ///
     /// Changed are capacities, windows of the same alignment, bursts, leases, the bounds of adaptive capacities, what
-    /// counts as near, shadows, metadata, and what becomes of keys without room. What is not declared, and depends by
+    /// counts as near, the size of batches, shadows, metadata, and what becomes of keys without room. What is not declared, and depends by
     /// default on what can be changed, stays as it is. Path, mode and version play no part.
     ///
     /// # Errors
@@ -88,6 +88,7 @@ impl SetDeclaration {
             },
             metadata: change.metadata.clone(),
             limits: limits.collect(),
+            tiers: self.tiers_changed_to(change),
             ..self.clone()
         }
     }
@@ -110,11 +111,19 @@ impl Limit {
             capacity: capacity.capacity.clone(),
             window: window.window,
             burst: change.burst.clone(),
+            rate: change.rate.clone(),
+            interval: change.interval,
             lease: change.lease,
             floor: change.floor.clone(),
             ceiling: change.ceiling.clone(),
             latency_limit: change.latency_limit,
             near_limit: change.near_limit,
+            // A batch is recorded in a hold, and what has none can be given none.
+            credit: self
+                .credit
+                .as_ref()
+                .and(change.credit.clone())
+                .or(self.credit.clone()),
             shadow: change.shadow,
             ..self.clone()
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::credit::Credit;
 use super::limit::{Algorithm, Align, Limit};
 use super::place::Place;
 use super::window::Window;
@@ -22,13 +23,19 @@ pub struct Bound {
     pub units: u64,
     /// How much, in natural units: a decimal number of digits with at most one point.
     pub amount: String,
+    /// How many units each process may add, having drawn them before: 0 without [credit](Limit::credit).
+    pub per_process: u64,
     /// The length of the stretch: the window; of windows of the calendar the shortest that there are, as 28 days of months.
     pub span: Duration,
 }
 
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "at most {} in any {}", self.amount, Window::Span(self.span))
+        write!(f, "at most {} in any {}", self.amount, Window::Span(self.span))?;
+        match self.per_process {
+            0 => Ok(()),
+            units => write!(f, ", and {units} units more for each process"),
+        }
     }
 }
 
@@ -50,6 +57,8 @@ impl Limit {
     /// top, and so does what is refunded out of order (see the caveats), what is admitted after a
     /// [reset](crate::LimitSet::reset), and in windows that follow the wall clock after that is set forward.
     ///
+    /// With [credit](Self::credit), each process may add what it had drawn before: [`Bound::per_process`].
+    ///
     /// None of a budget, which admits as long as anything remains and counts afterwards; of concurrency, whose capacity is
     /// its bound; without a capacity; where the declaration is not valid; and where the number exceeds 64 bits.
     ///
@@ -67,12 +76,13 @@ impl Limit {
     pub fn bound(&self) -> Option<Bound> {
         let place = Place {
             set: "",
+            tier: None,
             limit: Some(&self.name),
         };
         if !matches!(self.kind, Kind::Calls | Kind::Rate) || self.compile(&place).is_err() {
             return None;
         }
-        let meant = self.canonical();
+        let meant = self.canonical().per_window();
         let capacity = meant.capacity_units()?;
         let span = match meant.window? {
             Window::Span(length) => length,
@@ -99,6 +109,7 @@ impl Limit {
         Some(Bound {
             units,
             amount: meant.natural(units),
+            per_process: meant.credit.as_ref().map_or(0, Credit::per_process),
             span,
         })
     }

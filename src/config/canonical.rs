@@ -1,6 +1,7 @@
 //! The one way in which a limit is written down, whatever its declaration leaves out or says in other words.
 
 use super::amount::Amount;
+use super::credit::Credit;
 use super::limit::{Algorithm, Limit};
 use super::window::Window;
 use crate::engine::plan::Kind;
@@ -9,7 +10,8 @@ const NEAR_PERCENT: u32 = 80;
 
 impl Limit {
     /// The same limit with every default written out and every value written in the one canonical way, so that two
-    /// limits mean the same exactly where their canonical forms are equal.
+    /// limits mean the same exactly where their canonical forms are equal, given that both are declared
+    /// [by rate](Self::is_by_rate) or neither.
     ///
     /// Total, also for limits that are not valid: what cannot be understood stays as it is.
     pub(super) fn canonical(&self) -> Self {
@@ -19,16 +21,7 @@ impl Limit {
             capacity: self.capacity.canonical(),
             ..self.clone()
         };
-        if let (Some(rate), Some(interval)) = (&self.rate, self.interval) {
-            limit.window = Some(interval);
-            limit.burst = Some(self.capacity.clone());
-            limit.capacity = if self.capacity.is_unlimited() {
-                Amount::Unlimited
-            } else {
-                rate.canonical()
-            };
-            (limit.rate, limit.interval) = (None, None);
-        }
+        limit.rate = self.rate.as_ref().map(Amount::canonical);
         if matches!(self.kind, Kind::Rate | Kind::Budget) {
             limit.unit = self.scale().ok().map(|scale| scale.to_string()).or(limit.unit);
         }
@@ -36,6 +29,8 @@ impl Limit {
             limit.on_death = Some(self.on_death.unwrap_or_default());
         }
         match algorithm {
+            // Beside a rate, the capacity is the bucket.
+            Some(Algorithm::LeakyBucket) if self.is_by_rate() => {}
             Some(Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket) => {
                 // An unlimited capacity has no burst, whatever was written.
                 let burst = limit.burst.as_ref().unwrap_or(&limit.capacity).canonical();
@@ -57,6 +52,7 @@ impl Limit {
         if self.adaptive.is_some() {
             limit.floor = Some(self.floor.as_ref().map_or(Amount::Whole(1), Amount::canonical));
         }
+        limit.credit = self.credit.as_ref().map(Credit::canonical);
         limit.ceiling = self.ceiling.as_ref().map(Amount::canonical);
         // What is unlimited has no share of itself to be near to, whatever was written.
         limit.near_limit = (!limit.capacity.is_unlimited()).then_some(self.effective_near_limit());

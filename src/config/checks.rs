@@ -16,7 +16,8 @@ impl Limit {
     pub(super) fn check(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
         self.check_fields_belong(place)?;
         self.check_fields_are_there(place)?;
-        self.check_values(place)
+        self.check_values(place)?;
+        self.check_credit(place)
     }
 
     /// No field stands beside others that rob it of its meaning.
@@ -202,16 +203,6 @@ impl Limit {
             there.then_some(()).ok_or_else(missing)
         };
         demand(
-            "interval",
-            self.rate.is_none() || self.interval.is_some(),
-            "declare in what time the bucket drains by `rate`, such as interval = \"1s\"",
-        )?;
-        demand(
-            "rate",
-            self.interval.is_none() || self.rate.is_some(),
-            "declare how much drains per `interval`, such as rate = 10",
-        )?;
-        demand(
             "window",
             self.window.is_some()
                 || self.interval.is_some()
@@ -250,7 +241,9 @@ impl Limit {
             if amount.is_unlimited() {
                 return Err(place.value(field, amount, "is for `capacity` only: write a number"));
             }
-            self.check_amount(field, amount, place)?;
+            if !(field == "rate" && self.drains_by_a_fraction()) {
+                self.check_amount(field, amount, place)?;
+            }
         }
         for (field, window) in [
             ("window", self.window),

@@ -1,6 +1,7 @@
 //! From a declared limit to the rule that decides.
 
 use super::amount::Amount;
+use super::credit::Credit;
 use super::keyed::Prefix;
 use super::limit::{Algorithm, Align, Limit};
 use super::place::{Place, check_range};
@@ -18,7 +19,7 @@ impl Limit {
     pub(super) fn compile(&self, place: &Place<'_>) -> Result<LimitPlan, DeclarationError> {
         self.check(place)?;
         // Checked as it was written, compiled as it is meant.
-        let meant = self.canonical();
+        let meant = self.canonical().per_window();
         let adaptive = meant.adaptive_plan(place)?;
         let rule = meant.rule(place, adaptive.as_ref())?;
         Ok(LimitPlan {
@@ -32,6 +33,7 @@ impl Limit {
             near_percent: meant.effective_near_limit() as u8,
             adaptive,
             prefix: self.prefix.map(Prefix::lengths),
+            credit: self.credit.as_ref().map(Credit::plan),
         })
     }
 
@@ -61,7 +63,7 @@ impl Limit {
         }))
     }
 
-    /// The rule of a limit in its canonical form, whose fields have been checked one by one.
+    /// The rule of a limit in its canonical form, per window, whose fields have been checked one by one.
     fn rule(&self, place: &Place<'_>, adaptive: Option<&AdaptivePlan>) -> Result<Rule, DeclarationError> {
         let amount = |field, amount: &Amount| {
             self.units(amount)

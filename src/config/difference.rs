@@ -42,9 +42,11 @@ pub(crate) struct Assignment {
 }
 
 /// What `limitctl set` takes.
-const ASSIGNABLE: [&str; 9] = [
+const ASSIGNABLE: [&str; 11] = [
     "capacity",
     "burst",
+    "rate",
+    "interval",
     "floor",
     "ceiling",
     "window",
@@ -115,11 +117,36 @@ impl Declaration {
     }
 
     /// As [`differences`](Self::differences), of what is written down already as it is to be compared.
+    ///
+    /// What is declared by rate and interval in one of them only is compared as a capacity per window.
     pub(super) fn differences_as_written(&self, in_segment: &Self) -> Vec<Difference> {
         let mut found = Vec::new();
         let root = Location::default();
-        compare_tables(&root, &comparable(self), &comparable(in_segment), &mut found);
+        let sides = [self.worded_as(in_segment), in_segment.worded_as(self)];
+        let [declared, in_segment] = sides.each_ref().map(comparable);
+        compare_tables(&root, &declared, &in_segment, &mut found);
         found
+    }
+
+    /// The same, with each limit per window that `other` has so.
+    fn worded_as(&self, other: &Self) -> Self {
+        let mut worded = self.clone();
+        for set in &mut worded.sets {
+            let Some(other) = other.sets.iter().find(|other| other.name == set.name) else {
+                continue;
+            };
+            let is_per_window = |name: &str| {
+                let other = other.limits.iter().find(|other| other.name == name);
+                other.is_some_and(|other| !other.is_by_rate())
+            };
+            set.tiers_per_window(is_per_window);
+            for limit in &mut set.limits {
+                if is_per_window(&limit.name) {
+                    *limit = limit.clone().per_window();
+                }
+            }
+        }
+        worded
     }
 }
 
@@ -128,6 +155,7 @@ fn comparable(canonical: &Declaration) -> Table {
     canonical.segment.path = None;
     canonical.segment.mode = None;
     canonical.segment.version = None;
+    canonical.segment.on_demand = None;
     // Without the path, everything in a declaration is a number or Unicode, which a table always takes.
     Table::try_from(&canonical).unwrap_or_default()
 }
@@ -139,6 +167,7 @@ struct Location {
     /// The set and the limit that it is in.
     names: Vec<String>,
     field: String,
+    is_in_tier: bool,
 }
 
 impl Location {
@@ -147,12 +176,14 @@ impl Location {
             path: join(&self.path, field),
             names: self.names.clone(),
             field: field.to_owned(),
+            is_in_tier: self.is_in_tier,
         }
     }
 
     fn join_named(&self, field: &str, name: &str) -> Self {
         let mut location = self.join(&format!("{field} {name:?}"));
         location.names.push(name.to_owned());
+        location.is_in_tier |= field == "tier";
         location
     }
 
@@ -160,6 +191,9 @@ impl Location {
         let [set, limit] = &self.names[..] else {
             return None;
         };
+        if self.is_in_tier {
+            return None;
+        }
         let value = match declared {
             Some(Value::String(text)) => text.clone(),
             Some(value) => value.to_string(),

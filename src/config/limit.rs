@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::amount::{Amount, InvalidAmount, Scale};
+use super::credit::Credit;
 use super::keyed::Prefix;
 use super::window::{UtcOffset, Weekday, Window};
 use crate::engine::plan::{Adaptive, Kind};
@@ -99,14 +100,15 @@ pub enum OnDeath {
 /// let anything = Limit::calls("anything", Amount::Unlimited, minute);
 /// ```
 #[derive(Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+// Read and written by way of `by_rate`.
+#[serde(deny_unknown_fields, remote = "Self")]
 #[must_use]
 pub struct Limit {
     pub(super) name: String,
     pub(super) kind: Kind,
+    #[serde(default = "Amount::absent")]
     pub(super) capacity: Amount,
-    // Ray's words for a leaky bucket: `rate` per `interval` beside a capacity that is the bucket. Only read, never
-    // written: see `canonical`.
+    // Ray's words for a leaky bucket: `rate` per `interval` beside a capacity that is the bucket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rate: Option<Amount>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,6 +149,8 @@ pub struct Limit {
     pub(super) shadow: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) prefix: Option<Prefix>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) credit: Option<Credit>,
 }
 
 impl Limit {
@@ -157,6 +161,34 @@ impl Limit {
     /// [`Algorithm`] which to take.
     pub fn calls(name: impl Into<String>, capacity: impl Into<Amount>, window: impl Into<Window>) -> Self {
         Self::new(name.into(), Kind::Calls, capacity.into(), Some(window.into()))
+    }
+
+    /// A limit of calls that go into a bucket of `capacity`, which drains by `rate` in each `interval`: the words of leaky
+    /// buckets elsewhere, such as actors on Ray.
+    ///
+    /// The rate may be a fraction, as a decimal: `"0.5"` in a second is one call in two seconds, exactly. In TOML, where
+    /// `algorithm = "leaky_bucket"` and one of `rate` and `interval` are given, what is not given of the three is 60, 1 and
+    /// `"1s"`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use shmlimit::Limit;
+    ///
+    /// let calls = Limit::leaky_bucket("calls", 60, "0.5", Duration::from_secs(1));
+    /// assert_eq!(calls.bound().unwrap().to_string(), "at most 60 in any 2s");
+    /// ```
+    pub fn leaky_bucket(
+        name: impl Into<String>,
+        capacity: impl Into<Amount>,
+        rate: impl Into<Amount>,
+        interval: impl Into<Window>,
+    ) -> Self {
+        Self {
+            rate: Some(rate.into()),
+            interval: Some(interval.into()),
+            algorithm: Some(Algorithm::LeakyBucket),
+            ..Self::new(name.into(), Kind::Calls, capacity.into(), None)
+        }
     }
 
     /// A limit of `capacity` cost per window: a request names its cost and settles to the actual usage.
@@ -205,6 +237,7 @@ impl Limit {
             near_limit: None,
             shadow: None,
             prefix: None,
+            credit: None,
         }
     }
 
@@ -384,8 +417,8 @@ impl Limit {
 
     /// How much there is of the limit: in a [`window`](Self::window), or at the same time.
     ///
-    /// In a declaration that a segment holds, this is per window for every algorithm; a leaky bucket that was
-    /// declared by rate and interval has its bucket in [`burst_amount`](Self::burst_amount) there.
+    /// Of a leaky bucket that is declared by [`rate`](Self::rate_amount) and [`interval`](Self::interval), the size of
+    /// the bucket.
     pub fn capacity(&self) -> &Amount {
         &self.capacity
     }
@@ -403,6 +436,16 @@ impl Limit {
     /// The burst, where one is declared.
     pub fn burst_amount(&self) -> Option<&Amount> {
         self.burst.as_ref()
+    }
+
+    /// How much of a leaky bucket drains in an [`interval`](Self::interval), where it is declared so.
+    pub fn rate_amount(&self) -> Option<&Amount> {
+        self.rate.as_ref()
+    }
+
+    /// In what time a leaky bucket drains by its [`rate`](Self::rate_amount), where it is declared so.
+    pub fn interval(&self) -> Option<Window> {
+        self.interval
     }
 
     /// The most that an adaptive capacity rises to, where one is declared.

@@ -3,15 +3,19 @@
 mod amount;
 mod apply;
 mod bound;
+mod by_rate;
 mod canonical;
 mod checks;
 mod compile;
+mod credit;
 mod difference;
 mod keyed;
 mod limit;
+mod on_demand;
 mod place;
 mod set;
 pub(crate) mod stored;
+pub(crate) mod tier;
 mod window;
 
 #[cfg(test)]
@@ -28,11 +32,13 @@ use serde::{Deserialize, Serialize};
 
 pub use amount::Amount;
 pub use bound::Bound;
+pub use credit::Credit;
 pub use difference::Difference;
 pub use keyed::Keyed;
 pub use limit::{Algorithm, Align, Limit, OnDeath};
 use place::{check_name, check_range};
 pub use set::SetDeclaration;
+pub use tier::Tier;
 pub use window::{Weekday, Window};
 
 use crate::engine::plan::SetPlan;
@@ -117,6 +123,8 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `mode` | permissions in octal: `"0600"` to `"0777"`, of which the owner may read and write | `"0600"` |
 /// | `participants` | how many processes may be attached at once: 1 to 4096 | 256 |
 /// | `version` | of the declaration: 1 to 2^63 - 1, see [`version`](Self::version) | none, which is below 1 |
+/// | `sets_on_demand` | the name of a set that names which are not declared get a copy of: see [`sets_on_demand`](Self::sets_on_demand) | none: they are [`UnknownSet`](crate::Error::UnknownSet) |
+/// | `max_sets_on_demand` | how many copies there is room for: 1 to 1023, with the declared sets at most 1024 | 64 |
 ///
 /// | `[[set]]` (1 to 1024) | value | unless declared |
 /// |---|---|---|
@@ -143,6 +151,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `entries` | sliding_window: 1 to 65536, see [`Limit::entries`] | the capacity, at most 1024 |
 /// | `unit` | rate, budget: the size of one unit, so that amounts may be decimals in quotes: see [`Limit::unit`] | `"1"` |
 /// | `on_death` | rate: `"charge"`, `"refund"` (gcra and token_bucket): see [`OnDeath`] | `"charge"` |
+/// | `credit` | calls, rate: processes draw batches and admit from them without the lock, `{ batch = 10, window_coupled = false }`: see [`Limit::credit`] | none |
 /// | `lease` | concurrency: for how long it is lent without a heartbeat, such as `"30s"`: see [`Limit::lease`] | without end |
 /// | `adaptive` | concurrency: the capacity moves, by `"aimd"`, `"gradient"` or `"vegas"`: see [`Limit::adaptive`] | it stays |
 /// | `floor`, `ceiling` | adaptive: between what bounds, around `capacity`, where it starts | floor 1; ceiling required |
@@ -150,6 +159,11 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `near_limit` | from which percentage of the capacity on an admission counts as near the limit: 1 to 100 | 80 |
 /// | `shadow` | whether it decides and counts but never refuses: see [`Limit::shadow`] | as the set |
 /// | `prefix` | in keyed sets: the limit counts networks, `{ ipv4 = 24, ipv6 = 48 }`: see [`Limit::prefix`] | single keys |
+///
+/// | `[[set.tier]]` (0 to 255 of a keyed set) | value | unless declared |
+/// |---|---|---|
+/// | `name` | as of sets, and not `default` | required |
+/// | `limits` | what keys of the tier have in place of what the limit says: `{ requests = { capacity = 1000, burst = 200 } }`, with `capacity`, `window`, `burst`, `rate` and `interval`; see [`Tier`] | as the limits |
 ///
 /// A field that is not in these tables is an error, and so is one that means nothing beside the others.
 ///
@@ -214,6 +228,33 @@ impl Declaration {
         self
     }
 
+    /// Gives each set that is asked for and not declared a copy of the declared set `template`, with limits of its own:
+    /// for operations whose names are not known beforehand. Up to `max_sets` of them, from 1 to 1023; one more is
+    /// [`Error::UnknownSet`](crate::Error::UnknownSet). A name keeps its copy for as long as the file exists, and the
+    /// space of all copies is allocated at creation. A change of the template changes the copies as well.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let folder = tempfile::tempdir()?;
+    /// let template = SetDeclaration::new("operation").limit(Limit::calls("requests", 2, Duration::from_secs(60)));
+    /// let declaration = Declaration::new().set(template).sets_on_demand("operation", 16);
+    /// let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+    /// let upload = segment.set("upload")?; // the first process that asks for it makes it
+    /// let download = segment.set("download")?;
+    /// assert_eq!(upload.name(), "upload");
+    /// for set in [&upload, &upload, &download] {
+    ///     assert!(set.check(&set.request())?.is_admitted());
+    /// }
+    /// assert!(!upload.check(&upload.request())?.is_admitted());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sets_on_demand(mut self, template: impl Into<String>, max_sets: u32) -> Self {
+        self.segment.sets_on_demand = Some(template.into());
+        self.segment.max_sets_on_demand = Some(max_sets);
+        self
+    }
+
     /// Reads a declaration and validates it.
     ///
     /// # Errors
@@ -249,7 +290,8 @@ impl Declaration {
     }
 
     /// The declaration as TOML, in the canonical form: the same text for all declarations that mean the same, with
-    /// every default written out, so that it keeps its meaning where defaults change.
+    /// every default written out, so that it keeps its meaning where defaults change. A leaky bucket that is declared by
+    /// `rate` and `interval` stays so.
     ///
     /// # Errors
     ///
@@ -288,10 +330,14 @@ impl Declaration {
         &self.sets
     }
 
-    /// The same of that set alone.
+    /// The same of that set alone, without copies of it.
     pub(crate) fn only(&self, set: &str) -> Self {
         Self {
-            segment: self.segment.clone(),
+            segment: SegmentOptions {
+                sets_on_demand: None,
+                max_sets_on_demand: None,
+                ..self.segment.clone()
+            },
             sets: self.sets.iter().filter(|it| it.name == set).cloned().collect(),
         }
     }
@@ -311,6 +357,7 @@ impl Declaration {
             }
             plans.push(set.compile()?);
         }
+        self.check_sets_on_demand()?;
         Ok(plans)
     }
 
@@ -321,6 +368,9 @@ impl Declaration {
             mode: Some(Octal(self.segment.mode())),
             participants: Some(self.segment.participants()),
             version: self.segment.version,
+            sets_on_demand: self.segment.sets_on_demand.clone(),
+            max_sets_on_demand: self.sets_on_demand_count(),
+            on_demand: self.segment.on_demand.clone(),
             edited: self.segment.edited,
         };
         Self {
@@ -342,6 +392,13 @@ pub struct SegmentOptions {
     participants: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sets_on_demand: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_sets_on_demand: Option<u32>,
+    /// Stands in the definitions of a segment only: see [`stored`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_demand: Option<String>,
     /// Stands in the definitions of a segment only: see [`stored`].
     #[serde(skip_serializing_if = "Option::is_none")]
     edited: Option<bool>,
@@ -378,12 +435,21 @@ impl SegmentOptions {
         if let Some(version) = self.version {
             check_range(|| "segment / version".to_owned(), version, 1, MAX_VERSION)?;
         }
-        if let Some(edited) = self.edited {
-            return Err(DeclarationError::Value {
-                place: "segment / edited".to_owned(),
-                given: edited.to_string(),
-                problem: "is a mark that only a segment makes: leave it out".to_owned(),
-            });
+        let marks = [
+            ("edited", self.edited.map(|edited| edited.to_string())),
+            (
+                "on_demand",
+                self.on_demand.as_ref().map(|name| format!("{name:?}")),
+            ),
+        ];
+        for (field, given) in marks {
+            if let Some(given) = given {
+                return Err(DeclarationError::Value {
+                    place: format!("segment / {field}"),
+                    given,
+                    problem: "is a mark that only a segment makes: leave it out".to_owned(),
+                });
+            }
         }
         let mode = self.mode();
         if mode > 0o777 || mode & 0o600 != 0o600 {

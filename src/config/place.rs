@@ -6,16 +6,20 @@ use crate::error::DeclarationError;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
     pub(super) set: &'a str,
+    pub(super) tier: Option<&'a str>,
     pub(super) limit: Option<&'a str>,
 }
 
 impl Place<'_> {
     pub(super) fn here(&self) -> String {
-        let Self { set, limit } = self;
-        match limit {
-            Some(limit) => format!("set {set:?} / limit {limit:?}"),
-            None => format!("set {set:?}"),
+        let Self { set, tier, limit } = self;
+        let mut place = format!("set {set:?}");
+        for (what, name) in [("tier", tier), ("limit", limit)] {
+            if let Some(name) = name {
+                place.push_str(&format!(" / {what} {name:?}"));
+            }
         }
+        place
     }
 
     pub(super) fn field(&self, field: &str) -> String {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::keyed::Keyed;
 use super::limit::Limit;
 use super::place::{Place, check_name, check_range};
+use super::tier::Tier;
 use crate::engine::plan::{Kind, LimitPlan, SetPlan};
 use crate::error::DeclarationError;
 use crate::table;
@@ -56,6 +57,8 @@ pub struct SetDeclaration {
     pub(super) metadata: BTreeMap<String, String>,
     #[serde(default, rename = "limit")]
     pub(super) limits: Vec<Limit>,
+    #[serde(default, rename = "tier", skip_serializing_if = "Vec::is_empty")]
+    pub(super) tiers: Vec<Tier>,
 }
 
 impl SetDeclaration {
@@ -69,12 +72,21 @@ impl SetDeclaration {
             keyed: None,
             metadata: BTreeMap::new(),
             limits: Vec::new(),
+            tiers: Vec::new(),
         }
     }
 
     /// Adds a limit.
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limits.push(limit);
+        self
+    }
+
+    /// Adds a tier of the keys of a [keyed](Self::keyed) set, of at most 255: other quotas for those that are in it. Where
+    /// there is one, the row of each key has one word more, which is 8 bytes before its size is rounded up to a multiple of
+    /// 64; where there is none, tiers cost nothing.
+    pub fn tier(mut self, tier: Tier) -> Self {
+        self.tiers.push(tier);
         self
     }
 
@@ -116,7 +128,7 @@ impl SetDeclaration {
     /// How many permits may be out at once that have something to give back, from 1 to 65536.
     ///
     /// Such are the permits of a set with a concurrency limit, or with a rate limit that
-    /// [refunds on death](crate::OnDeath::Refund). Unless declared, 4 times as many as the capacities of the
+    /// [refunds on death](crate::OnDeath::Refund), and the batches of [credit](Limit::credit). Unless declared, 4 times as many as the capacities of the
     /// concurrency limits add up to (1024 for each that is unlimited), at least 64 and at most 65536, so that there is
     /// room to [raise](crate::Segment::apply) them; or 1024, where only rate limits give back. A set in which nothing
     /// gives back has none. An [adaptive](Limit::adaptive) capacity counts as its ceiling.
@@ -150,9 +162,15 @@ impl SetDeclaration {
         &self.limits
     }
 
+    /// The tiers in the order in which they were declared, without `default`.
+    pub fn tiers(&self) -> &[Tier] {
+        &self.tiers
+    }
+
     pub(super) fn compile(&self) -> Result<SetPlan, DeclarationError> {
         let place = Place {
             set: &self.name,
+            tier: None,
             limit: None,
         };
         check_range(|| place.field("limits"), self.limits.len() as u64, 1, MOST_LIMITS)?;
@@ -183,21 +201,25 @@ impl SetDeclaration {
                         .to_owned(),
                 });
             }
-            let plan = limit.compile(&place)?;
+            let plan = self.with_room_for_tiers(limit).compile(&place)?;
             limits.push(LimitPlan {
                 shadow: plan.shadow || self.shadow == Some(true),
                 ..plan
             });
         }
         self.check_prefixes(&place)?;
+        let tiers = self.compile_tiers(&place, &limits)?;
+        self.check_credit(&place)?;
         Ok(SetPlan {
             name: self.name.clone(),
             limits,
+            tiers,
             metadata: Arc::new(self.metadata.clone()),
             keyed: self.keyed.as_ref().map(Keyed::plan),
             hold_capacity: self.hold_capacity(&place)?,
             version: None,
             is_edited: false,
+            on_demand: None,
             waiters,
         })
     }
@@ -241,12 +263,15 @@ impl SetDeclaration {
             .limits
             .iter()
             .filter(|limit| limit.kind == Kind::Concurrency)
-            .map(|limit| limit.most_units().unwrap_or(HOLDS_WITHOUT_CAPACITY))
+            .map(|limit| {
+                self.most_units_in_any_tier(limit)
+                    .unwrap_or(HOLDS_WITHOUT_CAPACITY)
+            })
             .reduce(u64::saturating_add);
         let refunded = || {
             self.limits
                 .iter()
-                .any(Limit::refunds_on_death)
+                .any(|limit| limit.refunds_on_death() || limit.credit.is_some())
                 .then_some(HOLDS_WITHOUT_CAPACITY)
         };
         // More than the capacities add up to, so that they can be raised while the segment is in use.
@@ -277,7 +302,7 @@ impl SetDeclaration {
     /// written for each of them.
     pub(super) fn canonical(&self) -> Self {
         let limit = |limit: &Limit| {
-            let limit = limit.canonical();
+            let limit = self.with_room_for_tiers(limit).canonical();
             let shadow = Some(limit.shadow == Some(true) || self.shadow == Some(true));
             Limit { shadow, ..limit }
         };
@@ -289,6 +314,7 @@ impl SetDeclaration {
             keyed: self.keyed.as_ref().map(Keyed::canonical),
             metadata: self.metadata.clone(),
             limits: self.limits.iter().map(limit).collect(),
+            tiers: self.canonical_tiers(),
         }
     }
 }

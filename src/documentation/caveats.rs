@@ -36,15 +36,35 @@
 //!
 //! The file's space is allocated at creation, so a full file system is an error then and not a bus error later. But do
 //! not truncate a segment: a process that touches a page beyond the end of the file gets SIGBUS. To get rid of one, use
-//! `limitctl remove`, which tells attached processes, or [`Segment::retire`](crate::Segment::retire) and unlink it. Copy one
+//! `limitctl remove`, which tells attached processes at once. Copy one
 //! with `cp --sparse=never --reflink=never`: a file with holes is refused ([`Error::Sparse`](crate::Error::Sparse)), and one
 //! that shares its blocks with another may need space for a change.
+//!
+//! # Files that are deleted, moved or replaced
+//!
+//! A segment whose file is deleted (`rm`, `mv` of another over it, `RemoveIPC` of systemd) is retired by the first process
+//! that notices: its handles, in all processes, answer [`Error::Removed`](crate::Error::Removed) from then on, so that the
+//! limit is not counted in two files. No thread watches for it, and a process that does nothing is not woken: an operation
+//! that takes something looks first, by two system calls, unless this process has looked within a second; so may an
+//! operation that failed. What waits looks once a second. For up to a second after the deletion the former file admits
+//! what it has left. With the feature `tracing` the first error in a process is an event as well.
+//!
+//! A file that is moved to another path stays in use by all who have it open; new processes find it by the new path. Where
+//! another segment is then created at the former path, those who opened the file by that path get `Removed`, and those who
+//! opened it by the new one do not. A path that leads nowhere, or to a file that is no segment, ends nothing: no process can
+//! count in another file. Bind mounts and hard links are seen through: a file is deleted when it has no name left anywhere.
+//! A process whose descriptors were closed by other code cannot ask the file; it hears from the others that have it open, or
+//! finds another segment at the path.
+//!
+//! Permits that are out are settled and released as ever. For what is to come,
+//! [`Segment::successor`](crate::Segment::successor) is what is at the path by then. The layer for HTTP services asks it by
+//! itself.
 //!
 //! # Fork
 //!
 //! Handles stay valid in a forked child; it becomes a participant of its own at its first call. Permits do not cross a
 //! fork: in the child they do nothing, and what they hold stays the parent's, and so do the units of
-//! [local credit](crate::LocalCredit). If another thread of the parent is in the middle of an operation when the process
+//! [local credit](crate::LocalCredit) and of [batches](crate::Limit::credit). If another thread of the parent is in the middle of an operation when the process
 //! forks, its lock stays the parent's too.
 //!
 //! A forked child does not keep its dead parent's place among the participants, unless another thread of the parent was
@@ -120,6 +140,13 @@
 //! more where the keys are [kept for people](crate::Keyed::store_keys); divided by the share of rows that are filled when
 //! the table is full: 84 to 88 % for 100,000 keys and more, and less for small tables. All of it is allocated when the
 //! segment is created.
+//!
+//! Where the set declares [tiers](crate::Tier), a row has one word more: with one GCRA limit it takes 128 bytes in place of
+//! 64, and with one concurrency limit 64 as before. What a key has used migrates when its tier changes, and each change
+//! rounds in favour of the limit; a sliding window whose length differs by tier remembers usage for longer after each
+//! change. A key that was [assigned](crate::Key::assign) to another tier than `default` keeps its row like one that has
+//! something used. Where `when_full` evicts, it may lose both; where a request names the tier of its key each time, nothing
+//! is lost with the row. Tiers change neither networks, nor adaptive or unlimited limits, nor those with [credit](crate::Limit::credit).
 //!
 //! A row whose limits are all replenished and of which nothing is held or waited for says nothing: another key may have
 //! it from that instant on. Where there is none in either of the two places of a new key, that key is refused

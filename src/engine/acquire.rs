@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::decision::{
-    Costs, Decided, Decision, LimitMask, NEVER, RefusalReason, SHORTEST_WAIT, Stage, longer_wait,
+    Costs, Decided, Decision, Details, LimitMask, NEVER, RefusalReason, SHORTEST_WAIT, Stage, longer_wait,
 };
 use super::hold::{FreeHold, HoldReference};
 use super::key::KeyIdentity;
@@ -16,6 +16,7 @@ use super::plan::Kind;
 use super::recover::{Extent, POISONED_BY_COUNTS};
 use super::segment::SegmentEngine;
 use super::set::{Part, PartAt, RuledPart, SetEngine};
+use super::tier::TierIndex;
 use crate::error::Error;
 use crate::limit::Assessment;
 use crate::shm::journal::Transaction;
@@ -76,6 +77,9 @@ impl SegmentEngine {
         costs: &Costs,
         decision: &mut Decision,
     ) -> Result<bool, Box<Error>> {
+        if let Some(batches) = &target.set.batches {
+            return self.decide_with_credit(target, batches, costs, decision);
+        }
         self.decide_at_once(target, costs, decision, |decision, attempt| {
             self.decide(target, costs, decision, attempt)
         })
@@ -100,7 +104,7 @@ impl SegmentEngine {
         }
         match answer {
             Answer::Admitted => Ok(true),
-            Answer::Impossible => Err(target.part().never_admissible(costs)),
+            Answer::Impossible => Err(target.part().never_admissible(costs, decision.definition.tier)),
             Answer::Refused | Answer::WorthALook | Answer::MustWait => Ok(false),
         }
     }
@@ -110,6 +114,7 @@ impl SegmentEngine {
         let mut decision = Decision::pending(costs, false);
         let of_dead = self.look_at_row(target, costs.limits, |at, row| {
             at.assess_all(row.into(), costs, &mut decision);
+            decision.wait_at_least(at.throttles(row, costs));
         })?;
         Ok((decision, of_dead))
     }
@@ -121,15 +126,19 @@ impl SegmentEngine {
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        let locked = self.lock(target.part())?;
+        let mut locked = self.lock(target.part())?;
         let row = match locked.row_for(target.key, costs)? {
             Ok(row) => row,
             Err(no_row) => return locked.without_a_row(no_row, costs, decision, attempt),
         };
-        if locked.part.nobody_waits(row) {
-            self.take_or_refuse(&locked, row, costs, decision, attempt)
-        } else {
-            self.decide_behind(locked, row, costs, decision, attempt)
+        match &target.set.batches {
+            None if locked.part.nobody_waits(row) => {
+                self.take_or_refuse(&locked, row, costs, decision, attempt)
+            }
+            Some(batches) if locked.part.nobody_waits(row) => {
+                self.draw_or_take(&locked, batches, row, costs, decision, attempt)
+            }
+            _ => self.decide_behind(locked, row, costs, decision, attempt),
         }
     }
 
@@ -146,7 +155,9 @@ impl SegmentEngine {
     ) -> Result<Answer, Box<Error>> {
         if attempt == Attempt::BeforeWaiting {
             // In line, what can never be met would keep everybody behind it waiting for ever.
-            let is_impossible = locked.part.impossible_cost(costs).is_some();
+            let part = locked.part.of(row);
+            decision.definition = part.definition();
+            let is_impossible = part.impossible_cost(costs).is_some();
             return Ok(if is_impossible {
                 Answer::Impossible
             } else {
@@ -157,7 +168,7 @@ impl SegmentEngine {
         if locked.part.nobody_waits(row) {
             return self.take_or_refuse(&locked, row, costs, decision, attempt);
         }
-        decision.stage = Stage::Behind;
+        decision.set_stage(Stage::Behind);
         locked.refuse(row.into(), costs, decision, attempt)
     }
 
@@ -172,7 +183,10 @@ impl SegmentEngine {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         let part = locked.part;
-        decision.stage = Stage::Reserved;
+        decision.set_stage(Stage::Reserved);
+        if locked.throttles(row, costs) > 0 {
+            return locked.refuse(row.into(), costs, decision, attempt);
+        }
         if u32::from(costs.limits.0) & part.set.held_mask == 0 || !part.takes_a_hold(costs) {
             return locked.take_all(row.into(), costs, LimitMask::default(), None, decision, attempt);
         }
@@ -182,7 +196,7 @@ impl SegmentEngine {
                 locked.take_all(row.into(), costs, waived, None, decision, attempt)
             }
             FreeHold::None => {
-                decision.stage = Stage::HoldsFull;
+                decision.set_stage(Stage::HoldsFull);
                 locked.refuse(row.into(), costs, decision, attempt)
             }
             free => locked.take_all(
@@ -225,12 +239,14 @@ impl SegmentEngine {
 }
 
 impl RuledPart<'_> {
-    /// Whether anything is taken that would have to be given back. Asking with a cost of zero takes nothing.
+    /// Whether anything is taken that would have to be given back. Asking with a cost of zero takes nothing, and in a set
+    /// with credit only batches are held.
     #[inline]
     pub(super) fn takes_a_hold(&self, costs: &Costs) -> bool {
         self.held_indexes
             .iter()
             .any(|index| costs.limits.contains(*index) && costs.amounts[index % MOST_LIMITS] > 0)
+            && self.set.batches.is_none()
     }
 
     /// Whether all that is asked for is asked of limits in shadow.
@@ -263,7 +279,7 @@ impl RuledPart<'_> {
     fn is_refused_by_holders(&self, decision: &Decision) -> bool {
         let by_what_is_held = |index: usize| self.set.held_mask & (1 << index) != 0;
         matches!(
-            decision.stage,
+            decision.stage(),
             Stage::HoldsFull | Stage::NoRow | Stage::Behind | Stage::QueueFull
         ) || decision
             .iter()
@@ -272,15 +288,16 @@ impl RuledPart<'_> {
 }
 
 impl Part<'_> {
-    /// Says of a cost that it is above what its limit admits at once. Not under the lock, because the telling allocates.
+    /// Says of a cost that it is above what its limit admits a key of the tier at once. Not under the lock, because the telling allocates.
     #[cold]
-    pub(super) fn never_admissible(&self, costs: &Costs) -> Box<Error> {
+    pub(super) fn never_admissible(&self, costs: &Costs, tier: TierIndex) -> Box<Error> {
+        let part = self.by_its_definition();
         let (index, cost, most) = self
-            .by_its_definition()
+            .by(part.rules.of_tier(tier))
             .impossible_cost(costs)
             .unwrap_or_default();
         Box::new(Error::NeverAdmissible {
-            set: self.set.name.clone(),
+            set: self.set.name.to_string(),
             limit: self.set.limit_name(index),
             cost,
             most,
@@ -290,13 +307,14 @@ impl Part<'_> {
 
 impl SetOutline {
     /// Why a decision was a refusal.
-    pub(crate) fn refusal_reason(&self, decision: &Decision) -> RefusalReason {
-        if decision.stage == Stage::QueueFull {
+    pub(crate) fn refusal_reason(&self, decision: &Details) -> RefusalReason {
+        if decision.stage() == Stage::QueueFull {
             return RefusalReason::QueueFull;
         }
         let binding = decision.binding().and_then(|(index, _)| self.limits.get(index));
         match binding.map(|limit| limit.kind) {
-            None if decision.stage == Stage::HoldsFull => RefusalReason::HoldsFull,
+            None if decision.stage() == Stage::HoldsFull => RefusalReason::HoldsFull,
+            None if decision.stage() == Stage::Throttled => RefusalReason::Throttled,
             None => RefusalReason::TableFull,
             Some(Kind::Concurrency) => RefusalReason::Concurrency,
             Some(Kind::Budget) => RefusalReason::Budget,
@@ -308,10 +326,11 @@ impl SetOutline {
 impl PartAt<'_> {
     /// What each limit that is asked for says. There is room for it.
     pub(super) fn assess_all(&self, rows: Rows<'_>, costs: &Costs, decision: &mut Decision) {
-        decision.definition = self.part.definition();
+        let part = self.part.of_request(rows.first(), costs);
+        decision.definition = part.definition();
         decision.decided.clear();
         for (index, cost) in costs.iter() {
-            let Some(limit) = self.part.limits.get(index) else {
+            let Some(limit) = part.limits.get(index) else {
                 continue;
             };
             let row = rows.of(limit.level);
@@ -341,7 +360,7 @@ impl LockedPart<'_> {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         let mut transaction = self.part.memory.journal().begin();
-        decision.begin(self.part, self.now.monotonic);
+        decision.begin(self.part.of_request(rows.first(), costs), self.now.monotonic);
         let note = |_, decided| decision.note(decided);
         let Some(waived) = self.take_each(rows, &mut transaction, costs, waived, note) else {
             drop(transaction);
@@ -377,8 +396,9 @@ impl LockedPart<'_> {
         mut waived: LimitMask,
         mut note: impl FnMut(usize, Decided),
     ) -> Option<LimitMask> {
+        let limits = &self.part.of_request(rows.first(), costs).rules.limits;
         for (index, cost) in costs.iter() {
-            let limit = self.part.limits.get(index)?;
+            let limit = limits.get(index)?;
             let row = rows.of(limit.level);
             let counters = self.part.counters(index);
             let taken = if waived.contains(index) {
@@ -417,7 +437,9 @@ impl LockedPart<'_> {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         // Whoever asked is told after the lock is let go of: the telling allocates.
-        if self.part.impossible_cost(costs).is_some() {
+        let part = self.part.of_request(rows.first(), costs);
+        if part.impossible_cost(costs).is_some() {
+            decision.definition = part.definition();
             return Ok(Answer::Impossible);
         }
         self.at_its_instant().assess_all(rows, costs, decision);
@@ -428,12 +450,7 @@ impl LockedPart<'_> {
         if matches!(attempt, Attempt::BeforeWaiting | Attempt::Waiting) {
             return Ok(Answer::MustWait);
         }
-        if matches!(decision.stage, Stage::Behind | Stage::QueueFull) {
-            // Where the first of them could go by now, it is about to; any of the limits asked for says what for.
-            let ahead = self.binding_of_head(rows.first())?;
-            let about_to_be_served = || costs.limits.iter().next().map(|index| (index, SHORTEST_WAIT));
-            decision.set_ahead(ahead.or_else(about_to_be_served));
-        }
+        self.note_wait(rows.first(), costs, decision)?;
         let reason = self.part.set.refusal_reason(decision);
         let mut transaction = self.part.memory.journal().begin();
         transaction.add(self.refusal_counter(reason), 1);
@@ -447,6 +464,37 @@ impl LockedPart<'_> {
         Ok(Answer::Refused)
     }
 
+    /// Notes what a refused request waits for besides its own limits: that nothing is admitted for a while, or that the
+    /// first in line is served, whichever takes longer.
+    #[inline(always)]
+    fn note_wait(&self, row: Row<'_>, costs: &Costs, decision: &mut Decision) -> Result<(), Box<Error>> {
+        let throttled_for = self.throttles(row, costs);
+        let is_behind = match decision.stage() {
+            Stage::Behind | Stage::QueueFull => true,
+            // It was not looked yet who waits.
+            Stage::Reserved => throttled_for > 0 && !self.part.nobody_waits(row),
+            _ => false,
+        };
+        let ahead = if is_behind {
+            self.binding_of_head(row)?
+        } else {
+            None
+        };
+        let waits_longer = ahead.is_some_and(|(_, wait)| wait > throttled_for);
+        if throttled_for > 0 && !waits_longer && matches!(decision.stage(), Stage::Reserved | Stage::Behind) {
+            decision.set_throttled(throttled_for);
+        } else if is_behind {
+            if decision.stage() == Stage::Reserved {
+                decision.set_stage(Stage::Behind);
+            }
+            // Where the first of them could go by now, it is about to; any of the limits asked for says what for.
+            let about_to_be_served = || costs.limits.iter().next().map(|any| (any, SHORTEST_WAIT));
+            let ahead = ahead.or_else(about_to_be_served);
+            decision.set_ahead(ahead.map(|(index, wait)| (index, wait.max(throttled_for))));
+        }
+        Ok(())
+    }
+
     /// Refuses a key for which there is no row: waiting does not help, because there is no line to wait in. Where every
     /// limit is in shadow, it is admitted.
     #[cold]
@@ -458,7 +506,7 @@ impl LockedPart<'_> {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         if self.part.is_in_shadow(costs) {
-            decision.stage = Stage::Reserved;
+            decision.set_stage(Stage::Reserved);
             return self.take_all(Row::ABSENT.into(), costs, costs.limits, None, decision, attempt);
         }
         decision.set_no_row(no_row.room_in);
@@ -478,8 +526,9 @@ impl LockedPart<'_> {
             return Ok(None);
         };
         let costs = self.part.costs_of(ticket);
+        let part = self.part.of(row);
         let waits = costs.iter().filter_map(|(index, cost)| {
-            match self.part.limits.get(index)?.verdict(row, self.now, cost) {
+            match part.limits.get(index)?.verdict(row, self.now, cost) {
                 Assessment::Admissible => None,
                 Assessment::Refused { retry_after } => Some((index, retry_after.unwrap_or(NEVER))),
             }
@@ -496,6 +545,7 @@ impl LockedPart<'_> {
             RefusalReason::TableFull => &control.refused_table_full,
             RefusalReason::HoldsFull => &control.refused_holds_full,
             RefusalReason::QueueFull => &control.refused_queue_full,
+            RefusalReason::Throttled => &control.refused_throttled,
         }
     }
 

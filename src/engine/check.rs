@@ -38,6 +38,9 @@ impl SegmentEngine {
         costs: &Costs,
         decision: &mut Decision,
     ) -> Result<bool, Box<Error>> {
+        if let Some(batches) = &target.set.batches {
+            return self.decide_with_credit(target, batches, costs, decision);
+        }
         target.set.require_forgettable(costs)?;
         self.decide_at_once(target, costs, decision, |decision, attempt| {
             self.lock(target.part())?
@@ -81,7 +84,7 @@ impl SegmentEngine {
                 decision.owner = owner;
                 *admitted = match locked.check(Some(key), costs, decision, Attempt::First)? {
                     Answer::Admitted => true,
-                    Answer::Impossible => return Err(part.never_admissible(costs)),
+                    Answer::Impossible => return Err(part.never_admissible(costs, decision.definition.tier)),
                     Answer::WorthALook => {
                         worth_a_look = true;
                         locked.check(Some(key), costs, decision, Attempt::Last)? == Answer::Admitted
@@ -127,12 +130,34 @@ impl SegmentEngine {
         let all = LimitMask(target.set.all_limits() as u16);
         let of_dead = self.look_at_row(target, all, |at, row| {
             outlooks.clear();
-            outlooks.extend(at.part.limits.iter().map(|limit| at.outlook(limit, row)));
+            let part = at.part.of(row);
+            outlooks.extend(part.limits.iter().map(|limit| at.outlook(limit, row)));
+            let throttled_for = at.part.throttled_for(row, at.now);
+            if throttled_for > 0 {
+                outlooks
+                    .iter_mut()
+                    .for_each(|outlook| outlook.throttle(throttled_for));
+            }
         })?;
         for outlook in &mut outlooks {
             outlook.of_dead = of_dead.get(outlook.limit).copied().unwrap_or(0);
         }
         Ok(outlooks)
+    }
+}
+
+impl Outlook {
+    /// Nothing can be taken before so many nanoseconds have passed.
+    fn throttle(&mut self, wait: u64) {
+        let has_some = self.standing.remaining > 0;
+        self.next_unit = match self.next_unit {
+            Some(next) if !has_some => Some(next.max(wait)),
+            None if !has_some => None,
+            _ => Some(wait),
+        };
+        self.standing.remaining = 0;
+        self.standing.reset_after = self.standing.reset_after.max(wait);
+        self.is_full = false;
     }
 }
 
@@ -172,7 +197,7 @@ impl SetEngine {
         match held {
             None => Ok(()),
             Some((index, _)) => Err(Box::new(Error::MustBeHeld {
-                set: self.name.clone(),
+                set: self.name.to_string(),
                 limit: self.limit_name(index),
             })),
         }
@@ -191,11 +216,14 @@ impl LockedPart<'_> {
             Ok(row) => row,
             Err(no_row) => return self.without_a_row(no_row, costs, decision, attempt),
         };
-        decision.stage = Stage::Reserved;
+        decision.set_stage(Stage::Reserved);
+        if self.throttles(row, costs) > 0 {
+            return self.refuse(row.into(), costs, decision, attempt);
+        }
         if !self.part.nobody_waits(row) {
             self.serve_head(row.index)?;
             if !self.part.nobody_waits(row) {
-                decision.stage = Stage::Behind;
+                decision.set_stage(Stage::Behind);
                 return self.refuse(row.into(), costs, decision, attempt);
             }
         }

@@ -6,6 +6,7 @@ use super::locked::LockWait;
 use super::refund::Origin;
 use super::segment::SegmentEngine;
 use super::set::{DefinitionBits, Part};
+use super::tier::TierIndex;
 use crate::error::Error;
 use crate::limit::Mark;
 
@@ -62,7 +63,10 @@ impl SegmentEngine {
         };
         match answer {
             Ok(batch) => Ok(BatchAnswer::Taken(batch)),
-            Err(Answer::Impossible) => Err(part.never_admissible(&Costs::of_one(wish.limit, wish.asked))),
+            Err(Answer::Impossible) => {
+                let asked = Costs::of_one(wish.limit, wish.asked);
+                Err(part.never_admissible(&asked, TierIndex::default()))
+            }
             Err(_) => Ok(BatchAnswer::Refused(decision)),
         }
     }
@@ -76,7 +80,7 @@ impl SegmentEngine {
         unspent: u64,
         wait: LockWait,
     ) -> Result<u64, Box<Error>> {
-        let mut locked = self.lock_within(part, wait)?;
+        let mut locked = self.lock_to_give_back(part, wait)?;
         let part = locked.part;
         let Some(limit) = part.limits.get(limit) else {
             return Ok(0);
@@ -114,10 +118,10 @@ impl SegmentEngine {
         let mut locked = self.lock(part)?;
         let part = locked.part;
         let row = part.only_row();
-        decision.stage = Stage::Reserved;
+        decision.set_stage(Stage::Reserved);
         locked.serve_head(row.index)?;
         if !part.nobody_waits(row) {
-            decision.stage = Stage::Behind;
+            decision.set_stage(Stage::Behind);
             return locked.refuse(row.into(), costs, decision, attempt).map(Err);
         }
         let Some(limit) = part.limits.get(wish.limit) else {
@@ -125,6 +129,9 @@ impl SegmentEngine {
         };
         if wish.asked > limit.most_at_once {
             return Ok(Err(Answer::Impossible));
+        }
+        if locked.throttles(row, costs) > 0 {
+            return locked.refuse(row.into(), costs, decision, attempt).map(Err);
         }
         let now = locked.now;
         let remaining = limit.rule.standing(limit.mark(row, now)).remaining;

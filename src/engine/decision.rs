@@ -1,15 +1,19 @@
 //! What a request asks for, and how it was decided.
 
 use std::num::NonZeroU64;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
+use super::batches::Drawn;
 use super::hold::HoldReference;
 use super::memory::Row;
 use super::row_reference::RowReference;
 use super::set::{DefinitionBits, RuledPart};
+use super::tier::TierIndex;
 use crate::limit::Mark;
+use crate::shm::geometry::MOST_PARTS;
 use crate::shm::layout::MOST_LIMITS;
 use crate::table::Fingerprint;
 
@@ -17,7 +21,19 @@ use crate::table::Fingerprint;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Costs {
     pub(crate) limits: LimitMask,
+    /// The tier that the key is to be in.
+    pub(crate) tier: Option<TierIndex>,
     pub(crate) amounts: [u64; MOST_LIMITS],
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self {
+            limits: LimitMask::default(),
+            tier: None,
+            amounts: [0; MOST_LIMITS],
+        }
+    }
 }
 
 /// Some of the limits of a set: bit i is limit i.
@@ -52,10 +68,7 @@ impl LimitMask {
 impl Costs {
     /// Of one limit only.
     pub(crate) fn of_one(index: usize, cost: u64) -> Self {
-        let mut costs = Self {
-            limits: LimitMask::default(),
-            amounts: [0; MOST_LIMITS],
-        };
+        let mut costs = Self::default();
         if let Some(amount) = costs.amounts.get_mut(index) {
             *amount = cost;
             costs.limits.insert(index);
@@ -93,43 +106,119 @@ pub(super) const SHORTEST_WAIT: u64 = 1;
 /// decisions on more limits are on the heap.
 const DECIDED_INLINE: usize = 3;
 
+/// The index of the hold of what was admitted from a batch, and so holds nothing itself.
+const FROM_CREDIT: u16 = u16::MAX;
+
 /// How far a permit has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Reserved,
     Settled,
     Released,
+    /// Released, after a lease had run out or what it held had been taken back.
+    Lost,
     /// There never was a permit, because no hold was left for one.
     HoldsFull,
     /// There never was a permit, because no row was left for its key.
     NoRow,
+    /// There never was a permit, because nothing is admitted for a while.
+    Throttled,
     /// There never was a permit, because others wait in line before.
     Behind,
     /// There never was a permit, because so many wait in line that no ticket was left.
     QueueFull,
 }
 
+impl Stage {
+    const ALL: [Self; 9] = [
+        Self::Reserved,
+        Self::Settled,
+        Self::Released,
+        Self::Lost,
+        Self::HoldsFull,
+        Self::NoRow,
+        Self::Throttled,
+        Self::Behind,
+        Self::QueueFull,
+    ];
+}
+
+// Each stands where its number says.
+const _: () = {
+    let mut number = 0;
+    while number < Stage::ALL.len() {
+        assert!(Stage::ALL[number] as usize == number);
+        number += 1;
+    }
+};
+
+/// The number of a part in the lowest ten bits, and a stage above them.
+#[derive(Clone, Copy, Debug)]
+struct PartAndStage(u16);
+
+impl PartAndStage {
+    const PART_BITS: u32 = MOST_PARTS.ilog2();
+    const PART_MASK: u16 = (1 << Self::PART_BITS) - 1;
+
+    #[inline(always)]
+    fn new(part: u16, stage: Stage) -> Self {
+        Self((part & Self::PART_MASK) | (stage as u16) << Self::PART_BITS)
+    }
+
+    #[inline(always)]
+    fn part(self) -> u16 {
+        self.0 & Self::PART_MASK
+    }
+
+    #[inline(always)]
+    fn stage(self) -> Stage {
+        let number = usize::from(self.0 >> Self::PART_BITS);
+        Stage::ALL.get(number).copied().unwrap_or(Stage::Reserved)
+    }
+}
+
 /// How a request was decided. Filled in place and never taken apart: moving it about in pieces would cost more than
 /// deciding.
 #[derive(Clone, Debug)]
 pub(crate) struct Decision {
-    limits: LimitMask,
-    /// The part of the set that it was decided in.
-    part: u16,
-    /// How far the permit that an admission makes has come. Kept here, where it takes no room of its own.
-    pub(crate) stage: Stage,
-    /// By which definition of the set it was decided.
-    pub(crate) definition: DefinitionBits,
+    details: Details,
     /// The participant that the request was decided for.
     pub(crate) owner: u64,
     /// When, on the segment clock.
     pub(crate) decided_at: u64,
+}
+
+/// What a decision says, which is all that a refusal needs of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Details {
+    limits: LimitMask,
+    /// The part of the set that it was decided in, and how far the permit that an admission makes has come. Together, so
+    /// that neither takes room of its own: see [`PartAndStage`].
+    place: PartAndStage,
+    /// By which definition of the set it was decided.
+    pub(crate) definition: DefinitionBits,
     /// What an admitted request holds, in two parts, so that it fits what room there is: index and serial number. Of a
     /// request that was refused because others wait: the limit that binds the first of them, and for how long. Of one
-    /// that was refused for want of a row: for how long, in the second part.
+    /// that was refused for want of a row, or throttled: for how long, in the second part.
     hold_index: u16,
     hold_serial: Option<NonZeroU64>,
     pub(super) decided: SmallVec<[Decided; DECIDED_INLINE]>,
+}
+
+impl Deref for Decision {
+    type Target = Details;
+
+    #[inline(always)]
+    fn deref(&self) -> &Details {
+        &self.details
+    }
+}
+
+impl DerefMut for Decision {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Details {
+        &mut self.details
+    }
 }
 
 impl Decision {
@@ -142,29 +231,30 @@ impl Decision {
             decided.reserve_exact(count);
         }
         Self {
-            limits: costs.limits,
-            stage: Stage::Reserved,
-            part: 0,
-            definition: DefinitionBits::default(),
+            details: Details {
+                limits: costs.limits,
+                place: PartAndStage::new(0, Stage::Reserved),
+                definition: DefinitionBits::default(),
+                hold_index: 0,
+                hold_serial: None,
+                decided,
+            },
             owner: 0,
             decided_at: 0,
-            hold_index: 0,
-            hold_serial: None,
-            decided,
         }
     }
 
+    /// What it says, for what outlives who asked.
     #[inline]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Decided)> {
-        self.limits.iter().zip(&self.decided)
+    pub(crate) fn into_details(self) -> Details {
+        self.details
     }
 
     /// Makes room for what is to be decided now, in a part of the set.
     #[inline(always)]
     pub(crate) fn begin(&mut self, part: RuledPart<'_>, now: u64) {
         // A set has at most 1024 parts.
-        self.part = part.index() as u16;
-        self.stage = Stage::Reserved;
+        self.place = PartAndStage::new(part.index() as u16, Stage::Reserved);
         self.definition = part.definition();
         self.decided_at = now;
         self.hold_serial = None;
@@ -175,6 +265,35 @@ impl Decision {
     #[inline(always)]
     pub(crate) fn note(&mut self, decided: Decided) {
         self.decided.push(decided);
+    }
+
+    /// Fills in that `cost` was taken of a batch of credit, which was drawn in a part of the set.
+    #[inline]
+    pub(super) fn admit_from_credit(&mut self, part: u32, drawn: &Drawn, cost: u64) {
+        self.place = PartAndStage::new(part as u16, Stage::Reserved);
+        self.definition = DefinitionBits::of_default(drawn.generation);
+        self.decided_at = drawn.drawn_at;
+        (self.hold_index, self.hold_serial) = (FROM_CREDIT, None);
+        self.decided.clear();
+        self.decided.push(Decided {
+            mark: drawn.mark,
+            figure: cost,
+        });
+        let Fingerprint { low, high } = drawn.fingerprint;
+        if drawn.fingerprint != Fingerprint::NONE {
+            self.decided.push(Decided {
+                mark: Mark {
+                    first: low,
+                    second: high,
+                },
+                figure: drawn.row.to_word(),
+            });
+        }
+    }
+
+    /// Whether an admitted request, of a set with credit, was admitted from a batch.
+    pub(super) fn is_from_credit(&self) -> bool {
+        self.hold_index == FROM_CREDIT && self.hold_serial.is_none()
     }
 
     /// Notes what an admitted request holds.
@@ -224,15 +343,7 @@ impl Decision {
     /// The part of the set that it was decided in.
     #[inline]
     pub(crate) fn part(&self) -> u32 {
-        u32::from(self.part)
-    }
-
-    /// What binds the first of those who wait before a refused request, and for how long.
-    fn ahead(&self) -> Option<(usize, u64)> {
-        match self.stage {
-            Stage::Behind | Stage::QueueFull => Some((self.hold_index as usize, self.hold_serial?.get())),
-            _ => None,
-        }
+        u32::from(self.place.part())
     }
 
     pub(super) fn set_ahead(&mut self, ahead: Option<(usize, u64)>) {
@@ -240,15 +351,20 @@ impl Decision {
         self.hold_serial = ahead.and_then(|(_, wait)| NonZeroU64::new(wait));
     }
 
-    /// After how long there will be a row for the key of a request that was refused for want of one; `None` where time
-    /// alone does not help.
-    pub(crate) fn room_in(&self) -> Option<u64> {
-        let room_in = self.hold_serial.filter(|_| self.stage == Stage::NoRow)?;
-        Some(room_in.get())
+    /// Of a look: no limit admits anything before so many nanoseconds have passed.
+    pub(super) fn wait_at_least(&mut self, wait: u64) {
+        for decided in &mut self.details.decided {
+            decided.figure = decided.figure.max(wait);
+        }
+    }
+
+    pub(super) fn set_throttled(&mut self, wait: u64) {
+        self.set_stage(Stage::Throttled);
+        self.hold_serial = NonZeroU64::new(wait);
     }
 
     pub(super) fn set_no_row(&mut self, room_in: Option<u64>) {
-        self.stage = Stage::NoRow;
+        self.set_stage(Stage::NoRow);
         self.hold_serial = room_in.and_then(NonZeroU64::new);
     }
 
@@ -268,7 +384,10 @@ impl Decision {
     /// to be noted on.
     pub(crate) fn add_to_figure(&mut self, index: usize, amount: u64) {
         let limits = self.limits.iter();
-        if let Some((_, decided)) = limits.zip(&mut self.decided).find(|(limit, _)| *limit == index) {
+        if let Some((_, decided)) = limits
+            .zip(&mut self.details.decided)
+            .find(|(limit, _)| *limit == index)
+        {
             decided.figure = decided.figure.saturating_add(amount);
         }
     }
@@ -278,18 +397,56 @@ impl Decision {
             .find(|(limit, _)| *limit == index)
             .map(|(_, decided)| decided)
     }
+}
+
+impl Details {
+    /// How far the permit that an admission makes has come.
+    #[inline(always)]
+    pub(crate) fn stage(&self) -> Stage {
+        self.place.stage()
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_stage(&mut self, stage: Stage) {
+        self.place = PartAndStage::new(self.place.part(), stage);
+    }
+
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Decided)> {
+        self.limits.iter().zip(&self.decided)
+    }
+
+    /// What binds the first of those who wait before a refused request, and for how long.
+    fn ahead(&self) -> Option<(usize, u64)> {
+        match self.stage() {
+            Stage::Behind | Stage::QueueFull => Some((self.hold_index as usize, self.hold_serial?.get())),
+            _ => None,
+        }
+    }
+
+    /// After how long what refused a request, where no limit did, does so no longer: there will be a row for its key, or
+    /// it is throttled no longer. `None` where time alone does not help.
+    pub(crate) fn unbound_in(&self) -> Option<u64> {
+        let is_by_time = matches!(self.stage(), Stage::NoRow | Stage::Throttled);
+        let wait = self.hold_serial.filter(|_| is_by_time)?;
+        Some(wait.get())
+    }
 
     /// The limit that refused and the nanoseconds until it would not, [`NEVER`] where time does not help. What only
     /// somebody else can heal binds before what time heals, and of the latter the longest; the first of equals stays.
     /// Where others wait before, what binds the first of them counts as well. `None` where a full table of holds or of
-    /// keys binds before any limit.
+    /// keys binds before any limit, and where no limit takes longer than it is throttled.
     pub(crate) fn binding(&self) -> Option<(usize, u64)> {
         self.iter()
             .filter(|(_, decided)| decided.figure > 0)
             .map(|(index, decided)| (index, decided.figure))
             .chain(self.ahead())
             .reduce(longer_wait)
-            .filter(|(_, wait)| *wait == NEVER || !matches!(self.stage, Stage::HoldsFull | Stage::NoRow))
+            .filter(|(_, wait)| match self.stage() {
+                Stage::HoldsFull | Stage::NoRow => *wait == NEVER,
+                Stage::Throttled => self.unbound_in().is_none_or(|throttled| *wait > throttled),
+                _ => true,
+            })
     }
 }
 
@@ -316,4 +473,7 @@ pub enum RefusalReason {
     HoldsFull,
     /// As many requests wait in line as the set was declared for.
     QueueFull,
+    /// What is behind the limits said that it takes nothing for a while, and that is not over: see
+    /// [`Permit::throttled`](crate::Permit::throttled).
+    Throttled,
 }

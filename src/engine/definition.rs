@@ -44,6 +44,33 @@ impl Definitions<'_> {
         }
     }
 
+    /// The position of the set of that name, where this process or another has asked for it before.
+    pub(crate) fn find(&self, sets: &[SetEngine], name: &str) -> Option<usize> {
+        let known = sets.iter().position(|set| set.name.is(name));
+        known.or_else(|| {
+            // Copies get their names one after another.
+            let spares = sets.iter().enumerate().filter(|(_, set)| set.name.is_spare());
+            let named = spares.map_while(|(position, set)| {
+                self.keep_up(set);
+                (!set.name.is_spare()).then_some((position, set))
+            });
+            named
+                .filter(|(_, set)| set.name.is(name))
+                .map(|(position, _)| position)
+                .next()
+        })
+    }
+
+    /// The sets that have a name, with their positions.
+    pub(crate) fn named(self, sets: &[SetEngine]) -> impl Iterator<Item = (usize, &SetEngine)> {
+        sets.iter().enumerate().filter(move |(_, set)| {
+            if set.name.is_spare() {
+                self.keep_up(set);
+            }
+            !set.name.is_spare()
+        })
+    }
+
     /// Lets a set know a definition; before that, the one before it, which parts may still be of, and what callers still
     /// hold: an earlier one cannot be added to a later one.
     fn learn(&self, set: &SetEngine, generation: u64) -> Result<(), Box<Error>> {
@@ -98,6 +125,7 @@ impl Definitions<'_> {
         if plan.shape(set.geometry.shape.definition_room) != set.geometry.shape {
             return Err(damaged_definition());
         }
+        set.name.follow(&plan);
         Ok(SetRules::new(generation, plan))
     }
 }
@@ -171,7 +199,8 @@ impl SegmentEngine {
         while done < total {
             let (row, index) = (part.row(done / limits), (done % limits) as usize);
             done += 1;
-            let (Some(old), Some(new)) = (part.limits.get(index), rules.limits.get(index)) else {
+            let limits = (part.rules.of_row(row), rules.of_row(row));
+            let (Some(old), Some(new)) = (limits.0.limits.get(index), limits.1.limits.get(index)) else {
                 continue;
             };
             if old.rule == new.rule || row.is_unused() {

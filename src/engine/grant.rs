@@ -13,20 +13,23 @@ use super::locked::LockedPart;
 use super::memory::{Row, TicketPlace};
 use super::refund::Origin;
 use super::set::{DefinitionBits, Part, PartAt};
+use super::tier::TierIndex;
 use super::ties::Ties;
 use crate::error::Error;
 use crate::limit::Assessment;
 use crate::queue::{self, Phase};
 use crate::shm::journal::Transaction;
-use crate::shm::layout::{MOST_LIMITS, WAIT_BUCKETS};
+use crate::shm::layout::WAIT_BUCKETS;
 
 /// In a ticket's `request`, from this bit on: by which definition it was granted.
 const DEFINITION_SHIFT: u32 = 24;
+/// And from this bit on: for a key of which tier.
+const TIER_SHIFT: u32 = 32;
 
 /// Why the first of the line was not given what it asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Blocked {
-    /// Nanoseconds until no limit refuses that time heals; zero where none does.
+    /// Nanoseconds until no limit refuses that time heals and it is not throttled; zero where neither is so.
     pub(crate) wait: u64,
     /// Whether something is missing that others can give back, or their death.
     pub(crate) by_others: bool,
@@ -45,10 +48,7 @@ impl<Rules> Part<'_, Rules> {
     /// What a ticket asks for. Limits that the set does not have are damage and left out.
     pub(crate) fn costs_of(&self, ticket: TicketPlace<'_>) -> Costs {
         let mask = LimitMask(ticket.request().load(Ordering::Relaxed) as u16);
-        let mut costs = Costs {
-            limits: LimitMask::default(),
-            amounts: [0; MOST_LIMITS],
-        };
+        let mut costs = Costs::default();
         for index in mask.iter() {
             if let Some(limit) = ticket.limit(index) {
                 costs.limits.insert(index);
@@ -121,8 +121,9 @@ impl<'a> LockedPart<'a> {
                 return Err(self.part.poisoned());
             };
             let costs = self.part.costs_of(ticket);
-            if self.part.impossible_cost(&costs).is_some() {
-                // Damage: nobody is let into the line with such a cost. Its owner finds the ticket gone and begins anew.
+            if self.part.of(self.part.row(row)).impossible_cost(&costs).is_some() {
+                // The key has come into a tier that never admits it, or damage: nobody is let into the line with such a
+                // cost. Its owner finds the ticket gone and begins anew.
                 self.take_back_ticket(index, &self.part.memory.control().reclaimed_tickets)?;
                 continue;
             }
@@ -221,7 +222,10 @@ impl<'a> LockedPart<'a> {
         costs: &Costs,
         owner: u64,
     ) -> Result<Served, Box<Error>> {
-        let part = self.part;
+        let part = self.part.of(row);
+        if self.throttles(row, costs) > 0 {
+            return Ok(Served::Blocked(self.blocked(row, costs)));
+        }
         let free = if part.takes_a_hold(costs) {
             match self.engine.find_free_hold(part)? {
                 FreeHold::None => return Ok(Served::Blocked(self.blocked(row, costs))),
@@ -281,11 +285,12 @@ impl<'a> LockedPart<'a> {
     pub(super) fn blocked(&self, row: Row<'_>, costs: &Costs) -> Blocked {
         let has_no_hold = self.part.takes_a_hold(costs) && self.part.memory.has_no_free_hold();
         let mut blocked = Blocked {
-            wait: 0,
+            wait: self.throttles(row, costs),
             by_others: has_no_hold,
         };
+        let part = self.part.of(row);
         for (index, cost) in costs.iter() {
-            let Some(limit) = self.part.limits.get(index) else {
+            let Some(limit) = part.limits.get(index) else {
                 continue;
             };
             match limit.verdict(row, self.now, cost) {
@@ -351,8 +356,9 @@ impl PartAt<'_> {
         mut note: impl FnMut(&mut Transaction<'_>, &LimitRules, u64),
     ) {
         let origin = ticket.granted_origin();
-        for (index, cost) in self.part.costs_of(ticket).iter() {
-            let (Some(limit), Some(asked)) = (self.part.limits.get(index), ticket.limit(index)) else {
+        let part = self.part.of(row);
+        for (index, cost) in part.costs_of(ticket).iter() {
+            let (Some(limit), Some(asked)) = (part.limits.get(index), ticket.limit(index)) else {
                 continue;
             };
             if was_reclaimed && limit.refund_on_death {
@@ -378,13 +384,20 @@ impl TicketPlace<'_> {
 
     /// By which definition a granted ticket was granted.
     pub(super) fn definition(self) -> DefinitionBits {
-        DefinitionBits((self.request().load(Ordering::Relaxed) >> DEFINITION_SHIFT) as u8)
+        let request = self.request().load(Ordering::Relaxed);
+        DefinitionBits {
+            generation: (request >> DEFINITION_SHIFT) as u8,
+            tier: TierIndex((request >> TIER_SHIFT) as u8),
+        }
     }
 
     fn set_definition(self, definition: DefinitionBits) {
-        let others = self.request().load(Ordering::Relaxed) & !(0xff << DEFINITION_SHIFT);
-        let definition = u64::from(definition.0) << DEFINITION_SHIFT;
-        self.request().store(others | definition, Ordering::Relaxed);
+        let others = self.request().load(Ordering::Relaxed) & !(0xffff << DEFINITION_SHIFT);
+        let DefinitionBits { generation, tier } = definition;
+        let generation = u64::from(generation) << DEFINITION_SHIFT;
+        let tier = u64::from(tier.0) << TIER_SHIFT;
+        self.request()
+            .store(others | generation | tier, Ordering::Relaxed);
     }
 
     /// When and where a granted ticket took what it was granted.

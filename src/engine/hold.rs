@@ -81,6 +81,16 @@ impl PartMemory {
     }
 }
 
+impl FreeHold {
+    /// Where it is.
+    pub(super) fn index(self) -> Option<u64> {
+        match self {
+            Self::Returned { index, .. } | Self::Untouched { index } => Some(index),
+            Self::None | Self::Damaged => None,
+        }
+    }
+}
+
 impl LockedPart<'_> {
     /// Takes the free hold that [`PartMemory::find_free_hold`] found, with an amount for each held limit.
     pub(crate) fn fill_hold(
@@ -162,7 +172,11 @@ impl LockedPart<'_> {
         let control = self.part.memory.control();
         let taken = hold.origin();
         let row = self.part.row(taken.row.index);
-        for (word, limit) in hold.amounts().iter().zip(self.part.held_limits()) {
+        for (word, limit) in hold.amounts().iter().zip(self.part.of(row).rules.held_limits()) {
+            if limit.credit.is_some() {
+                self.settle_batch(transaction, limit, row, word, taken, ending);
+                continue;
+            }
             let amount = word.load(Ordering::Relaxed);
             // How long the work took is not known where another process finishes its return, only whether it failed.
             if let (

@@ -7,8 +7,8 @@ use super::key::KeyIdentity;
 use super::locked::LockedPart;
 use super::memory::{PartMemory, Row, Rows};
 use super::plan::WhenFull;
-use super::reset::ResetScope;
 use super::set::{Part, RuledPart};
+use super::tier::TierIndex;
 use super::ties::Ties;
 use crate::error::Error;
 use crate::limit::{Assessment, Now};
@@ -63,15 +63,18 @@ impl<'a, Rules> Part<'a, Rules> {
 }
 
 impl RuledPart<'_> {
-    /// Whether a row carries no information, and nobody holds or waits for anything by it.
+    /// Whether a row carries no information, and nobody holds or waits for anything by it. A tier that a request named
+    /// is none: the next one names it again. One that the key was assigned to is.
     pub(crate) fn is_free(&self, row: Row<'_>, now: Now) -> bool {
         let is_untied = row.ties().is_none_or(|ties| ties.load(Ordering::Relaxed) == 0);
-        is_untied && self.is_replenished(row, now)
+        let is_assigned = self.set.has_tiers() && row.tier().is_assigned;
+        is_untied && !is_assigned && self.is_replenished(row, now) && self.throttled_for(row, now) == 0
     }
 
     /// Whether every limit of a row is as if it had never been used.
     pub(crate) fn is_replenished(&self, row: Row<'_>, now: Now) -> bool {
-        self.limits.iter().all(|limit| limit.is_replenished(row, now))
+        let rules = self.rules.of_row(row);
+        rules.limits.iter().all(|limit| limit.is_replenished(row, now))
     }
 
     fn when_full(&self) -> WhenFull {
@@ -99,13 +102,13 @@ impl RuledPart<'_> {
     }
 
     fn claim_by_usage(&self, row: Row<'_>, used_at: u64, now: Now) -> Claim {
-        let mut limited_for = 0;
+        let mut limited_for = self.throttled_for(row, now);
         let mut usage = Usage {
             share: 0,
             replenished_in: 0,
             used_at,
         };
-        for limit in &self.limits {
+        for limit in &self.rules.of_row(row).limits {
             if let Assessment::Refused { retry_after } = limit.verdict(row, now, 1) {
                 limited_for = limited_for.max(retry_after.unwrap_or(NEVER));
             }
@@ -131,21 +134,41 @@ pub(super) struct NoRow {
 }
 
 impl<'a> LockedPart<'a> {
-    /// The row of a key, made if it has none and one can be made. What can never be met takes no row from anybody.
+    /// The row of a key, made if it has none and one can be made, in the tier that is asked for. What can never be met
+    /// takes no row from anybody.
     #[inline(always)]
     pub(super) fn row_for(
-        &self,
+        &mut self,
         key: Option<&KeyIdentity>,
         costs: &Costs,
     ) -> Result<Result<Row<'a>, NoRow>, Box<Error>> {
         let Some(key) = key else {
             return Ok(Ok(self.part.only_row()));
         };
-        match self.part.find_row_of(key.fingerprint) {
-            Some(row) => Ok(Ok(row)),
-            None if self.part.impossible_cost(costs).is_none() => self.add_row(key, &[]),
-            None => Ok(Err(NoRow { room_in: None })),
-        }
+        let row = match self.part.find_row_of(key.fingerprint) {
+            Some(row) => {
+                if let Some(tier) = costs.tier {
+                    self.enter_tier(row, tier)?;
+                }
+                row
+            }
+            None if self
+                .part
+                .of_request(Row::ABSENT, costs)
+                .impossible_cost(costs)
+                .is_none() =>
+            {
+                match self.add_row(key, &[])? {
+                    Ok(row) => {
+                        self.begin_in_tier(row, costs.tier.unwrap_or_default(), false)?;
+                        row
+                    }
+                    Err(no_row) => return Ok(Err(no_row)),
+                }
+            }
+            None => return Ok(Err(NoRow { room_in: None })),
+        };
+        Ok(Ok(row))
     }
 
     /// A row for a key that has none, but none of those `taken`.
@@ -173,14 +196,17 @@ impl<'a> LockedPart<'a> {
         let control = part.memory.control();
         let index = match place {
             Place::None { room_in } => return Ok(Err(NoRow { room_in })),
+            // What other rules left means something else to those of `default`.
+            Place::Reused(index)
+                if part.set.has_tiers() && part.row(index).tier().tier != TierIndex::default() =>
+            {
+                self.replenish_row(index);
+                index
+            }
             Place::Unused(index) | Place::Reused(index) => index,
             Place::Evicted(index) => {
                 // A process that dies after this has replenished the former key, and given its row to no one.
-                let scope = ResetScope {
-                    limits: part.set.all_limits(),
-                    counters: false,
-                };
-                self.begin_and_carry_out_reset(scope, index + 1);
+                self.replenish_row(index);
                 index
             }
         };
@@ -240,6 +266,16 @@ impl<'a> LockedPart<'a> {
         }
     }
 
+    /// Notes that a key was decided on now. One that is throttled counts as used at the end of that.
+    #[inline(always)]
+    pub(super) fn note_use(&self, transaction: &mut Transaction<'_>, row: Row<'_>) {
+        if let Some(used_at) = row.used_at()
+            && self.part.throttled_for(row, self.now) == 0
+        {
+            transaction.store(used_at, self.now.monotonic);
+        }
+    }
+
     /// Counts a decision on a key.
     #[inline(always)]
     pub(super) fn count_on_rows(&self, transaction: &mut Transaction<'_>, rows: Rows<'_>, is_admitted: bool) {
@@ -247,8 +283,8 @@ impl<'a> LockedPart<'a> {
             return;
         }
         for row in rows.iter() {
-            if let (Some(used_at), Some(counts)) = (row.used_at(), row.counts()) {
-                transaction.store(used_at, self.now.monotonic);
+            if let Some(counts) = row.counts() {
+                self.note_use(transaction, row);
                 let before = KeyCounts::from_word(counts.load(Ordering::Relaxed));
                 transaction.store(counts, before.counting(is_admitted).to_word());
             }

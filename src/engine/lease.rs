@@ -29,9 +29,6 @@ impl SegmentEngine {
         owner: u64,
         wait: LockWait,
     ) -> Result<Renewed, Box<Error>> {
-        if self.is_retired() {
-            return Err(self.retired());
-        }
         // Read before the look at whose the hold is: where it comes to be another's after that look, the renewal is
         // older than that one's beginning and changes nothing.
         let now = self.now_without_lock(part);
@@ -62,7 +59,7 @@ impl SegmentEngine {
         owner: u64,
         wait: LockWait,
     ) -> Result<Renewed, Box<Error>> {
-        let locked = self.lock_within(part, wait)?;
+        let locked = self.lock_to_give_back(part, wait)?;
         let part = locked.part;
         let Some(place) = part
             .memory
@@ -75,6 +72,20 @@ impl SegmentEngine {
             .renewed_at()
             .fetch_max(locked.now.monotonic, Ordering::Relaxed);
         Ok(Renewed::Renewed)
+    }
+
+    /// Whether a hold is its owner's no more, or held for longer than its lease. Looks without the lock.
+    pub(crate) fn is_lost(&self, part: Part<'_>, hold: HoldReference, owner: u64) -> bool {
+        // In this order: what expired may be the hold of another by then, and in that case this one is lost as well.
+        self.has_expired(part, hold) || !part.still_holds(hold, owner)
+    }
+
+    /// Whether a lease of the hold in a permit's place has run out, which may be that of another by now. Looks without the
+    /// lock.
+    #[inline]
+    pub(super) fn has_expired(&self, part: Part<'_>, hold: HoldReference) -> bool {
+        let part_by_rules = part.by_its_definition();
+        part_by_rules.has_leases && part_by_rules.has_expired(hold.index, self.now_without_lock(part))
     }
 
     /// Gives back what was held for longer than its lease.

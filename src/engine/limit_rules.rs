@@ -2,8 +2,9 @@
 
 use std::sync::atomic::AtomicU64;
 
+use super::credit_word::CreditWord;
 use super::memory::{JournalledState, RepeatableState, Row, StateWords};
-use super::plan::{Kind, LimitPlan};
+use super::plan::{CreditPlan, Kind, LimitPlan};
 use crate::limit::{Assessment, Mark, NearThreshold, Now, Rule, Sample};
 use crate::shm::journal::Transaction;
 
@@ -18,6 +19,7 @@ pub(crate) struct LimitRules {
     pub(crate) most_at_once: u64,
     pub(crate) refund_on_death: bool,
     pub(crate) lease: Option<u64>,
+    pub(crate) credit: Option<CreditPlan>,
     /// Whether it decides and counts, and never refuses.
     pub(crate) shadow: bool,
     near: NearThreshold,
@@ -39,6 +41,7 @@ impl LimitRules {
             most_at_once: plan.rule.most_at_once(),
             refund_on_death: plan.refund_on_death,
             lease: plan.lease,
+            credit: plan.credit,
             shadow: plan.shadow,
             level,
             adapts: plan.adaptive.is_some(),
@@ -51,6 +54,26 @@ impl LimitRules {
     #[inline]
     fn state<'a>(&self, row: Row<'a>) -> &'a [AtomicU64] {
         row.state(self.first_word, self.words)
+    }
+
+    /// What an amount of a hold says is held of the limit.
+    pub(crate) fn held(&self, amount: u64) -> u64 {
+        match self.credit {
+            None => amount,
+            Some(_) => CreditWord::from_word(amount).units(),
+        }
+    }
+
+    /// The amount of a hold in which nothing is held.
+    pub(crate) fn nothing_held(&self, amount: u64) -> u64 {
+        match self.credit {
+            None => 0,
+            // A free hold keeps the tag of its latest batch, so that the next one has another.
+            Some(_) => CreditWord::from_word(amount)
+                .without_requests()
+                .emptied()
+                .to_word(),
+        }
     }
 
     /// The word that says how much of a concurrency limit is in use.

@@ -26,6 +26,7 @@ impl SegmentEngine {
         let part = part.by_its_definition();
         Load {
             taken: part
+                .of(row)
                 .limits
                 .iter()
                 .map(|limit| limit.taken_share(row, now))

@@ -148,6 +148,17 @@ impl SegmentEngine {
         wait: LockWait,
     ) -> Result<LockedPart<'a>, Box<Error>> {
         let now = self.now(part);
+        self.lock_to_take(part, now, wait)
+    }
+
+    /// As [`lock_within`](Self::lock_within), for what gives back or sets right: also where the segment was removed.
+    #[inline(always)]
+    pub(super) fn lock_to_give_back<'a>(
+        &'a self,
+        part: Part<'a>,
+        wait: LockWait,
+    ) -> Result<LockedPart<'a>, Box<Error>> {
+        let now = self.now(part);
         self.lock_at(part, Some(now), wait)
     }
 
@@ -155,10 +166,25 @@ impl SegmentEngine {
     /// was changed later already, the instant is that.
     #[inline]
     pub(super) fn lock_as_of<'a>(&'a self, part: Part<'a>, now: Now) -> Result<LockedPart<'a>, Box<Error>> {
-        self.lock_at(part, Some(now), LockWait::Timeout)
+        self.lock_to_take(part, now, LockWait::Timeout)
     }
 
-    /// As [`lock_within`](Self::lock_within), for what does not depend on time: the clock is not read, and the instant is
+    #[inline(always)]
+    fn lock_to_take<'a>(
+        &'a self,
+        part: Part<'a>,
+        now: Now,
+        wait: LockWait,
+    ) -> Result<LockedPart<'a>, Box<Error>> {
+        self.refuse_if_removed(now)?;
+        match self.lock_at(part, Some(now), wait) {
+            // Where the lock is only tried, that it is taken says nothing.
+            Err(error) if wait != LockWait::NOT => Err(self.explain(error)),
+            locked => locked,
+        }
+    }
+
+    /// As [`lock_to_give_back`](Self::lock_to_give_back), for what does not depend on time: the clock is not read, and the instant is
     /// the latest at which the part was changed.
     #[inline(always)]
     pub(crate) fn lock_timeless<'a>(
@@ -196,6 +222,7 @@ impl SegmentEngine {
     #[inline]
     pub(super) fn lock_to_look<'a>(&'a self, part: Part<'a>) -> Result<LockedPart<'a>, Box<Error>> {
         let now = self.now(part);
+        self.refuse_if_removed(now)?;
         let mut locked = self.lock_timeless(part, LockWait::Timeout)?;
         locked.now = locked.part.instant(now);
         Ok(locked)
@@ -206,7 +233,9 @@ impl SegmentEngine {
         &'a self,
         part: Part<'a>,
     ) -> Result<(LockedPart<'a>, Option<Repairs>), Box<Error>> {
-        let mut locked = self.lock_as_it_is(part, Some(self.now(part)), LockWait::Timeout)?;
+        let now = self.now(part);
+        self.refuse_if_removed(now)?;
+        let mut locked = self.lock_as_it_is(part, Some(now), LockWait::Timeout)?;
         self.learn_definition(&mut locked)?;
         let repairs = self.recover_if_unfinished(&mut locked)?;
         self.carry_over(&mut locked)?;
@@ -253,9 +282,6 @@ impl SegmentEngine {
         mut reading: Option<Now>,
         wait: LockWait,
     ) -> Result<LockedPart<'a>, Box<Error>> {
-        if self.is_retired() {
-            return Err(self.retired());
-        }
         // Locks are made anew while there are no participants, so a forked child becomes one before it takes any. In
         // other namespaces than the segment's it cannot.
         self.membership.owner()?;
@@ -358,15 +384,8 @@ impl SegmentEngine {
     }
 
     #[cold]
-    pub(super) fn retired(&self) -> Box<Error> {
-        Box::new(Error::Retired {
-            path: self.path().to_owned(),
-        })
-    }
-
-    #[cold]
     fn lock_failure(&self, part: Part<'_>, error: LockError) -> Box<Error> {
-        let name = part.set.name.clone();
+        let name = part.set.name.to_string();
         Box::new(match error {
             LockError::TimedOut { holder } => Error::LockStuck {
                 set: name,

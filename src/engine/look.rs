@@ -17,6 +17,7 @@ use super::of_dead::{DeadHolds, OfDead, RowCopy};
 use super::plan::PrefixLengths;
 use super::segment::SegmentEngine;
 use super::set::{PartAt, RuledPart, SetEngine};
+use super::tier::RowTier;
 use super::ties::Ties;
 use crate::error::Error;
 use crate::limit::{Mark, Now};
@@ -40,6 +41,10 @@ pub(crate) struct ObservedKey {
     pub(crate) counts: KeyCounts,
     /// Nanoseconds from its last decision to the instant of the look.
     pub(crate) unused_for: u64,
+    /// Nanoseconds for which it is throttled.
+    pub(crate) throttled_for: u64,
+    /// What it is limited by.
+    pub(crate) tier: RowTier,
     pub(crate) is_replenished: bool,
     /// Holds, and tickets that were granted and not claimed, without those of dead processes.
     pub(crate) pins: u64,
@@ -174,6 +179,7 @@ impl<'a> RowLooker<'a> {
         seen.limits = part.limits_of_key(seen.name.as_ref());
         seen.counts = KeyCounts::from_word(counts.load(Ordering::Relaxed));
         seen.unused_for = self.now.monotonic.saturating_sub(used_at.load(Ordering::Relaxed));
+        seen.throttled_for = part.throttled_for(row, at.now);
         seen.is_replenished = part.is_replenished(row, at.now);
         seen.pins_of_dead = left_out.holds + left_out.tickets;
         seen.pins = ties.pins().saturating_sub(seen.pins_of_dead);
@@ -183,7 +189,8 @@ impl<'a> RowLooker<'a> {
         seen.is_in_second_bucket = row.index / BUCKET_ROWS != first;
         seen.marks.clear();
         seen.marks
-            .extend(part.limits.iter().map(|limit| limit.mark(row, at.now)));
+            .extend(part.of(row).limits.iter().map(|limit| limit.mark(row, at.now)));
+        seen.tier = row.tier();
         true
     }
 }
@@ -246,7 +253,7 @@ impl RuledPart<'_> {
     }
 
     /// Whether anything is held of a row: of its key, or where the set is not keyed, at all.
-    fn is_held(&self, row: Row<'_>) -> bool {
+    pub(super) fn is_held(&self, row: Row<'_>) -> bool {
         match row.ties() {
             Some(ties) => Ties(ties.load(Ordering::Relaxed)).pins() > 0,
             None => !self.memory.is_keyed() && self.memory.control().active.load(Ordering::Relaxed) > 0,

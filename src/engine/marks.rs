@@ -73,7 +73,7 @@ impl SegmentEngine {
         owner: u64,
         dropped: bool,
     ) -> Released {
-        let is_whole = part.still_holds(hold, owner);
+        let is_whole = !self.is_lost(part, hold, owner);
         let Some(place) = part.place_of(hold, owner) else {
             return Released::WasReclaimed;
         };

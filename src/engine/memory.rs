@@ -354,6 +354,12 @@ impl<'a> Row<'a> {
         state: &[],
     };
 
+    /// Whether it is that of a key that has no row.
+    #[inline]
+    pub(crate) fn is_absent(self) -> bool {
+        self.index == Self::ABSENT.index
+    }
+
     /// The words of the states from `start`; fewer where the row has not so many.
     #[inline]
     pub(crate) fn state(self, start: usize, words: usize) -> &'a [AtomicU64] {

@@ -16,6 +16,7 @@ use super::memory::{Row, Rows};
 use super::plan::PrefixLengths;
 use super::segment::SegmentEngine;
 use super::set::{Part, SetEngine};
+use super::tier::TierIndex;
 use crate::error::Error;
 use crate::table::Fingerprint;
 
@@ -123,7 +124,7 @@ impl SegmentEngine {
         let locked = self.lock(part)?;
         match locked.check_networks(networks, costs, decision)? {
             Answer::Admitted => Ok(true),
-            Answer::Impossible => Err(part.never_admissible(costs)),
+            Answer::Impossible => Err(part.never_admissible(costs, TierIndex::default())),
             Answer::Refused | Answer::WorthALook | Answer::MustWait => Ok(false),
         }
     }
@@ -192,7 +193,7 @@ impl LockedPart<'_> {
             }
         }
         let rows = Rows::of_levels(&rows);
-        decision.stage = Stage::Reserved;
+        decision.set_stage(Stage::Reserved);
         self.take_all(rows, costs, LimitMask::default(), None, decision, Attempt::Last)
     }
 }

@@ -93,10 +93,9 @@ impl PartObservation<'_> {
                 is_returned: hold.mark().is_some(),
                 amounts: self
                     .rules
-                    .held_indexes
-                    .iter()
+                    .held_limits()
                     .zip(hold.amounts())
-                    .map(|(limit, amount)| (*limit, amount.load(Ordering::Relaxed)))
+                    .map(|(limit, amount)| (limit.index, limit.held(amount.load(Ordering::Relaxed))))
                     .collect(),
             })
             .collect()

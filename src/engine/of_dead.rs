@@ -226,8 +226,12 @@ impl<'a> LeftOut<'a> {
         let mut transaction = journal.begin();
         let counts_from = at.part.leases_count_from(hold);
         let mut is_empty = true;
-        for (word, limit) in hold.amounts().iter().zip(at.part.held_limits()) {
-            let amount = word.load(Ordering::Relaxed);
+        for (word, limit) in hold
+            .amounts()
+            .iter()
+            .zip(at.part.of(self.row).rules.held_limits())
+        {
+            let amount = limit.held(word.load(Ordering::Relaxed));
             if limit.kind == Kind::Concurrency && (is_dead || limit.has_expired(counts_from, at.now)) {
                 limit.give_back(self.row, &mut transaction, amount);
                 self.add(limit, amount);

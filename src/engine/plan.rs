@@ -80,6 +80,18 @@ pub(crate) struct PrefixLengths {
     pub(crate) ipv6: u8,
 }
 
+/// The most units of a batch of credit.
+pub(crate) const MAX_BATCH: u64 = (1 << 20) - 1;
+
+/// How processes draw units of a limit in advance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct CreditPlan {
+    /// From 1 to [`MAX_BATCH`].
+    pub(crate) batch: u64,
+    /// Whether a batch ends with its window. For fixed windows only.
+    pub(crate) window_coupled: bool,
+}
+
 /// One limit of a set.
 #[derive(Clone, Debug)]
 pub(crate) struct LimitPlan {
@@ -98,6 +110,26 @@ pub(crate) struct LimitPlan {
     pub(crate) adaptive: Option<AdaptivePlan>,
     /// For limits of a keyed set: all of a set's limits have one, or none.
     pub(crate) prefix: Option<PrefixLengths>,
+    /// For the only limit of its set.
+    pub(crate) credit: Option<CreditPlan>,
+}
+
+/// The most words of state that a key's change of tier may rewrite.
+pub(crate) const MAX_MIGRATED_WORDS: usize = 158;
+
+/// What keys of a tier are limited by.
+#[derive(Clone, Debug)]
+pub(crate) struct TierPlan {
+    pub(crate) name: String,
+    /// As many as the set has, in declaration order. Only rules differ from those of the set.
+    pub(crate) limits: Vec<LimitPlan>,
+}
+
+/// A copy of a set that is made on demand. What is defined has the name of the set that it is a copy of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OnDemand {
+    /// Whom it was made for; not yet for anyone.
+    pub(crate) name: Option<String>,
 }
 
 /// One set: its limits in declaration order.
@@ -105,6 +137,8 @@ pub(crate) struct LimitPlan {
 pub(crate) struct SetPlan {
     pub(crate) name: String,
     pub(crate) limits: Vec<LimitPlan>,
+    /// Of a keyed set, in declaration order, and without the one that the limits themselves are.
+    pub(crate) tiers: Vec<TierPlan>,
     pub(crate) metadata: Arc<BTreeMap<String, String>>,
     /// Where every key has a state of its own.
     pub(crate) keyed: Option<KeyedPlan>,
@@ -117,4 +151,6 @@ pub(crate) struct SetPlan {
     pub(crate) version: Option<u64>,
     /// Whether an operator has made it what it is.
     pub(crate) is_edited: bool,
+    /// Where it is a copy of a declared set.
+    pub(crate) on_demand: Option<OnDemand>,
 }

@@ -180,7 +180,7 @@ impl SegmentEngine {
                 return Ok(done);
             };
             next = last + 1;
-            let mut locked = self.lock_within(part, wait)?;
+            let mut locked = self.lock_to_give_back(part, wait)?;
             for index in found.into_iter().filter(|index| wanted(*index)) {
                 act(&locked, index)?;
                 done += 1;

@@ -185,8 +185,11 @@ impl SegmentEngine {
                 active += 1;
                 continue;
             }
-            for amount in hold.amounts() {
-                amount.store(0, Ordering::Relaxed);
+            for (amount, limit) in hold.amounts().iter().zip(part.held_limits()) {
+                amount.store(
+                    limit.nothing_held(amount.load(Ordering::Relaxed)),
+                    Ordering::Relaxed,
+                );
             }
             hold.next_free().store(first_free, Ordering::Relaxed);
             first_free = index + 1;

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | on the row as it is, by the definition of the part | what time has not replenished since |
 //! | by the one before that | the same, carried over to the present rule as the limit itself was at the change |
+//! | for a key of another tier, where that changed once since and the definition did not | as by the definition before |
 //! | by an earlier one, or one that cannot be read any more | nothing: nothing is certain |
 //! | before a reset, or on a row that has been given to another key since | nothing: it was replenished with the row |
 
@@ -18,6 +19,7 @@ use super::memory::{HoldPlace, Row};
 use super::row_reference::RowReference;
 use super::rules::SetRules;
 use super::set::{DefinitionBits, PartAt};
+use super::tier::RowAge;
 use crate::limit::Mark;
 use crate::shm::journal::Transaction;
 
@@ -74,7 +76,7 @@ impl PartAt<'_> {
         reserved: &Decided,
         origin: Origin,
     ) -> u64 {
-        let left = self.left(limit, Some(reserved.mark), reserved.figure, origin);
+        let left = self.left(limit, row, Some(reserved.mark), reserved.figure, origin);
         self.refund(transaction, limit, row, unused, left, origin)
     }
 
@@ -87,23 +89,42 @@ impl PartAt<'_> {
         reserved: u64,
         origin: Origin,
     ) -> u64 {
-        let left = self.left(limit, None, reserved, origin);
+        let left = self.left(limit, row, None, reserved, origin);
         self.refund(transaction, limit, row, reserved, left, origin)
     }
 
     /// What is left, scaled by the present rule, of what was reserved.
-    fn left(&self, limit: &LimitRules, mark: Option<Mark>, reserved: u64, origin: Origin) -> u128 {
+    fn left(
+        &self,
+        limit: &LimitRules,
+        row: Row<'_>,
+        mark: Option<Mark>,
+        reserved: u64,
+        origin: Origin,
+    ) -> u128 {
         let until_now = |from: u64| self.now.monotonic.saturating_sub(from);
-        match self.age(origin) {
-            Age::Present => limit.rule.left(mark, until_now(origin.instant), reserved),
-            Age::Former { rules, applied_at } => {
-                let former = rules.limits.get(limit.index).map(|former| &former.rule);
-                former.map_or(0, |former| {
-                    let elapsed = (applied_at.saturating_sub(origin.instant), until_now(applied_at));
-                    limit.rule.left_of_former(former, mark, elapsed, reserved)
+        let left_of = |former: &SetRules, changed_at: u64| {
+            let former = former.limits.get(limit.index).map(|former| &former.rule);
+            former.map_or(0, |former| {
+                let elapsed = (changed_at.saturating_sub(origin.instant), until_now(changed_at));
+                limit.rule.left_of_former(former, mark, elapsed, reserved)
+            })
+        };
+        match (row.age_of(origin.row), self.age(origin)) {
+            (RowAge::Present, Age::Present) => limit.rule.left(mark, until_now(origin.instant), reserved),
+            (RowAge::Present, Age::Former { rules, applied_at }) => left_of(rules.of_row(row), applied_at),
+            (RowAge::OfFormerTier(tier), Age::Present) => {
+                let changed_at = self.part.tier_changed_at(row);
+                changed_at.map_or(0, |changed_at| {
+                    // By the definition of the part, whatever tier this is of.
+                    let generation = self.part.rules.generation;
+                    let rules = self.part.set.rules.find(|rules| rules.generation == generation);
+                    rules.map_or(0, |rules| {
+                        left_of(rules.of_tier(tier), changed_at.load(Ordering::Relaxed))
+                    })
                 })
             }
-            Age::Earlier => 0,
+            (RowAge::Void, _) | (RowAge::OfFormerTier(_), Age::Former { .. }) | (_, Age::Earlier) => 0,
         }
     }
 
@@ -118,7 +139,7 @@ impl PartAt<'_> {
         };
         let control = self.part.memory.control();
         let applied_at = control.applied_at.load(Ordering::Relaxed);
-        let is_of = |generation| definition.is_none_or(|bits| bits == DefinitionBits::of(generation));
+        let is_of = |generation| definition.is_none_or(|bits| bits.is_of(generation));
         let comes_after = |change: u64| instant > change || (instant == change && definition.is_some());
         if is_of(generation) && comes_after(applied_at) {
             return Age::Present;
@@ -142,11 +163,16 @@ impl PartAt<'_> {
         left: u128,
         origin: Origin,
     ) -> u64 {
-        let reset_at = self.part.counters(limit.index).reset_at.load(Ordering::Relaxed);
-        // Forgiven: by a reset of all rows (at zero there was none), or of this one, or with a row that is another by now.
-        if (origin.instant <= reset_at && reset_at > 0) || row.reference() != origin.row {
+        if self.is_forgiven(limit, row, origin) {
             return 0;
         }
         limit.refund(row, transaction, self.now, amount, left)
+    }
+
+    /// Whether what was reserved is forgiven: by a reset of all rows (at zero there was none), or of this one, or with a
+    /// row that is another by now.
+    pub(super) fn is_forgiven(&self, limit: &LimitRules, row: Row<'_>, origin: Origin) -> bool {
+        let reset_at = self.part.counters(limit.index).reset_at.load(Ordering::Relaxed);
+        (origin.instant <= reset_at && reset_at > 0) || row.age_of(origin.row) == RowAge::Void
     }
 }

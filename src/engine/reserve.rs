@@ -31,7 +31,7 @@ impl SegmentEngine {
         let set = target.set;
         if let Some(index) = set.first_unreservable(costs) {
             return Err(Box::new(Error::NotReservable {
-                set: set.name.clone(),
+                set: set.name.to_string(),
                 limit: set.limit_name(index),
             }));
         }
@@ -62,31 +62,35 @@ impl SegmentEngine {
             Err(no_row) => {
                 return Ok(match locked.without_a_row(no_row, costs, decision, attempt)? {
                     Answer::WorthALook => None,
-                    Answer::Impossible => return Err(part.unruled().never_admissible(costs)),
+                    Answer::Impossible => {
+                        return Err(part.unruled().never_admissible(costs, decision.definition.tier));
+                    }
                     Answer::Admitted => Some(Reserved::After(0)),
                     _ => Some(Reserved::Refused),
                 });
             }
         };
         locked.serve_head(row.index)?;
-        decision.stage = Stage::Reserved;
+        decision.set_stage(Stage::Reserved);
         let mut free = None;
         if !part.nobody_waits(row) {
-            decision.stage = Stage::Behind;
+            decision.set_stage(Stage::Behind);
         } else if part.takes_a_hold(costs) {
             match self.find_free_hold(part)? {
-                FreeHold::None => decision.stage = Stage::HoldsFull,
+                FreeHold::None => decision.set_stage(Stage::HoldsFull),
                 found => free = Some(found),
             }
         }
         let delay = locked.delay_of(row, costs).filter(|delay| *delay <= max_delay);
-        if let (Stage::Reserved, Some(delay)) = (decision.stage, delay) {
+        if let (Stage::Reserved, Some(delay)) = (decision.stage(), delay) {
             locked.charge_all(row, costs, free, decision, delay)?;
             return Ok(Some(Reserved::After(delay)));
         }
         Ok(match locked.refuse(row.into(), costs, decision, attempt)? {
             Answer::WorthALook => None,
-            Answer::Impossible => return Err(part.unruled().never_admissible(costs)),
+            Answer::Impossible => {
+                return Err(part.unruled().never_admissible(costs, decision.definition.tier));
+            }
             _ => Some(Reserved::Refused),
         })
     }
@@ -112,10 +116,11 @@ impl SetOutline {
 impl LockedPart<'_> {
     /// After how many nanoseconds all of it can be had; `None` where that cannot be charged now.
     fn delay_of(&self, row: Row<'_>, costs: &Costs) -> Option<u64> {
-        let mut delay = 0;
+        let mut delay = self.throttles(row, costs);
         let mut all_reach_ahead = true;
+        let limits = &self.part.of(row).rules.limits;
         for (index, cost) in costs.iter() {
-            let limit = self.part.limits.get(index)?;
+            let limit = limits.get(index)?;
             all_reach_ahead &= cost == 0 || limit.rule.reaches_ahead();
             match limit.verdict(row, self.now, cost) {
                 Assessment::Admissible => {}
@@ -134,10 +139,11 @@ impl LockedPart<'_> {
         decision: &mut Decision,
         delay: u64,
     ) -> Result<(), Box<Error>> {
-        decision.begin(self.part, self.now.monotonic);
-        let mut transaction = self.part.memory.journal().begin();
+        let part = self.part.of(row);
+        decision.begin(part, self.now.monotonic);
+        let mut transaction = part.memory.journal().begin();
         for (index, cost) in costs.iter() {
-            let Some(limit) = self.part.limits.get(index) else {
+            let Some(limit) = part.limits.get(index) else {
                 continue;
             };
             if limit.shadow && limit.assess(row, self.now, cost) != Assessment::Admissible {

@@ -83,6 +83,15 @@ impl SegmentEngine {
 }
 
 impl LockedPart<'_> {
+    /// Replenishes all limits of a row.
+    pub(super) fn replenish_row(&self, index: u64) {
+        let scope = ResetScope {
+            limits: self.part.set.all_limits(),
+            counters: false,
+        };
+        self.begin_and_carry_out_reset(scope, index + 1);
+    }
+
     /// Replenishes limits of the row before `end_row`, or of all rows where that is zero.
     pub(super) fn begin_and_carry_out_reset(&self, scope: ResetScope, end_row: u64) {
         let control = self.part.memory.control();
@@ -119,8 +128,13 @@ impl RuledPart<'_> {
                 for limit in limits() {
                     limit.reset(row);
                 }
+                if scope.limits != 0 {
+                    self.end_throttling(row, instant);
+                    self.void_batches(Some(index), scope.counters);
+                }
                 if let Some(generation) = row.generation() {
-                    generation.store(reset_row >> 32, Ordering::Relaxed);
+                    let word = row.generation_word((reset_row >> 32) as u32);
+                    generation.store(word, Ordering::Relaxed);
                 }
             }
             None => {
@@ -131,6 +145,12 @@ impl RuledPart<'_> {
                     for row in self.memory.all_rows() {
                         limit.reset(row);
                     }
+                }
+                if scope.limits != 0 {
+                    for row in self.memory.all_rows() {
+                        self.end_throttling(row, instant);
+                    }
+                    self.void_batches(None, scope.counters);
                 }
             }
         }
@@ -157,6 +177,7 @@ fn counter_words<'a>(part: &RuledPart<'a>) -> impl Iterator<Item = &'a AtomicU64
         &control.refused_budget,
         &control.refused_holds_full,
         &control.refused_queue_full,
+        &control.refused_throttled,
         &control.waited,
         &control.timed_out,
         &control.cancelled,

@@ -47,7 +47,8 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The word of the generation, and what it becomes when what was decided before is void.
+    /// The word of the generation, and what it becomes when the row is given to a key, which begins in the tier
+    /// `default`: what was decided before is void.
     pub(super) fn next_generation(self) -> Option<(&'a AtomicU64, u64)> {
         let next = self.reference().generation.wrapping_add(1);
         Some((self.generation()?, u64::from(next)))

@@ -1,7 +1,8 @@
 //! What a set decides by, ready to be put to its rows.
 
 use super::limit_rules::LimitRules;
-use super::plan::{Kind, PrefixLengths, SetPlan};
+use super::plan::{Kind, LimitPlan, PrefixLengths, SetPlan};
+use super::tier::TierIndex;
 use crate::shm::geometry::SetShape;
 use crate::table;
 
@@ -13,6 +14,8 @@ pub(crate) const NAME_WORDS: u64 = 6;
 pub(crate) struct SetRules {
     /// Which of the set's definitions.
     pub(crate) generation: u64,
+    /// Of which tier of it.
+    pub(super) tier: TierIndex,
     pub(crate) plan: SetPlan,
     pub(crate) limits: Vec<LimitRules>,
     /// For each word of a hold's amounts, the limit it belongs to.
@@ -21,6 +24,8 @@ pub(crate) struct SetRules {
     pub(super) shadow_mask: u32,
     /// Whether holds can run out.
     pub(crate) has_leases: bool,
+    /// By what keys of other tiers are limited, in the order of the definition.
+    pub(super) tiers: Vec<SetRules>,
 }
 
 impl SetPlan {
@@ -29,20 +34,30 @@ impl SetPlan {
         (0..self.limits.len())
             .filter(|index| {
                 let limit = &self.limits[*index];
-                limit.kind == Kind::Concurrency || limit.refund_on_death
+                limit.kind == Kind::Concurrency || limit.refund_on_death || limit.credit.is_some()
             })
             .collect()
     }
 
     /// The most permits of one unit each that the concurrency limits of the set allow at once: of one key, where it is
-    /// keyed. What is unlimited does not count.
+    /// keyed, in whatever tier. What is unlimited does not count.
     pub(crate) fn most_held(&self) -> u64 {
-        self.limits
-            .iter()
-            .filter(|limit| limit.kind == Kind::Concurrency)
-            .map(|limit| limit.rule.most_at_once())
-            .filter(|most| *most < u64::MAX)
-            .fold(0, u64::saturating_add)
+        let held = |limits: &[LimitPlan]| {
+            limits
+                .iter()
+                .filter(|limit| limit.kind == Kind::Concurrency)
+                .map(|limit| limit.rule.most_at_once())
+                .filter(|most| *most < u64::MAX)
+                .fold(0, u64::saturating_add)
+        };
+        let of_tiers = self.tiers.iter().map(|tier| held(&tier.limits));
+        of_tiers.fold(held(&self.limits), u64::max)
+    }
+
+    /// Where the words of a row lie that are no limit's: behind those of the limits, the instant of the last change of
+    /// tier, where there are tiers.
+    pub(super) fn tier_word(&self) -> Option<usize> {
+        (!self.tiers.is_empty()).then(|| self.limits.iter().map(|limit| limit.rule.state_words()).sum())
     }
 
     /// The prefix lengths whose networks the limits count, the shortest first.
@@ -70,7 +85,8 @@ impl SetPlan {
                 .limits
                 .iter()
                 .map(|limit| limit.rule.state_words() as u64)
-                .sum(),
+                .sum::<u64>()
+                + u64::from(!self.tiers.is_empty()),
             holds: u64::from(self.hold_capacity),
             held_amounts: self.held_limits().len() as u64,
             tickets: u64::from(self.waiters),
@@ -83,6 +99,18 @@ impl SetPlan {
 
 impl SetRules {
     pub(crate) fn new(generation: u64, plan: SetPlan) -> Self {
+        let tiers = (1..).zip(&plan.tiers).map(|(index, tier)| {
+            let plan = SetPlan {
+                limits: tier.limits.clone(),
+                tiers: Vec::new(),
+                ..plan.clone()
+            };
+            Self {
+                tier: TierIndex(index),
+                ..Self::new(generation, plan)
+            }
+        });
+        let tiers = tiers.collect();
         let levels = plan.levels();
         let mut first_word = 0;
         let mut limits = Vec::with_capacity(plan.limits.len());
@@ -94,6 +122,8 @@ impl SetRules {
         let held_indexes = plan.held_limits();
         Self {
             generation,
+            tier: TierIndex::default(),
+            tiers,
             held_indexes,
             shadow_mask: limits
                 .iter()

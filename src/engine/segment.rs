@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::plan::SetPlan;
+use super::removal::RemovalWatch;
 use super::rules::SetRules;
 use super::set::{Part, SetEngine};
 use crate::error::Error;
@@ -33,6 +34,7 @@ pub(crate) struct SegmentEngine {
     pub(super) virtual_clock: Option<VirtualClock>,
     lock_patience: Duration,
     pub(super) compile: Compile,
+    pub(super) removal: RemovalWatch,
     sets: Vec<SetEngine>,
 }
 
@@ -88,6 +90,7 @@ impl SegmentEngine {
             region,
             membership,
             clock_offset,
+            removal: RemovalWatch::new(manner.virtual_clock.as_ref()),
             virtual_clock: manner.virtual_clock,
             lock_patience: manner.lock_patience,
             compile: manner.compile,
@@ -95,7 +98,12 @@ impl SegmentEngine {
         };
         engine.sets = sets
             .into_iter()
-            .map(|set| engine.definitions().with_previous(set))
+            .map(|set| {
+                engine
+                    .definitions()
+                    .with_previous(set)
+                    .with_batches(&engine.membership)
+            })
             .collect();
         Ok(engine)
     }
@@ -152,13 +160,8 @@ impl SegmentEngine {
         Now { monotonic, utc }
     }
 
-    /// Marks the segment as no longer to be used; every later operation of any process says so.
-    pub(crate) fn retire(&self) {
-        self.header[0].retired.store(1, Ordering::Release);
-    }
-
-    #[inline]
-    pub(super) fn is_retired(&self) -> bool {
-        self.header[0].retired.load(Ordering::Relaxed) != 0
+    #[inline(always)]
+    pub(super) fn header(&self) -> &Header {
+        &self.header[0]
     }
 }

@@ -10,16 +10,19 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::batches::Batches;
 use super::key::KeyIdentity;
 use super::memory::PartMemory;
 use super::outline::SetOutline;
 use super::rules::SetRules;
+use super::tier::TierIndex;
 use super::versions::Versions;
 use crate::error::Error;
 use crate::limit::{Mark, Now, Standing};
 use crate::shm::geometry::SetGeometry;
 use crate::shm::journal::{JournalOverflow, Transaction};
 use crate::shm::layout::{DirectoryEntry, LimitCounters};
+use crate::shm::participant::Membership;
 use crate::shm::region::{Kept, OutOfRegion, Region};
 use crate::table::Fingerprint;
 
@@ -36,6 +39,8 @@ pub(crate) struct SetEngine {
     parts: Vec<PartMemory>,
     /// Of the hash of keys.
     pub(crate) seed: [u64; 2],
+    /// Of an attached segment, where processes draw credit from the set.
+    pub(super) batches: Option<Arc<Batches>>,
 }
 
 /// What one lock guards: a set that is not keyed, or one shard of a keyed one. Without `rules`, unless it is known by
@@ -57,14 +62,27 @@ pub(crate) struct PartAt<'a> {
     pub(crate) now: Now,
 }
 
-/// Which definition a decision was made by: the lowest bits of its generation.
+/// Which definition a decision was made by, as the lowest bits of its generation, and for a key of which tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DefinitionBits(pub(super) u8);
+pub(crate) struct DefinitionBits {
+    pub(super) generation: u8,
+    pub(crate) tier: TierIndex,
+}
 
 impl DefinitionBits {
+    /// The definition of that generation, for a key of the tier `default`.
     #[inline(always)]
-    pub(super) fn of(generation: u64) -> Self {
-        Self(generation as u8)
+    pub(super) fn of_default(generation: u64) -> Self {
+        Self {
+            generation: generation as u8,
+            tier: TierIndex::default(),
+        }
+    }
+
+    /// Whether it is the definition of that generation.
+    #[inline(always)]
+    pub(super) fn is_of(self, generation: u64) -> bool {
+        self.generation == generation as u8
     }
 }
 
@@ -107,7 +125,17 @@ impl SetEngine {
             geometry,
             parts,
             seed,
+            batches: None,
         })
+    }
+
+    /// The set, with the batches that this process has drawn or will draw from it.
+    pub(super) fn with_batches(mut self, membership: &Arc<Membership>) -> Self {
+        if self.shown().limits.iter().any(|limit| limit.credit.is_some()) {
+            let batches = Batches::of(membership, self.position, self.parts.len(), self.is_keyed());
+            self.batches = Some(batches);
+        }
+        self
     }
 
     /// The latest definition that this process has heard of: to be shown, and never to decide by.
@@ -115,17 +143,18 @@ impl SetEngine {
         self.rules.latest()
     }
 
-    /// How a limit stood by the definition that the decision was made by.
+    /// How a limit stood by the definition that the decision was made by, and how much it admitted at once.
     pub(crate) fn standing(
         &self,
         definition: DefinitionBits,
         limit: usize,
         mark: Mark,
     ) -> Option<(Standing, u64)> {
-        let by = |rules: &SetRules| DefinitionBits::of(rules.generation) == definition;
+        let by = |rules: &SetRules| definition.is_of(rules.generation);
         let rules = self.rules.find(by).unwrap_or_else(|| self.shown());
-        let limit = rules.limits.get(limit)?;
-        Some((limit.rule.standing(mark), limit.most_at_once))
+        let limit = rules.of_tier(definition.tier).limits.get(limit)?;
+        let found = limit.rule.found_capacity(mark);
+        Some((limit.rule.standing(mark), found.unwrap_or(limit.most_at_once)))
     }
 
     /// The part at `index`, or the first.
@@ -154,6 +183,21 @@ impl SetEngine {
     /// All parts.
     pub(crate) fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         (0..self.parts.len() as u32).map(|index| self.part(index))
+    }
+
+    /// Whether this process has drawn batches that its background worker is to be told of; only once.
+    #[inline]
+    pub(crate) fn claim_unattended_batches(&self) -> bool {
+        self.batches
+            .as_ref()
+            .is_some_and(|batches| batches.claim_unattended())
+    }
+
+    /// Notes that there is no background worker for batches.
+    pub(crate) fn leave_batches_unattended(&self) {
+        if let Some(batches) = &self.batches {
+            batches.set_unattended();
+        }
     }
 
     #[inline]
@@ -187,7 +231,10 @@ impl<'a> RuledPart<'a> {
     /// Which definition it decides by.
     #[inline(always)]
     pub(super) fn definition(self) -> DefinitionBits {
-        DefinitionBits::of(self.rules.generation)
+        DefinitionBits {
+            generation: self.rules.generation as u8,
+            tier: self.rules.tier,
+        }
     }
 
     /// The part, for what takes its lock again.
@@ -217,7 +264,7 @@ impl<Rules> Part<'_, Rules> {
     #[cold]
     pub(crate) fn poisoned(&self) -> Box<Error> {
         Box::new(Error::Poisoned {
-            set: self.set.name.clone(),
+            set: self.set.name.to_string(),
         })
     }
 
@@ -232,7 +279,7 @@ impl<Rules> Part<'_, Rules> {
     #[cold]
     fn internal_error(&self, _: JournalOverflow) -> Box<Error> {
         Box::new(Error::Internal {
-            set: self.set.name.clone(),
+            set: self.set.name.to_string(),
             what: "an operation changed more words than its journal holds",
         })
     }

@@ -30,12 +30,12 @@ pub(crate) struct SettledLimit {
 /// Each limit that was settled.
 pub(crate) type SettledLimits = SmallVec<[SettledLimit; 4]>;
 
-/// Whether a release gave anything back.
+/// Whether a release gave back everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Released {
     /// The hold was the permit's and is free now.
     GivenBack,
-    /// The hold had been reclaimed before: nothing was changed.
+    /// The hold had been reclaimed before, or a lease of it had run out: what was left of it is free now.
     WasReclaimed,
 }
 
@@ -50,7 +50,7 @@ impl SegmentEngine {
     ) -> Result<SettledLimits, Box<Error>> {
         // Nothing is allocated under the lock.
         let mut settled = SettledLimits::with_capacity(actual.len());
-        let mut locked = self.lock_within(set.part(permit.part()), wait)?;
+        let mut locked = self.lock_to_give_back(set.part(permit.part()), wait)?;
         let part = locked.part;
         // Where no row is left for the key, there is nobody to charge.
         let row = if locked.charges_something(permit, actual) {
@@ -98,9 +98,10 @@ impl SegmentEngine {
         owner: u64,
         dropped: bool,
     ) -> Result<Released, Box<Error>> {
+        let has_expired = self.has_expired(part, hold);
         // How long the work took matters to a capacity that moves, and to nothing else.
         let mut locked = if part.set.adapts {
-            self.lock_within(part, LockWait::Briefly)?
+            self.lock_to_give_back(part, LockWait::Briefly)?
         } else {
             self.lock_timeless(part, LockWait::Briefly)?
         };
@@ -108,7 +109,7 @@ impl SegmentEngine {
         if !locked.owns(hold, owner) {
             return Ok(Released::WasReclaimed);
         }
-        let has_lost_a_lease = part.has_leases && locked.has_lost_a_lease(hold);
+        let has_lost_a_lease = part.has_leases && (has_expired || locked.has_lost_a_lease(hold));
         let row = part.memory.hold(hold.index).map_or(0, |hold| hold.row().index);
         let is_last_hold = part.memory.has_no_free_hold();
         let mut transaction = part.memory.journal().begin();
@@ -190,7 +191,7 @@ impl<'a> LockedPart<'a> {
         index: usize,
         used: u64,
     ) -> Option<SettledLimit> {
-        let limit = self.part.limits.get(index)?;
+        let limit = self.part.of(row).rules.limits.get(index)?;
         let counters = self.part.counters(index);
         let decided = permit.get(index)?;
         // What a process that was taken for dead had reserved was given back already.
@@ -203,15 +204,20 @@ impl<'a> LockedPart<'a> {
             overdraft: 0,
         };
         if used < reserved {
-            settled.refunded = self.at_its_instant().refund_unused(
-                transaction,
-                limit,
-                row,
-                reserved - used,
-                decided,
-                permit.origin(),
-            );
-            transaction.add(&counters.refunded, settled.refunded);
+            let unused = reserved - used;
+            if limit.credit.is_some() && permit.is_from_credit() {
+                settled.refunded = self.put_back(transaction, limit, row, permit, unused);
+            } else {
+                settled.refunded = self.at_its_instant().refund_unused(
+                    transaction,
+                    limit,
+                    row,
+                    unused,
+                    decided,
+                    permit.origin(),
+                );
+                transaction.add(&counters.refunded, settled.refunded);
+            }
         } else if used > reserved {
             let above = used - reserved;
             limit.charge(row, transaction, self.now, above);

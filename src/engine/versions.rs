@@ -1,19 +1,21 @@
 //! Values that follow one another, each of which stays where it is for as long as the row of them lives.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use once_cell::race::OnceBox;
 
 /// Doubling in size, so many blocks hold more versions than anybody makes.
 const BLOCKS: usize = 32;
 
 /// A row of values to whose end others are added. Reading takes no lock, and what was read stays valid: the few that
-/// are not the latest any more are kept, because somebody may still be deciding by them.
+/// are not the latest any more are kept, because somebody may still be deciding by them. Adding blocks no thread, so a child
+/// that is forked in the middle of it can add, too.
 #[derive(Debug)]
 pub(crate) struct Versions<T> {
     first: T,
     latest: AtomicUsize,
     /// Block i holds the versions from 2^i to 2^(i + 1) - 1.
-    blocks: [OnceLock<Box<[OnceLock<T>]>>; BLOCKS],
+    blocks: [OnceBox<Box<[OnceBox<T>]>>; BLOCKS],
 }
 
 impl<T> Versions<T> {
@@ -21,7 +23,7 @@ impl<T> Versions<T> {
         Self {
             first,
             latest: AtomicUsize::new(0),
-            blocks: [const { OnceLock::new() }; BLOCKS],
+            blocks: [const { OnceBox::new() }; BLOCKS],
         }
     }
 
@@ -52,7 +54,7 @@ impl<T> Versions<T> {
 
     /// Adds a version, unless another thread has added one since `is_newer` was asked of the latest.
     pub(crate) fn add(&self, value: T, is_newer: impl Fn(&T, &T) -> bool) {
-        let mut value = value;
+        let mut value = Box::new(value);
         loop {
             let number = self.latest.load(Ordering::Acquire);
             if !is_newer(&value, self.latest()) {
@@ -64,7 +66,8 @@ impl<T> Versions<T> {
             let Some(places) = self.blocks.get(block) else {
                 return;
             };
-            let places = places.get_or_init(|| (0..1_usize << block).map(|_| OnceLock::new()).collect());
+            let places =
+                places.get_or_init(|| Box::new((0..1_usize << block).map(|_| OnceBox::new()).collect()));
             let Some(place) = places.get(place) else { return };
             let outcome = place.set(value);
             // Whoever has filled the place, it counts from here on.

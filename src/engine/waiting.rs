@@ -56,6 +56,31 @@ enum Standing {
     Behind,
 }
 
+/// What became of a request that could wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acquired {
+    pub(crate) is_admitted: bool,
+    /// For how long it had a ticket, in nanoseconds; none where it was decided at once.
+    pub(crate) waited: Option<u64>,
+}
+
+impl Acquired {
+    fn at_once(is_admitted: bool) -> Self {
+        Self {
+            is_admitted,
+            waited: None,
+        }
+    }
+
+    /// As of now, after a wait that began at an instant of the boot-time clock, if there was one.
+    pub(crate) fn after(began: Option<u64>, is_admitted: bool) -> Self {
+        Self {
+            is_admitted,
+            waited: began.map(|began| boot_nanos().saturating_sub(began)),
+        }
+    }
+}
+
 /// What the beginning of a wait came to.
 #[derive(Debug)]
 pub(crate) enum Begun {
@@ -118,7 +143,7 @@ impl Waiting {
         self.ticket
     }
 
-    pub(super) fn began(&self) -> u64 {
+    pub(crate) fn began(&self) -> u64 {
         self.began
     }
 
@@ -150,11 +175,16 @@ impl SegmentEngine {
         decision: &mut Decision,
         timeout: Option<Duration>,
         keep_waiting: Option<KeepWaiting<'_>>,
-    ) -> Result<bool, Box<Error>> {
+    ) -> Result<Acquired, Box<Error>> {
         decision.owner = self.membership.owner()?;
+        if let Some(batches) = &target.set.batches
+            && self.spend(target, batches, costs, decision)
+        {
+            return Ok(Acquired::at_once(true));
+        }
         match self.decide(target, costs, decision, Attempt::BeforeWaiting)? {
-            Answer::Admitted => Ok(true),
-            Answer::Impossible => Err(target.part().never_admissible(costs)),
+            Answer::Admitted => Ok(Acquired::at_once(true)),
+            Answer::Impossible => Err(target.part().never_admissible(costs, decision.definition.tier)),
             answer => {
                 let wait = Wait {
                     deadline: deadline_after(timeout),
@@ -173,14 +203,17 @@ impl SegmentEngine {
         decision: &mut Decision,
         mut wait: Wait<'_>,
         answer: Answer,
-    ) -> Result<bool, Box<Error>> {
+    ) -> Result<Acquired, Box<Error>> {
         let part = target.part();
+        // Of the first ticket, where one is lost and there is another.
+        let mut began = None;
         let mut begun = self.begin_waiting_after(answer, target, costs, decision, WaitBy::TicketBell)?;
         loop {
             let mut waiting = match begun {
-                Begun::Decided(is_admitted) => return Ok(is_admitted),
+                Begun::Decided(is_admitted) => return Ok(Acquired::after(began, is_admitted)),
                 Begun::Waiting(waiting) => waiting,
             };
+            began.get_or_insert(waiting.began());
             let mut deaths = Deaths::default();
             loop {
                 if wait.goes_on() {
@@ -193,8 +226,8 @@ impl SegmentEngine {
                     Patience::UsedUp
                 };
                 match self.look(part, costs, decision, &mut waiting, patience)? {
-                    Looked::Admitted => return Ok(true),
-                    Looked::Refused => return Ok(false),
+                    Looked::Admitted => return Ok(Acquired::after(began, true)),
+                    Looked::Refused => return Ok(Acquired::after(began, false)),
                     Looked::Waiting => {}
                     Looked::Lost => break,
                 }
@@ -212,6 +245,11 @@ impl SegmentEngine {
         wait_by: WaitBy,
     ) -> Result<Begun, Box<Error>> {
         decision.owner = self.membership.owner()?;
+        if let Some(batches) = &target.set.batches
+            && self.spend(target, batches, costs, decision)
+        {
+            return Ok(Begun::Decided(true));
+        }
         let answer = self.decide(target, costs, decision, Attempt::BeforeWaiting)?;
         self.begin_waiting_after(answer, target, costs, decision, wait_by)
     }
@@ -228,7 +266,7 @@ impl SegmentEngine {
         match answer {
             Answer::Admitted => return Ok(Begun::Decided(true)),
             Answer::Refused => return Ok(Begun::Decided(false)),
-            Answer::Impossible => return Err(part.never_admissible(costs)),
+            Answer::Impossible => return Err(part.never_admissible(costs, decision.definition.tier)),
             Answer::WorthALook => {
                 self.reclaim_if_due(part, LockWait::Timeout)?;
             }
@@ -264,22 +302,30 @@ impl SegmentEngine {
             Err(no_row) => {
                 return match locked.without_a_row(no_row, costs, decision, attempt)? {
                     Answer::WorthALook => Ok(None),
-                    Answer::Impossible => Err(part.unruled().never_admissible(costs)),
+                    Answer::Impossible => {
+                        Err(part.unruled().never_admissible(costs, decision.definition.tier))
+                    }
                     Answer::Admitted => Ok(Some(Begun::Decided(true))),
                     _ => Ok(Some(Begun::Decided(false))),
                 };
             }
         };
+        if target.set.batches.is_some() {
+            // Before it waits: what others have drawn would overtake it.
+            locked.take_batches_back(row)?;
+        }
         locked.serve_head(row.index)?;
         if part.nobody_waits(row) {
             match self.take_or_refuse(&locked, row, costs, decision, Attempt::Waiting)? {
                 Answer::Admitted => return Ok(Some(Begun::Decided(true))),
-                Answer::Impossible => return Err(part.unruled().never_admissible(costs)),
+                Answer::Impossible => {
+                    return Err(part.unruled().never_admissible(costs, decision.definition.tier));
+                }
                 Answer::Refused | Answer::WorthALook | Answer::MustWait => {}
             }
         }
         let Some(ticket) = locked.enqueue(row, costs, decision.owner, wait_by)? else {
-            decision.stage = Stage::QueueFull;
+            decision.set_stage(Stage::QueueFull);
             return match locked.refuse(row.into(), costs, decision, attempt)? {
                 Answer::WorthALook => Ok(None),
                 _ => Ok(Some(Begun::Decided(false))),
@@ -496,7 +542,7 @@ impl SegmentEngine {
     }
 
     fn try_cancel(&self, part: Part<'_>, waiting: &Waiting) -> Result<(), Box<Error>> {
-        let mut locked = self.lock_within(part, LockWait::Briefly)?;
+        let mut locked = self.lock_to_give_back(part, LockWait::Briefly)?;
         let part = locked.part;
         if !self.owns_ticket(part.unruled(), waiting) {
             return Ok(());
@@ -635,13 +681,13 @@ impl LockedPart<'_> {
         is_first: bool,
     ) -> Result<(), Box<Error>> {
         let part = self.part;
-        decision.stage = if !is_first {
+        decision.set_stage(if !is_first {
             Stage::Behind
         } else if part.takes_a_hold(costs) && part.memory.has_no_free_hold() {
             Stage::HoldsFull
         } else {
             Stage::Reserved
-        };
+        });
         self.refuse(part.row(row).into(), costs, decision, Attempt::Last)?;
         let timed_out = &part.memory.control().timed_out;
         self.change_line(Some(timed_out), |line| queue::leave(line, index))?;

@@ -2,10 +2,34 @@
 
 mod declaration;
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 pub use declaration::DeclarationError;
+
+/// What happened to a segment that was removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RemovalCause {
+    /// It was [retired](crate::Segment::retire), by `limitctl remove` or
+    /// [`RecreateIfUnused`](crate::OnMismatch::RecreateIfUnused) for instance.
+    Retired,
+    /// Its file was deleted (`rm`), or another was moved over it (`mv`), and no path leads to it any more.
+    Deleted,
+    /// The path that this process opened it by leads to another segment: this one was moved elsewhere.
+    Replaced,
+}
+
+impl fmt::Display for RemovalCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Retired => "it was retired, by `limitctl remove` for instance",
+            Self::Deleted => "its file was deleted",
+            Self::Replaced => "another segment is at its path",
+        })
+    }
+}
 
 /// Everything that can go wrong with a segment, a declaration or a request.
 ///
@@ -195,11 +219,14 @@ pub enum Error {
         /// Each difference that cannot change in place, in words.
         differences: Vec<String>,
     },
-    /// The segment was retired, by `limitctl remove` for instance.
-    #[error("{} was retired: open its successor", path.display())]
-    Retired {
-        /// The file.
+    /// The segment is not to be used any more: it was retired, its file was deleted, or another segment is at its path.
+    /// Handles of it admit nothing from then on; permits that are out are settled and released as ever.
+    #[error("the segment at {} was removed: {cause}; open the path again to use its successor", path.display())]
+    Removed {
+        /// The path that it was opened by.
         path: PathBuf,
+        /// What happened to it.
+        cause: RemovalCause,
     },
     /// The holder of a set's lock is alive and does not let go of it: it is stopped, or writes a core dump.
     #[error("the lock of set `{set}` is held by {} and was not released in time: see whether it is stopped", holder(*pid))]
@@ -238,6 +265,24 @@ pub enum Error {
         limit: String,
         /// The names there are.
         known: Vec<String>,
+    },
+    /// The set has no tier of that name.
+    #[error("set `{set}` has no tier `{tier}`; it has {}", join(known))]
+    UnknownTier {
+        /// The set.
+        set: String,
+        /// The name asked for.
+        tier: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
+    /// A key cannot be assigned to a tier, because its set has no row for it.
+    #[error(
+        "the table of set `{set}` has no row for another key: declare a larger `max_keys`, or what `when_full` evicts"
+    )]
+    TableFull {
+        /// The set.
+        set: String,
     },
     /// A rate limit has no default cost, and the request names nothing.
     #[error("limit `{limit}` of set `{set}` is a rate: the request must name a cost")]
@@ -388,7 +433,7 @@ pub enum Error {
         /// The set.
         set: String,
     },
-    /// What was held was given back because its process was taken for dead.
+    /// What was held was given back because a lease had run out, or its process was taken for dead.
     #[error("what the permit of set `{set}` held was reclaimed")]
     Reclaimed {
         /// The set.

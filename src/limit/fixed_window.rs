@@ -158,6 +158,11 @@ impl FixedWindow {
     /// What the open window counted stays counted until that window would have turned, and until the new window that
     /// holds `now` turns, whichever is later. Where the new windows have their places in time, it stays until the
     /// first of their boundaries at or after the old one's end, so that each of them still holds the capacity at most.
+    /// Changes to and fro never move the end beyond the first boundary that both have in common.
+    ///
+    /// A shorter window from the first use may start later than now, to end when the old one would have. When that one
+    /// was opened is not known any more: no later than now, so a longer window need not end later than if it started
+    /// now. Otherwise each change to and fro would move the end by the difference.
     pub(super) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
         if self.alignment == old.alignment {
             return;
@@ -171,9 +176,12 @@ impl FixedWindow {
         };
         match self.alignment {
             Alignment::FirstUse(window) => {
-                let end = now.monotonic.saturating_add(open.turns_in);
-                if self.end(state.load(Self::START)) < end {
-                    state.store(Self::START, end.saturating_sub(window));
+                let start = state.load(Self::START);
+                let earliest = now.monotonic.saturating_add(open.turns_in);
+                let latest = earliest.max(now.monotonic.saturating_add(window));
+                let end = self.end(start);
+                if end < earliest || end > latest {
+                    state.store(Self::START, end.clamp(earliest, latest).saturating_sub(window));
                 }
             }
             Alignment::Utc(_) | Alignment::Calendar(_) => {

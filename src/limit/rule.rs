@@ -169,6 +169,11 @@ impl Rule {
         )
     }
 
+    /// Whether what was charged and not used can be given back.
+    pub(crate) fn refunds(&self) -> bool {
+        self.bound().is_some()
+    }
+
     fn bound(&self) -> Option<&BacklogBound> {
         match self {
             Self::TokenBucket(rule) => Some(rule.bound()),

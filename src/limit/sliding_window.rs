@@ -167,26 +167,38 @@ impl SlidingWindow {
     /// for a shorter one they move into the future by the difference, and what is charged before the newest of them is
     /// reached counts as long as it does. Of many entries neighbours are joined, and expire with the last of them.
     ///
+    /// When an entry in the future was charged is not known any more: no later than now. So where the window grows
+    /// again, such an entry moves back, by the difference at most and not beyond now. Otherwise each change to and fro
+    /// would move its end by the difference.
+    ///
     /// 60 stores at most.
     pub(super) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
         if self.window == old.window {
             return;
         }
         let live = old.live(state, now);
-        let mut len = live.len;
-        let later = old.window.saturating_sub(self.window);
-        if later > 0 {
-            let joined = live.len.div_ceil(Self::MOST_MOVED).max(1);
-            len = live.len.div_ceil(joined);
-            for index in 0..len {
-                // At or after the entry that is written, so none is lost before it is read.
-                let last = (index * joined + joined - 1).min(live.len - 1);
-                let time = self.time_at(state, live.head, last).saturating_add(later);
-                let total = self.total_at(state, live.head, last);
-                let entry = self.entry(live.head, index);
-                state.store(entry, time);
-                state.store(entry + 1, total);
-            }
+        let kept = if self.window > old.window {
+            first_where(live.len, |index| {
+                self.time_at(state, live.head, index) > now.monotonic
+            })
+        } else {
+            0
+        };
+        let moved = live.len - kept;
+        let joined = moved.div_ceil(Self::MOST_MOVED).max(1);
+        let len = kept + moved.div_ceil(joined);
+        for index in kept..len {
+            // At or after the entry that is written, so none is lost before it is read.
+            let last = (kept + (index - kept) * joined + joined - 1).min(live.len - 1);
+            let time = self.time_at(state, live.head, last);
+            let time = match self.window.checked_sub(old.window) {
+                Some(longer) => time.saturating_sub(longer).max(now.monotonic),
+                None => time.saturating_add(old.window - self.window),
+            };
+            let total = self.total_at(state, live.head, last);
+            let entry = self.entry(live.head, index);
+            state.store(entry, time);
+            state.store(entry + 1, total);
         }
         // What has expired is cut off: a longer window would count it again.
         state.store(Self::BEFORE, live.before);

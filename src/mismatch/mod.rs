@@ -9,7 +9,7 @@ pub(crate) use remedy::needs_another_file;
 use remedy::{can_be_applied, is_in_use};
 
 use crate::config::stored::{StoredDeclaration, StoredSet};
-use crate::config::{Declaration, Difference};
+use crate::config::{Declaration, Difference, SetDeclaration};
 use crate::error::Error;
 use crate::shm::attach::Admission;
 
@@ -34,7 +34,7 @@ pub enum OnMismatch {
     #[default]
     Error,
     /// Where no other process is attached, the file is replaced by a new one, and what was counted is lost; otherwise
-    /// [`Error::ConfigMismatch`]. Handles that this process has of the former file answer [`Error::Retired`]. What is in
+    /// [`Error::ConfigMismatch`]. Handles that this process has of the former file answer [`Error::Removed`]. What is in
     /// force stays where it would with [`Apply`](Self::Apply).
     RecreateIfUnused,
 }
@@ -193,29 +193,61 @@ pub(crate) fn compare(
     asked: &Declaration,
     author: Author,
 ) -> Result<Vec<Step>, Vec<String>> {
-    let in_force = stored.to_declaration();
-    let applied = asked
-        .applied_to(&in_force)
-        .map_err(|differences| differences.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-    let misfits = states_that_do_not_fit(&in_force, &applied);
-    if !misfits.is_empty() {
-        return Err(misfits);
-    }
+    let applied = applied(&stored.to_declaration(), asked)?;
+    let copies = applied.template().into_iter();
+    let copies = copies.flat_map(|(template, copies)| std::iter::repeat_n(template, copies as usize));
+    let sets = applied.sets().iter().chain(copies);
     let version = asked.segment().version();
-    let steps = stored.sets().iter().zip(applied.sets()).map(|(stored, set)| {
-        let changed = Declaration::new().set(set.clone());
-        let differences = changed.differences(&stored.to_declaration());
-        match author {
-            Author::Program => {
-                step_of_program(stored, StoredSet::declared(set.clone(), version), differences)
-            }
-            Author::Operator => {
-                let version = version.or(stored.version());
-                step_of_operator(stored, StoredSet::edited(set.clone(), version), differences)
-            }
+    let steps = stored.sets().iter().zip(sets);
+    Ok(steps
+        .map(|(stored, set)| step(stored, set, version, author))
+        .collect())
+}
+
+/// What becomes of one set where `asked`, which is a declaration of no other set, is declared by `author`; none where it
+/// does not declare the set.
+///
+/// # Errors
+///
+/// As [`compare`].
+pub(crate) fn compare_set(
+    participants: u32,
+    stored: &StoredSet,
+    asked: &Declaration,
+    author: Author,
+) -> Result<Option<Step>, Vec<String>> {
+    let applied = applied(&stored.to_declaration().participants(participants), asked)?;
+    let version = asked.segment().version();
+    let set = applied.sets().first();
+    Ok(set.map(|set| step(stored, set, version, author)))
+}
+
+/// What `asked` makes of `in_force`, the declaration that the segment holds.
+fn applied(in_force: &Declaration, asked: &Declaration) -> Result<Declaration, Vec<String>> {
+    let applied = asked
+        .applied_to(in_force)
+        .map_err(|differences| differences.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+    let misfits = states_that_do_not_fit(in_force, &applied);
+    if misfits.is_empty() {
+        Ok(applied)
+    } else {
+        Err(misfits)
+    }
+}
+
+fn step(stored: &StoredSet, set: &SetDeclaration, version: Option<u64>, author: Author) -> Step {
+    let changed = Declaration::new().set(set.clone());
+    let differences = changed.differences(&stored.to_declaration());
+    match author {
+        Author::Program => {
+            let declared = StoredSet::declared(set.clone(), version).in_place_of(stored);
+            step_of_program(stored, declared, differences)
         }
-    });
-    Ok(steps.collect())
+        Author::Operator => {
+            let edited = StoredSet::edited(set.clone(), version.or(stored.version())).in_place_of(stored);
+            step_of_operator(stored, edited, differences)
+        }
+    }
 }
 
 fn step_of_program(stored: &StoredSet, declared: StoredSet, mut differences: Vec<Difference>) -> Step {
@@ -288,7 +320,9 @@ fn states_that_do_not_fit(stored: &Declaration, changed: &Declaration) -> Vec<St
                 new.most_held()
             ));
         }
-        for (old_limit, limit) in old.limits.iter().zip(&new.limits) {
+        let of_tiers = old.tiers.iter().zip(&new.tiers);
+        let of_tiers = of_tiers.flat_map(|(old, new)| old.limits.iter().zip(&new.limits));
+        for (old_limit, limit) in old.limits.iter().zip(&new.limits).chain(of_tiers) {
             if !limit.rule.can_carry_over(&old_limit.rule) {
                 misfits.push(format!(
                     "set `{}` / limit `{}`: what it has counted cannot be counted on over the new window",

@@ -15,7 +15,7 @@ use crate::request::Request;
 
 pub use request::PoolRequest;
 pub use strategy::PoolStrategy;
-use strategy::Position;
+use strategy::{Order, Position};
 
 /// A chooser over several sets, of one or of several segments: the regions of a service, the accounts of a customer.
 ///
@@ -53,6 +53,7 @@ pub struct LimitPool {
     members: Arc<[LimitSet]>,
     strategy: PoolStrategy,
     failover: bool,
+    start: Option<usize>,
     position: Position,
 }
 
@@ -84,6 +85,7 @@ impl Clone for LimitPool {
             members: Arc::clone(&self.members),
             strategy: self.strategy,
             failover: self.failover,
+            start: self.start,
             position: Position::default(),
         }
     }
@@ -106,6 +108,7 @@ impl LimitPool {
             members,
             strategy,
             failover: false,
+            start: None,
             position: Position::default(),
         })
     }
@@ -114,6 +117,14 @@ impl LimitPool {
     #[must_use]
     pub fn failover(mut self, failover: bool) -> Self {
         self.failover = failover;
+        self
+    }
+
+    /// With which set the turns begin, counted from 0 and over again past the last: the number of a worker, so that workers
+    /// with pools of the same sets do not all begin with the first. Unless set, each process has a place of its own.
+    #[must_use]
+    pub fn start_at(mut self, index: usize) -> Self {
+        self.start = Some(index);
         self
     }
 
@@ -154,7 +165,7 @@ impl LimitPool {
     /// made by another pool.
     pub fn try_acquire<'a>(&'a self, request: &PoolRequest) -> Result<Chosen<'a>, Error> {
         let most = if self.failover { self.members.len() } else { 1 };
-        let order = self.position.order(self.strategy, &self.members, most)?;
+        let order = self.order(most)?;
         match self.ask(&order, request)? {
             Round::Admitted(chosen)
             | Round::Refused {
@@ -251,16 +262,20 @@ impl LimitPool {
     /// Chooses where to wait. With failover, the sets are asked first.
     fn ask_before_waiting<'a>(&'a self, request: &PoolRequest) -> Result<Round<'a>, Error> {
         if self.failover {
-            let order = self
-                .position
-                .order(self.strategy, &self.members, self.members.len())?;
+            let order = self.order(self.members.len())?;
             return self.ask(&order, request);
         }
-        let order = self.position.order(self.strategy, &self.members, 1)?;
+        let order = self.order(1)?;
         Ok(Round::Refused {
             waits_at: order.first().copied().unwrap_or_default(),
             shortest: None,
         })
+    }
+
+    /// The first `most` of the sets to ask, in their order.
+    fn order(&self, most: usize) -> Result<Order, Error> {
+        self.position
+            .order(self.strategy, &self.members, self.start, most)
     }
 
     /// Asks one set after the other, until one admits the request.

@@ -46,13 +46,14 @@ impl Position {
         &self,
         strategy: PoolStrategy,
         members: &[LimitSet],
+        start: Option<usize>,
         most: usize,
     ) -> Result<Order, Error> {
         let Some(first) = members.first() else {
             return Err(Error::EmptyPool);
         };
         let owner = first.shared().engine.membership.owner()?;
-        let start = self.choose(strategy, owner, members.len());
+        let start = self.choose(strategy, owner, members.len(), start);
         let in_turn = (start..members.len()).chain(0..start);
         if strategy != PoolStrategy::LeastLoaded {
             return Ok(in_turn.take(most).collect());
@@ -70,13 +71,14 @@ impl Position {
     }
 
     /// The one of `count` members that is next by turn or at random.
-    fn choose(&self, strategy: PoolStrategy, owner: u64, count: usize) -> usize {
+    fn choose(&self, strategy: PoolStrategy, owner: u64, count: usize, start: Option<usize>) -> usize {
         let count = count as u64;
         let index = match strategy {
             PoolStrategy::RoundRobin | PoolStrategy::LeastLoaded => {
                 // Live processes have different slots, and those that start together have them in a row.
                 let slot = || ParticipantId::from_word(owner).map_or(0, |id| id.slot);
-                self.advance(owner, slot, 1) % count
+                let start = || start.map_or_else(slot, |start| start as u64);
+                self.advance(owner, start, 1) % count
             }
             PoolStrategy::Random => {
                 let seed = || mixed(owner ^ u64::from(std::process::id()).rotate_left(32)) ^ boot_nanos();

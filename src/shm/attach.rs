@@ -25,9 +25,10 @@ use super::layout::{
 use super::participant::{Membership, ParticipantTable};
 use super::process_identity::CopyIdentity;
 use super::region::{OutOfRegion, Region, load_acquire};
+use super::removal::{marked_removal, retire};
 use super::remove::unlink;
 use super::{access, attachments};
-use crate::error::Error;
+use crate::error::{Error, RemovalCause};
 
 /// How long to wait for another process that is attaching.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
@@ -86,6 +87,11 @@ impl Drop for AttachLock<'_> {
 /// Opens a segment file for reading and writing. Never creates, never follows a link, never waits for a pipe.
 pub(crate) fn open_for_writing(path: &Path) -> Result<File, Error> {
     open(path, OpenOptions::new().read(true).write(true))
+}
+
+/// As [`open_for_writing`], for reading.
+pub(crate) fn open_for_reading(path: &Path) -> Result<File, Error> {
+    open(path, OpenOptions::new().read(true))
 }
 
 fn open(path: &Path, options: &mut OpenOptions) -> Result<File, Error> {
@@ -167,7 +173,7 @@ impl Candidate<'_> {
 ///
 /// # Errors
 ///
-/// [`Error::Retired`], also where the segment was to be replaced; and what is wrong with the file.
+/// [`Error::Removed`], also where the segment was to be replaced; and what is wrong with the file.
 pub(crate) fn attach<T>(
     path: &Path,
     trust_any_owner: bool,
@@ -202,12 +208,13 @@ pub(crate) fn attach<T>(
         verified.region = Arc::clone(membership.region());
     }
     let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
-    let retired = || Error::Retired {
+    let removed = |cause| Error::Removed {
         path: path.to_owned(),
+        cause,
     };
     // Looked at under the lock: whoever removes the segment retires it under the same lock.
-    if load_acquire(&header.retired) != 0 {
-        return Err(retired());
+    if let Some(cause) = marked_removal(header) {
+        return Err(removed(cause));
     }
     let candidate = Candidate {
         verified: &verified,
@@ -215,12 +222,12 @@ pub(crate) fn attach<T>(
         path,
     };
     if admit(&candidate)? == Admission::Replace {
-        header.retired.store(1, Ordering::Release);
+        retire(header);
         unlink(path, &file).inspect_err(|_| {
             // Nobody has joined meanwhile, which takes the lock: it is as it was.
             header.retired.store(0, Ordering::Release);
         })?;
-        return Err(retired());
+        return Err(removed(RemovalCause::Retired));
     }
     start_cold_if_needed(&verified, header, &file, path)?;
     let membership = match shared {
@@ -262,7 +269,7 @@ pub(crate) struct Observed {
 
 /// Opens a segment for looking only.
 pub(crate) fn observe(path: &Path, trust_any_owner: bool) -> Result<Observed, Error> {
-    let file = open(path, OpenOptions::new().read(true))?;
+    let file = open_for_reading(path)?;
     let size = check_file(&file, path, trust_any_owner)?;
     let region = Region::read_only(&file, size as usize).map_err(|source| io_error("map", path, source))?;
     check_header(&region, size, path)?;
@@ -310,6 +317,13 @@ pub(crate) fn check_file(file: &File, path: &Path, trust_any_owner: bool) -> Res
         path: path.to_owned(),
         why,
     };
+    if metadata.nlink() == 0 {
+        // Deleted since it was opened, or reached by a mount that keeps a deleted file.
+        return Err(Error::Removed {
+            path: path.to_owned(),
+            cause: RemovalCause::Deleted,
+        });
+    }
     if metadata.nlink() > 1 {
         return Err(untrusted(format!(
             "it has {} names; a segment has one",
@@ -320,13 +334,15 @@ pub(crate) fn check_file(file: &File, path: &Path, trust_any_owner: bool) -> Res
         let own = nix::unistd::geteuid().as_raw();
         if metadata.mode() & 0o002 != 0 {
             return Err(untrusted(
-                "anybody may write it; change its mode, or say that you trust it".into(),
+                "everyone may write it; change its mode, or open it with trust_any_owner (--trust-any-owner)"
+                    .into(),
             ));
         }
         if metadata.uid() != own && metadata.uid() != 0 && folder_is_writable_by_others(path) {
             let owner = metadata.uid();
             return Err(untrusted(format!(
-                "it belongs to user {owner} in a folder that others may write; move it, or say that you trust it"
+                "it belongs to user {owner} in a directory that others may write; take group and others the right to write \
+                 there (chmod 2750), or open it with trust_any_owner (--trust-any-owner)"
             )));
         }
     }

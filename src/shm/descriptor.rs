@@ -36,19 +36,25 @@ impl FileIdentity {
 
     /// Of whatever has this number now; `None` where nothing has.
     fn of_number(number: RawFd) -> Option<Self> {
-        let mut status = MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: the pointer is to memory for one structure. The number may be closed or stand for any file: fstat
-        // fails or describes that, and changes neither a file nor a descriptor.
-        if unsafe { libc::fstat(number, status.as_mut_ptr()) } != 0 {
-            return None;
-        }
-        // SAFETY: fstat has succeeded, so it has filled the structure in.
-        let status = unsafe { status.assume_init() };
-        Some(Self {
-            device: status.st_dev,
-            inode: status.st_ino,
-        })
+        status_of_number(number).map(|(file, _)| file)
     }
+}
+
+/// Which file has this number now, and whether that has a name; `None` where nothing has the number.
+fn status_of_number(number: RawFd) -> Option<(FileIdentity, bool)> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the pointer is to memory for one structure. The number may be closed or stand for any file: fstat
+    // fails or describes that, and changes neither a file nor a descriptor.
+    if unsafe { libc::fstat(number, status.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: fstat has succeeded, so it has filled the structure in.
+    let status = unsafe { status.assume_init() };
+    let file = FileIdentity {
+        device: status.st_dev,
+        inode: status.st_ino,
+    };
+    Some((file, status.st_nlink != 0))
 }
 
 /// A descriptor that may turn out to be gone.
@@ -93,6 +99,12 @@ impl Descriptor {
     /// Which file it stands for.
     pub(crate) fn file(&self) -> FileIdentity {
         self.file
+    }
+
+    /// Whether the file has a name, by any path; `None` where the descriptor is not there any more.
+    pub(crate) fn has_name(&self) -> Option<bool> {
+        let (file, has_name) = status_of_number(number_in(self.slot.load(Ordering::Acquire)))?;
+        (file == self.file).then_some(has_name)
     }
 
     /// Whether some other open file has a lock in the range; `None` where the descriptor is not there any more, or

@@ -323,6 +323,60 @@ mod tests {
     }
 
     #[test]
+    fn the_sequence_moves_on_by_one_with_each_change_whatever_kind_it_is() {
+        let extent = Extent::new();
+        let word = &extent.words()[AFTER_ENTRIES];
+        for round in 0..6 {
+            assert_eq!(extent.journal().sequence_if_idle(), Some(round << COUNT_BITS));
+            let begun = extent.journal().sequence_if_idle().expect("idle");
+            match round % 3 {
+                0 => {
+                    let mut transaction = extent.journal().begin();
+                    transaction.store(word, round + 1);
+                    assert_eq!(extent.journal().sequence_if_idle(), None);
+                    transaction.commit().expect("room");
+                }
+                1 => {
+                    let mut transaction = extent.journal().begin();
+                    transaction.store(word, round + 1);
+                    drop(transaction);
+                }
+                _ => {
+                    extent.journal().mark_reset();
+                    assert_eq!(extent.journal().state(), JournalState::Reset);
+                    extent.journal().close();
+                }
+            }
+            assert!(!extent.journal().unchanged_since(begun), "round {round}");
+        }
+    }
+
+    #[test]
+    fn while_an_operation_is_in_progress_the_word_keeps_its_sequence() {
+        let extent = Extent::new();
+        extent.journal().mark_recount();
+        assert_eq!(extent.journal().state(), JournalState::Recount);
+        extent.journal().close();
+        let mut transaction = extent.journal().begin();
+        transaction.store(&extent.words()[AFTER_ENTRIES], 1);
+        assert_eq!(extent.values()[JOURNAL], (1 << COUNT_BITS) | 1);
+        transaction.store(&extent.words()[BEFORE_ENTRIES], 1);
+        assert_eq!(extent.values()[JOURNAL], (1 << COUNT_BITS) | 2);
+    }
+
+    #[test]
+    fn the_words_that_the_latest_operation_changed_are_noted_after_it_has_ended() {
+        let extent = Extent::new();
+        let mut transaction = extent.journal().begin();
+        for index in [AFTER_ENTRIES, BEFORE_ENTRIES] {
+            transaction.store(&extent.words()[index], 1);
+        }
+        transaction.commit().expect("room");
+        let noted: Vec<u64> = extent.journal().noted().collect();
+        assert_eq!(noted, [AFTER_ENTRIES as u64, BEFORE_ENTRIES as u64]);
+    }
+
+    #[test]
     fn a_word_that_was_changed_twice_gets_its_oldest_value_back() {
         let extent = Extent::new();
         let word = &extent.words()[AFTER_ENTRIES];

@@ -51,6 +51,12 @@ pub(crate) const MOST_SETS: u64 = 1024;
 /// In a set's `poisoned` word: nobody has looked at the set since a cold start voided its lock.
 pub(crate) const SET_UNCHECKED: u64 = 3;
 
+/// Marks a segment that was retired; any value but zero does.
+pub(crate) const RETIRED: u64 = 1;
+
+/// Marks a segment whose file was found to have no name any more.
+pub(crate) const RETIRED_AS_DELETED: u64 = 2;
+
 /// Entries of the list of tickets that a participant was woken for.
 pub(crate) const WAKE_LIST: usize = 32;
 
@@ -152,7 +158,7 @@ shared_records! {
         /// Added, wrapping, to the boot-time clock: the segment clock.
         clock_offset: AtomicU64,
         cold_starts: AtomicU64,
-        /// Not zero: attached processes must stop using the segment.
+        /// Not zero: attached processes must stop using the segment. See [`RETIRED`].
         retired: AtomicU64,
         reserved: [AtomicU64; 34],
     }
@@ -287,8 +293,8 @@ shared_records! {
         reset_row: AtomicU64,
         /// Rows of the table of keys that are in use.
         keys: AtomicU64,
-        /// Requests refused because no row was left for their key.
-        refused_table_full: AtomicU64,
+        /// Of a set that is not keyed: until when nothing is admitted, on the segment clock.
+        throttled_until: AtomicU64,
         /// Rows that were given to another key, and were replenished.
         evicted_unused: AtomicU64,
         /// Rows that were given to another key, and were not replenished: what their keys had used is forgotten.
@@ -299,7 +305,11 @@ shared_records! {
         reclaimed_tickets: AtomicU64,
         /// When the definition before the latest came into force here, on the segment clock.
         former_applied_at: AtomicU64,
-        reserved: [AtomicU64; 3],
+        /// Requests refused because no row was left for their key.
+        refused_table_full: AtomicU64,
+        /// Requests refused because the set, or their key, was throttled.
+        refused_throttled: AtomicU64,
+        reserved: AtomicU64,
         /// How long admitted requests had waited: bucket i counts waits of less than 2^i microseconds that do not
         /// belong into bucket i - 1, and the last one all that are longer.
         wait_times: [AtomicU64; WAIT_BUCKETS],

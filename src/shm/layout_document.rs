@@ -134,6 +134,8 @@ fn every_constant_is_documented() {
         ("RESET_MARKER", journal::RESET_MARKER),
         ("RECOUNT_MARKER", journal::RECOUNT_MARKER),
         ("SET_UNCHECKED", layout::SET_UNCHECKED),
+        ("RETIRED", layout::RETIRED),
+        ("RETIRED_AS_DELETED", layout::RETIRED_AS_DELETED),
         ("MOST_PARTICIPANTS", layout::MOST_PARTICIPANTS),
         ("MOST_SETS", layout::MOST_SETS),
         ("MOST_LIMITS", layout::MOST_LIMITS as u64),

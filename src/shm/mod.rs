@@ -43,6 +43,7 @@ pub(crate) mod participant;
 pub(crate) mod prefetch;
 pub(crate) mod process_identity;
 pub(crate) mod region;
+pub(crate) mod removal;
 pub(crate) mod remove;
 pub(crate) mod robust_mutex;
 pub(crate) mod virtual_clock;

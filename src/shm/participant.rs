@@ -23,6 +23,7 @@ use super::image_lock::ImageLock;
 use super::layout::Participant;
 use super::process_identity::CopyIdentity;
 use super::region::{Kept, OutOfRegion, Region, load_acquire};
+use super::removal::look_for_removal;
 use super::wake_list::WakeList;
 use crate::error::Error;
 use crate::shm::clock::utc_nanos;
@@ -403,6 +404,16 @@ impl Membership {
         self.descriptor.file() == file
     }
 
+    /// Whether the file has a name, by whatever path; `None` where that cannot be told.
+    pub(super) fn file_has_name(&self) -> Option<bool> {
+        self.descriptor.has_name()
+    }
+
+    /// Which file it is.
+    pub(super) fn file(&self) -> FileIdentity {
+        self.descriptor.file()
+    }
+
     /// The segment, mapped.
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.table.region
@@ -484,8 +495,19 @@ impl Membership {
 
     /// Opens the file again as an open file of its own, by its path or, where that leads elsewhere by now, not at all.
     fn reopen(&self) -> Result<File, Error> {
-        open_again(&self.path, self.descriptor.file())?.ok_or_else(|| Error::Retired {
-            path: self.path.clone(),
+        let missing = match open_again(&self.path, self.descriptor.file()) {
+            Ok(Some(file)) => return Ok(file),
+            Ok(None) => Error::NotFound {
+                path: self.path.clone(),
+            },
+            Err(error) => error,
+        };
+        Err(match look_for_removal(self, &self.path) {
+            Some(cause) => Error::Removed {
+                path: self.path.clone(),
+                cause,
+            },
+            None => missing,
         })
     }
 }

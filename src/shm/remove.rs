@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::attach::{
     AttachLock, Verified, check_file, check_header, damaged, io_error, open_for_writing, start_of, verify,
@@ -11,6 +10,7 @@ use super::attach::{
 use super::descriptor::FileIdentity;
 use super::layout::{HEADER_SPACE, Header, MAGIC};
 use super::region::{Region, load_acquire};
+use super::removal::retire;
 use crate::error::Error;
 
 /// Removes the segment at `path`. This process need not be attached, and does not become so.
@@ -39,7 +39,7 @@ pub(crate) fn remove(path: &Path, trust_any_owner: bool, forced: bool) -> Result
         if !forced && load_acquire(&header.retired) == 0 {
             refuse_while_in_use(verified, &file, path)?;
         }
-        header.retired.store(1, Ordering::Release);
+        retire(header);
     }
     let outcome = unlink(path, &file);
     drop(lock);

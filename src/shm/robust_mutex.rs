@@ -2,7 +2,7 @@
 //!
 //! raw_sync's mutex is process-shared but not robust: a killed holder leaves it locked for ever. So the calls are
 //! made here, with raw_sync's [`Timeout`] as the way to say how long to wait. The type is always NORMAL, robust,
-//! without priority inheritance (see the design for what each of the others breaks).
+//! without priority inheritance: the other types compare thread ids, which collide between PID namespaces.
 #![allow(unsafe_code)]
 
 use std::io;

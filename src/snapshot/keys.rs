@@ -23,6 +23,10 @@ pub struct KeySnapshot {
     pub key: KeyLabel,
     /// It kept changing while it was looked at: the figures may not belong together.
     pub torn: bool,
+    /// The [tier](crate::Tier) that it is in, where that is not `default`.
+    pub tier: Option<String>,
+    /// Whether it was [assigned](crate::Key::assign) to the tier, so that its row is kept for it.
+    pub tier_assigned: bool,
     /// Requests admitted since the key has its row, or since the last reset of the counters; at most 2^32 - 1 are
     /// counted.
     pub admitted: u32,
@@ -30,6 +34,8 @@ pub struct KeySnapshot {
     pub refused: u32,
     /// How long ago it was decided on last, in nanoseconds.
     pub last_used_ns: u64,
+    /// Nanoseconds for which it is [throttled](crate::Permit::throttled); zero where it is not.
+    pub throttled_for_ns: u64,
     /// Whether all its limits are as if never used. If nothing is held and nobody waits either, its row goes to the
     /// next key that needs one.
     pub replenished: bool,
@@ -176,7 +182,7 @@ impl KeySnapshot {
         let limit = |limit: &LimitRules| KeyLimitSnapshot {
             name: set.limit_name(limit.index),
             kind: limit.kind,
-            most_at_once: Some(limit.most_at_once).filter(|most| *most != u64::MAX),
+            most_at_once: most_at_once(limit),
             found_capacity: None,
             remaining: 0,
             of_dead: 0,
@@ -185,9 +191,12 @@ impl KeySnapshot {
         Self {
             key: KeyLabel::default(),
             torn: false,
+            tier: None,
+            tier_assigned: false,
             admitted: 0,
             refused: 0,
             last_used_ns: 0,
+            throttled_for_ns: 0,
             replenished: false,
             held: 0,
             of_dead: 0,
@@ -217,24 +226,34 @@ impl KeySnapshot {
         }
         self.key = KeyLabel::new(seen.fingerprint, seen.name.take());
         self.torn = seen.torn;
+        let rules = part.rules.of_tier(seen.tier.tier);
+        self.tier = part.rules.tier_name(seen.tier.tier).map(str::to_owned);
+        self.tier_assigned = self.tier.is_some() && seen.tier.is_assigned;
         self.admitted = seen.counts.admitted;
         self.refused = seen.counts.refused;
         self.last_used_ns = seen.unused_for;
+        self.throttled_for_ns = seen.throttled_for;
         self.replenished = seen.is_replenished;
         self.held = seen.pins;
         self.of_dead = seen.pins_of_dead;
         self.waiting = seen.waiting;
         self.second_bucket = seen.is_in_second_bucket;
-        let standings = part.limits.iter().zip(&seen.marks);
+        let standings = rules.limits.iter().zip(&seen.marks);
         let standings = standings.filter(|(limit, _)| is_its(limit.index));
         for (snapshot, (limit, mark)) in self.limits.iter_mut().zip(standings) {
             let standing = limit.rule.standing(*mark);
+            snapshot.most_at_once = most_at_once(limit);
             snapshot.found_capacity = limit.rule.found_capacity(*mark);
             snapshot.remaining = standing.remaining;
             snapshot.of_dead = seen.of_dead.get(limit.index).copied().unwrap_or(0);
             snapshot.reset_after_ns = standing.reset_after;
         }
     }
+}
+
+/// The most that can be taken at once; none where it is unlimited.
+fn most_at_once(limit: &LimitRules) -> Option<u64> {
+    Some(limit.most_at_once).filter(|most| *most != u64::MAX)
 }
 
 impl SegmentReader {
@@ -323,7 +342,7 @@ impl<'a> KeySource<'a> {
         let set = self.set(set)?;
         if !set.is_keyed() {
             return Err(Error::NotKeyed {
-                set: set.name.clone(),
+                set: set.name.to_string(),
             });
         }
         self.definitions.keep_up(set);
@@ -358,7 +377,7 @@ impl<'a> KeySource<'a> {
         let mut networks = set.networks_of(address);
         if networks.is_empty() {
             return Err(Error::NoPrefixes {
-                set: set.name.clone(),
+                set: set.name.to_string(),
             });
         }
         // Limits of two lengths may count one and the same.
@@ -375,10 +394,13 @@ impl<'a> KeySource<'a> {
     }
 
     fn set(&self, name: &str) -> Result<&'a SetEngine, Error> {
-        let found = self.sets.iter().find(|set| set.name == name);
-        found.ok_or_else(|| Error::UnknownSet {
-            name: name.to_owned(),
-            known: self.sets.iter().map(|set| set.name.clone()).collect(),
+        let found = self.definitions.find(self.sets, name);
+        found.and_then(|position| self.sets.get(position)).ok_or_else(|| {
+            let named = self.definitions.named(self.sets);
+            Error::UnknownSet {
+                name: name.to_owned(),
+                known: named.map(|(_, set)| set.name.to_string()).collect(),
+            }
         })
     }
 

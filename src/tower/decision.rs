@@ -1,16 +1,17 @@
 //! What becomes of a request.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response};
 
+use super::answer::Answer;
 use super::body::LimitBody;
 use super::demand::{Asked, Demand};
 use super::held::Held;
 use super::layer::{Advertise, OnError, Settings};
 use super::permit_handle::SharedPermit;
-use super::problem::{self, Caller};
+use super::problem;
 use crate::check::Checked;
 use crate::error::Error;
 use crate::permit::Outcome;
@@ -19,8 +20,7 @@ use crate::refusal::{Refusal, Verdict};
 /// Whether the service is called.
 pub(super) enum Decision {
     Admitted(Admission),
-    /// What is answered without the service.
-    Answered(Response<String>),
+    Answered(Answer),
 }
 
 /// What a response of the service is given.
@@ -41,97 +41,114 @@ struct Fields {
 
 impl Decision {
     /// Asks the limits, which answer at once.
-    pub(super) fn at_once(demand: &Demand, settings: Settings) -> Self {
-        match demand.asked() {
-            Ok(Asked::Subject(subject)) => {
-                let outcome = subject.try_acquire(demand.request());
-                Self::of_outcome(demand, outcome, settings)
+    pub(super) fn at_once(demand: &Demand, settings: &Settings) -> Self {
+        Self::ask(demand, settings).unwrap_or_else(|error| match after_removal(demand, &error) {
+            Some(Ok(demand)) => Self::ask(&demand, settings)
+                .unwrap_or_else(|error| Self::not_decided(&demand, error, settings)),
+            Some(Err(error)) => Self::failed(error, settings),
+            None => Self::not_decided(demand, error, settings),
+        })
+    }
+
+    fn ask(demand: &Demand, settings: &Settings) -> Result<Self, Error> {
+        Ok(match demand.asked()? {
+            Asked::Subject(subject) => {
+                Self::of_outcome(demand, subject.try_acquire(demand.request())?, settings)
             }
-            Ok(Asked::Networks(address)) => {
-                let checked = address.check(demand.request());
-                Self::of_check(demand, checked, settings)
-            }
-            Err(error) => Self::failed(error, settings),
-        }
+            Asked::Networks(address) => Self::of_check(demand, address.check(demand.request())?, settings),
+        })
     }
 
     /// Asks the limits, and waits in line for them.
-    pub(super) async fn in_line(demand: &Demand, longest: Duration, settings: Settings) -> Self {
-        match demand.asked() {
-            Ok(Asked::Subject(subject)) => {
-                let outcome = subject.acquire_async(demand.request(), Some(longest)).await;
-                Self::of_outcome(demand, outcome, settings)
+    pub(super) async fn in_line(demand: &Demand, longest: Duration, settings: &Settings) -> Self {
+        let began = Instant::now();
+        let error = match Self::wait(demand, longest, settings).await {
+            Ok(decision) => return decision,
+            Err(error) => error,
+        };
+        match after_removal(demand, &error) {
+            Some(Ok(demand)) => {
+                // In the queue of the successor, for as long as is left.
+                let left = longest.saturating_sub(began.elapsed());
+                let decision = Self::wait(&demand, left, settings).await;
+                decision.unwrap_or_else(|error| Self::not_decided(&demand, error, settings))
             }
-            // Networks have no lines.
-            Ok(Asked::Networks(_)) | Err(_) => Self::at_once(demand, settings),
+            Some(Err(error)) => Self::failed(error, settings),
+            None => Self::not_decided(demand, error, settings),
         }
     }
 
-    fn of_outcome(demand: &Demand, outcome: Result<Outcome<'_>, Error>, settings: Settings) -> Self {
+    async fn wait(demand: &Demand, longest: Duration, settings: &Settings) -> Result<Self, Error> {
+        match demand.asked()? {
+            Asked::Subject(subject) => {
+                let outcome = subject.acquire_async(demand.request(), Some(longest)).await?;
+                Ok(Self::of_outcome(demand, outcome, settings))
+            }
+            // Networks have no lines.
+            Asked::Networks(_) => Self::ask(demand, settings),
+        }
+    }
+
+    fn of_outcome(demand: &Demand, outcome: Outcome<'_>, settings: &Settings) -> Self {
         match outcome {
-            Ok(Outcome::Admitted(permit)) => {
+            Outcome::Admitted(permit) => {
                 let fields = Fields::of_admitted(demand, permit.verdicts(), settings);
-                let held = SharedPermit::new(Held::new(permit.into_owned(), settings));
+                let held = SharedPermit::new(Held::new(permit.into_owned(), settings.is_failure));
                 Self::Admitted(Admission {
                     held: Some(held),
                     fields,
                     error: None,
                 })
             }
-            Ok(Outcome::Refused(refusal)) => Self::refused(demand, &refusal, settings),
-            Err(error) => Self::not_decided(demand, error, settings),
+            Outcome::Refused(refusal) => Self::refused(demand, refusal, settings),
         }
     }
 
-    fn of_check(demand: &Demand, checked: Result<Checked<'_>, Error>, settings: Settings) -> Self {
-        match checked {
-            Ok(checked) => match checked.refusal() {
-                Some(refusal) => Self::refused(demand, &refusal, settings),
-                None => Self::Admitted(Admission {
-                    fields: Fields::of_admitted(demand, checked.verdicts(), settings),
-                    ..Admission::default()
-                }),
-            },
-            Err(error) => Self::not_decided(demand, error, settings),
+    fn of_check(demand: &Demand, checked: Checked<'_>, settings: &Settings) -> Self {
+        match checked.refusal() {
+            Some(refusal) => Self::refused(demand, refusal, settings),
+            None => Self::Admitted(Admission {
+                fields: Fields::of_admitted(demand, checked.verdicts(), settings),
+                ..Admission::default()
+            }),
         }
     }
 
-    fn refused(demand: &Demand, refusal: &Refusal<'_>, settings: Settings) -> Self {
+    fn refused(demand: &Demand, refusal: Refusal, settings: &Settings) -> Self {
         let policies = demand.policies();
-        let mut response = problem::refused(demand.set(), &policies, refusal);
+        let mut response = problem::refused(demand.set(), &policies, &refusal);
         if settings.advertise != Advertise::Never {
             let fields = Fields {
-                policy: policies.policy(),
+                policy: policies.policy(demand.set(), refusal.verdicts()),
                 standing: policies.standing(demand.set(), refusal.verdicts(), false),
             };
             fields.append_to(response.headers_mut());
         }
-        Self::Answered(response)
+        Self::Answered(Answer::refused(response, refusal))
     }
 
-    fn not_decided(demand: &Demand, error: Error, settings: Settings) -> Self {
+    fn not_decided(demand: &Demand, error: Error, settings: &Settings) -> Self {
         // Nothing is wrong but with the request, which must not get past the limit where errors do.
-        let Error::NeverAdmissible { limit, .. } = error else {
+        let Error::NeverAdmissible { limit, .. } = &error else {
             return Self::failed(error, settings);
         };
         let policies = demand.policies();
-        let mut response = problem::quota_exceeded(demand.set(), &policies, &[&limit]);
+        let mut response = problem::quota_exceeded(demand.set(), &policies, &[limit]);
         if settings.advertise != Advertise::Never {
             let fields = Fields {
-                policy: policies.policy(),
+                policy: policies.policy(demand.set(), std::iter::empty()),
                 standing: None,
             };
             fields.append_to(response.headers_mut());
         }
-        Self::Answered(response)
+        Self::Answered(Answer::failed(response, Arc::new(error)))
     }
 
-    pub(super) fn failed(error: Error, settings: Settings) -> Self {
+    pub(super) fn failed(error: Error, settings: &Settings) -> Self {
         // Clients say what their key is. Where errors admit, a bad one must not be a way past the limits.
         if matches!(error, Error::KeyRequired { .. } | Error::InvalidKey { .. }) {
-            let mut response = problem::without_a_key();
-            response.extensions_mut().insert(Arc::new(error));
-            return Self::Answered(response);
+            let response = problem::without_a_key();
+            return Self::Answered(Answer::failed(response, Arc::new(error)));
         }
         #[cfg(feature = "tracing")]
         tracing::error!(%error, "the limits of a request could not be asked");
@@ -141,25 +158,21 @@ impl Decision {
                 error: Some(error),
                 ..Admission::default()
             }),
-            OnError::Refuse => {
-                let mut response = problem::failed();
-                response.extensions_mut().insert(error);
-                Self::Answered(response)
-            }
-        }
-    }
-
-    /// The same, as whoever asked understands it.
-    pub(super) fn told_to(self, caller: Caller) -> Self {
-        match (self, caller) {
-            (Self::Answered(response), Caller::Grpc) => Self::Answered(problem::as_grpc(response)),
-            (decision, _) => decision,
+            OnError::Refuse => Self::Answered(Answer::failed(problem::failed(), error)),
         }
     }
 
     /// For requests that are not limited.
     pub(super) fn unlimited() -> Self {
         Self::Admitted(Admission::default())
+    }
+}
+
+/// The demand to go on with, where the segment was removed and has a successor.
+fn after_removal(demand: &Demand, error: &Error) -> Option<Result<Demand, Error>> {
+    match error {
+        Error::Removed { .. } => demand.of_successor(),
+        _ => None,
     }
 }
 
@@ -197,15 +210,16 @@ impl Fields {
     fn of_admitted<'a>(
         demand: &Demand,
         verdicts: impl Iterator<Item = Verdict<'a>>,
-        settings: Settings,
+        settings: &Settings,
     ) -> Self {
         if settings.advertise != Advertise::Always {
             return Self::default();
         }
         let policies = demand.policies();
+        let verdicts: Vec<_> = verdicts.collect();
         Self {
-            policy: policies.policy(),
-            standing: policies.standing(demand.set(), verdicts, true),
+            policy: policies.policy(demand.set(), verdicts.iter().copied()),
+            standing: policies.standing(demand.set(), verdicts.into_iter(), true),
         }
     }
 

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::request::Parts;
+use smallvec::SmallVec;
 
 use super::fields::Policies;
 use super::told::Told;
@@ -92,12 +93,16 @@ pub struct Demand {
     told: Arc<Told>,
 }
 
+/// Keys up to this length, which is that of a UUID as text, are kept without an allocation.
+const KEY_BYTES: usize = 36;
+
 /// Whose limits of the set are asked.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Client {
     /// Everyone's; of a keyed set nobody's, yet.
     Everyone,
-    Key(KeyIdentity),
+    /// The key as the table knows it, and as it was given: the table of another segment knows it otherwise.
+    Key(KeyIdentity, SmallVec<[u8; KEY_BYTES]>),
     /// Whose networks are counted.
     Address(IpAddr),
 }
@@ -155,7 +160,8 @@ impl Demand {
     ///
     /// As [`LimitSet::key`](crate::LimitSet::key).
     pub fn key(mut self, key: impl AsRef<[u8]>) -> Result<Self, Error> {
-        self.client = Client::Key(self.set().identify(key.as_ref())?);
+        let key = key.as_ref();
+        self.client = Client::Key(self.set().identify(key)?, SmallVec::from_slice(key));
         Ok(self)
     }
 
@@ -207,6 +213,28 @@ impl Demand {
         self
     }
 
+    /// The same demand of the successor of its segment, if that was removed and has one.
+    pub(super) fn of_successor(&self) -> Option<Result<Self, Error>> {
+        let told = match self.told.of_successor(self.set())? {
+            Ok(told) => told,
+            Err(error) => return Some(Err(error)),
+        };
+        Some(self.on(&told.0, told.1))
+    }
+
+    fn on(&self, set: &LimitSet, told: Arc<Told>) -> Result<Self, Error> {
+        let demand = Self {
+            request: self.request.on(set)?,
+            client: Client::Everyone,
+            told,
+        };
+        match &self.client {
+            Client::Everyone => Ok(demand),
+            Client::Key(_, key) => demand.key(key),
+            Client::Address(address) => demand.address(*address),
+        }
+    }
+
     pub(super) fn request(&self) -> &Request {
         &self.request
     }
@@ -217,13 +245,13 @@ impl Demand {
 
     /// Whose limits are asked.
     pub(super) fn asked(&self) -> Result<Asked<'_>, Error> {
-        let subject = match self.client {
+        let subject = match &self.client {
             Client::Everyone => self.set().subject()?,
-            Client::Key(key) => Subject {
+            Client::Key(key, _) => Subject {
                 set: self.set(),
-                key: Some(key),
+                key: Some(*key),
             },
-            Client::Address(address) => return Ok(Asked::Networks(self.set().address(address)?)),
+            Client::Address(address) => return Ok(Asked::Networks(self.set().address(*address)?)),
         };
         Ok(Asked::Subject(subject))
     }

@@ -19,8 +19,16 @@ const LARGEST: u64 = 999_999_999_999_999;
 #[derive(Clone, Debug)]
 pub(super) struct Policies {
     generation: u64,
+    /// By the names of the tiers, `default` first.
+    tiers: Vec<(String, Promises)>,
+}
+
+/// What is told of the limits of keys of one tier.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Promises {
     /// As the limits of the set.
     policies: Vec<Policy>,
+    /// Where no capacity moves.
     field: Option<HeaderValue>,
 }
 
@@ -30,12 +38,15 @@ struct Policy {
     /// The policy's name as a structured-field string, quotes included. The same text is a string of JSON.
     name: String,
     kind: Kind,
-    is_told: bool,
+    /// What the limit promises; none where clients are not told of it.
+    item: Option<String>,
+    /// Whether its capacity moves.
+    moves: bool,
 }
 
-impl Policies {
+impl Promises {
     /// Writes down once what is the same in every response.
-    pub(super) fn new(generation: u64, limits: &[Limit], in_force: &[LimitRules], manner: &Manner) -> Self {
+    pub(super) fn new(limits: &[Limit], in_force: &[LimitRules], manner: &Manner) -> Self {
         let mut items = Vec::new();
         let mut policies = Vec::new();
         for (index, limit) in limits.iter().enumerate() {
@@ -43,18 +54,31 @@ impl Policies {
             let unit = manner.units.get(index).and_then(Option::as_deref);
             let in_force = in_force.get(index).filter(|rules| !rules.shadow);
             let item = in_force.and_then(|rules| item(limit, rules.most_at_once, unit, &name));
+            items.extend(item.clone());
             policies.push(Policy {
                 name,
                 kind: limit.kind(),
-                is_told: item.is_some(),
+                item,
+                moves: limit.ceiling_amount().is_some(),
             });
-            items.extend(item);
         }
         Self {
-            generation,
             policies,
             field: field(&items),
         }
+    }
+}
+
+impl Policies {
+    /// Of a set with such tiers, by the names of these, `default` first.
+    pub(super) fn new(generation: u64, tiers: Vec<(String, Promises)>) -> Self {
+        Self { generation, tiers }
+    }
+
+    /// What is promised to keys of a tier: to those of `default`, where that is not known.
+    fn of_tier(&self, tier: Option<&str>) -> Option<&Promises> {
+        let named = self.tiers.iter().find(|(name, _)| Some(name.as_str()) == tier);
+        named.or(self.tiers.first()).map(|(_, promises)| promises)
     }
 
     /// Which of the set's definitions it is by.
@@ -62,9 +86,31 @@ impl Policies {
         self.generation
     }
 
-    /// `RateLimit-Policy`: what the limits promise in general. None where there is nothing to tell.
-    pub(super) fn policy(&self) -> Option<HeaderValue> {
-        self.field.clone()
+    /// `RateLimit-Policy`: what the limits promise in general to keys of the tier that was decided by, and a capacity that
+    /// moves as it was for the verdict. None where there is nothing to tell.
+    pub(super) fn policy<'a>(
+        &self,
+        set: &LimitSet,
+        verdicts: impl Iterator<Item = Verdict<'a>>,
+    ) -> Option<HeaderValue> {
+        let mut verdicts = verdicts.peekable();
+        let Promises {
+            policies,
+            field: same,
+        } = self.of_tier(verdicts.peek().map(|verdict| verdict.tier))?;
+        if !policies.iter().any(|policy| policy.moves) {
+            return same.clone();
+        }
+        let mut items: Vec<Option<String>> = policies.iter().map(|policy| policy.item.clone()).collect();
+        for verdict in verdicts {
+            let place = set.limit_index(verdict.limit).map(|index| index.0);
+            let policy = place.and_then(|place| policies.get(place));
+            let item = place.and_then(|place| items.get_mut(place)?.as_mut());
+            if let (Some(item), Some(policy)) = (item, policy.filter(|policy| policy.moves)) {
+                *item = concurrency_item(&policy.name, verdict.most_at_once);
+            }
+        }
+        field(&items.into_iter().flatten().collect::<Vec<_>>())
     }
 
     /// `RateLimit`: how the limits stand. None where there is nothing to tell.
@@ -75,7 +121,9 @@ impl Policies {
         admitted: bool,
     ) -> Option<HeaderValue> {
         let items = verdicts.filter_map(|verdict| {
-            let policy = self.find(set, verdict.limit).filter(|policy| policy.is_told)?;
+            let policy = self
+                .find(set, verdict.limit)
+                .filter(|policy| policy.item.is_some())?;
             let mut item = format!("{};r={}", policy.name, verdict.remaining.min(LARGEST));
             if let Some(wait) = effective_window(policy.kind, &verdict, admitted) {
                 push_parameter(&mut item, "t", whole_seconds(wait));
@@ -92,23 +140,22 @@ impl Policies {
 
     fn find(&self, set: &LimitSet, limit: &str) -> Option<&Policy> {
         let index = set.limit_index(limit)?;
-        self.policies.get(index.0)
+        // The names, and which limits are told, are the same in all tiers.
+        self.of_tier(None)?.policies.get(index.0)
     }
 }
 
 /// What one limit promises: `"requests";q=200;w=1`.
 fn item(limit: &Limit, most_at_once: u64, unit: Option<&str>, name: &str) -> Option<String> {
+    let limit = limit.clone().per_window();
     let capacity = limit.units(limit.capacity()).ok()??;
-    let quota = match limit.kind() {
-        // Where the capacity moves, as far as it may: what remains is never more.
-        Kind::Concurrency => most_at_once,
-        _ => capacity,
-    };
-    let mut item = format!("{name};q={}", quota.min(LARGEST));
+    if limit.kind() == Kind::Concurrency {
+        return Some(concurrency_item(name, most_at_once));
+    }
+    let mut item = format!("{name};q={}", capacity.min(LARGEST));
     match (limit.kind(), unit) {
         // Requests are the unit of a policy that names none.
-        (Kind::Calls, _) => {}
-        (Kind::Concurrency, _) => item.push_str(";qu=\"concurrent-requests\""),
+        (Kind::Calls | Kind::Concurrency, _) => {}
         (Kind::Rate | Kind::Budget, Some(unit)) => {
             item.push_str(";qu=");
             item.push_str(&quoted(unit));
@@ -128,16 +175,21 @@ fn item(limit: &Limit, most_at_once: u64, unit: Option<&str>, name: &str) -> Opt
     Some(item)
 }
 
+fn concurrency_item(name: &str, most_at_once: u64) -> String {
+    format!(
+        "{name};q={};qu=\"concurrent-requests\"",
+        most_at_once.min(LARGEST)
+    )
+}
+
 /// `Retry-After` in seconds: the longest that any limit which refused, or binds those who wait before, knows to take.
-/// None where none of them knows, as is so with concurrency.
+/// Where none of them knows, as is so with concurrency, it is 1: without a number, clients would be back at once.
 ///
 /// No window in the `RateLimit` field beside it ends later, as the draft asks.
-pub(super) fn retry_after(refusal: &Refusal<'_>) -> Option<HeaderValue> {
+pub(super) fn retry_after(refusal: &Refusal) -> HeaderValue {
     let waits = refusal.verdicts().filter_map(|verdict| verdict.retry_after);
     let longest = refusal.retry_after().max(waits.max());
-    longest
-        .filter(|wait| !wait.is_zero())
-        .map(|wait| HeaderValue::from(whole_seconds(wait)))
+    HeaderValue::from(longest.map_or(1, whole_seconds).max(1))
 }
 
 /// For how long no more than what remains can be used. A refusal gives it for those limits only that refused, so that

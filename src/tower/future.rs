@@ -9,6 +9,7 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
+use super::answer::Shape;
 use super::body::LimitBody;
 use super::decision::{Admission, Decision};
 
@@ -42,22 +43,37 @@ pin_project! {
 struct Call<S, Q> {
     service: S,
     request: Request<Q>,
+    shape: Option<Shape>,
 }
 
 impl<S, Q> LimitFuture<S, Q>
 where
     S: Service<Request<Q>>,
 {
-    pub(super) fn waiting(decision: PendingDecision, service: S, request: Request<Q>) -> Self {
-        let call = Some(Call { service, request });
+    pub(super) fn waiting(
+        decision: PendingDecision,
+        service: S,
+        request: Request<Q>,
+        shape: Option<Shape>,
+    ) -> Self {
+        let call = Some(Call {
+            service,
+            request,
+            shape,
+        });
         Self {
             state: State::Waiting { decision, call },
         }
     }
 
-    pub(super) fn decided(decision: Decision, service: &mut S, request: Request<Q>) -> Self {
+    pub(super) fn decided(
+        decision: Decision,
+        service: &mut S,
+        request: Request<Q>,
+        shape: Option<&Shape>,
+    ) -> Self {
         Self {
-            state: State::decided(decision, service, request),
+            state: State::decided(decision, service, request, shape),
         }
     }
 }
@@ -66,7 +82,7 @@ impl<S, Q> State<S, Q, S::Future>
 where
     S: Service<Request<Q>>,
 {
-    fn decided(decision: Decision, service: &mut S, mut request: Request<Q>) -> Self {
+    fn decided(decision: Decision, service: &mut S, mut request: Request<Q>, shape: Option<&Shape>) -> Self {
         match decision {
             Decision::Admitted(admission) => {
                 admission.announce(request.extensions_mut());
@@ -75,7 +91,11 @@ where
                     admission,
                 }
             }
-            Decision::Answered(response) => Self::Answered { response },
+            Decision::Answered(answer) => {
+                let (head, _) = request.into_parts();
+                let response = answer.into_response(&head, shape);
+                Self::Answered { response }
+            }
         }
     }
 }
@@ -93,10 +113,15 @@ where
                 StateProjection::Waiting { decision, call } => {
                     let decision = ready!(decision.as_mut().poll(context));
                     // Taken once: the state is another from here on.
-                    let Some(Call { mut service, request }) = call.take() else {
+                    let Some(Call {
+                        mut service,
+                        request,
+                        shape,
+                    }) = call.take()
+                    else {
                         return Poll::Pending;
                     };
-                    state.set(State::decided(decision, &mut service, request));
+                    state.set(State::decided(decision, &mut service, request, shape.as_ref()));
                 }
                 StateProjection::Working { response, admission } => {
                     let response = ready!(response.poll(context));

@@ -2,7 +2,6 @@
 
 use http::StatusCode;
 
-use super::layer::Settings;
 use crate::permit::Permit;
 
 /// What an admitted request holds until it is dropped.
@@ -15,10 +14,10 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn new(permit: Permit<'static>, settings: Settings) -> Self {
+    pub(super) fn new(permit: Permit<'static>, is_failure: fn(StatusCode) -> bool) -> Self {
         Self {
             permit,
-            is_failure: settings.is_failure.unwrap_or(|status| status.is_server_error()),
+            is_failure,
             has_failed: false,
         }
     }

@@ -1,11 +1,14 @@
 //! The layer: what is decided once, when a service is built.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::StatusCode;
+use http::request::Parts;
+use http::{Response, StatusCode};
 use tower_layer::Layer;
 
+use super::answer::{Rejection, Shape};
 use super::demand::Extractor;
 use super::service::LimitService;
 
@@ -20,12 +23,37 @@ pub struct LimitLayer<E> {
 }
 
 /// What a service does beyond asking the limits.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone)]
 pub(super) struct Settings {
     pub(super) advertise: Advertise,
     pub(super) on_error: OnError,
     pub(super) wait: Option<Duration>,
-    pub(super) is_failure: Option<fn(StatusCode) -> bool>,
+    pub(super) is_failure: fn(StatusCode) -> bool,
+    pub(super) shape: Option<Shape>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            advertise: Advertise::default(),
+            on_error: OnError::default(),
+            wait: None,
+            is_failure: |status| status.is_server_error(),
+            shape: None,
+        }
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("advertise", &self.advertise)
+            .field("on_error", &self.on_error)
+            .field("wait", &self.wait)
+            .field("is_failure", &self.is_failure)
+            .field("shape", &self.shape.as_ref().map(|_| ".."))
+            .finish()
+    }
 }
 
 /// Which responses tell how the limits stand, in the fields `RateLimit` and `RateLimit-Policy`.
@@ -45,7 +73,8 @@ pub enum Advertise {
 }
 
 /// What to do with a request when the limits cannot be asked: the lock of the set is [stuck](crate::Error::LockStuck),
-/// the segment was [retired](crate::Error::Retired), a rate limit was given [no cost](crate::Error::CostRequired).
+/// the segment was [removed](crate::Error::Removed) and has no [successor](crate::Segment::successor) yet, a rate limit
+/// was given [no cost](crate::Error::CostRequired).
 ///
 /// The error is in the response's extensions, as an `Arc<`[`Error`](crate::Error)`>`, for a layer around this one to
 /// report; with the feature `tracing` it is an event as well. That a request to a keyed set has
@@ -101,7 +130,34 @@ impl<E> LimitLayer<E> {
     /// # }
     /// ```
     pub fn fails_with(mut self, is_failure: fn(StatusCode) -> bool) -> Self {
-        self.settings.is_failure = Some(is_failure);
+        self.settings.is_failure = is_failure;
+        self
+    }
+
+    /// Has the application shape what is answered in place of the service. `shape` is given the head of the request, why
+    /// the service was not called, and the response that would be sent, with its status and fields such as `Retry-After`;
+    /// what it returns is sent.
+    ///
+    /// The [`Refusal`](crate::Refusal) is in the response's extensions in any case, and an error as an
+    /// `Arc<`[`Error`](crate::Error)`>`, for layers around this one that log or count.
+    ///
+    /// ```
+    /// use shmlimit::tower::{Demand, LimitLayer, Rejection};
+    ///
+    /// # fn shaped(demand: Demand) -> LimitLayer<Demand> {
+    /// LimitLayer::new(demand).on_rejection(|_head, why, mut response| {
+    ///     if let Rejection::Refused(refusal) = why {
+    ///         *response.body_mut() = format!("{{\"error\":\"rate_limited\",\"limit\":{:?}}}", refusal.binding());
+    ///     }
+    ///     response // with the status and the fields that it has
+    /// })
+    /// # }
+    /// ```
+    pub fn on_rejection<F>(mut self, shape: F) -> Self
+    where
+        F: Fn(&Parts, Rejection<'_>, Response<String>) -> Response<String> + Send + Sync + 'static,
+    {
+        self.settings.shape = Some(Arc::new(shape));
         self
     }
 
@@ -117,7 +173,7 @@ impl<E> Clone for LimitLayer<E> {
     fn clone(&self) -> Self {
         Self {
             extractor: Arc::clone(&self.extractor),
-            settings: self.settings,
+            settings: self.settings.clone(),
         }
     }
 }
@@ -126,6 +182,6 @@ impl<S, E> Layer<S> for LimitLayer<E> {
     type Service = LimitService<S, E>;
 
     fn layer(&self, service: S) -> Self::Service {
-        LimitService::new(service, Arc::clone(&self.extractor), self.settings)
+        LimitService::new(service, Arc::clone(&self.extractor), self.settings.clone())
     }
 }

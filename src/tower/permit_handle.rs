@@ -1,6 +1,7 @@
 //! The permit of a request, as the service that the request is for can reach it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use http::{Extensions, StatusCode};
 
@@ -72,7 +73,7 @@ impl PermitHandle {
     ///
     /// # Errors
     ///
-    /// As there; [`Error::AlreadyReleased`] also where the response has ended.
+    /// As [`Permit::settle`]; [`Error::AlreadyReleased`] also where the response has ended.
     pub fn settle<N: LimitName>(&self, actual: impl IntoIterator<Item = (N, u64)>) -> Result<(), Error> {
         self.reach(|permit| permit.settle(actual).map(|_| ()))
     }
@@ -81,7 +82,7 @@ impl PermitHandle {
     ///
     /// # Errors
     ///
-    /// As there; [`Error::AlreadyReleased`] also where the response has ended.
+    /// As [`Permit::debit`]; [`Error::AlreadyReleased`] also where the response has ended.
     pub fn debit(&self, limit: impl LimitName, used: u64) -> Result<bool, Error> {
         self.reach(|permit| Ok(permit.debit(limit, used)?.is_admitted()))
     }
@@ -90,12 +91,21 @@ impl PermitHandle {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Permit::release`].
     pub fn release(&self) -> Result<(), Error> {
         match self.shared.upgrade() {
             Some(held) => lock(&held).permit().release(),
             None => Ok(()),
         }
+    }
+
+    /// Says that what the request was for was refused by what is behind the limits: see [`Permit::throttled`].
+    ///
+    /// # Errors
+    ///
+    /// As there; [`Error::AlreadyReleased`] also where the response has ended.
+    pub fn throttled(&self, retry_after: Duration) -> Result<(), Error> {
+        self.reach(|permit| permit.throttled(retry_after))
     }
 
     /// Keeps what the request holds until both the response has ended and what this returns is dropped: for a task that
@@ -154,6 +164,11 @@ impl SharedPermit {
             set,
             outer,
         });
+    }
+
+    /// Says that what it is for was refused by an upstream, and gives it back.
+    pub(super) fn throttled(&self, retry_after: Duration) -> Result<(), Error> {
+        lock(&self.0).permit().throttled(retry_after)
     }
 
     /// Notes what the service has answered; what was noted before stays.

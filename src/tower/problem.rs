@@ -37,7 +37,7 @@ pub(super) fn as_grpc(response: Response<String>) -> Response<String> {
     // The codes of https://grpc.io/docs/guides/status-codes/.
     let (code, message) = match head.status {
         StatusCode::TOO_MANY_REQUESTS => ("8", "a quota of the client is exceeded"),
-        StatusCode::SERVICE_UNAVAILABLE => ("14", "too many requests are in progress or waiting"),
+        StatusCode::SERVICE_UNAVAILABLE => ("14", "the request cannot be taken now"),
         StatusCode::BAD_REQUEST => ("3", "the request must name one key by which it is limited"),
         _ => ("13", "the limits could not be asked"),
     };
@@ -61,25 +61,21 @@ pub(super) fn as_grpc(response: Response<String>) -> Response<String> {
 }
 
 /// Why a request was refused: 429 and the policies that it would have violated, or 503 where none would have been.
-pub(super) fn refused(set: &LimitSet, policies: &Policies, refusal: &Refusal<'_>) -> Response<String> {
+pub(super) fn refused(set: &LimitSet, policies: &Policies, refusal: &Refusal) -> Response<String> {
     let others = refusal
         .verdicts()
         .filter(|verdict| !verdict.admitted)
         .map(|verdict| verdict.limit)
         .filter(|limit| Some(*limit) != refusal.binding());
     let violated: Vec<&str> = refusal.binding().into_iter().chain(others).collect();
-    // Behind a full queue, what binds its first does not bind this request, which did not even get in line.
-    let is_without_room = violated.is_empty() || refusal.reason() == RefusalReason::QueueFull;
-    let mut response = if is_without_room {
-        no_room()
-    } else {
-        quota_exceeded(set, policies, &violated)
+    let mut response = match refusal.reason() {
+        RefusalReason::Throttled => throttled(),
+        // Behind a full queue, what binds its first does not bind this request, which did not even get in line.
+        RefusalReason::QueueFull => no_room(),
+        _ if violated.is_empty() => no_room(),
+        _ => quota_exceeded(set, policies, &violated),
     };
-    // Nobody can know when there will be room again; without a number, clients would be back at once.
-    let least = || is_without_room.then(|| HeaderValue::from_static("1"));
-    if let Some(seconds) = retry_after(refusal).or_else(least) {
-        response.headers_mut().insert(RETRY_AFTER, seconds);
-    }
+    response.headers_mut().insert(RETRY_AFTER, retry_after(refusal));
     response
 }
 
@@ -107,6 +103,16 @@ fn no_room() -> Response<String> {
         StatusCode::SERVICE_UNAVAILABLE,
         "{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\
          \"detail\":\"Too many requests are in progress or waiting, or too many clients are being limited\"}\n"
+            .to_owned(),
+    )
+}
+
+/// 503, to a request that cannot be passed on, because what is behind the limits takes nothing for a while.
+fn throttled() -> Response<String> {
+    problem(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\
+         \"detail\":\"A service that this one depends on takes no requests for a while\"}\n"
             .to_owned(),
     )
 }

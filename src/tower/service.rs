@@ -12,7 +12,6 @@ use super::decision::Decision;
 use super::demand::Extractor;
 use super::future::LimitFuture;
 use super::layer::Settings;
-use super::problem::Caller;
 
 /// A service behind limits: what a [`LimitLayer`](super::LimitLayer) makes of a service.
 ///
@@ -39,7 +38,11 @@ impl<S, E> LimitService<S, E> {
 // Not derived: an extractor is shared, and need not be one that can be cloned.
 impl<S: Clone, E> Clone for LimitService<S, E> {
     fn clone(&self) -> Self {
-        Self::new(self.inner.clone(), Arc::clone(&self.extractor), self.settings)
+        Self::new(
+            self.inner.clone(),
+            Arc::clone(&self.extractor),
+            self.settings.clone(),
+        )
     }
 }
 
@@ -59,24 +62,22 @@ where
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let (head, body) = request.into_parts();
         let extracted = self.extractor.extract(&head);
-        let caller = Caller::of(&head);
         let request = Request::from_parts(head, body);
-        let settings = self.settings;
+        let settings = &self.settings;
         let decision = match (extracted, settings.wait) {
             (Ok(None), _) => Decision::unlimited(),
             (Ok(Some(demand)), None) => Decision::at_once(&demand, settings),
             (Ok(Some(demand)), Some(longest)) => {
-                let decision = Box::pin(async move {
-                    let decision = Decision::in_line(&demand, longest, settings).await;
-                    decision.told_to(caller)
-                });
+                let settings = settings.clone();
+                let shape = settings.shape.clone();
+                let decision = Box::pin(async move { Decision::in_line(&demand, longest, &settings).await });
                 // The one that was asked whether it is ready is the one to be called.
                 let next = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, next);
-                return LimitFuture::waiting(decision, ready, request);
+                return LimitFuture::waiting(decision, ready, request, shape);
             }
             (Err(error), _) => Decision::failed(error, settings),
         };
-        LimitFuture::decided(decision.told_to(caller), &mut self.inner, request)
+        LimitFuture::decided(decision, &mut self.inner, request, self.settings.shape.as_ref())
     }
 }

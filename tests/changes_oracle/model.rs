@@ -297,7 +297,8 @@ impl Model {
         self.has_learnt = true;
         self.tokens.change(old, new, now);
         if now < self.window.end {
-            let start = self.window.end - old.window_nanos();
+            // A shorter window may have been moved into the future, and what it counts was charged by now.
+            let start = (self.window.end - old.window_nanos()).min(now);
             self.window.end = self.window.end.max(self.window_end(new, now, start));
         }
         for charge in self.log.0.iter_mut().filter(|charge| charge.until > now) {

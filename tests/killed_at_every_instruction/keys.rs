@@ -274,6 +274,7 @@ pub const KEY_OPERATIONS: &[Operation] = &[
         operations::settle_with_overdraft,
     ),
     by_key("key, release", three_limits, 1, operations::release),
+    by_key("key, throttled", three_limits, 2, operations::throttled),
     Operation {
         after_a_death: true,
         ..by_key(

@@ -44,7 +44,7 @@
 //! The harness can fail. Without the journal's count nothing is undone, and it must find torn states:
 //!
 //! ```text
-//! RUSTFLAGS="--cfg shmlimit_without_journal" CARGO_TARGET_DIR=target/without-journal \
+//! RUSTC_WORKSPACE_WRAPPER="$PWD/tools/checks/without-journal" \
 //!     cargo test --release --test killed_at_every_instruction
 //! ```
 //!
@@ -74,6 +74,7 @@ mod stage;
 mod stopped;
 mod subject;
 mod survivor;
+mod tiers;
 mod trace;
 mod tracee;
 mod waiting;
@@ -88,6 +89,7 @@ use keys::KEY_OPERATIONS;
 use marks::MARKING_OPERATIONS;
 use operations::{OPERATIONS, Operation, RECOVERERS, Recoverer};
 use report::{Row, StoppedTable, Table, Tally, Way};
+use tiers::TIER_OPERATIONS;
 use waiting::WAITING_OPERATIONS;
 
 /// The least that a complete optimised run must have recovered.
@@ -220,6 +222,7 @@ fn operations() -> impl Iterator<Item = Operation> {
         .chain(KEY_OPERATIONS)
         .chain(MARKING_OPERATIONS)
         .chain(CHANGING_OPERATIONS)
+        .chain(TIER_OPERATIONS)
         .copied()
 }
 

@@ -356,6 +356,16 @@ pub fn release(victim: &Victim) {
     released.expect("works");
 }
 
+/// The throttling, then the release.
+pub fn throttled(victim: &Victim) {
+    let set = victim.set();
+    let mut permit = admitted(&set, &everything(&set, 1));
+    victim.begins();
+    let throttled = permit.throttled(YEAR).is_ok();
+    victim.ends();
+    assert!(throttled);
+}
+
 pub fn drop_unsettled(victim: &Victim) {
     let set = victim.set();
     let permit = admitted(&set, &everything(&set, 2));
@@ -508,6 +518,10 @@ pub const OPERATIONS: &[Operation] = &[
     Operation {
         killed_everywhere: true,
         ..operation("release", three_limits, 1, release)
+    },
+    Operation {
+        killed_everywhere: true,
+        ..operation("throttled", three_limits, 2, throttled)
     },
     Operation {
         killed_everywhere: true,

@@ -290,14 +290,13 @@ impl Survivor {
             .map_err(|error| failure("acquire", &error))?;
         let held = held.permit().map_err(|refusal| refusal.reason());
         let in_vain = outcome.permit().map_err(|refusal| refusal.reason());
-        // A rate that is overdrawn refuses whoever asks for anything.
-        let is_overdrawn = held.as_ref().err() == Some(&RefusalReason::Rate);
-        let expected = if is_overdrawn {
-            RefusalReason::Rate
-        } else {
-            RefusalReason::Concurrency
-        };
-        if in_vain.as_ref().err() != Some(&expected) || (held.is_err() && !is_overdrawn) {
+        // A rate that is overdrawn refuses every request, and so does throttling.
+        let refuses_all = held
+            .as_ref()
+            .err()
+            .filter(|reason| matches!(reason, RefusalReason::Rate | RefusalReason::Throttled));
+        let expected = refuses_all.unwrap_or(&RefusalReason::Concurrency);
+        if in_vain.as_ref().err() != Some(expected) || (held.is_err() && refuses_all.is_none()) {
             return Err(Judgement::Lost(format!(
                 "all places were to be had with {held:?}, then one more with {in_vain:?}"
             )));

@@ -297,13 +297,13 @@ fn reserve(victim: &Victim) {
     victim.begins();
     let outcome = reserved(&set);
     victim.ends();
-    victim.expects(outcome.expect("works").reservation().is_ok());
+    victim.expects(outcome.expect("works").into_result().is_ok());
 }
 
 fn cancel_a_reservation(victim: &Victim) {
     let set = used_set(victim);
     let _held = take_all_tokens(&set);
-    let mut reservation = reserved(&set).expect("works").reservation().expect("soon enough");
+    let mut reservation = reserved(&set).expect("works").into_result().expect("soon enough");
     victim.begins();
     let cancelled = reservation.cancel();
     victim.ends();

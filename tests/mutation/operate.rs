@@ -64,7 +64,7 @@ pub fn use_everything(segment: &Segment, permits: Vec<Permit<'_>>, is_described:
             Ok(()) => assert_healed(acquire(&set)),
             // Where it is lost what the limits are, there is nothing to begin anew with.
             Err(Error::Damaged { .. }) if !is_described => {}
-            Err(error) => assert!(matches!(error, Error::Retired { .. }), "{error}"),
+            Err(error) => assert!(matches!(error, Error::Removed { .. }), "{error}"),
         }
     }
     check(segment.recover().err());

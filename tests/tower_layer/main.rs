@@ -10,5 +10,7 @@ mod other_layers;
 mod permits;
 #[path = "../process/mod.rs"]
 mod process;
+mod rejections;
 mod server;
+mod successors;
 mod waiting;

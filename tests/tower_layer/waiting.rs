@@ -177,7 +177,7 @@ async fn nobody_overtakes_those_who_wait_and_what_binds_them_is_told() {
 
     let refused = answer(&layer, "/").await;
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert!(!refused.headers().contains_key("retry-after"));
+    assert_eq!(refused.headers()["retry-after"], "1");
     assert_eq!(
         refused.headers()["ratelimit"],
         r#""in_flight";r=1, "requests";r=99"#

@@ -7,8 +7,8 @@ cd "$(dirname "$0")/../.."
 
 # Without the journal a kill must leave torn states behind: a harness that finds none would prove nothing.
 describe "killed at every instruction, without the journal: must find torn states"
-step env RUSTFLAGS="--cfg shmlimit_without_journal" cargo test --locked --release \
-    --target-dir "${CARGO_TARGET_DIR:-target}/without-journal" --test killed_at_every_instruction
+step env RUSTC_WORKSPACE_WRAPPER="$PWD/tools/checks/without-journal" \
+    cargo test --locked --release --test killed_at_every_instruction
 if [ "${1:-}" = --thorough ]; then
     SHMLIMIT_THOROUGH=1
     export SHMLIMIT_THOROUGH

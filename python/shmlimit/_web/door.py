@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -93,7 +94,8 @@ class Door(Generic[Request]):
         self._on_error = on_error
         self._advertise = advertise
         self._fails_with = fails_with
-        self._told = Told(limits, quota_units or {}, policy_prefix)
+        self._describe: Callable[[Limits], Told] = lambda limits: Told(limits, quota_units or {}, policy_prefix)
+        self._told = self._describe(limits)
         self._count_networks = self._told.policies().count_networks
         if self._count_networks and timeout is not None:
             raise ValueError(f"the limits of set {limits.name!r} count networks: nobody can wait in line for those")
@@ -110,16 +112,20 @@ class Door(Generic[Request]):
         key, costs = self._key_of(head), self._costs_of(head)
         if key is None and self._limits.keyed:
             return problem.without_a_key()
-        try:
-            if self._count_networks:
-                return self._decided(self._limits.check(costs, key=key))
-            if self._timeout is None:
-                return self._decided(self._limits.try_acquire(costs, key=key))
-            return self._decided(self._limits.acquire(costs, key=key, timeout=self._timeout))
-        except Refused as refused:
-            return self._decided(refused.refusal)
-        except shmlimit.Error as error:
-            return self._without_a_decision(error)
+        deadline = self._deadline()
+        while True:
+            limits = self._limits
+            try:
+                if self._count_networks:
+                    return self._decided(limits.check(costs, key=key))
+                if deadline is None:
+                    return self._decided(limits.try_acquire(costs, key=key))
+                return self._decided(limits.acquire(costs, key=key, timeout=_left(deadline)))
+            except Refused as refused:
+                return self._decided(refused.refusal)
+            except shmlimit.Error as error:
+                if not self._goes_on(error, limits):
+                    return self._without_a_decision(error)
 
     async def decide_async(self, head: Head[Request]) -> Admission | Answer:
         """As `decide`, without keeping the event loop from others while it waits.
@@ -133,12 +139,42 @@ class Door(Generic[Request]):
         key, costs = self._key_of(head), self._costs_of(head)
         if key is None and self._limits.keyed:
             return problem.without_a_key()
+        deadline = self._deadline()
+        while True:
+            limits = self._limits
+            try:
+                return self._decided(await limits.acquire_async(costs, key=key, timeout=_left(deadline)))
+            except Refused as refused:
+                return self._decided(refused.refusal)
+            except shmlimit.Error as error:
+                if not self._goes_on(error, limits):
+                    return self._without_a_decision(error)
+
+    def _deadline(self) -> float | None:
+        """Until when a request that comes now may wait; None where none waits."""
+        if self._timeout is None:
+            return None
+        seconds = self._timeout.total_seconds() if isinstance(self._timeout, timedelta) else self._timeout
+        return time.monotonic() + seconds
+
+    def _goes_on(self, error: shmlimit.Error, limits: Limits) -> bool:
+        """Whether the request is to be asked again: of what took the place of the segment, where that was removed."""
+        if not isinstance(error, shmlimit.Removed):
+            return False
+        if self._limits is not limits:
+            # Another thread has found it meanwhile.
+            return True
         try:
-            return self._decided(await self._limits.acquire_async(costs, key=key, timeout=self._timeout))
-        except Refused as refused:
-            return self._decided(refused.refusal)
-        except shmlimit.Error as error:
-            return self._without_a_decision(error)
+            successor = limits.successor()
+        except shmlimit.Error as reason:
+            _log.error("what took the place of a removed segment cannot be used: %s", reason)
+            return False
+        if successor is None:
+            return False
+        self._told = self._describe(successor)
+        self._count_networks = self._told.policies().count_networks
+        self._limits = successor
+        return True
 
     def _key_of(self, head: Head[Request]) -> Key | None:
         return None if self._finder is None else self._finder.find(head)
@@ -154,7 +190,7 @@ class Door(Generic[Request]):
             fields = []
             if self._advertise == "always":
                 standing = policies.standing(result.verdicts.values(), admitted=True)
-                fields = _fields(policies.field, standing)
+                fields = _fields(policies.field(result.verdicts.values()), standing)
             permit = result if isinstance(result, Permit) else None
             return Admission(permit, fields, self._fails_with)
         violated = [verdict.limit for verdict in result.verdicts.values() if not verdict.admitted]
@@ -163,15 +199,10 @@ class Door(Generic[Request]):
         # Behind a full queue, what binds its first does not bind this request, which did not even get in line.
         has_room = bool(violated) and result.reason != "queue_full"
         answer = problem.quota_exceeded([policies.name(limit) for limit in violated]) if has_room else problem.no_room()
-        seconds = retry_after(result)
-        if seconds is None and not has_room:
-            # Nobody can know when there will be room again; without a number, clients would be back at once.
-            seconds = 1
-        if seconds is not None:
-            answer.fields.append(("Retry-After", str(seconds)))
+        answer.fields.append(("Retry-After", str(retry_after(result))))
         if self._advertise != "never":
             standing = policies.standing(result.verdicts.values(), admitted=False)
-            answer.fields.extend(_fields(policies.field, standing))
+            answer.fields.extend(_fields(policies.field(result.verdicts.values()), standing))
         return answer
 
     def _without_a_decision(self, error: shmlimit.Error) -> Admission | Answer:
@@ -180,12 +211,16 @@ class Door(Generic[Request]):
             policies = self._told.policies()
             answer = problem.quota_exceeded([policies.name(error.limit)])
             if self._advertise != "never":
-                answer.fields.extend(_fields(policies.field, ""))
+                answer.fields.extend(_fields(policies.field(()), ""))
             return answer
         if isinstance(error, (shmlimit.KeyRequired, shmlimit.InvalidKey)):
             return problem.without_a_key(error)
         _log.error("the limits of a request could not be asked: %s", error)
         return Admission() if self._on_error == "admit" else problem.failed(error)
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 def _fields(policy: str, standing: str) -> list[tuple[str, str]]:

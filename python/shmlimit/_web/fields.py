@@ -32,15 +32,31 @@ class Policies:
         self._kinds: dict[str, str] = {}
         self.count_networks = False
         """Whether the limits are those of the networks of an address, which are taken and not held."""
-        items = []
+        self._items: dict[str, str] = {}
+        self._moving: set[str] = set()
         for limit in limits:
             self.count_networks = self.count_networks or "prefix" in limit
             item = _item(limit, quota_units.get(limit["name"]), self.name(limit["name"]))
             if item is not None:
-                items.append(item)
+                self._items[limit["name"]] = item
                 self._kinds[limit["name"]] = limit["kind"]
-        self.field = ", ".join(items)
-        """`RateLimit-Policy`: what the limits promise in general. Empty where there is nothing to tell."""
+                if "adaptive" in limit:
+                    self._moving.add(limit["name"])
+
+    def field(self, verdicts: Iterable[Verdict]) -> str:
+        """`RateLimit-Policy`: what the limits promise in general, and a capacity that moves as it was for the verdict.
+
+        Empty where there is nothing to tell.
+        """
+        items = self._items
+        if self._moving:
+            moved = {
+                verdict.limit: _concurrency_item(self.name(verdict.limit), verdict.capacity)
+                for verdict in verdicts
+                if verdict.limit in self._moving and verdict.capacity is not None
+            }
+            items = {**items, **moved}
+        return ", ".join(items.values())
 
     def name(self, limit: str) -> str:
         """The name of a limit's policy, with all that a structured field cannot hold written as in URLs."""
@@ -62,15 +78,15 @@ class Policies:
         return ", ".join(items)
 
 
-def retry_after(refusal: Refusal | Checked) -> int | None:
+def retry_after(refusal: Refusal | Checked) -> int:
     """Whole seconds: the longest that any limit which refused, or binds those who wait before, knows to take.
 
-    None where none of them knows, as is so with concurrency. No window in the `RateLimit` field beside it ends later,
-    as the draft asks.
+    1 where none of them knows, as is so with concurrency: without a number, clients would be back at once. No window in
+    the `RateLimit` field beside it ends later, as the draft asks.
     """
     waits = [verdict.retry_after for verdict in refusal.verdicts.values()]
     longest = max((wait for wait in [refusal.retry_after, *waits] if wait is not None), default=0.0)
-    return whole_seconds(longest) if longest > 0 else None
+    return max(1, whole_seconds(longest))
 
 
 def whole_seconds(wait: float) -> int:
@@ -81,24 +97,32 @@ def whole_seconds(wait: float) -> int:
 def _item(limit: Mapping[str, Any], unit: str | None, name: str) -> str | None:
     """What one limit promises: `"requests";q=200;w=1`."""
     kind, capacity = limit["kind"], limit["capacity"]
+    burst, window = limit.get("burst", capacity), limit.get("window")
+    if "rate" in limit and capacity != "unlimited":
+        # A leaky bucket, of which the capacity is the bucket.
+        capacity, burst, window = limit["rate"], capacity, limit["interval"]
     if capacity == "unlimited" or limit.get("shadow", False):
         return None
     if kind == "concurrency":
-        # Where the capacity moves, as far as it may: what remains is never more.
+        # Where the capacity moves and nothing was asked, as far as it may.
         quota = limit.get("ceiling", capacity) if "adaptive" in limit else capacity
-        return f'{_quoted(name)};q={_whole(quota)};qu="concurrent-requests"'
+        return _concurrency_item(name, quota)
     if kind != "calls" and unit is None:
         return None
     item = f"{_quoted(name)};q={_whole(capacity)}"
     if kind != "calls" and unit is not None:
         item += f";qu={_quoted(unit)}"
-    seconds = _window_seconds(limit["window"]) if "window" in limit else None
+    seconds = None if window is None else _window_seconds(window)
     if seconds is not None:
         item += f";w={min(seconds, _LARGEST)}"
     # Unless it says otherwise, a limit admits its quota at once.
-    if "burst" in limit and limit["burst"] != capacity:
-        item += f";shmlimit-burst={_whole(limit['burst'])}"
+    if burst != capacity:
+        item += f";shmlimit-burst={_whole(burst)}"
     return item
+
+
+def _concurrency_item(name: str, quota: float | str | Decimal) -> str:
+    return f'{_quoted(name)};q={_whole(quota)};qu="concurrent-requests"'
 
 
 def _effective_window(kind: str, verdict: Verdict, *, admitted: bool) -> float | None:

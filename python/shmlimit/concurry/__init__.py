@@ -13,7 +13,11 @@
 What differs, and why, is listed in the documentation's page on Concurry.
 """
 
+import importlib
+from typing import Any
+
 from ._acquisition import Acquisition, LimitSetAcquisition
+from ._base import BaseLimitSet
 from ._constants import (
     ExecutionMode,
     LoadBalancingAlgorithm,
@@ -22,27 +26,54 @@ from ._constants import (
     RateWindow,
 )
 from ._limit_pool import LimitPool
-from ._limit_set import LimitSet, NoOpLimitSet, ShmLimitSet
+from ._limit_set import (
+    InMemorySharedLimitSet,
+    LimitSet,
+    MultiprocessSharedLimitSet,
+    NoOpLimitSet,
+    RaySharedLimitSet,
+    ShmLimitSet,
+)
 from ._limits import CallLimit, FrozenError, Limit, RateLimit, ResourceLimit
 from ._settings import global_config, temp_config
+from ._workers import connect_workers
 
 __all__ = [
     "Acquisition",
+    "BaseLimitSet",
     "CallLimit",
     "ExecutionMode",
     "FrozenError",
+    "InMemorySharedLimitSet",
     "Limit",
     "LimitPool",
     "LimitSet",
     "LimitSetAcquisition",
     "LoadBalancingAlgorithm",
+    "MultiprocessSharedLimitSet",
     "NoOpLimitSet",
     "PollingAlgorithm",
     "RateLimit",
     "RateLimitAlgorithm",
     "RateWindow",
+    "RaySharedLimitSet",
     "ResourceLimit",
     "ShmLimitSet",
+    "connect_workers",
     "global_config",
     "temp_config",
 ]
+
+connect_workers()
+
+
+def __getattr__(name: str) -> Any:
+    """What else Concurry has, such as `Worker`, where it is installed, so that all of it can be imported from here."""
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        concurry = importlib.import_module("concurry")
+    except ImportError as error:
+        raise AttributeError(f"{name} is not of {__name__}, and concurry, which may have it, is not here") from error
+    connect_workers()
+    return getattr(concurry, name)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import tempfile
 import threading
 import uuid
-import weakref
+from multiprocessing import util
 from typing import TYPE_CHECKING, Literal
 
 import shmlimit
@@ -85,37 +86,64 @@ def _open(path: str, declared: shmlimit.LimitSet | None = None) -> shmlimit.Segm
     return shmlimit.open(path, declared, strict=False)
 
 
-def attach(path: str, name: str) -> shmlimit.Limits:
-    """The set in a segment that exists."""
-    return _open(path)[name]
-
-
 def open_named(path: str, declared: shmlimit.LimitSet) -> shmlimit.Limits:
     """The set in a segment that unrelated programs share by its path; whoever comes first creates it."""
     return _open(path, declared)[declared.name]
 
 
-def open_private(declared: shmlimit.LimitSet) -> shmlimit.Limits:
-    """A set that only this process can reach: its file has no name any more, so nothing stays behind."""
+def open_new(owner: object, declared: shmlimit.LimitSet) -> tuple[str, shmlimit.Limits]:
+    """A set in a file of its own, which goes with the last process that has the set."""
     path = _unique_path()
-    handle = _open(path, declared)[declared.name]
-    os.unlink(path)
+    return path, _open_counted(owner, path, declared.name, declared)
+
+
+def attach(owner: object, path: str, name: str) -> shmlimit.Limits:
+    """The set in a segment that exists."""
+    if os.path.basename(path).startswith(_PREFIX):
+        return _open_counted(owner, path, name)
+    return _open(path)[name]
+
+
+# The sets of this process, by their files. One is added before its file is opened, which is not removed from then on.
+_used: set[tuple[str, int]] = set()
+_numbers = itertools.count()
+# Taken again by what is garbage-collected while this thread has it.
+_counting = threading.RLock()
+os.register_at_fork(after_in_child=lambda: globals().update(_counting=threading.RLock()))
+
+
+def _open_counted(owner: object, path: str, name: str, declared: shmlimit.LimitSet | None = None) -> shmlimit.Limits:
+    """A set whose file goes with the last set of the last process that has it."""
+    use = path, next(_numbers)
+    with _counting:
+        _used.add(use)
+    try:
+        handle = _open(path, declared)[name]
+    except BaseException:
+        with _counting:
+            _used.discard(use)
+        raise
+    # The children of multiprocessing, too, end by calling this, after their own children; a forked child, which has a
+    # copy of the owner, does not.
+    util.Finalize(owner, _remove_unless_used, args=use, exitpriority=-10)
     return handle
 
 
-def open_shared(owner: object, declared: shmlimit.LimitSet) -> tuple[str, shmlimit.Limits]:
-    """A set in a file of its own, whose name goes when `owner` does; who is attached by then keeps it."""
-    path = _unique_path()
-    handle = _open(path, declared)[declared.name]
-    weakref.finalize(owner, _unlink_in, os.getpid(), path)
-    return path, handle
+def _remove_unless_used(path: str, number: int) -> None:
+    with _counting:
+        _used.discard((path, number))
+        if all(used != path for used, _ in tuple(_used)):
+            _remove(path)
 
 
-def _unlink_in(pid: int, path: str) -> None:
-    # A forked child has a copy of the owner, and the file is not its to remove.
-    if os.getpid() == pid:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+def _remove(path: str) -> None:
+    with contextlib.suppress(shmlimit.Error):
+        try:
+            shmlimit.remove(path)
+        except shmlimit.InUse as error:
+            # By other processes, it is theirs to remove.
+            if error.pids == [os.getpid()]:
+                shmlimit.remove(path, force=True)
 
 
 def _directory() -> str:

@@ -6,15 +6,20 @@ import random
 import threading
 from typing import TYPE_CHECKING, Any
 
+from ._base import BaseLimitSet
 from ._constants import LoadBalancingAlgorithm
-from ._limit_set import ShmLimitSet
 from ._limits import Amount, FrozenError
 from ._settings import global_config
+from ._workers import connect_workers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ._acquisition import LimitSetAcquisition
+
+
+# What a pool has in one process only.
+_OWN = frozenset({"_dispatched", "_choosing"})
 
 
 class LimitPool:
@@ -23,7 +28,7 @@ class LimitPool:
     The choice is the process's own; the sets are shared if they say so. Pickled, it starts over.
 
     Args:
-        limit_sets: The sets, at least one.
+        limit_sets: The sets, at least one: of any class that has the methods of a `BaseLimitSet`.
         load_balancing: Round robin or random; by `global_config.defaults` unless given.
         worker_index: Where the round begins; by `global_config.defaults` unless given.
 
@@ -36,7 +41,7 @@ class LimitPool:
         worker_index: Where the round begins.
     """
 
-    limit_sets: list[ShmLimitSet]
+    limit_sets: list[BaseLimitSet]
     load_balancing: LoadBalancingAlgorithm
     worker_index: int
     _dispatched: int
@@ -45,7 +50,7 @@ class LimitPool:
     def __init__(
         self,
         *,
-        limit_sets: Sequence[ShmLimitSet],
+        limit_sets: Sequence[BaseLimitSet],
         load_balancing: LoadBalancingAlgorithm | str | None = None,
         worker_index: int | None = None,
     ) -> None:
@@ -54,7 +59,7 @@ class LimitPool:
         if not members:
             raise ValueError("LimitPool requires at least one LimitSet")
         for member in members:
-            if not isinstance(member, ShmLimitSet):
+            if not isinstance(member, BaseLimitSet):
                 raise ValueError(f"a LimitPool takes LimitSets, not {type(member).__name__}")
         chosen = LoadBalancingAlgorithm(
             defaults.limit_pool_load_balancing if load_balancing is None else load_balancing
@@ -64,16 +69,23 @@ class LimitPool:
                 f"Unsupported load balancing algorithm for LimitPool: {chosen}. Supported: Random, RoundRobin"
             )
         start = defaults.limit_pool_worker_index if worker_index is None else int(worker_index)
-        self._begin(members, chosen, start)
+        connect_workers()
+        self.__setstate__({"limit_sets": members, "load_balancing": chosen, "worker_index": start})
 
-    def _begin(self, members: list[ShmLimitSet], chosen: LoadBalancingAlgorithm, start: int) -> None:
-        vars(self).update(
-            limit_sets=members,
-            load_balancing=chosen,
-            worker_index=start,
-            _dispatched=0,
-            _choosing=threading.Lock(),
-        )
+    def at_worker(self, index: int) -> LimitPool:
+        """Gives the pool that a worker of this index has: its round begins so many sets further on.
+
+        Args:
+            index: The worker's index.
+
+        Returns:
+            A pool of the same sets; this one for the first worker.
+        """
+        if index == 0:
+            return self
+        copy = object.__new__(type(self))
+        copy.__setstate__({**self.__getstate__(), "worker_index": self.worker_index + index})
+        return copy
 
     def acquire(
         self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
@@ -107,7 +119,7 @@ class LimitPool:
             "limit_sets": [member.get_stats() for member in self.limit_sets],
         }
 
-    def __getitem__(self, index: int) -> ShmLimitSet:
+    def __getitem__(self, index: int) -> BaseLimitSet:
         """The set at that place.
 
         Raises:
@@ -131,12 +143,12 @@ class LimitPool:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return {name: value for name, value in vars(self).items() if name not in _OWN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._begin(state["limit_sets"], state["load_balancing"], state["worker_index"])
+        vars(self).update(state, _dispatched=0, _choosing=threading.Lock())
 
-    def _choose(self) -> ShmLimitSet:
+    def _choose(self) -> BaseLimitSet:
         with self._choosing:
             turn = self._dispatched
             vars(self)["_dispatched"] = turn + 1

@@ -16,8 +16,10 @@ import shmlimit
 from . import _home
 from ._acquisition import Acquisition, LimitSetAcquisition
 from ._amounts import check_number, exact_cost
+from ._base import BaseLimitSet
 from ._constants import ExecutionMode, PollingAlgorithm
 from ._limits import Amount, CallLimit, Limit, RateLimit, ResourceLimit
+from ._workers import connect_workers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,9 +29,14 @@ logger = logging.getLogger(__name__)
 # How long one waits who finds the line full: it has a bound, and Concurry's waiters have none.
 _LINE_FULL_PAUSE = 0.01
 
+# What a set has in one process only.
+_OWN = frozenset({"_open", "_by_key", "_decimals", "_warned", "_opening"})
 
-class ShmLimitSet:
+
+class ShmLimitSet(BaseLimitSet):
     """Takes several limits in one step.
+
+    A subclass keeps its attributes in pickles.
 
     Args:
         limits: The limits; none, and everything is admitted.
@@ -41,7 +48,7 @@ class ShmLimitSet:
         mp_context: Taken for Concurry's sake; workers may be started in any way.
         polling: Taken for Concurry's sake; waiters are woken, and do not poll.
         path: The segment's file, for unrelated programs that share limits by name; it outlives them. Unless
-            given, a file in shared memory that is removed when this object goes.
+            given, a file in shared memory that is removed with the set of the last process.
         name: The set's name in the segment.
 
     Raises:
@@ -79,6 +86,7 @@ class ShmLimitSet:
         self.polling = None if polling is None else PollingAlgorithm(polling)
         self.name = name
         self.path = None if path is None else os.path.abspath(path)
+        connect_workers()
         self._open: shmlimit.Limits | None = None
         self._check_mode()
         self._index()
@@ -87,9 +95,9 @@ class ShmLimitSet:
         elif self.path is not None:
             self._open = _home.open_named(self.path, self._declaration())
         elif shared:
-            self.path, self._open = _home.open_shared(self, self._declaration())
+            self.path, self._open = _home.open_new(self, self._declaration())
         else:
-            self._open = _home.open_private(self._declaration())
+            _, self._open = _home.open_new(self, self._declaration())
 
     def acquire(
         self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
@@ -204,19 +212,20 @@ class ShmLimitSet:
         return limit
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return {name: value for name, value in vars(self).items() if name not in _OWN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+        connect_workers()
         self._open = None
         self._index()
         if not self.limits:
             return
         if self.path is None:
-            self._open = _home.open_private(self._declaration())
+            _, self._open = _home.open_new(self, self._declaration())
         else:
             # At once: whoever sent this may remove the file as soon as it has arrived.
-            self._open = _home.attach(self.path, self.name)
+            self._open = _home.attach(self, self.path, self.name)
 
     def _check_mode(self) -> None:
         if self.mode is ExecutionMode.Auto:
@@ -252,7 +261,7 @@ class ShmLimitSet:
             return handle
         with self._opening:
             if self._open is None:
-                self._open = _home.open_private(self._declaration())
+                _, self._open = _home.open_new(self, self._declaration())
             return self._open
 
     def _leave(self) -> None:
@@ -326,6 +335,65 @@ class ShmLimitSet:
             raise error
 
 
+class InMemorySharedLimitSet(ShmLimitSet):
+    """A set as `LimitSet` makes it for sync, thread and asyncio workers. Any worker can use it.
+
+    Args:
+        limits: The limits.
+        shared: Whether all who get the set share its limits.
+        config: What acquisitions are to know.
+    """
+
+    def __init__(
+        self, limits: Sequence[Limit], shared: bool, config: dict[str, Any] | None = None, **more: Any
+    ) -> None:
+        super().__init__(limits, shared, config=config, **more)
+
+
+class MultiprocessSharedLimitSet(ShmLimitSet):
+    """A set as `LimitSet` makes it for process workers. Any worker can use it.
+
+    Args:
+        limits: The limits.
+        shared: Only `True`.
+        config: What acquisitions are to know.
+        mp_context: Taken for Concurry's sake.
+    """
+
+    def __init__(
+        self,
+        limits: Sequence[Limit],
+        shared: bool = True,
+        config: dict[str, Any] | None = None,
+        mp_context: str | None = None,
+        **more: Any,
+    ) -> None:
+        more.setdefault("mode", ExecutionMode.Processes)
+        super().__init__(limits, shared, config=config, mp_context=mp_context, **more)
+
+
+class RaySharedLimitSet(ShmLimitSet):
+    """A set as `LimitSet` makes it for the Ray workers of one node. Any worker can use it, and Ray need not run.
+
+    Args:
+        limits: The limits.
+        shared: Only `True`.
+        config: What acquisitions are to know.
+    """
+
+    def __init__(
+        self, limits: Sequence[Limit], shared: bool = True, config: dict[str, Any] | None = None, **more: Any
+    ) -> None:
+        more.setdefault("mode", ExecutionMode.Ray)
+        super().__init__(limits, shared, config=config, **more)
+
+
+_CLASSES: dict[ExecutionMode, type[ShmLimitSet]] = {
+    ExecutionMode.Processes: MultiprocessSharedLimitSet,
+    ExecutionMode.Ray: RaySharedLimitSet,
+}
+
+
 class NoOpLimitSet(ShmLimitSet):
     """A set of no limits, which admits everything.
 
@@ -349,7 +417,9 @@ def LimitSet(  # noqa: N802 - a function of that name, as in Concurry
     path: str | os.PathLike[str] | None = None,
     name: str = "limits",
 ) -> ShmLimitSet:
-    """Makes a set of limits, as `ShmLimitSet` does with the same arguments; of no limits, a `NoOpLimitSet`.
+    """Makes a set of limits, as `ShmLimitSet` does with the same arguments, of the class that the mode has in Concurry.
+
+    All of them do the same. Of no limits, it is a `NoOpLimitSet`.
 
     Args:
         limits: The limits.
@@ -367,8 +437,13 @@ def LimitSet(  # noqa: N802 - a function of that name, as in Concurry
     Raises:
         ValueError: As of `ShmLimitSet`.
     """
-    made = ShmLimitSet(limits, shared, mode, config, mp_context, polling=polling, path=path, name=name)
-    return made if made.limits else NoOpLimitSet(shared=made.shared, config=config)
+    members, chosen = list(limits), ExecutionMode(mode)
+    if not members:
+        ShmLimitSet((), shared, chosen, polling=polling, path=path, name=name)
+        return NoOpLimitSet(shared=shared, config=config)
+    made_of = _CLASSES.get(chosen, InMemorySharedLimitSet)
+    options: dict[str, Any] = {"mp_context": mp_context, "polling": polling, "path": path, "name": name}
+    return made_of(members, shared, config=config, mode=chosen, **options)
 
 
 def _left(until: float) -> float | None:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from limits.errors import ConfigurationError
 from limits.limits import TIME_TYPES
 
-from shmlimit import Calls, Checked, Error, Limits, Rate, Refusal, Retired, Verdict
+from shmlimit import Calls, Checked, Error, Limits, Rate, Refusal, Removed, Verdict
 from shmlimit._windows import WhenFull, WindowFolder
 
 # More than anybody counts to: the limit of fixed windows whose keys do not say it.
@@ -48,7 +48,7 @@ def _whichever_file(
     def tried(self: Counters, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         try:
             return method(self, *args, **kwargs)
-        except Retired:
+        except Removed:
             self.folder.forget()
             return method(self, *args, **kwargs)
 

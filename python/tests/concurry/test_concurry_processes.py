@@ -195,7 +195,7 @@ def test_the_file_goes_with_its_process():
     assert not Path(path).exists()
 
 
-def test_the_file_goes_with_its_object_and_those_who_are_attached_stay():
+def test_the_file_goes_with_the_last_object_that_uses_it():
     import pickle
 
     limits = LimitSet(limits=[ResourceLimit(key="connections", capacity=1)], shared=True)
@@ -203,10 +203,57 @@ def test_the_file_goes_with_its_object_and_those_who_are_attached_stay():
     copy, sent = pickle.loads(pickle.dumps(limits)), pickle.dumps(limits)
     assert path.exists()
     del limits
-    wait_until(lambda: not path.exists(), "the file is gone")
     assert copy.try_acquire().successful
+    assert path.exists()
+    del copy
+    assert not path.exists()
     with pytest.raises(FileNotFoundError):
         pickle.loads(sent)
+
+
+def test_a_set_that_arrives_while_the_last_one_goes_keeps_its_file_or_finds_none():
+    import pickle
+
+    def arrive_and_go(sent):
+        for _ in range(20):
+            try:
+                arrived = pickle.loads(sent)
+            except FileNotFoundError:
+                return
+            # What has arrived can be used, whatever the other threads let go of meanwhile.
+            arrived.try_acquire().release()
+            del arrived
+
+    for _ in range(30):
+        limits = LimitSet(limits=[ResourceLimit(key="connections", capacity=1000)], shared=True)
+        sent = pickle.dumps(limits)
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            running = [pool.submit(arrive_and_go, sent) for _ in range(4)]
+            del limits
+            for thread in running:
+                thread.result(PATIENCE)
+
+
+def test_the_file_stays_while_another_process_uses_it():
+    limits = LimitSet(limits=[ResourceLimit(key="connections", capacity=1)], shared=True)
+    path = Path(limits.path)
+    start = multiprocessing.get_context("spawn")
+    results, go_on = start.Queue(), start.Event()
+    other = start.Process(target=use_after, args=(limits, go_on, results))
+    other.start()
+    assert results.get(timeout=PATIENCE) == "attached"
+    del limits
+    assert path.exists()
+    go_on.set()
+    assert results.get(timeout=PATIENCE) is True
+    other.join(PATIENCE)
+    assert not path.exists()
+
+
+def use_after(limits, go_on, results):
+    results.put("attached")
+    go_on.wait(PATIENCE)
+    results.put(limits.try_acquire().successful)
 
 
 def test_a_forked_child_leaves_the_file_to_its_parent():

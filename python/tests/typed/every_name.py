@@ -18,6 +18,7 @@ REQUESTS = sl.Calls("requests", 500, "60s", algorithm="sliding_window")
 TOKENS = sl.Rate("tokens", 200_000, "60s", algorithm="token_bucket", on_death="refund")
 SPENT = sl.Budget("spent", "99.95", "calendar:day", unit="0.01")
 IN_FLIGHT = sl.Concurrency("in_flight", 16, lease="30s")
+GOLD = sl.Tier("gold", {"requests": {"capacity": 5000}})
 
 ERRORS: dict[type[sl.Error], str] = {
     sl.AlreadyExists: "made twice",
@@ -45,15 +46,17 @@ ERRORS: dict[type[sl.Error], str] = {
     sl.PermissionDenied: "of another user",
     sl.PermitError: "of permits",
     sl.Poisoned: "to be repaired",
+    sl.NotABudget: "only a budget can be debited",
     sl.Reclaimed: "the lease ran out",
+    sl.Removed: "removed",
     sl.RequestError: "of requests",
-    sl.Retired: "removed",
     sl.SegmentClosed: "closed",
     sl.SegmentError: "of files",
     sl.TooManyParticipants: "too many processes",
     sl.UnknownLimit: "no such limit",
     sl.UnknownName: "no such name",
     sl.UnknownSet: "no such set",
+    sl.UnknownTier: "no such tier",
     sl.Untrusted: "not to be trusted",
 }
 
@@ -62,7 +65,9 @@ def declare(directory: Path) -> sl.Segment:
     assert_type(REQUESTS.bound, str | None)
     declared = [
         sl.LimitSet("openai", [REQUESTS, TOKENS, IN_FLIGHT], metadata={"region": "us-east-1"}),
-        sl.LimitSet("tenants", [REQUESTS, SPENT], keyed=sl.Keyed(1000, when_full="evict_least_used")),
+        sl.LimitSet(
+            "tenants", [REQUESTS, SPENT], keyed=sl.Keyed(1000, when_full="evict_least_used"), tiers=[GOLD]
+        ),
     ]
     return sl.open(directory / "typed.limits", declared, participants=64, lock_timeout=1.0)
 

@@ -18,6 +18,8 @@ from django.test.utils import override_settings
 import shmlimit as sl
 from shmlimit.django import ClientAddress, Header, LimitMiddleware
 
+from .conftest import wait_until
+
 ONE_AT_A_TIME = sl.LimitSet("site", [sl.Concurrency("in_flight", 1)])
 ONE_A_MINUTE = sl.LimitSet("site", [sl.Calls("requests", 1, 60)], keyed=10)
 
@@ -191,3 +193,13 @@ def test_settings_that_name_no_set_are_an_error_that_says_so(folder: Path) -> No
             pytest.raises(ImproperlyConfigured, match="SHMLIMIT"),
         ):
             LimitMiddleware(lambda _: HttpResponse())
+
+
+def test_a_removed_segment_is_followed_by_the_next(folder: Path, get: Get) -> None:
+    middleware = _middleware(folder, lambda _: HttpResponse("done"), ONE_AT_A_TIME)
+    middleware(get("/")).close()
+    sl.remove(folder / "segment", force=True)
+    assert middleware(get("/")).status_code == 500
+    next_one = sl.open(folder / "segment", sl.LimitSet("site", [sl.Concurrency("in_flight", 2)]))
+    wait_until(lambda: middleware(get("/")).status_code == 200, "the successor is found")
+    assert next_one["site"].peek()["in_flight"].remaining is not None

@@ -171,3 +171,17 @@ def test_12_workers_with_30_limited_paths_each_are_12_participants(folder: Path)
     finally:
         for worker in workers:
             worker.communicate("\n")
+
+
+def test_a_removed_segment_is_followed_by_the_next(declare: Declare) -> None:
+    app = FastAPI()
+    limits = declare(sl.Calls("requests", 1, 60))
+
+    @app.get("/", dependencies=[Depends(Limited(limits))])
+    def path() -> str:
+        return "done"
+
+    assert [_get(app).status_code for _ in range(2)] == [200, 429]
+    sl.remove(limits.path, force=True)
+    sl.open(limits.path, sl.LimitSet("api", [sl.Calls("requests", 1, 60)]))
+    assert [_get(app).status_code for _ in range(2)] == [200, 429]

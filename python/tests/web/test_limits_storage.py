@@ -24,6 +24,8 @@ import shmlimit as sl
 import shmlimit.limits_storage
 from shmlimit.limits_storage import AsyncShmStorage, ShmStorage
 
+from .conftest import wait_until
+
 NAMES = sorted(STRATEGIES)
 
 # Windows so long that none turns while a test runs.
@@ -260,6 +262,16 @@ def test_a_retired_file_is_made_anew(folder: Path) -> None:
     for file in (folder / "limits").iterdir():
         sl.remove(file, force=True)
     assert storage.incr("ann", 60) == 1
+
+
+def test_a_deleted_file_is_made_anew(folder: Path) -> None:
+    storage = ShmStorage(f"shm://{folder}/limits")
+    assert storage.incr("ann", 60) == 1
+    for file in (folder / "limits").iterdir():
+        file.unlink()
+    # Within a second, for which the former file is counted in.
+    wait_until(lambda: storage.incr("ann", 60) == 1, "the deletion is noticed")
+    assert len(list((folder / "limits").iterdir())) == 1
 
 
 def test_errors_are_wrapped_where_that_is_asked_for_and_check_tells(folder: Path) -> None:

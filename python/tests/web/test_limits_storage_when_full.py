@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
@@ -26,6 +27,8 @@ NAMES = sorted(STRATEGIES)
 QUICKSTART = ("200 per day", "50 per hour")
 PAGES = 20
 VISITORS = 5_000
+# Each visitor sees all pages, which takes minutes, where SHMLIMIT_THOROUGH=1 is set.
+PAGES_OF_A_VISITOR = PAGES if os.environ.get("SHMLIMIT_THOROUGH") == "1" else 2
 
 
 class Site:
@@ -62,6 +65,7 @@ def memory() -> Iterator[MemoryStorage]:
     storage.timer.join()
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("options", ["", "?max_keys=2000"], ids=["by default", "and a table of 2,000 rows"])
 def test_no_visitor_of_a_site_is_refused_who_would_not_be_with_unbounded_memory(folder: Path, options: str) -> None:
     ours, theirs = Site(f"shm://{folder}/limits{options}"), Site("memory://")
@@ -71,14 +75,16 @@ def test_no_visitor_of_a_site_is_refused_who_would_not_be_with_unbounded_memory(
         assert [status for status, _ in both] == 2 * [429 if number >= 50 else 200]
         assert both[0][1]["X-RateLimit-Remaining"] == both[1][1]["X-RateLimit-Remaining"] == str(max(49 - number, 0))
     for visitor in range(VISITORS):
-        for turn in range(4):
-            page = (7 * visitor + 5 * turn) % PAGES
-            status, headers = ours.visit(_address(visitor), page)
-            assert (status, headers["X-RateLimit-Remaining"]) == (200, "49"), f"visitor {visitor}"
+        for turn in range(PAGES_OF_A_VISITOR):
+            page = (7 * visitor + turn) % PAGES
+            there = theirs.visit(_address(visitor), page)
+            here = ours.visit(_address(visitor), page)
+            told = [(status, headers["X-RateLimit-Remaining"]) for status, headers in (here, there)]
+            assert told == 2 * [(200, "49")], f"page {page} of visitor {visitor}"
         if visitor % 100 == 0:
             status, headers = ours.visit(limited, 3)
             assert (status, headers["X-RateLimit-Remaining"]) == (429, "0"), f"after visitor {visitor}"
-            assert 3500 < int(headers["Retry-After"]) <= 3600
+            assert 0 < int(headers["Retry-After"]) <= 3600
     theirs.limiter.storage.timer.cancel()  # type: ignore[attr-defined]
 
 

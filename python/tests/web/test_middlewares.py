@@ -19,6 +19,8 @@ from starlette.routing import Route
 import shmlimit as sl
 from shmlimit import asgi, wsgi
 
+from .conftest import wait_until
+
 Get = Callable[..., httpx.Response]
 
 
@@ -112,13 +114,13 @@ def test_a_refusal_is_a_problem_that_names_the_policies_and_says_when(limited: L
     assert '"v1.in_flight";r=8' in refused.headers["ratelimit"]
 
 
-def test_there_is_no_retry_after_where_only_a_permit_can_free_it(limited: Limited, declare: Declare) -> None:
+def test_retry_after_is_a_second_where_only_a_permit_can_free_it(limited: Limited, declare: Declare) -> None:
     limits = declare(sl.Concurrency("in_flight", 1))
     get = limited(limits)
     with limits.try_acquire():
         refused = get()
     assert refused.status_code == 429
-    assert "retry-after" not in refused.headers
+    assert refused.headers["retry-after"] == "1"
     assert refused.headers["ratelimit"] == '"in_flight";r=0'
     assert get().status_code == 200
     assert get().status_code == 200
@@ -342,3 +344,46 @@ def test_a_key_that_is_no_way_to_find_one_is_refused_at_once(limited: Limited, d
         limited(limits, on_error="ignore")
     with pytest.raises(ValueError, match="advertise"):
         limited(limits, advertise="sometimes")
+
+
+def _successor(path: str, *limits: Any, **options: Any) -> sl.Segment:
+    sl.remove(path, force=True)
+    return sl.open(path, sl.LimitSet("api", limits, **options))
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_the_segment_that_took_the_place_of_a_removed_one_is_asked_by_itself(
+    limited: Limited, declare: Declare, timeout: float | None
+) -> None:
+    limits = declare(sl.Calls("requests", 1, 60), keyed=10)
+    get = limited(limits, key=asgi.ClientAddress(), timeout=timeout, advertise="always")
+    assert get().status_code == 200
+    for capacity in (3, 4):
+        _successor(limits.path, sl.Calls("requests", capacity, 60), sl.Concurrency("in_flight", 2), keyed=10)
+        told = get().headers.get_list("ratelimit")[1]
+        assert told.startswith(f'"requests";r={capacity - 1};')
+        assert told.endswith('"in_flight";r=1')
+
+
+def test_errors_are_dealt_with_as_ever_until_a_removed_segment_has_a_successor(
+    limited: Limited, declare: Declare, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = declare(sl.Calls("requests", 9, 60))
+    refuses, admits = limited(limits), limited(limits, on_error="admit")
+    sl.remove(limits.path, force=True)
+    for _ in range(3):
+        assert refuses().status_code == 500
+        assert admits().status_code == 200
+    warned = [record.message for record in caplog.records if record.message.startswith("the segment at")]
+    assert len(warned) == 1
+    assert "was removed: it was retired" in warned[0]
+    sl.open(limits.path, sl.LimitSet("api", [sl.Calls("requests", 5, 60)]))
+    wait_until(lambda: refuses().status_code == 200, "the successor is found")
+
+
+def test_a_set_that_the_successor_does_not_have_is_an_error(limited: Limited, declare: Declare) -> None:
+    limits = declare(sl.Calls("requests", 9, 60))
+    get = limited(limits)
+    sl.remove(limits.path, force=True)
+    sl.open(limits.path, sl.LimitSet("other", [sl.Calls("requests", 5, 60)]))
+    assert get().status_code == 500

@@ -122,7 +122,8 @@ def test_keys_without_room_are_refused_and_told_when_there_is_some_if_that_is_kn
     assert number > 0
     wait = throttle.wait()
     if when_full == "refuse":
-        assert wait is None
+        # Nothing is known, and a refusal says at least a second.
+        assert wait == 1.0
     else:
         # All others are limited until then.
         assert wait is not None

@@ -57,10 +57,38 @@ fn a_capacity_changes_and_its_burst_with_it() {
             &drained(&format!("{leaky}, rate = 5, interval = \"1s\"")),
         )),
         [
-            "capacity: declared 10, in the segment 5",
-            "window: declared \"2s\", in the segment \"1s\"",
+            "interval: declared \"2s\", in the segment \"1s\"",
+            "rate: declared 10, in the segment 5",
         ]
     );
+    assert_eq!(
+        bare(changes(
+            &drained(
+                "kind = \"calls\", algorithm = \"leaky_bucket\", capacity = 50, rate = 5, interval = \"1s\""
+            ),
+            &drained(&format!("{leaky}, rate = 5, interval = \"1s\"")),
+        )),
+        ["capacity: declared 50, in the segment 100"],
+        "the size of the bucket, and not the rate"
+    );
+}
+
+#[test]
+fn a_leaky_bucket_changes_the_words_that_it_is_declared_in() {
+    let drained = |text: &str| Declaration::from_toml(&limit_toml(text)).expect("valid");
+    let leaky = "kind = \"calls\", algorithm = \"leaky_bucket\"";
+    let by_rate = drained(&format!("{leaky}, capacity = 4, rate = 2, interval = \"1s\""));
+    let by_window = drained(&format!("{leaky}, capacity = 2, window = \"1s\", burst = 4"));
+    for (new, stored) in [(&by_rate, &by_window), (&by_window, &by_rate)] {
+        assert_eq!(changes(new, stored), [""; 0], "they mean the same");
+    }
+    let faster = drained(&format!("{leaky}, capacity = 4, rate = 3, interval = \"1s\""));
+    assert_eq!(
+        bare(changes(&faster, &by_window)),
+        ["capacity: declared 3, in the segment 2"]
+    );
+    let applied = faster.applied_to(&by_window).expect("applicable");
+    assert!(applied.to_toml().expect("valid").contains("rate = 3"));
 }
 
 #[test]

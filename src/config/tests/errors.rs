@@ -177,12 +177,12 @@ fn a_value_that_cannot_be_is_refused_with_what_to_do() {
         ),
         ("kind = \"calls\", capacity = 9".to_owned(), "window is missing: declare over what time"),
         (
-            "kind = \"calls\", capacity = 9, algorithm = \"leaky_bucket\", rate = 1".to_owned(),
-            "interval is missing: declare in what time",
+            "kind = \"calls\", algorithm = \"leaky_bucket\", rate = \"0.3333333333333333\"".to_owned(),
+            "rate: \"0.3333333333333333\" is not a whole number of units of 1: round it",
         ),
         (
-            "kind = \"calls\", capacity = 9, algorithm = \"leaky_bucket\", interval = \"1s\"".to_owned(),
-            "rate is missing: declare how much",
+            "kind = \"calls\", algorithm = \"leaky_bucket\", rate = \"0.0\"".to_owned(),
+            "rate: 0 is out of range",
         ),
         (calls("near_limit = 0"), "near_limit: 0 is out of range: choose from 1 to 100"),
         (calls("near_limit = 300"), "near_limit: 300 is out of range: choose from 1 to 100"),

@@ -17,6 +17,60 @@ fn toml_and_code_declare_the_same() {
 }
 
 #[test]
+fn a_rate_may_be_a_fraction_and_is_exact() {
+    let rule = |fields: &str| {
+        rule_of(&format!(
+            "kind = \"calls\", algorithm = \"leaky_bucket\", {fields}"
+        ))
+    };
+    let bucket = |capacity, seconds, burst| {
+        let window = seconds * NANOS_PER_SECOND;
+        Rule::LeakyBucket(LeakyBucket::new(capacity, window, burst).expect("valid"))
+    };
+    assert_eq!(
+        rule("capacity = 9, rate = \"0.5\", interval = \"1s\""),
+        bucket(1, 2, 9)
+    );
+    assert_eq!(
+        rule("capacity = 9, rate = \"2.50\", interval = \"3s\""),
+        bucket(5, 6, 9)
+    );
+    assert_eq!(
+        rule("capacity = 9, rate = \"0.001\", interval = \"1s\""),
+        bucket(1, 1000, 9)
+    );
+    let in_units = "kind = \"rate\", algorithm = \"leaky_bucket\", unit = \"0.2\", capacity = 1, rate = \"0.3\", interval = \"1s\"";
+    assert_eq!(rule_of(in_units), bucket(3, 2, 5));
+    let built = declaring(Limit::leaky_bucket("l", 9, "0.5", Duration::from_secs(1)));
+    assert_eq!(plan(&built).rule, bucket(1, 2, 9));
+    let text = built.to_toml().expect("valid");
+    assert!(text.contains("rate = \"0.5\"\n"), "it keeps its words: {text}");
+    assert_eq!(
+        plan(&Declaration::from_toml(&text).expect("what was written")).rule,
+        bucket(1, 2, 9)
+    );
+}
+
+#[test]
+fn what_is_not_said_of_a_leaky_bucket_by_rate_is_as_of_the_actor_on_ray() {
+    let by = |fields: &str| {
+        rule_of(&format!(
+            "kind = \"calls\", algorithm = \"leaky_bucket\", {fields}"
+        ))
+    };
+    let whole = by("capacity = 60, rate = 1, interval = \"1s\"");
+    assert_eq!(by("rate = 1"), whole);
+    assert_eq!(by("interval = \"1s\""), whole);
+    assert_eq!(
+        by("interval = \"2s\", capacity = 60"),
+        by("capacity = 60, rate = 1, interval = \"2s\"")
+    );
+    let nothing_said = "kind = \"calls\", algorithm = \"leaky_bucket\"";
+    let error = Declaration::from_toml(&limit_toml(nothing_said)).expect_err("no capacity");
+    assert!(error.to_string().contains("missing field `capacity`"), "{error}");
+}
+
+#[test]
 fn a_rate_per_interval_is_a_leaky_bucket_in_other_words() {
     let ray = "kind = \"rate\", algorithm = \"leaky_bucket\", capacity = 100, rate = 10, interval = \"1s\"";
     assert_eq!(
@@ -30,7 +84,13 @@ fn a_rate_per_interval_is_a_leaky_bucket_in_other_words() {
     );
     let ray = Declaration::from_toml(&limit_toml(ray)).expect("valid");
     assert_eq!(texts(&ours.differences(&ray)), [""; 0]);
-    assert_eq!(ours.to_toml().expect("valid"), ray.to_toml().expect("valid"));
+    let text = ray.to_toml().expect("valid");
+    for field in ["capacity = 100\n", "rate = 10\n", "interval = \"1s\"\n"] {
+        assert!(text.contains(field), "it keeps its words: {text}");
+    }
+    let read = Declaration::from_toml(&text).expect("what was written");
+    assert_eq!(plan(&read).rule, plan(&ours).rule);
+    assert_eq!(read.to_toml().expect("valid"), text);
 }
 
 #[test]

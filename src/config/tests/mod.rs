@@ -7,6 +7,7 @@ mod meaning;
 mod plans;
 mod random;
 mod stored;
+mod tiers;
 
 use std::time::Duration;
 

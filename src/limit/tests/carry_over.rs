@@ -216,6 +216,64 @@ proptest! {
         let last = instant + new_window - 1;
         prop_assert!(used == 0 || !grants.is_empty() || counted(&limit, last) > 0);
     }
+
+    /// No later than it would have counted, or than what is charged at the last change counts.
+    #[test]
+    fn changes_to_and_fro_do_not_keep_a_count_alive(
+        (window, other) in two_windows(), capacity in quantity(), charges in steps(),
+        pauses in prop::collection::vec(0..20_u64, 2..40),
+    ) {
+        let longest = window.max(other);
+        let logs = |window| sliding(capacity, window, 40);
+        for (first, second) in [
+            (first_use(capacity, window), first_use(capacity, other)),
+            (logs(window), logs(other)),
+        ] {
+            let mut limit = Limit::new(first);
+            let (_, mut instant) = take_all(&mut limit, 0, window, &charges);
+            let end = |limit: &Limit, instant| u128::from(instant) + u128::from(limit.standing(at(instant)).reset_after);
+            let initial = end(&limit, instant);
+            for (index, pause) in pauses.iter().enumerate() {
+                instant += pause;
+                limit.become_other(if index % 2 == 0 { second } else { first }, at(instant));
+                let latest = initial.max(u128::from(instant) + u128::from(longest));
+                prop_assert!(end(&limit, instant) <= latest, "{limit:?} at {instant} ends after {latest}");
+            }
+        }
+    }
+
+    #[test]
+    fn changes_to_and_fro_end_at_a_boundary_of_both_windows_at_the_latest(
+        (window, other) in (1..40_u64, 1..40_u64), pauses in prop::collection::vec(0..5_u64, 2..40),
+    ) {
+        let mut limit = Limit::new(utc(10, window));
+        limit.charge(at(0), 10);
+        let mut instant = 0;
+        for (index, pause) in pauses.iter().enumerate() {
+            instant += pause;
+            limit.become_other(utc(10, if index % 2 == 0 { other } else { window }), at(instant));
+            let counts_for = limit.standing(at(instant)).reset_after;
+            prop_assert!(counts_for == 0 || instant + counts_for <= window * other);
+        }
+    }
+}
+
+#[test]
+fn a_tier_that_alternates_does_not_lock_a_key_out() {
+    let (short, long) = (HOUR / 60, HOUR);
+    for (short, long) in [
+        (first_use(10, short), first_use(10, long)),
+        (sliding(10, short, 4), sliding(10, long, 4)),
+    ] {
+        let mut limit = Limit::new(long);
+        limit.charge(at(0), 10);
+        for _ in 0..100 {
+            limit.become_other(short, at(1));
+            limit.become_other(long, at(1));
+        }
+        assert_eq!(limit.assess(at(HOUR - 1), 1), refused_for(2));
+        assert_eq!(limit.remaining(at(HOUR + 1)), 10);
+    }
 }
 
 #[test]

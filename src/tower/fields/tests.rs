@@ -1,10 +1,11 @@
 //! The fields, byte by byte, of sets that are taken for real.
 
+use std::ops::Deref;
 use std::time::Duration;
 
 use super::super::told::Told;
 use super::{quoted, retry_after, whole_seconds};
-use crate::config::{Amount, Declaration, Limit, SetDeclaration, Window};
+use crate::config::{Amount, Declaration, Keyed, Limit, SetDeclaration, Tier, Window};
 use crate::engine::plan::Adaptive;
 use crate::limit_set::LimitSet;
 use crate::permit::{Outcome, Permit};
@@ -13,18 +14,35 @@ use crate::segment::Segment;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A set with these limits, in a file that is gone from its folder already.
-fn set_of(limits: impl IntoIterator<Item = Limit>) -> LimitSet {
+/// A set, and the directory of its file for as long.
+struct SetInFile {
+    set: LimitSet,
+    _folder: tempfile::TempDir,
+}
+
+impl Deref for SetInFile {
+    type Target = LimitSet;
+
+    fn deref(&self) -> &LimitSet {
+        &self.set
+    }
+}
+
+/// A set with these limits.
+fn set_of(limits: impl IntoIterator<Item = Limit>) -> SetInFile {
     let set = limits
         .into_iter()
         .fold(SetDeclaration::new("api"), SetDeclaration::limit);
     let folder = tempfile::tempdir().expect("a folder");
     let segment = Segment::create(folder.path().join("limits"), &Declaration::new().set(set));
-    segment.expect("a segment").set("api").expect("declared")
+    SetInFile {
+        set: segment.expect("a segment").set("api").expect("declared"),
+        _folder: folder,
+    }
 }
 
 fn policy(set: &LimitSet) -> Option<String> {
-    let field = Told::of(set).policies(set).policy()?;
+    let field = Told::of(set).policies(set).policy(set, std::iter::empty())?;
     Some(field.to_str().expect("ASCII").to_owned())
 }
 
@@ -33,7 +51,7 @@ fn admitted(set: &LimitSet) -> Permit<'_> {
     outcome.permit().expect("room")
 }
 
-fn refused<'a>(set: &'a LimitSet, request: &crate::Request) -> Refusal<'a> {
+fn refused(set: &LimitSet, request: &crate::Request) -> Refusal {
     match set.try_acquire(request).expect("works") {
         Outcome::Refused(refusal) => refusal,
         Outcome::Admitted(_) => panic!("there is no room"),
@@ -107,7 +125,7 @@ fn a_cost_is_not_told_as_a_number_of_requests() {
 
     told.set_unit(&set, 0, "content-bytes".to_owned());
     let policies = told.policies(&set);
-    let field = policies.policy().expect("two limits");
+    let field = policies.policy(&set, std::iter::empty()).expect("two limits");
     let expected = concat!(
         r#""tokens";q=10000;qu="content-bytes";w=60, "#,
         r#""requests";q=10;w=60"#
@@ -155,7 +173,7 @@ fn a_prefix_stands_before_every_name() {
     let mut told = Told::of(&set);
     told.set_prefix(&set, "search.".to_owned());
     let policies = told.policies(&set);
-    let field = policies.policy().expect("one limit");
+    let field = policies.policy(&set, std::iter::empty()).expect("one limit");
     assert_eq!(field, r#""search.requests";q=1;w=60"#);
     assert_eq!(policies.name(&set, "tokens"), Some(r#""search.tokens""#));
     assert_eq!(policies.name(&set, "none"), None);
@@ -178,7 +196,7 @@ fn a_refusal_tells_the_windows_of_what_refused_and_no_longer_ones_than_retry_aft
     let refusal = refused(&set, &set.request());
     let standing = told.policies(&set).standing(&set, refusal.verdicts(), false);
     // A place may be free much later, but surely nobody is admitted before the hour is over.
-    let retry_after = retry_after(&refusal).expect("known of one");
+    let retry_after = retry_after(&refusal);
     let seconds: u64 = retry_after.to_str().expect("ASCII").parse().expect("a number");
     assert!((1..=3600).contains(&seconds), "{seconds}");
     let expected = format!(r#""hourly";r=0;t={seconds}, "daily";r=1, "in_flight";r=0"#);
@@ -186,13 +204,13 @@ fn a_refusal_tells_the_windows_of_what_refused_and_no_longer_ones_than_retry_aft
 }
 
 #[test]
-fn there_is_no_retry_after_where_only_a_permit_can_free_it() {
+fn retry_after_is_a_second_where_only_a_permit_can_free_it() {
     let set = set_of([
         Limit::calls("requests", 100, MINUTE),
         Limit::concurrency("in_flight", 1),
     ]);
     let _permit = admitted(&set);
-    assert_eq!(retry_after(&refused(&set, &set.request())), None);
+    assert_eq!(retry_after(&refused(&set, &set.request())), "1");
 }
 
 #[test]
@@ -222,19 +240,46 @@ fn limits_that_change_are_told_as_they_are_and_those_in_shadow_are_not() {
     let other = Segment::open(folder.path().join("limits")).expect("a segment");
     let set = segment.set("api").expect("declared");
     let told = Told::of(&set);
-    let in_flight = |ceiling| format!(r#""in_flight";q={ceiling};qu="concurrent-requests""#);
+    let in_flight = r#""in_flight";q=2;qu="concurrent-requests""#;
     for (capacity, is_in_shadow) in [(10, false), (20, false), (30, true), (40, false)] {
         other.apply(&of(capacity, is_in_shadow)).expect("changes");
         let permit = admitted(&set);
         let policies = told.policies(&set);
-        let mut expected = in_flight(capacity);
+        let mut expected = in_flight.to_owned();
         if !is_in_shadow {
             expected = format!(r#""requests";q={capacity};w=60, {expected}"#);
         }
-        assert_eq!(policies.policy().expect("limits"), expected);
+        let policy = policies.policy(&set, permit.verdicts());
+        assert_eq!(policy.expect("limits"), expected, "the capacity that is in force");
         let standing = policies.standing(&set, permit.verdicts(), true);
         let standing = standing.expect("limits");
         let is_told = standing.to_str().expect("ASCII").contains("requests");
         assert_eq!(is_told, !is_in_shadow);
+    }
+}
+
+#[test]
+fn clients_are_told_the_quota_of_their_tier() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let api = SetDeclaration::new("api")
+        .keyed(Keyed::new(10))
+        .limit(Limit::calls("requests", 10, MINUTE))
+        .tier(Tier::new("gold").capacity("requests", 100).burst("requests", 20));
+    let segment = Segment::create(folder.path().join("limits"), &Declaration::new().set(api));
+    let set = segment.expect("a segment").set("api").expect("declared");
+    set.assign("rich", "gold").expect("a tier");
+    let told = Told::of(&set);
+    for (key, expected) in [
+        ("rich", r#""requests";q=100;w=60;shmlimit-burst=20"#),
+        ("other", r#""requests";q=10;w=60"#),
+    ] {
+        let outcome = set.key(key).expect("keyed").try_acquire(&set.request());
+        let permit = outcome.expect("works").permit().expect("room");
+        let policies = told.policies(&set);
+        assert_eq!(
+            policies.policy(&set, permit.verdicts()).expect("a limit"),
+            expected
+        );
+        assert!(policies.standing(&set, permit.verdicts(), true).is_some());
     }
 }

@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand};
 use shmlimit::OpenOptions;
 
 use crate::command::{
-    apply::Apply, completions::Completions, create::Create, exec::Exec, inspect::Inspect, keys::Keys,
-    list::List, man::Man, recover::Recover, remove::Remove, reset::Reset, set::Set, show::Show,
+    apply::Apply, assign::Assign, completions::Completions, create::Create, exec::Exec, inspect::Inspect,
+    keys::Keys, list::List, man::Man, recover::Recover, remove::Remove, reset::Reset, set::Set, show::Show,
     simulate::Simulate,
 };
 use crate::exit::ExitCode;
@@ -34,6 +34,7 @@ pub enum Verb {
     Reset(Reset),
     Apply(Apply),
     Set(Set),
+    Assign(Assign),
     Remove(Remove),
     Simulate(Simulate),
     Completions(Completions),

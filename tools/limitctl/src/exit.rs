@@ -21,7 +21,7 @@ pub enum ExitCode {
     Damaged,
     /// A line of a trace makes no sense, or asks for what the declaration does not have.
     BadTrace,
-    /// The segment is not there, is retired, or is locked by somebody who does not let go.
+    /// The segment is not there, was removed, or is locked by somebody who does not let go.
     Unavailable,
     /// The segment could not be created.
     CannotCreate,
@@ -69,7 +69,7 @@ Exit codes:
   4   apply, set: what is asked for cannot change in place, and nothing was changed
   64  wrong arguments, or a set, limit, key or cost that the segment does not have or allow
   65  the file is damaged, of another format, or not a segment; simulate: a line of the trace is wrong
-  69  there is no segment, it is retired, or it is locked by a process that does not let go
+  69  there is no segment, it was removed, or it is locked by a process that does not let go
   73  the segment could not be created
   75  exec: the limits refused, or time was up
   77  no permission, or the file must not be trusted
@@ -149,10 +149,11 @@ fn code_of(error: &Error) -> ExitCode {
         | Error::TooManyParticipants { .. }
         | Error::AttachStuck { .. }
         | Error::Unsupported { .. }
-        | Error::Retired { .. }
+        | Error::Removed { .. }
         | Error::LockStuck { .. } => ExitCode::Unavailable,
         Error::UnknownSet { .. }
         | Error::UnknownLimit { .. }
+        | Error::UnknownTier { .. }
         | Error::CostRequired { .. }
         | Error::NeverAdmissible { .. }
         | Error::KeyRequired { .. }
@@ -212,7 +213,13 @@ mod tests {
             (io_error(io::ErrorKind::ReadOnlyFilesystem), ExitCode::Permission),
             (io_error(io::ErrorKind::OutOfMemory), ExitCode::Unavailable),
             (Error::NotFound { path: path.clone() }, ExitCode::Unavailable),
-            (Error::Retired { path: path.clone() }, ExitCode::Unavailable),
+            (
+                Error::Removed {
+                    path: path.clone(),
+                    cause: shmlimit::RemovalCause::Retired,
+                },
+                ExitCode::Unavailable,
+            ),
             (
                 Error::LockStuck {
                     set: set(),

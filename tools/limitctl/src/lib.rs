@@ -2,6 +2,7 @@
 
 mod arguments;
 mod birth;
+mod bounds;
 mod change;
 mod command;
 mod exit;
@@ -15,12 +16,13 @@ use std::ffi::OsString;
 use clap::Parser;
 
 use arguments::Arguments;
+pub use bounds::snapshot_with_bounds;
 use exit::{ExitCode, Failure};
 
 /// Does what the arguments say, the first of which is the name of the program, and answers the exit code.
 ///
-/// Prints to standard output and standard error; `exec` replaces the process or ends as its command did. This is all
-/// that there is of the library: the program is this, and so are the console scripts of packages that bring it along.
+/// Prints to standard output and standard error; `exec` replaces the process or ends as its command did. The program is
+/// this, and so are the console scripts of packages that bring it along.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let outcome = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => command::run(arguments.verb),

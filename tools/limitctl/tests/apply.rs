@@ -232,6 +232,67 @@ fn every_field_that_can_be_set_is() {
 }
 
 #[test]
+fn a_leaky_bucket_that_was_declared_by_rate_and_interval_is_shown_and_changed_so() {
+    let folder = folder();
+    let path = folder.path().join("limits");
+    let declaration = r#"
+[[set]]
+name = "ray"
+
+  [[set.limit]]
+  name = "calls"
+  kind = "calls"
+  algorithm = "leaky_bucket"
+  capacity = 2
+  rate = 2
+  interval = "1s"
+"#;
+    run([
+        "create",
+        "--config",
+        &write(folder.path(), declaration),
+        text(&path),
+    ])
+    .ended(0);
+    let fields = || {
+        let limit = declared(&path, 0, 0);
+        ["capacity", "rate", "interval", "window", "burst"].map(|field| limit[field].clone())
+    };
+    let run_inspect = || run(["inspect", text(&path)]).ended(0).stdout;
+    set(&path, &["ray", "calls", "capacity=4"]).ended(0);
+    assert_eq!(
+        fields(),
+        [json!(4), json!(2), json!("1s"), Value::Null, Value::Null],
+        "a larger bucket drains at the same rate"
+    );
+    let shown = run_inspect();
+    assert!(
+        shown.contains("4, rate 2 per 1s, leaky_bucket, at most 5 in any 1s"),
+        "{shown}"
+    );
+    let run = set(&path, &["ray", "calls", "rate=3", "interval=2s"]).ended(0);
+    assert!(run.stdout.starts_with("changed 2 values\n"), "{run:?}");
+    assert_eq!(
+        fields(),
+        [json!(4), json!(3), json!("2s"), Value::Null, Value::Null]
+    );
+    let refused = set(&path, &["ray", "calls", "burst=3"]).ended(78);
+    assert!(
+        refused.stderr.contains("`capacity` is the size of the bucket"),
+        "{refused:?}"
+    );
+    let faster = declaration.replace("rate = 2", "rate = 5").replace("1s", "2s");
+    let json = apply(&path, &faster, &["--json"]).ended(0).json();
+    assert_eq!(
+        json["changes"],
+        json!([
+            {"place": "set \"ray\" / limit \"calls\" / capacity", "before": "4", "after": "2"},
+            {"place": "set \"ray\" / limit \"calls\" / rate", "before": "3", "after": "5"},
+        ])
+    );
+}
+
+#[test]
 fn several_values_change_together_and_a_burst_follows_the_capacity_that_it_was() {
     let folder = folder();
     let path = create(folder.path());

@@ -142,6 +142,9 @@ fn text_and_json_of_an_inspection_agree() {
     assert_eq!(set["holds"].as_array().expect("holds").len(), 4);
     assert_eq!(set["holds"][0]["owner_pid"], std::process::id());
     assert_eq!(json["participants"][0]["alive"], true);
+    assert_eq!(set["limits"][0]["bound"], "at most 19 in any 1d");
+    assert!(set["limits"][1]["bound"].is_null(), "its capacity is its bound");
+    assert_eq!(json["declaration"]["set"][0]["name"], "api");
 
     let shown = run(["inspect", text(&path)]).ended(0).stdout;
     let pid = std::process::id().to_string();
@@ -493,4 +496,43 @@ fn help_version_completions_and_manual_are_answers() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(run(["completions", shell]).ended(0).stdout.contains("limitctl"));
     }
+}
+
+#[test]
+fn shows_the_sets_that_were_made_on_demand_as_copies_of_what_was_declared() {
+    let folder = folder();
+    let toml = r#"
+[segment]
+sets_on_demand = "operation"
+max_sets_on_demand = 3
+
+[[set]]
+name = "operation"
+keyed = { max_keys = 10 }
+
+  [[set.limit]]
+  name = "in_flight"
+  kind = "concurrency"
+  capacity = 7
+"#;
+    let config = write(folder.path(), "limits.toml", toml);
+    let path = text(&folder.path().join("limits")).to_owned();
+    run(["create", "--config", &config, &path]).ended(0);
+    let segment = Segment::open(&path).expect("opens");
+    let upload = segment.set("upload").expect("made");
+    let permit = upload
+        .key("tenant")
+        .and_then(|tenant| tenant.try_acquire(&upload.request()))
+        .expect("asked");
+    let inspected = run(["inspect", &path]).ended(0);
+    assert!(inspected.stdout.contains("copy of  operation"), "{inspected:?}");
+    assert!(
+        inspected
+            .stdout
+            .contains("sets on demand 1 of 3, copies of set operation"),
+        "{inspected:?}"
+    );
+    let shown = run(["show", &path, "upload", "tenant"]).ended(0);
+    assert!(shown.stdout.contains("in_flight"), "{shown:?}");
+    drop(permit);
 }

@@ -68,7 +68,7 @@ pub struct Create {
 
     /// How many processes may be attached at once; 256 unless declared
     ///
-    /// From 1 to 4096. A place takes 64 bytes.
+    /// From 1 to 4096. The record of a process takes 384 bytes.
     #[arg(long, value_name = "COUNT")]
     participants: Option<u32>,
 

@@ -166,7 +166,7 @@ impl Exec {
         Failure::new(code, format!("cannot run `{program}`: {error}"))
     }
 
-    fn refused(&self, refusal: &Refusal<'_>) -> Failure {
+    fn refused(&self, refusal: &Refusal) -> Failure {
         let code = self.conflict_exit_code.map_or(ExitCode::Refused, ExitCode::Other);
         Failure::new(code, refusal.to_string())
     }

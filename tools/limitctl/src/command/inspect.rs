@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::Value;
 use shmlimit::{
     Amount, Declaration, Limit, LimitSnapshot, SegmentReader, SegmentSnapshot, SetCounts, SetDeclaration,
     SetSnapshot,
@@ -11,10 +11,10 @@ use shmlimit::{
 
 use super::{aligned, amounts, as_text, occupancy, shown};
 use crate::exit::{ExitCode, Failure};
-use crate::output;
 use crate::text::human::{self, count, word};
 use crate::text::table::{Cell, Side, Table};
 use crate::text::{declared, key, sanitise, style};
+use crate::{output, snapshot_with_bounds};
 
 /// Show everything a segment holds
 ///
@@ -35,9 +35,8 @@ pub struct Inspect {
 }
 
 /// A segment: how it stands, and what it was declared as.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Inspection {
-    #[serde(flatten)]
     snapshot: SegmentSnapshot,
     declaration: Declaration,
 }
@@ -52,7 +51,7 @@ impl Inspect {
             declaration: reader.declaration().clone(),
         };
         if self.json {
-            output::print_json(&inspection)?;
+            output::print_json(&inspection.json()?)?;
         } else {
             output::print(&inspection.text())?;
         }
@@ -61,12 +60,41 @@ impl Inspect {
 }
 
 impl Inspection {
+    fn json(&self) -> Result<Value, Failure> {
+        let described = || {
+            let mut described = snapshot_with_bounds(&self.snapshot, &self.declaration)?;
+            described["declaration"] = serde_json::to_value(&self.declaration)?;
+            Ok(described)
+        };
+        described().map_err(|error: serde_json::Error| Failure::new(ExitCode::Problem, error.to_string()))
+    }
+
     fn text(&self) -> String {
         let mut text = self.head();
         text.push_str(&self.processes());
-        for (set, declared) in self.snapshot.sets.iter().zip(self.declaration.sets()) {
+        for set in &self.snapshot.sets {
+            // What is made on demand is as what it is a copy of.
+            let declared = set.copy_of.as_ref().unwrap_or(&set.name);
+            let Some(declared) = self.declaration.sets().iter().find(|it| it.name() == declared) else {
+                continue;
+            };
             text.push('\n');
             text.push_str(&self.set(set, declared));
+        }
+        if let Some(template) = self.declaration.segment().sets_on_demand() {
+            let made = self
+                .snapshot
+                .sets
+                .iter()
+                .filter(|set| set.copy_of.is_some())
+                .count() as u64;
+            text.push_str(&format!(
+                "\n{} {} of {}, copies of set {}\n",
+                style::paint(style::TITLE, "sets on demand"),
+                count(made),
+                count(self.declaration.segment().max_sets_on_demand().into()),
+                sanitise::line(template),
+            ));
         }
         text
     }
@@ -150,6 +178,9 @@ impl Inspection {
                 .map(|(key, value)| sanitise::line(&format!("{key}={value}")))
                 .collect();
             facts.push(("metadata", pairs.join(", ")));
+        }
+        if let Some(template) = &set.copy_of {
+            facts.push(("copy of", sanitise::line(template)));
         }
         if let Some(declared) = provenance(set) {
             facts.push(("declared", declared));
@@ -315,6 +346,10 @@ fn irregularity(set: &SetSnapshot) -> Option<String> {
         ));
     }
     let state = match (set.torn, set.words_in_flight) {
+        (false, _) if set.throttled_for_ns > 0 => {
+            let wait = human::duration(set.throttled_for_ns);
+            format!("throttled: nothing is admitted for {wait}")
+        }
         (false, _) => return None,
         (true, Some(0)) => "changed while it was copied: the figures may not belong together".to_owned(),
         (true, Some(words)) => format!(
@@ -333,7 +368,8 @@ fn counted(counts: &SetCounts) -> String {
         .saturating_add(counts.refused_budget)
         .saturating_add(counts.refused_table_full)
         .saturating_add(counts.refused_holds_full)
-        .saturating_add(counts.refused_queue_full);
+        .saturating_add(counts.refused_queue_full)
+        .saturating_add(counts.refused_throttled);
     let mut text = format!("{} admitted, {} refused", count(counts.admitted), count(refused));
     let reasons = some_of(&[
         ("by rate", counts.refused_rate),
@@ -342,6 +378,7 @@ fn counted(counts: &SetCounts) -> String {
         ("for want of a row", counts.refused_table_full),
         ("for want of a hold", counts.refused_holds_full),
         ("for want of room in line", counts.refused_queue_full),
+        ("while throttled", counts.refused_throttled),
     ]);
     if !reasons.is_empty() {
         text.push_str(&format!(" ({reasons})"));
@@ -418,7 +455,44 @@ fn limits(set: &SetSnapshot, declaration: &SetDeclaration) -> String {
             also(limit, set.keys.is_some()).into(),
         ]);
     }
-    table.render(2)
+    let mut text = table.render(2);
+    if !declaration.tiers().is_empty() {
+        text.push('\n');
+        text.push_str(&tiers(declaration).render(2));
+    }
+    text
+}
+
+/// What keys of other tiers have.
+fn tiers(declaration: &SetDeclaration) -> Table {
+    let mut table = Table::new(&[
+        ("TIER", Side::Left),
+        ("LIMIT", Side::Left),
+        ("DECLARED", Side::Left),
+    ]);
+    for tier in declaration.tiers() {
+        let limits = declaration.limits_of_tier(tier.name()).unwrap_or_default();
+        let described: Vec<(&Limit, String)> = limits
+            .iter()
+            .zip(declaration.limits())
+            .map(|(limit, default)| (limit, declared::limit(limit), declared::limit(default)))
+            .filter(|(_, changed, default)| changed != default)
+            .map(|(limit, changed, _)| (limit, changed))
+            .collect();
+        let mut name = sanitise::line(tier.name());
+        for (limit, changed) in described {
+            let limit = sanitise::line(limit.name());
+            table.row(vec![
+                std::mem::take(&mut name).into(),
+                limit.into(),
+                sanitise::line(&changed).into(),
+            ]);
+        }
+        if !name.is_empty() {
+            table.row(vec![name.into(), "".into(), "as default".into()]);
+        }
+    }
+    table
 }
 
 fn remaining(set: &SetSnapshot, limit: &LimitSnapshot, declared: &Limit) -> Cell {

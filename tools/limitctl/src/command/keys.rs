@@ -218,6 +218,10 @@ fn table(selection: &Selection) -> Table {
         ("HELD", Side::Right),
         ("IN LINE", Side::Right),
     ];
+    let has_tiers = selection.keys.iter().any(|key| key.tier.is_some());
+    if has_tiers {
+        columns.insert(1, ("TIER", Side::Left));
+    }
     columns.extend(limits.iter().map(|limit| (limit.as_str(), Side::Left)));
     columns.push(("", Side::Left));
     let mut table = Table::new(&columns);
@@ -230,12 +234,20 @@ fn table(selection: &Selection) -> Table {
             count(key.held).into(),
             count(key.waiting).into(),
         ];
+        if has_tiers {
+            let tier = key.tier.as_deref().unwrap_or("default");
+            row.insert(1, sanitise::line(tier).into());
+        }
         // Where limits count networks, not every key has every limit.
         row.extend(selection.limits.iter().map(|name| {
             let limit = key.limits.iter().find(|limit| limit.name == *name);
             limit.map_or_else(|| "".into(), key::standing)
         }));
-        row.push(if key.torn { "changing".into() } else { "".into() });
+        row.push(match (key.torn, key.throttled_for_ns) {
+            (true, _) => "changing".into(),
+            (false, 0) => "".into(),
+            (false, wait) => format!("throttled for {}", human::duration(wait)).into(),
+        });
         table.row(row);
     }
     table

@@ -1,6 +1,7 @@
 //! The verbs, one a file.
 
 pub mod apply;
+pub mod assign;
 pub mod completions;
 pub mod create;
 pub mod exec;
@@ -38,6 +39,7 @@ pub fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Reset(reset) => reset.run(),
         Verb::Apply(apply) => apply.run(),
         Verb::Set(set) => set.run(),
+        Verb::Assign(assign) => assign.run(),
         Verb::Remove(remove) => remove.run(),
         Verb::Simulate(simulate) => simulate.run(),
         Verb::Completions(completions) => completions.run(),

@@ -12,7 +12,8 @@ use crate::output;
 
 /// Remove a segment
 ///
-/// Marks it as retired, so that processes attached to it get a clear error, and deletes its file. Refuses
+/// Marks it as retired, so that processes attached to it get a clear error at once, and deletes its file; what they
+/// hold is given back as ever. Layers and middlewares go on with the segment that is created in its place. Refuses
 /// while live processes are attached (exit code 1), unless the segment was retired before. A file that is not a
 /// segment is never deleted.
 #[derive(Args, Debug)]
@@ -22,8 +23,8 @@ pub struct Remove {
 
     /// Remove it under attached processes, or though it is damaged
     ///
-    /// Another format counts as damage. A damaged segment cannot be marked: processes attached to it are not told, and go on with a file
-    /// that has no name any more.
+    /// Another format counts as damage. A damaged segment is not marked: processes attached to it find within a
+    /// second that the file was deleted.
     #[arg(long)]
     force: bool,
 

@@ -42,7 +42,7 @@ pub struct Set {
 
     /// What to change, such as capacity=200
     ///
-    /// The fields of declarations that can change in place: capacity, burst, floor and ceiling (amounts), window, lease and latency_limit (times), near_limit (a percentage), shadow (true or false). None as a value, such as lease=none, is what holds where nothing is declared.
+    /// The fields of declarations that can change in place: capacity, burst, rate, floor and ceiling (amounts), window, interval, lease and latency_limit (times), near_limit (a percentage), shadow (true or false). None as a value, such as lease=none, is what holds where nothing is declared.
     #[arg(value_name = "FIELD=VALUE", required = true, value_parser = assignment)]
     values: Vec<Assignment>,
 }
@@ -64,9 +64,11 @@ enum Form {
     Truth,
 }
 
-const FIELDS: [(&str, Form); 9] = [
+const FIELDS: [(&str, Form); 11] = [
     ("capacity", Form::Amount),
     ("burst", Form::Amount),
+    ("rate", Form::Amount),
+    ("interval", Form::Time),
     ("floor", Form::Amount),
     ("ceiling", Form::Amount),
     ("window", Form::Time),

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use shmlimit::{Error, HoldSnapshot, KeyLabel, KeySnapshot, Limit, SegmentReader, TicketSnapshot};
+use shmlimit::{
+    Error, HoldSnapshot, KeyLabel, KeySnapshot, Limit, SegmentReader, SetDeclaration, TicketSnapshot,
+};
 
 use super::{aligned, amounts, as_text};
 use crate::exit::{ExitCode, Failure};
@@ -52,9 +54,9 @@ struct View {
     rows: Vec<KeySnapshot>,
     holds: Vec<HoldSnapshot>,
     tickets: Vec<TicketSnapshot>,
-    /// What the limits of the set were declared as.
+    /// What the set was declared as.
     #[serde(skip)]
-    declared: Vec<Limit>,
+    declared: Option<SetDeclaration>,
 }
 
 impl Show {
@@ -96,12 +98,12 @@ impl Show {
         Ok(view)
     }
 
-    fn declared(&self, reader: &SegmentReader) -> Vec<Limit> {
-        let sets = reader.declaration().sets().iter();
-        let limits = sets
-            .filter(|set| set.name() == self.set)
-            .flat_map(|set| set.limits());
-        limits.cloned().collect()
+    fn declared(&self, reader: &SegmentReader) -> Option<SetDeclaration> {
+        let (declaration, set) = (reader.declaration(), self.set.as_str());
+        let named = |name: &str| declaration.sets().iter().find(|set| set.name() == name);
+        // What is not declared was made on demand, and is as what it is a copy of.
+        let copied = || declaration.segment().sets_on_demand().and_then(named);
+        named(set).or_else(copied).cloned()
     }
 
     /// One row of a key, or one of each network that contains an address, where they have one.
@@ -128,7 +130,7 @@ impl Show {
             if position > 0 {
                 text.push('\n');
             }
-            text.push_str(&row_text(row, &view.declared));
+            text.push_str(&row_text(row, view.declared.as_ref()));
         }
         if !view.holds.is_empty() || !view.tickets.is_empty() {
             text.push('\n');
@@ -138,7 +140,10 @@ impl Show {
     }
 }
 
-fn row_text(row: &KeySnapshot, declared: &[Limit]) -> String {
+fn row_text(row: &KeySnapshot, declared: Option<&SetDeclaration>) -> String {
+    let has_tiers = declared.is_some_and(|set| !set.tiers().is_empty());
+    let tier = row.tier.as_deref().unwrap_or("default");
+    let limits_of_tier = declared.and_then(|set| set.limits_of_tier(tier));
     let state = match (row.torn, row.replenished) {
         (true, _) => style::paint(
             style::WARNING,
@@ -151,7 +156,7 @@ fn row_text(row: &KeySnapshot, declared: &[Limit]) -> String {
     if row.of_dead > 0 {
         held.push_str(&format!(", and {} by dead processes", count(row.of_dead)));
     }
-    let facts = aligned(&[
+    let mut facts = vec![
         ("row", key::key(&row.key)),
         ("fingerprint", row.key.fingerprint.to_string()),
         ("state", state),
@@ -166,8 +171,20 @@ fn row_text(row: &KeySnapshot, declared: &[Limit]) -> String {
         ),
         ("held", held),
         ("in line", human::quantity(row.waiting, "request", "requests")),
-    ]);
-    format!("{facts}\n{}", limits(row, declared).render(2))
+    ];
+    if row.throttled_for_ns > 0 {
+        let until = format!(
+            "nothing is admitted for {}",
+            human::duration(row.throttled_for_ns)
+        );
+        facts.push(("throttled", style::paint(style::WARNING, until)));
+    }
+    if has_tiers {
+        let how = if row.tier_assigned { ", assigned" } else { "" };
+        facts.insert(2, ("tier", sanitise::line(&format!("{tier}{how}"))));
+    }
+    let limits = limits(row, &limits_of_tier.unwrap_or_default());
+    format!("{}\n{}", aligned(&facts), limits.render(2))
 }
 
 fn limits(row: &KeySnapshot, declared: &[Limit]) -> Table {

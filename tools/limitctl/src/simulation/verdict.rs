@@ -58,7 +58,7 @@ impl Answer {
         }
     }
 
-    pub fn refused(refusal: &Refusal<'_>) -> Self {
+    pub fn refused(refusal: &Refusal) -> Self {
         Self {
             admitted: false,
             binding: refusal.binding().map(str::to_owned),

@@ -11,6 +11,9 @@ pub fn limit(limit: &Limit) -> String {
     if let Some(window) = limit.window() {
         text.push_str(&format!(" per {window}"));
     }
+    if let (Some(rate), Some(interval)) = (limit.rate_amount(), limit.interval()) {
+        text.push_str(&format!(", rate {} per {interval}", amount(rate)));
+    }
     if let Some(algorithm) = limit.deciding_algorithm() {
         text.push_str(&format!(", {}", word(&algorithm)));
     }

@@ -299,7 +299,7 @@ pub fn play() {
         .expect("told");
     say(&match api.try_acquire(&request) {
         Ok(outcome) => format!("admitted {}", outcome.is_admitted()),
-        Err(shmlimit::Error::Retired { .. }) => "retired".to_owned(),
+        Err(shmlimit::Error::Removed { .. }) => "retired".to_owned(),
         Err(error) => format!("{error:?}"),
     });
     std::io::stdin()

@@ -1,0 +1,77 @@
+"""Quotas that differ by key: the tiers of a keyed set."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import shmlimit as sl
+
+DAY = "1d"
+
+
+def opened(path: Path) -> sl.Limits:
+    requests = sl.Calls("requests", 2, DAY, algorithm="fixed_window")
+    gold = sl.Tier("gold", {"requests": {"capacity": 5}})
+    free = sl.Tier("free", {"requests": {"capacity": 1, "window": 3600}})
+    return sl.open(path / "limits", sl.LimitSet("api", [requests], keyed=100, tiers=[gold, free]))["api"]
+
+
+def admitted(limits: sl.Limits, key: str, tier: str | None = None) -> int:
+    count = 0
+    while limits.check(key=key, tier=tier):
+        count += 1
+    return count
+
+
+def test_each_key_is_limited_by_its_tier(tmp_path: Path) -> None:
+    limits = opened(tmp_path)
+    assert limits.tiers == ("default", "gold", "free")
+    limits.assign("rich", "gold")
+    assert [admitted(limits, key) for key in ("rich", "other")] == [5, 2]
+    assert (limits.tier("rich"), limits.tier("other"), limits.tier("unknown")) == ("gold", "default", "default")
+
+
+def test_a_request_puts_its_key_into_the_tier_that_it_names(tmp_path: Path) -> None:
+    limits = opened(tmp_path)
+    assert admitted(limits, "a", "free") == 1
+    assert limits.tier("a") == "free"
+    permit = limits.try_acquire(key="a", tier="gold")
+    assert isinstance(permit, sl.Permit)
+    assert permit.verdicts["requests"].capacity == 5
+    assert limits.acquire(key="a", timeout=1, tier="gold").verdicts["requests"].remaining == 2
+    assert all(limits.check_many(["a", "b"], tier="gold"))
+
+    async def wait() -> sl.Permit:
+        return await limits.acquire_async(key="a", tier="gold")
+
+    assert asyncio.run(wait()).verdicts["requests"].remaining == 0
+
+
+def test_keys_are_shown_with_their_tiers(tmp_path: Path) -> None:
+    limits = opened(tmp_path)
+    limits.assign("rich", "gold")
+    with sl.open(tmp_path / "limits") as segment:
+        shown = segment.key_snapshot("api", "rich")
+    assert shown is not None
+    assert (shown["tier"], shown["tier_assigned"], shown["limits"][0]["most_at_once"]) == ("gold", True, 5)
+
+
+def test_a_tier_that_there_is_not_is_an_error(tmp_path: Path) -> None:
+    limits = opened(tmp_path)
+    with pytest.raises(sl.UnknownTier, match="it has default, gold, free"):
+        limits.assign("a", "silver")
+    with pytest.raises(sl.UnknownTier):
+        limits.try_acquire(key="a", tier="silver")
+    assert issubclass(sl.UnknownTier, sl.UnknownName)
+
+
+def test_tiers_are_written_as_they_are_declared() -> None:
+    requests = sl.Calls("requests", 10, 60)
+    gold = sl.Tier("gold", {"requests": {"capacity": 1000, "burst": 200}})
+    text = sl.LimitSet("api", [requests], keyed=5, tiers=[gold]).to_toml()
+    assert '[[set.tier]]\nname = "gold"' in text
+    with pytest.raises(sl.DeclarationError, match="only keys are in tiers"):
+        sl.LimitSet("api", [requests], tiers=[gold]).to_toml()

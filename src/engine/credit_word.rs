@@ -1,0 +1,165 @@
+//! The word of a hold that says what is left of a batch of credit.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bits 0 to 19: units left. Bits 20 to 39: requests admitted from the batch and not counted yet. Bits 40 to 63: a tag
+/// that tells the batch from others in the same hold, before and after.
+///
+/// The process that drew the batch spends from it without the lock. All others change the word under the lock, by
+/// [`take`](Self::take), so that each unit is either spent or taken back, and never both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CreditWord(u64);
+
+const FIELD_BITS: u32 = 20;
+const FIELD: u64 = (1 << FIELD_BITS) - 1;
+const ONE_REQUEST: u64 = 1 << FIELD_BITS;
+const TAG_SHIFT: u32 = 2 * FIELD_BITS;
+const MAX_TAG: u64 = u64::MAX >> TAG_SHIFT;
+
+impl CreditWord {
+    pub(super) fn new(tag: u64, units: u64) -> Self {
+        Self((tag & MAX_TAG) << TAG_SHIFT | units.min(FIELD))
+    }
+
+    pub(super) fn load(word: &AtomicU64) -> Self {
+        Self(word.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
+    pub(super) fn to_word(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn units(self) -> u64 {
+        self.0 & FIELD
+    }
+
+    /// Requests that were admitted from the batch and are not counted yet.
+    pub(crate) fn requests(self) -> u64 {
+        self.0 >> FIELD_BITS & FIELD
+    }
+
+    pub(super) fn tag(self) -> u64 {
+        self.0 >> TAG_SHIFT
+    }
+
+    /// The same batch with nothing left of it, whose requests are counted still.
+    pub(super) fn emptied(self) -> Self {
+        Self(self.0 & !FIELD)
+    }
+
+    /// The same batch without requests to be counted.
+    pub(super) fn without_requests(self) -> Self {
+        Self(self.0 & !(FIELD << FIELD_BITS))
+    }
+
+    /// The tag of the next batch in the hold.
+    pub(super) fn next_tag(self) -> u64 {
+        (self.tag() + 1) & MAX_TAG
+    }
+
+    /// Spends units of the batch with that tag, for one request; answers whether there were as many.
+    #[inline]
+    pub(super) fn spend(word: &AtomicU64, tag: u64, units: u64) -> bool {
+        let mut seen = word.load(Ordering::Relaxed);
+        loop {
+            let found = Self(seen);
+            // A request costs a unit at least, so there are never more requests than the batch had units.
+            if found.tag() != tag || found.units() < units {
+                return false;
+            }
+            let spent = seen - units + ONE_REQUEST;
+            match word.compare_exchange_weak(seen, spent, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Takes what is left, and leaves an empty batch of the next tag. The caller holds the lock.
+    pub(super) fn take(word: &AtomicU64) -> Self {
+        let mut seen = word.load(Ordering::Relaxed);
+        loop {
+            let emptied = Self::new(Self(seen).next_tag(), 0);
+            match word.compare_exchange_weak(seen, emptied.0, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Self(seen),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Adds units to the batch with that tag as long as it has at most `room`, and takes the requests that are not
+    /// counted; answers the units added, and the requests. The caller holds the lock.
+    pub(super) fn put_back(word: &AtomicU64, tag: u64, units: u64, room: u64) -> (u64, u64) {
+        let mut seen = word.load(Ordering::Relaxed);
+        loop {
+            let found = Self(seen);
+            if found.tag() != tag {
+                return (0, 0);
+            }
+            let added = units.min(room.saturating_sub(found.units()));
+            let filled = Self::new(tag, found.units() + added);
+            match word.compare_exchange_weak(seen, filled.0, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return (added, found.requests()),
+                Err(now) => seen = now,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::engine::plan::MAX_BATCH;
+
+    proptest! {
+        #[test]
+        fn each_unit_is_spent_or_taken_back_and_never_both(
+            tag in 0..=MAX_TAG, drawn in 0..=MAX_BATCH, costs in prop::collection::vec(1..=MAX_BATCH, 0..20),
+        ) {
+            let word = AtomicU64::new(CreditWord::new(tag, drawn).to_word());
+            let spent: Vec<u64> = costs.into_iter().filter(|cost| CreditWord::spend(&word, tag, *cost)).collect();
+            let taken = CreditWord::take(&word);
+            prop_assert_eq!(taken.units() + spent.iter().sum::<u64>(), drawn);
+            prop_assert_eq!((taken.requests(), taken.tag()), (spent.len() as u64, tag));
+            prop_assert!(!CreditWord::spend(&word, tag, 1));
+            prop_assert_eq!(CreditWord::take(&word).units(), 0);
+        }
+
+        #[test]
+        fn any_word_is_read_as_some_batch(word in any::<u64>(), units in 1..=MAX_BATCH, room in 0..=MAX_BATCH) {
+            let atomic = AtomicU64::new(word);
+            let found = CreditWord::from_word(word);
+            CreditWord::put_back(&atomic, found.tag(), units, room);
+            let left = CreditWord::load(&atomic);
+            prop_assert!(left.units() <= found.units().max(room));
+            prop_assert_eq!(CreditWord::spend(&atomic, found.tag(), units), left.units() >= units);
+            prop_assert!(!CreditWord::spend(&atomic, found.next_tag(), units));
+        }
+    }
+
+    #[test]
+    fn many_requests_at_once_are_admitted_for_no_more_than_there_is() {
+        let word = AtomicU64::new(CreditWord::new(7, 10_000).to_word());
+        let spent: u64 = std::thread::scope(|scope| {
+            let threads: Vec<_> = (1..=4)
+                .map(|cost| {
+                    let word = &word;
+                    scope.spawn(move || {
+                        (0..).take_while(|_| CreditWord::spend(word, 7, cost)).count() as u64 * cost
+                    })
+                })
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("no panic"))
+                .sum()
+        });
+        assert_eq!(spent + CreditWord::take(&word).units(), 10_000);
+    }
+}

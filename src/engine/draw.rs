@@ -1,0 +1,530 @@
+//! Two-tier checks: a process draws batches of credit from a limit, and admits requests from them without the lock.
+//!
+//! A batch is charged to the limit when it is drawn, and recorded in a hold of the process, whose amount says
+//! [what is left of it](CreditWord). So what a dead process had not spent is found and given back like anything else that
+//! it held, and so can those take it back who need it: a request that has to wait, and a reset.
+//!
+//! **At most batch - 1 units are left after a draw**, because a process draws only what its batch lacks, and only for a
+//! request below the size of a batch. What is left is of the latest draw: earlier units are spent first. So one
+//! instant, that of the hold, says of all that is left what time has replenished since.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::acquire::{Answer, Attempt, Target};
+use super::batches::{Batches, Drawn, Period, Place};
+use super::credit_word::CreditWord;
+use super::decision::{Costs, Decision, Stage};
+use super::hold::{Ending, FreeHold, HoldReference};
+use super::keys::KeyCounts;
+use super::limit_rules::LimitRules;
+use super::locked::{LockWait, LockedPart};
+use super::memory::{HoldPlace, Row};
+use super::plan::CreditPlan;
+use super::refund::Origin;
+use super::segment::SegmentEngine;
+use super::set::{Part, RuledPart, SetEngine};
+use crate::error::Error;
+use crate::limit::Now;
+use crate::shm::clock::boot_nanos;
+use crate::shm::journal::Transaction;
+use crate::table::Fingerprint;
+
+/// How long a process that detaches waits for locks to give its batches back.
+const DETACH_WAIT: u64 = 10_000_000;
+
+/// Which batches are returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Returned {
+    /// Those from which nothing was spent since the last time.
+    Unused,
+    All,
+}
+
+impl Target<'_> {
+    #[inline]
+    fn fingerprint(self) -> Fingerprint {
+        self.key.map_or(Fingerprint::NONE, |key| key.fingerprint)
+    }
+}
+
+impl Costs {
+    /// What is asked of the only limit of a set; zero where nothing is.
+    #[inline]
+    fn of_the_only_limit(&self) -> u64 {
+        if self.limits.0 == 1 { self.amounts[0] } else { 0 }
+    }
+}
+
+impl Now {
+    /// The time on the clock that windows go by.
+    #[inline]
+    fn of_windows(self, reads_utc: bool) -> u64 {
+        if reads_utc { self.utc } else { self.monotonic }
+    }
+}
+
+impl SegmentEngine {
+    /// Admits from the batch of this process, or decides under the lock, drawing a batch.
+    #[inline(never)]
+    pub(super) fn decide_with_credit(
+        &self,
+        target: Target<'_>,
+        batches: &Batches,
+        costs: &Costs,
+        decision: &mut Decision,
+    ) -> Result<bool, Box<Error>> {
+        decision.owner = self.membership.owner()?;
+        if self.spend(target, batches, costs, decision) {
+            return Ok(true);
+        }
+        self.decide_at_once(target, costs, decision, |decision, attempt| {
+            self.decide(target, costs, decision, attempt)
+        })
+    }
+
+    /// Admits from the batch of this process, without the lock; answers whether there was one with enough left.
+    /// `decision` knows its owner.
+    #[inline(never)]
+    pub(super) fn spend(
+        &self,
+        target: Target<'_>,
+        batches: &Batches,
+        costs: &Costs,
+        decision: &mut Decision,
+    ) -> bool {
+        let cost = costs.of_the_only_limit();
+        let part = target.part();
+        let drawn = batches.find(part.index(), target.fingerprint());
+        let Some(drawn) = drawn.filter(|_| cost > 0) else {
+            return false;
+        };
+        if drawn.owner != decision.owner
+            || drawn.generation != self.generation_of(target.set)
+            || self.is_known_to_be_removed()
+        {
+            return false;
+        }
+        let reads_utc = target.set.reads_utc;
+        if drawn.period != Period::ALWAYS
+            && !drawn
+                .period
+                .contains(self.read_clocks(reads_utc).of_windows(reads_utc))
+        {
+            return false;
+        }
+        let hold = part.memory.hold(drawn.hold.index);
+        let word = hold.and_then(|hold| hold.amounts().first());
+        if !word.is_some_and(|word| CreditWord::spend(word, drawn.tag, cost)) {
+            return false;
+        }
+        decision.admit_from_credit(part.index(), &drawn, cost);
+        true
+    }
+
+    /// Decides where none waits, drawing a batch if the request is to be admitted from one.
+    #[inline(never)]
+    pub(super) fn draw_or_take(
+        &self,
+        locked: &LockedPart<'_>,
+        batches: &Batches,
+        row: Row<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
+        let part = locked.part;
+        if locked.throttles(row, costs) > 0 {
+            decision.set_stage(Stage::Reserved);
+            return locked.refuse(row.into(), costs, decision, attempt);
+        }
+        let take = |decision: &mut Decision| self.take_or_refuse(locked, row, costs, decision, attempt);
+        let cost = costs.of_the_only_limit();
+        let Some((limit, credit)) = part
+            .credit()
+            .filter(|(limit, credit)| (1..credit.batch).contains(&cost) && cost <= limit.most_at_once)
+        else {
+            return take(decision);
+        };
+        let Some((place, noted)) = batches.place(part.index(), row.key(), decision.owner) else {
+            return take(decision);
+        };
+        let own = noted.filter(|drawn| locked.owns(drawn.hold, drawn.owner));
+        let own = match own {
+            Some(drawn) if drawn.fingerprint != row.key() => {
+                locked.end_batch(drawn.hold.index)?;
+                None
+            }
+            own => own,
+        };
+        let hold = own.and_then(|drawn| part.memory.hold(drawn.hold.index));
+        let word = hold.and_then(|hold| hold.amounts().first());
+        if let (Some(drawn), Some(word)) = (own, word) {
+            if !locked.is_good(&drawn) {
+                locked.take_batch_back(drawn.hold.index)?;
+            } else if CreditWord::spend(word, drawn.tag, cost) {
+                // Another thread of this process has drawn meanwhile.
+                decision.admit_from_credit(part.index(), &drawn, cost);
+                return Ok(Answer::Admitted);
+            }
+        }
+        let remaining = limit.rule.standing(limit.mark(row, locked.now)).remaining;
+        let left = word.map_or(CreditWord::new(0, 0), CreditWord::take);
+        // At least one: a batch with nothing to draw is none.
+        let needed = cost.saturating_sub(left.units()).max(1);
+        if remaining < needed {
+            if let Some(word) = word {
+                word.store(left.to_word(), Ordering::Release);
+            }
+            return locked.refuse(row.into(), &Costs::of_one(0, needed), decision, attempt);
+        }
+        let hold = match own {
+            Some(drawn) => DrawInto::Own(drawn.hold),
+            None => match self.find_free_hold(part)? {
+                FreeHold::None => return take(decision),
+                free => DrawInto::New(free),
+            },
+        };
+        let draw = Draw {
+            hold,
+            requests: left.requests() + 1,
+            units: credit.batch.min(remaining).max(needed),
+            needed,
+        };
+        let Some(drawn) = locked.draw(row, limit, credit, &draw, decision.owner)? else {
+            return take(decision);
+        };
+        place.write(&drawn);
+        if self.virtual_clock.is_none() {
+            batches.note_draw();
+        }
+        decision.admit_from_credit(part.index(), &drawn, cost);
+        Ok(Answer::Admitted)
+    }
+
+    /// Returns the batches of a set from which this process has spent nothing since the last time; answers whether it
+    /// has others, or could not return some for want of a lock.
+    pub(crate) fn return_unused_batches(&self, set: &SetEngine) -> bool {
+        let Some(batches) = &set.batches else {
+            return false;
+        };
+        let return_all_unused = || self.return_batches(set, batches, Returned::Unused, LockWait::NOT);
+        if return_all_unused() {
+            return true;
+        }
+        // Said before the last look: a batch that is drawn after it is told of again.
+        batches.set_unattended();
+        return_all_unused() && batches.claim_attendance()
+    }
+
+    /// Returns all batches of this process: for when it detaches. What cannot be returned is as if it had died.
+    fn return_all_batches(&self) {
+        let wait = LockWait::Until(boot_nanos().saturating_add(DETACH_WAIT));
+        for set in self.sets() {
+            if let Some(batches) = &set.batches {
+                self.return_batches(set, batches, Returned::All, wait);
+                batches.set_unattended();
+            }
+        }
+    }
+
+    /// Answers whether batches are left.
+    fn return_batches(&self, set: &SetEngine, batches: &Batches, which: Returned, wait: LockWait) -> bool {
+        let owner = self.membership.owner_so_far();
+        let mut are_left = false;
+        for (part, place) in batches.places() {
+            let part = set.part(part);
+            let Some(drawn) = place.read().filter(|drawn| drawn.owner == owner && owner != 0) else {
+                continue;
+            };
+            let left = part.memory.hold(drawn.hold.index).map_or(0, |hold| {
+                hold.amounts()
+                    .first()
+                    .map_or(0, |word| word.load(Ordering::Relaxed))
+            });
+            if which == Returned::Unused && place.seen.swap(left, Ordering::Relaxed) != left {
+                are_left = true;
+                continue;
+            }
+            // What else may be wrong is for the next operation to say.
+            are_left |= self
+                .return_place(part, place, &drawn, wait)
+                .is_err_and(|error| matches!(*error, Error::LockStuck { .. }));
+        }
+        are_left
+    }
+
+    fn return_place(
+        &self,
+        part: Part<'_>,
+        place: &Place,
+        drawn: &Drawn,
+        wait: LockWait,
+    ) -> Result<(), Box<Error>> {
+        let mut locked = self.lock_to_give_back(part, wait)?;
+        if place.read().as_ref() != Some(drawn) {
+            // Another thread has drawn meanwhile.
+            return Ok(());
+        }
+        place.clear();
+        if locked.owns(drawn.hold, drawn.owner) {
+            locked.end_batch(drawn.hold.index)?;
+        }
+        locked.serve_next(drawn.row.index)
+    }
+}
+
+impl Drop for SegmentEngine {
+    /// Returns what this process has drawn; its other handles of the segment draw again.
+    fn drop(&mut self) {
+        self.return_all_batches();
+    }
+}
+
+/// What is drawn.
+struct Draw {
+    hold: DrawInto,
+    /// That are counted with it: that for which it is drawn, and those admitted from the batch before.
+    requests: u64,
+    units: u64,
+    /// Of these, what the request needs.
+    needed: u64,
+}
+
+#[derive(Clone, Copy)]
+enum DrawInto {
+    Own(HoldReference),
+    New(FreeHold),
+}
+
+impl<'a> RuledPart<'a> {
+    /// The limit from which processes draw, and how.
+    fn credit(&self) -> Option<(&'a LimitRules, CreditPlan)> {
+        let limit = self.rules.limits.first()?;
+        Some((limit, limit.credit?))
+    }
+
+    /// Takes what is left of all batches, of one row or of all: for a reset, which has replenished the limit already.
+    /// Not journalled: it can be repeated.
+    pub(super) fn void_batches(&self, row: Option<u64>, counters: bool) {
+        if self.credit().is_none() {
+            return;
+        }
+        for hold in self.batches_of(row) {
+            for word in hold.amounts() {
+                let left = CreditWord::take(word);
+                if !counters {
+                    word.store(left.emptied().to_word(), Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// The holds that record batches, of one row or of all.
+    fn batches_of(&self, row: Option<u64>) -> impl Iterator<Item = HoldPlace<'a>> + use<'a> {
+        let memory = self.memory;
+        (0..memory.touched_holds())
+            .filter_map(|index| memory.hold(index))
+            .filter(move |hold| hold.is_taken() && row.is_none_or(|row| hold.row().index == row))
+    }
+}
+
+impl LockedPart<'_> {
+    /// Whether a batch may be spent: it is of the definition that the part is of, and its window goes on.
+    fn is_good(&self, drawn: &Drawn) -> bool {
+        drawn.generation == self.part.rules.generation
+            && drawn
+                .period
+                .contains(self.now.of_windows(self.part.set.reads_utc))
+    }
+
+    /// Charges a batch and records it; none where the limit refused after all, or there is no hold.
+    fn draw(
+        &self,
+        row: Row<'_>,
+        limit: &LimitRules,
+        credit: CreditPlan,
+        draw: &Draw,
+        owner: u64,
+    ) -> Result<Option<Drawn>, Box<Error>> {
+        let memory = self.part.memory;
+        let mut transaction = memory.journal().begin();
+        let Ok(mark) = limit.take(row, &mut transaction, self.now, draw.units) else {
+            return Ok(None);
+        };
+        let counters = self.part.counters(limit.index);
+        transaction.add(&counters.taken, draw.units);
+        if limit.is_near(mark) {
+            transaction.add(&counters.near, 1);
+        }
+        self.count_requests(&mut transaction, limit, row, draw.requests);
+        let hold = match draw.hold {
+            DrawInto::Own(hold) => Some(hold),
+            DrawInto::New(free) => {
+                // An empty batch until all of it is charged: the amount keeps its tag.
+                let empty = free
+                    .index()
+                    .and_then(|index| memory.hold(index)?.amounts().first());
+                let empty = empty.map_or(0, |word| CreditWord::take(word).emptied().to_word());
+                self.fill_hold(&mut transaction, row, free, owner, |_| empty)
+            }
+        };
+        let Some(hold) = hold else { return Ok(None) };
+        let Some(place) = memory.hold(hold.index) else {
+            return Ok(None);
+        };
+        transaction.store(place.taken_at(), self.now.monotonic);
+        transaction.store(place.row_word(), row.reference().to_word());
+        self.part.commit(transaction)?;
+        let Some(word) = place.amounts().first() else {
+            return Ok(None);
+        };
+        // After the commit: a process that dies before it has charged nothing, and one that dies here has charged what it
+        // cannot spend.
+        let tag = CreditWord::load(word).next_tag();
+        let left = CreditWord::new(tag, draw.units.saturating_sub(draw.needed));
+        word.store(left.to_word(), Ordering::Release);
+        let now = self.now.of_windows(self.part.set.reads_utc);
+        let period = if credit.window_coupled {
+            Period {
+                begin: now,
+                end: now.saturating_add(limit.rule.standing(mark).reset_after),
+            }
+        } else {
+            Period::ALWAYS
+        };
+        Ok(Some(Drawn {
+            fingerprint: row.key(),
+            owner,
+            generation: self.part.rules.generation,
+            hold,
+            tag,
+            row: row.reference(),
+            mark,
+            units: draw.units,
+            drawn_at: self.now.monotonic,
+            period,
+        }))
+    }
+
+    /// Counts requests that were admitted from a batch.
+    fn count_requests(
+        &self,
+        transaction: &mut Transaction<'_>,
+        limit: &LimitRules,
+        row: Row<'_>,
+        requests: u64,
+    ) {
+        transaction.add(&self.part.counters(limit.index).admitted, requests);
+        transaction.add(&self.part.memory.control().admitted, requests);
+        if let Some(counts) = row.counts() {
+            self.note_use(transaction, row);
+            let before = KeyCounts::from_word(counts.load(Ordering::Relaxed));
+            let requests = u32::try_from(requests).unwrap_or(u32::MAX);
+            let counts_now = KeyCounts {
+                admitted: before.admitted.saturating_add(requests),
+                ..before
+            };
+            transaction.store(counts, counts_now.to_word());
+        }
+    }
+
+    /// Takes what is left of a batch, gives it back as far as the algorithm refunds, and counts what was admitted from it.
+    #[inline(never)]
+    pub(super) fn settle_batch(
+        &self,
+        transaction: &mut Transaction<'_>,
+        limit: &LimitRules,
+        row: Row<'_>,
+        word: &AtomicU64,
+        origin: Origin,
+        ending: Ending,
+    ) {
+        // Not journalled: a process that is taken for dead and lives might spend until this very instruction. If this one
+        // dies before the commit, the units stay charged.
+        let left = CreditWord::take(word);
+        if left.units() == 0 && left.requests() == 0 {
+            return;
+        }
+        let refunded = self
+            .at_its_instant()
+            .refund_dead(transaction, limit, row, left.units(), origin);
+        let counters = self.part.counters(limit.index);
+        let counter = if ending == Ending::OwnerDied {
+            &counters.reclaimed
+        } else {
+            &counters.refunded
+        };
+        transaction.add(counter, refunded);
+        self.count_requests(transaction, limit, row, left.requests());
+    }
+
+    /// Takes a batch back, and leaves its hold to its process, empty.
+    fn take_batch_back(&self, index: u64) -> Result<(), Box<Error>> {
+        let (Some(hold), Some((limit, _))) = (self.part.memory.hold(index), self.part.credit()) else {
+            return Ok(());
+        };
+        let origin = hold.origin();
+        let row = self.part.row(origin.row.index);
+        let mut transaction = self.part.memory.journal().begin();
+        for word in hold.amounts() {
+            self.settle_batch(&mut transaction, limit, row, word, origin, Ending::Undone);
+        }
+        self.part.commit(transaction)
+    }
+
+    /// Takes back what processes have drawn from a row: for a request that would have to wait for it.
+    #[inline(never)]
+    pub(super) fn take_batches_back(&self, row: Row<'_>) -> Result<(), Box<Error>> {
+        if self.part.credit().is_none() || !self.part.is_held(row) {
+            return Ok(());
+        }
+        for index in 0..self.part.memory.touched_holds() {
+            let hold = self.part.memory.hold(index);
+            if hold.is_some_and(|hold| hold.is_taken() && hold.row().index == row.index) {
+                self.take_batch_back(index)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a batch back and frees its hold.
+    fn end_batch(&self, index: u64) -> Result<(), Box<Error>> {
+        let mut transaction = self.part.memory.journal().begin();
+        self.free_hold(&mut transaction, index, Ending::Undone);
+        self.part.commit(transaction)
+    }
+
+    /// Puts what a permit from a batch did not use into the batch of its process; answers how much of it. Where the
+    /// algorithm does not refund, or the batch is of another time, it stays charged.
+    #[inline(never)]
+    pub(super) fn put_back(
+        &self,
+        transaction: &mut Transaction<'_>,
+        limit: &LimitRules,
+        row: Row<'_>,
+        permit: &Decision,
+        unused: u64,
+    ) -> u64 {
+        let (Some(batches), Some((_, credit))) = (&self.part.set.batches, self.part.credit()) else {
+            return 0;
+        };
+        let is_void = permit.definition != self.part.definition()
+            || self.at_its_instant().is_forgiven(limit, row, permit.origin());
+        let drawn = batches
+            .find(self.part.index(), row.key())
+            .filter(|drawn| drawn.owner == permit.owner && self.owns(drawn.hold, drawn.owner));
+        let Some(drawn) = drawn.filter(|drawn| limit.rule.refunds() && !is_void && self.is_good(drawn))
+        else {
+            return 0;
+        };
+        let hold = self.part.memory.hold(drawn.hold.index);
+        let Some(word) = hold.and_then(|hold| hold.amounts().first()) else {
+            return 0;
+        };
+        // What is left must be of the latest draw, and less than a batch.
+        let room = drawn.units.min(credit.batch.saturating_sub(1));
+        let (added, requests) = CreditWord::put_back(word, drawn.tag, unused, room);
+        self.count_requests(transaction, limit, row, requests);
+        added
+    }
+}

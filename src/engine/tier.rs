@@ -1,0 +1,300 @@
+//! Which tier of its set a key is in: by which rules its row decides, and what becomes of the row when that changes.
+//!
+//! The tier is in the word `generation` of the row, of which the lower half alone is the generation. A change of tier
+//! begins a generation, because what was reserved before was reserved by other rules; when it began, and by which rules,
+//! is known of the last one, so that what was reserved just before it can be [refunded](super::refund).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::acquire::Target;
+use super::decision::Costs;
+use super::key::KeyIdentity;
+use super::locked::{LockWait, LockedPart};
+use super::memory::Row;
+use super::plan::MAX_MIGRATED_WORDS;
+use super::row_reference::RowReference;
+use super::rules::SetRules;
+use super::segment::SegmentEngine;
+use super::set::{Part, RuledPart};
+use crate::error::Error;
+use crate::shm::layout::JOURNAL_ENTRIES;
+
+// A change of tier is one transaction, which also writes the word `generation` and when it changed.
+const _: () = assert!(MAX_MIGRATED_WORDS + 2 <= JOURNAL_ENTRIES);
+
+/// A tier by its position in the declaration plus one; zero is `default`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct TierIndex(pub(crate) u8);
+
+/// The upper half of the word `generation` of a key's row.
+///
+/// | bits | meaning |
+/// |---|---|
+/// | 32 to 39 | the tier: its position in the definition plus one; zero for `default` |
+/// | 40 to 48 | the tier before, plus one, where the row's generation came of a change of tier; zero where it did not |
+/// | 49 | whether the key was assigned to the tier, so that the row is not given to another key while there is a choice |
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RowTier {
+    pub(crate) tier: TierIndex,
+    pub(super) former: Option<TierIndex>,
+    pub(crate) is_assigned: bool,
+}
+
+const TIER_SHIFT: u32 = 32;
+const FORMER_SHIFT: u32 = 40;
+const FORMER_MASK: u64 = 0x1ff;
+const ASSIGNED_BIT: u64 = 1 << 49;
+
+impl RowTier {
+    #[inline]
+    fn from_word(word: u64) -> Self {
+        let former = (word >> FORMER_SHIFT) & FORMER_MASK;
+        Self {
+            tier: TierIndex((word >> TIER_SHIFT) as u8),
+            former: former.checked_sub(1).map(|former| TierIndex(former as u8)),
+            is_assigned: word & ASSIGNED_BIT != 0,
+        }
+    }
+
+    fn to_word(self, generation: u32) -> u64 {
+        let former = self.former.map_or(0, |former| u64::from(former.0) + 1);
+        let assigned = if self.is_assigned { ASSIGNED_BIT } else { 0 };
+        u64::from(generation) | u64::from(self.tier.0) << TIER_SHIFT | former << FORMER_SHIFT | assigned
+    }
+}
+
+/// What has become of a row since something was decided on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RowAge {
+    Present,
+    /// Its key has changed its tier once, from this one.
+    OfFormerTier(TierIndex),
+    /// It has been reset, or is another key's, or its key has changed its tier more than once.
+    Void,
+}
+
+impl<'a> Row<'a> {
+    #[inline]
+    pub(crate) fn tier(self) -> RowTier {
+        self.generation().map_or_else(RowTier::default, |word| {
+            RowTier::from_word(word.load(Ordering::Relaxed))
+        })
+    }
+
+    /// What the word `generation` becomes in another generation of the row, in which its key stays in its tier.
+    pub(super) fn generation_word(self, generation: u32) -> u64 {
+        let tier = RowTier {
+            former: None,
+            ..self.tier()
+        };
+        tier.to_word(generation)
+    }
+
+    pub(super) fn age_of(self, reference: RowReference) -> RowAge {
+        let present = self.reference();
+        if present == reference {
+            return RowAge::Present;
+        }
+        let previous = RowReference {
+            generation: present.generation.wrapping_sub(1),
+            ..present
+        };
+        match self.tier().former {
+            Some(former) if previous == reference => RowAge::OfFormerTier(former),
+            _ => RowAge::Void,
+        }
+    }
+}
+
+impl SetRules {
+    /// The rules of a tier; those of `default` where there is no such.
+    #[inline]
+    pub(crate) fn of_tier(&self, tier: TierIndex) -> &SetRules {
+        let position = usize::from(tier.0).checked_sub(1);
+        position
+            .and_then(|position| self.tiers.get(position))
+            .unwrap_or(self)
+    }
+
+    /// The rules that a row decides by.
+    #[inline(always)]
+    pub(crate) fn of_row(&self, row: Row<'_>) -> &SetRules {
+        if self.tiers.is_empty() {
+            return self;
+        }
+        self.of_tier(row.tier().tier)
+    }
+
+    /// The name of a tier.
+    pub(crate) fn tier_name(&self, tier: TierIndex) -> Option<&str> {
+        let position = usize::from(tier.0).checked_sub(1)?;
+        self.plan.tiers.get(position).map(|tier| tier.name.as_str())
+    }
+
+    /// The tier of that name, `default` left out.
+    pub(crate) fn find_tier(&self, name: &str) -> Option<TierIndex> {
+        let position = self.plan.tiers.iter().position(|tier| tier.name == *name)?;
+        // A set has at most 255.
+        Some(TierIndex(position as u8 + 1))
+    }
+}
+
+impl<'a> RuledPart<'a> {
+    /// The part by the rules of a row's tier. A part that is by those already stays as it is.
+    #[inline(always)]
+    pub(crate) fn of(self, row: Row<'_>) -> Self {
+        if self.rules.tiers.is_empty() {
+            return self;
+        }
+        self.unruled().by(self.rules.of_row(row))
+    }
+
+    /// As [`of`](Self::of), for a request that may name a tier: a key that has no row yet would begin in that.
+    #[inline(always)]
+    pub(crate) fn of_request(self, row: Row<'_>, costs: &Costs) -> Self {
+        if self.rules.tiers.is_empty() {
+            return self;
+        }
+        match costs.tier {
+            Some(tier) if row.is_absent() => self.unruled().by(self.rules.of_tier(tier)),
+            _ => self.of(row),
+        }
+    }
+
+    /// When the tier of the row's key changed last, on the segment clock.
+    pub(super) fn tier_changed_at<'r>(&self, row: Row<'r>) -> Option<&'r AtomicU64> {
+        row.state(self.set.tier_word?, 1).first()
+    }
+}
+
+impl SegmentEngine {
+    /// The tier that a key is in.
+    pub(crate) fn tier_of(&self, target: Target<'_>) -> Result<TierIndex, Box<Error>> {
+        let locked = self.lock_to_look(target.part())?;
+        Ok(target.row_in(locked.part).tier().tier)
+    }
+
+    /// Puts a key into a tier, for which its row is made if it has none; answers whether it has one then: the table may
+    /// have none left.
+    pub(crate) fn assign(
+        &self,
+        part: Part<'_>,
+        key: &KeyIdentity,
+        tier: TierIndex,
+    ) -> Result<bool, Box<Error>> {
+        if self.try_assign(part, key, tier)? {
+            return Ok(true);
+        }
+        // Dead processes may keep rows that would do.
+        self.reclaim_if_due(part, LockWait::Timeout)?;
+        self.try_assign(part, key, tier)
+    }
+
+    fn try_assign(&self, part: Part<'_>, key: &KeyIdentity, tier: TierIndex) -> Result<bool, Box<Error>> {
+        let mut locked = self.lock(part)?;
+        let is_assigned = tier != TierIndex::default();
+        match locked.part.find_row_of(key.fingerprint) {
+            Some(row) => locked.change_tier(row, tier, is_assigned)?,
+            // It is in that tier already.
+            None if !is_assigned => {}
+            None => match locked.add_row(key, &[])? {
+                Ok(row) => locked.begin_in_tier(row, tier, is_assigned)?,
+                Err(_) => return Ok(false),
+            },
+        }
+        Ok(true)
+    }
+}
+
+impl LockedPart<'_> {
+    /// Lets a key begin in a tier, of which the row has just been made, and nothing is held or waited for.
+    pub(super) fn begin_in_tier(
+        &self,
+        row: Row<'_>,
+        tier: TierIndex,
+        is_assigned: bool,
+    ) -> Result<(), Box<Error>> {
+        let Some(word) = row.generation().filter(|_| tier != TierIndex::default()) else {
+            return Ok(());
+        };
+        // What is as good as never used to the rules of `default` may be anything to others.
+        self.replenish_row(row.index);
+        let begun = RowTier {
+            tier,
+            former: None,
+            is_assigned,
+        };
+        let mut transaction = self.part.memory.journal().begin();
+        transaction.store(word, begun.to_word(row.reference().generation));
+        self.part.commit(transaction)
+    }
+
+    /// Puts the key of a row into the tier that a request names.
+    #[cold]
+    pub(super) fn enter_tier(&mut self, row: Row<'_>, tier: TierIndex) -> Result<(), Box<Error>> {
+        if row.tier().tier == tier {
+            return Ok(());
+        }
+        self.change_tier(row, tier, false)
+    }
+
+    /// Puts the key of a row into a tier, and serves its line by the rules of that. One transaction, so a process that dies
+    /// has changed all of it or nothing.
+    fn change_tier(&mut self, row: Row<'_>, tier: TierIndex, is_assigned: bool) -> Result<(), Box<Error>> {
+        let (part, before) = (self.part, row.tier());
+        if before.tier == tier && before.is_assigned == is_assigned {
+            return Ok(());
+        }
+        let Some(word) = row.generation() else {
+            return Ok(());
+        };
+        let generation = row.reference().generation;
+        let mut transaction = part.memory.journal().begin();
+        if before.tier == tier {
+            let after = RowTier {
+                is_assigned,
+                ..before
+            };
+            transaction.store(word, after.to_word(generation));
+            return part.commit(transaction);
+        }
+        let (old, new) = (part.rules.of_tier(before.tier), part.rules.of_tier(tier));
+        for (old, new) in old.limits.iter().zip(&new.limits) {
+            if old.rule != new.rule {
+                new.carry_over(old, row, &mut transaction, self.now);
+            }
+        }
+        let after = RowTier {
+            tier,
+            former: Some(before.tier),
+            is_assigned,
+        };
+        transaction.store(word, after.to_word(generation.wrapping_add(1)));
+        if let Some(changed_at) = part.tier_changed_at(row) {
+            transaction.store(changed_at, self.now.monotonic);
+        }
+        part.commit(transaction)?;
+        // It stands, whatever is wrong with the line: the next operation says that.
+        let _ = self.serve_next(row.index);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_of_a_tier_is_read_back(
+            generation: u32, tier: u8, former in proptest::option::of(any::<u8>()), is_assigned: bool,
+        ) {
+            let tier = RowTier { tier: TierIndex(tier), former: former.map(TierIndex), is_assigned };
+            let word = tier.to_word(generation);
+            prop_assert_eq!(RowTier::from_word(word), tier);
+            prop_assert_eq!(word as u32, generation);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What is answered in place of the service, and how the application has it shaped.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::Response;
+use http::request::Parts;
+
+use super::problem::{self, Caller};
+use crate::error::Error;
+use crate::refusal::Refusal;
+
+/// Why a request did not reach the service: what [`on_rejection`](super::LimitLayer::on_rejection) is told.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Rejection<'a> {
+    /// The limits refused it: 429, or 503 where no limit would have refused.
+    Refused(&'a Refusal),
+    /// The limits could not be asked: 400 where the request does not name one key, 429 where it takes more than a
+    /// limit can ever admit ([`Error::NeverAdmissible`]), 500 otherwise.
+    Failed(&'a Error),
+}
+
+/// Shapes what is answered in place of the service.
+pub(super) type Shape =
+    Arc<dyn Fn(&Parts, Rejection<'_>, Response<String>) -> Response<String> + Send + Sync>;
+
+/// What is answered in place of the service.
+#[derive(Debug)]
+pub(super) struct Answer {
+    response: Response<String>,
+    why: Why,
+}
+
+#[derive(Debug)]
+enum Why {
+    Refused(Refusal),
+    Failed(Arc<Error>),
+}
+
+impl Answer {
+    pub(super) fn refused(response: Response<String>, refusal: Refusal) -> Self {
+        Self {
+            response,
+            why: Why::Refused(refusal),
+        }
+    }
+
+    pub(super) fn failed(response: Response<String>, error: Arc<Error>) -> Self {
+        Self {
+            response,
+            why: Why::Failed(error),
+        }
+    }
+
+    /// The response to a request, in the form that its sender understands and the application wants. Why it was given is
+    /// in its extensions, for the layers around this one.
+    pub(super) fn into_response(self, head: &Parts, shape: Option<&Shape>) -> Response<String> {
+        let mut response = match Caller::of(head) {
+            Caller::Grpc => problem::as_grpc(self.response),
+            Caller::Http => self.response,
+        };
+        if let Some(shape) = shape {
+            let why = match &self.why {
+                Why::Refused(refusal) => Rejection::Refused(refusal),
+                Why::Failed(error) => Rejection::Failed(error),
+            };
+            response = shape(head, why, response);
+        }
+        match self.why {
+            Why::Refused(refusal) => {
+                response.extensions_mut().insert(refusal);
+            }
+            Why::Failed(error) => {
+                response.extensions_mut().insert(error);
+            }
+        }
+        response
+    }
+}
+
+impl fmt::Display for Rejection<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Failed(error) => error.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! When an upstream says that it takes requests again.
+
+use std::time::{Duration, SystemTime};
+
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderName};
+
+/// How long an upstream asks its clients to wait, by the fields of its response: `Retry-After` in seconds or as a date,
+/// the more exact `retry-after-ms` and `x-ms-retry-after-ms` of some providers, and `grpc-retry-pushback-ms`. None where
+/// it says nothing that can be read. A date that has passed is zero.
+///
+/// ```
+/// # use std::time::Duration;
+/// use http::{HeaderMap, HeaderValue};
+/// use shmlimit::tower::retry_after;
+///
+/// let mut headers = HeaderMap::new();
+/// headers.insert("retry-after", HeaderValue::from_static("30"));
+/// assert_eq!(retry_after(&headers), Some(Duration::from_secs(30)));
+/// ```
+pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    const MILLISECONDS: [HeaderName; 3] = [
+        HeaderName::from_static("retry-after-ms"),
+        HeaderName::from_static("x-ms-retry-after-ms"),
+        HeaderName::from_static("grpc-retry-pushback-ms"),
+    ];
+    let text = |name: HeaderName| headers.get(name)?.to_str().ok().map(str::trim);
+    let exact = MILLISECONDS.into_iter().find_map(|name| number(text(name)?));
+    if let Some(milliseconds) = exact {
+        return Some(Duration::try_from_secs_f64(milliseconds / 1000.0).unwrap_or(Duration::MAX));
+    }
+    let text = text(RETRY_AFTER)?;
+    if let Some(seconds) = number(text) {
+        return Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
+    }
+    let date = httpdate::parse_http_date(text).ok()?;
+    Some(date.duration_since(SystemTime::now()).unwrap_or(Duration::ZERO))
+}
+
+/// A number that is not negative. Whole ones are the rule; some send fractions.
+fn number(text: &str) -> Option<f64> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let number: f64 = is_plain.then(|| text.parse().ok())??;
+    number.is_finite().then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn waits(fields: &[(&'static str, &str)]) -> Option<Duration> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(*name, HeaderValue::from_str(value).expect("a value"));
+        }
+        retry_after(&headers)
+    }
+
+    #[test]
+    fn the_usual_fields_are_read_and_the_most_exact_wins() {
+        for (fields, expected) in [
+            (&[("retry-after", "30")][..], Some(30_000)),
+            (&[("retry-after", " 1.5 ")], Some(1_500)),
+            (&[("retry-after", "0")], Some(0)),
+            (&[("retry-after-ms", "250"), ("retry-after", "1")], Some(250)),
+            (&[("x-ms-retry-after-ms", "40")], Some(40)),
+            (&[("grpc-retry-pushback-ms", "70")], Some(70)),
+            (&[("retry-after-ms", "soon"), ("retry-after", "2")], Some(2_000)),
+            (&[("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT")], Some(0)),
+        ] {
+            let wait = expected.map(Duration::from_millis);
+            assert_eq!(waits(fields), wait, "{fields:?}");
+        }
+        let in_a_minute = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(60));
+        let wait = waits(&[("retry-after", &in_a_minute)]).expect("a date");
+        assert!(
+            wait <= Duration::from_secs(60) && wait >= Duration::from_secs(1),
+            "{wait:?}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_nothing() {
+        for text in [
+            "",
+            "-1",
+            "soon",
+            "1e400",
+            "NaN",
+            "inf",
+            "0x10",
+            "1.2.3",
+            "..",
+            "12 apples",
+        ] {
+            assert_eq!(waits(&[("retry-after", text)]), None, "{text:?}");
+        }
+        assert_eq!(waits(&[]), None);
+        let digits = "9".repeat(400);
+        assert_eq!(waits(&[("retry-after", &digits)]), None);
+        assert_eq!(
+            waits(&[("retry-after", "99999999999999999999")]),
+            Some(Duration::MAX)
+        );
+    }
+}

@@ -1,0 +1,152 @@
+//! What is common to all clients: taking the limits before a request, and telling them how it went.
+
+use std::time::Duration;
+
+use http::{Extensions, HeaderMap, StatusCode};
+
+use super::retry_after::retry_after;
+use crate::error::Error;
+use crate::refusal::Refusal;
+use crate::tower::demand::{Asked, Demand};
+use crate::tower::held::Held;
+use crate::tower::layer::OnError;
+use crate::tower::permit_handle::SharedPermit;
+
+/// For how long an upstream is left alone that says that it is throttled and not for how long.
+const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
+
+/// What is decided once, when a client is built.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    pub(super) wait: Option<Duration>,
+    pub(super) on_error: OnError,
+    pub(super) throttled_by: fn(StatusCode, &HeaderMap) -> Option<Duration>,
+    pub(super) is_failure: fn(StatusCode) -> bool,
+}
+
+/// Why a request is not sent.
+#[derive(Debug)]
+pub(super) enum NotSent {
+    Refused(Refusal),
+    Failed(Error),
+}
+
+/// What a request that is sent holds, if anything.
+#[derive(Debug, Default)]
+pub(super) struct Sent {
+    held: Option<SharedPermit>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            wait: None,
+            on_error: OnError::default(),
+            throttled_by,
+            is_failure: |status| status.is_server_error(),
+        }
+    }
+}
+
+/// 429 throttles in any case, and 503 where it says for how long. A call of gRPC says so in a field.
+fn throttled_by(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
+    match status {
+        StatusCode::TOO_MANY_REQUESTS => Some(retry_after(headers).unwrap_or(UNKNOWN_WAIT)),
+        StatusCode::SERVICE_UNAVAILABLE => retry_after(headers),
+        _ if headers.get("grpc-status").is_some_and(|code| code == "8") => {
+            Some(retry_after(headers).unwrap_or(UNKNOWN_WAIT))
+        }
+        _ => None,
+    }
+}
+
+impl Settings {
+    /// Takes what a request demands, waiting for it as long as it may.
+    pub(super) async fn take(self, demand: Result<Option<Demand>, Error>) -> Result<Sent, NotSent> {
+        match self.try_take(demand).await {
+            Err(NotSent::Failed(error)) if self.admits(&error) => {
+                #[cfg(feature = "tracing")]
+                tracing::error!(%error, "the limits of an outgoing request could not be asked");
+                Ok(Sent::default())
+            }
+            taken => taken,
+        }
+    }
+
+    /// What is wrong with the request itself is no reason to let it pass.
+    fn admits(self, error: &Error) -> bool {
+        let is_of_request = matches!(
+            error,
+            Error::NeverAdmissible { .. } | Error::KeyRequired { .. } | Error::InvalidKey { .. }
+        );
+        self.on_error == OnError::Admit && !is_of_request
+    }
+
+    async fn try_take(self, demand: Result<Option<Demand>, Error>) -> Result<Sent, NotSent> {
+        let Some(demand) = demand? else {
+            return Ok(Sent::default());
+        };
+        let outcome = match demand.asked()? {
+            // Nothing is held of networks, and nobody waits for them.
+            Asked::Networks(address) => {
+                let checked = address.check(demand.request())?;
+                return match checked.into_result() {
+                    Ok(()) => Ok(Sent::default()),
+                    Err(refusal) => Err(NotSent::Refused(refusal)),
+                };
+            }
+            Asked::Subject(subject) => match self.wait {
+                None => subject.try_acquire(demand.request())?,
+                Some(longest) => subject.acquire_async(demand.request(), Some(longest)).await?,
+            },
+        };
+        match outcome.into_result() {
+            Ok(permit) => Ok(Sent {
+                held: Some(SharedPermit::new(Held::new(permit.into_owned(), self.is_failure))),
+            }),
+            Err(refusal) => Err(NotSent::Refused(refusal)),
+        }
+    }
+}
+
+impl Sent {
+    /// Puts a handle of the permit where whoever sends the request, or looks at its response, finds it.
+    pub(super) fn announce(&self, extensions: &mut Extensions) {
+        if let Some(held) = &self.held {
+            held.announce(extensions);
+        }
+    }
+
+    /// Tells the limits what the upstream answers, and answers what is held until the end of the body.
+    pub(super) fn answered(
+        self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        settings: Settings,
+    ) -> Option<SharedPermit> {
+        let held = self.held?;
+        let Some(wait) = (settings.throttled_by)(status, headers) else {
+            held.note_status(status);
+            return Some(held);
+        };
+        if let Err(_error) = held.throttled(wait) {
+            held.note_failure();
+            #[cfg(feature = "tracing")]
+            tracing::warn!(error = %_error, "the limits could not be told that an upstream is throttled");
+        }
+        None
+    }
+
+    /// There is no response.
+    pub(super) fn failed(self) {
+        if let Some(held) = &self.held {
+            held.note_failure();
+        }
+    }
+}
+
+impl From<Error> for NotSent {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}

@@ -1,0 +1,109 @@
+//! What the documents refer to is there: files and directories of this repository, and the targets of links.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn documents() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found: Vec<PathBuf> = ["README.md", "CONTRIBUTING.md", "shm-layout.md"]
+        .iter()
+        .map(|name| root.join(name))
+        .collect();
+    let mut directories = vec![root.join("docs")];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// What stands in single backquotes.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
+}
+
+/// The targets of links in the form `[text](target)`.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split([')', ' ']).next())
+}
+
+/// The anchor that a heading gets: in small letters, with hyphens for spaces and without other signs.
+fn anchor(heading: &str) -> String {
+    let letters = heading.trim().to_lowercase();
+    letters
+        .chars()
+        .filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter))
+        .map(|letter| if letter == ' ' { '-' } else { letter })
+        .collect()
+}
+
+fn has_anchor(document: &str, wanted: &str) -> bool {
+    let headings = document.lines().filter(|line| line.starts_with('#'));
+    headings
+        .map(|line| anchor(line.trim_start_matches('#')))
+        .any(|found| found == wanted)
+        || document.contains(&format!("<a id=\"{wanted}\"></a>"))
+}
+
+#[test]
+fn files_that_documents_name_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut missing = Vec::new();
+    for document in documents() {
+        let text = fs::read_to_string(&document).expect("text");
+        let paths = quoted(&text).filter(|word| {
+            let is_path = word
+                .chars()
+                .all(|letter| letter.is_ascii_alphanumeric() || "/._-".contains(letter));
+            let roots = [
+                "src/",
+                "tests/",
+                "tools/",
+                "python/",
+                "docs/",
+                "benches/",
+                "examples/",
+                "fuzz/",
+            ];
+            is_path && roots.iter().any(|root| word.starts_with(root))
+        });
+        missing.extend(
+            paths
+                .filter(|path| !root.join(path).exists())
+                .map(|path| format!("{}: {path}", document.display())),
+        );
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let mut broken = Vec::new();
+    for document in documents() {
+        let text = fs::read_to_string(&document).expect("text");
+        let directory = document.parent().expect("a directory");
+        for link in links(&text).filter(|link| !link.contains("://") && !link.starts_with("mailto:")) {
+            let (file, wanted) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() {
+                document.clone()
+            } else {
+                directory.join(file)
+            };
+            let leads = target.is_dir() && wanted.is_empty()
+                || fs::read_to_string(&target)
+                    .is_ok_and(|text| wanted.is_empty() || has_anchor(&text, wanted));
+            if !leads {
+                broken.push(format!("{}: {link}", document.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}

@@ -1,0 +1,256 @@
+//! Quotas that differ by key: the tiers of a keyed set.
+
+mod migration;
+mod table;
+mod waiting;
+
+use std::time::Duration;
+
+use shmlimit::{
+    Algorithm, Declaration, Error, Keyed, Limit, LimitSet, OpenOptions, Segment, SegmentReader,
+    SetDeclaration, Tier, VirtualClock,
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A segment whose time stands still.
+struct Scene {
+    folder: tempfile::TempDir,
+    clock: VirtualClock,
+    segment: Segment,
+}
+
+impl Scene {
+    fn new(set: SetDeclaration) -> Self {
+        let folder = tempfile::tempdir().expect("a directory");
+        let clock = VirtualClock::new(Duration::from_secs(1_000_000));
+        let segment = OpenOptions::new()
+            .virtual_clock(&clock)
+            .create(folder.path().join("limits"), &Declaration::new().set(set))
+            .expect("a segment");
+        Self {
+            folder,
+            clock,
+            segment,
+        }
+    }
+
+    fn set(&self) -> LimitSet {
+        self.segment.set("api").expect("declared")
+    }
+
+    /// Another attachment of the same file.
+    fn other(&self) -> Segment {
+        let options = OpenOptions::new().virtual_clock(&self.clock);
+        options.open(self.folder.path().join("limits")).expect("the same")
+    }
+
+    fn advance(&self, time: Duration) {
+        self.clock.advance_to(self.clock.now() + time);
+    }
+}
+
+fn keyed(max_keys: u64) -> SetDeclaration {
+    SetDeclaration::new("api").keyed(Keyed::new(max_keys))
+}
+
+fn plans() -> SetDeclaration {
+    keyed(100)
+        .limit(Limit::calls("requests", 10, MINUTE).algorithm(Algorithm::SlidingWindow))
+        .limit(Limit::concurrency("in_flight", 1))
+        .tier(
+            Tier::new("gold")
+                .capacity("requests", 100)
+                .capacity("in_flight", 3),
+        )
+        .tier(Tier::new("free").capacity("requests", 2))
+}
+
+/// How many requests the key is admitted at once, without holding any.
+fn admitted(set: &LimitSet, key: &str) -> u64 {
+    let request = set.request().with("in_flight", 0).expect("declared");
+    let key = set.key(key).expect("keyed");
+    let mut count = 0;
+    while key.check(&request).expect("no error").is_admitted() {
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn each_key_is_limited_by_its_tier() {
+    let scene = Scene::new(plans());
+    let set = scene.set();
+    assert_eq!(set.tiers().collect::<Vec<_>>(), ["default", "gold", "free"]);
+    set.assign("rich", "gold").expect("a tier");
+    set.key("poor").expect("keyed").assign("free").expect("a tier");
+    for (key, tier, most) in [
+        ("rich", "gold", 100),
+        ("poor", "free", 2),
+        ("other", "default", 10),
+    ] {
+        assert_eq!(admitted(&set, key), most, "{key}");
+        assert_eq!(set.key(key).expect("keyed").tier().expect("no error"), tier);
+    }
+    let permits: Vec<_> = (0..3)
+        .map(|_| {
+            let request = set.request().with("requests", 0).expect("declared");
+            set.key("rich")
+                .expect("keyed")
+                .try_acquire(&request)
+                .expect("no error")
+                .permit()
+                .expect("three at once")
+        })
+        .collect();
+    drop(permits);
+}
+
+#[test]
+fn a_request_puts_its_key_into_the_tier_that_it_names() {
+    let scene = Scene::new(plans());
+    let (set, other) = (scene.set(), scene.other().set("api").expect("declared"));
+    let plain = set.request();
+    let gold = set.request().with_tier("gold").expect("a tier");
+    let key = set.key("a").expect("keyed");
+    let limits = |verdicts: Vec<shmlimit::Verdict<'_>>| verdicts[0].most_at_once;
+    assert_eq!(limits(key.peek(&plain).expect("no error")), 10);
+    assert_eq!(
+        limits(key.peek(&gold).expect("no error")),
+        100,
+        "a key without a row would begin in it"
+    );
+    let mut permit = key.try_acquire(&gold).expect("no error").permit().expect("room");
+    assert_eq!(permit.verdicts().next().expect("two limits").most_at_once, 100);
+    assert_eq!(permit.verdicts().next().expect("two limits").remaining, 99);
+    permit.release().expect("held");
+    let elsewhere = other.key("a").expect("keyed");
+    assert_eq!(elsewhere.tier().expect("no error"), "gold");
+    assert_eq!(
+        limits(elsewhere.peek(&other.request()).expect("no error")),
+        100,
+        "it stays"
+    );
+    let free = set.request().with_tier("free").expect("a tier");
+    drop(
+        key.try_acquire(&free)
+            .expect("no error")
+            .permit()
+            .expect("one of two is left"),
+    );
+    let refused = key.try_acquire(&free).expect("no error").permit();
+    assert!(refused.is_err_and(|refusal| refusal.binding() == Some("requests")));
+    assert_eq!(key.tier().expect("no error"), "free", "also where it is refused");
+    let default = set.request().with_tier("default").expect("always there");
+    assert!(key.try_acquire(&default).expect("no error").permit().is_ok());
+    assert_eq!(key.tier().expect("no error"), "default");
+}
+
+#[test]
+fn many_keys_of_one_request_are_put_into_its_tier() {
+    let scene = Scene::new(plans());
+    let set = scene.set();
+    let free = set
+        .request()
+        .with("in_flight", 0)
+        .expect("declared")
+        .with_tier("free")
+        .expect("a tier");
+    let answers = set.check_many(&["a", "b", "a", "a"], &free).expect("no error");
+    let admitted: Vec<bool> = answers.iter().map(|answer| answer.is_admitted()).collect();
+    assert_eq!(admitted, [true, true, true, false]);
+}
+
+#[test]
+fn what_its_tier_never_admits_is_an_error_and_what_another_does_is_not() {
+    let scene = Scene::new(plans());
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    let fifty = set.request().with("requests", 50).expect("declared");
+    let never = |result: Result<_, Error>| match result {
+        Err(Error::NeverAdmissible {
+            limit, cost, most, ..
+        }) => (limit, cost, most),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        never(key.try_acquire(&fifty).map(drop)),
+        ("requests".to_owned(), 50, 10)
+    );
+    let free = fifty.clone().with_tier("free").expect("a tier");
+    assert_eq!(
+        never(key.try_acquire(&free).map(drop)),
+        ("requests".to_owned(), 50, 2)
+    );
+    let gold = fifty.with_tier("gold").expect("a tier");
+    assert!(key.try_acquire(&gold).expect("no error").permit().is_ok());
+}
+
+#[test]
+fn a_tier_that_there_is_not_is_an_error_that_names_those_there_are() {
+    let scene = Scene::new(plans());
+    let set = scene.set();
+    let unknown = |error: Error| match error {
+        Error::UnknownTier { set, tier, known } => (set, tier, known),
+        other => panic!("{other:?}"),
+    };
+    let expected = (
+        "api".to_owned(),
+        "silver".to_owned(),
+        ["default", "gold", "free"].map(str::to_owned).to_vec(),
+    );
+    assert_eq!(unknown(set.assign("a", "silver").expect_err("unknown")), expected);
+    assert_eq!(
+        unknown(set.request().with_tier("silver").expect_err("unknown")),
+        expected
+    );
+    let without = Scene::new(keyed(10).limit(Limit::calls("requests", 1, MINUTE)));
+    let set = without.set();
+    assert!(matches!(set.assign("a", "gold"), Err(Error::UnknownTier { .. })));
+    set.assign("a", "default").expect("always there");
+    assert!(set.request().with_tier("default").is_ok());
+}
+
+#[test]
+fn keys_are_shown_with_their_tiers_and_its_limits() {
+    let scene = Scene::new(plans());
+    let set = scene.set();
+    set.assign("rich", "gold").expect("a tier");
+    let free = set.request().with_tier("free").expect("a tier");
+    drop(
+        set.key("poor")
+            .expect("keyed")
+            .try_acquire(&free)
+            .expect("no error"),
+    );
+    let reader = SegmentReader::open(scene.folder.path().join("limits")).expect("a segment");
+    let show = |key: &str| {
+        let key = reader
+            .key("api", key.as_bytes())
+            .expect("no error")
+            .expect("a row");
+        (key.tier, key.tier_assigned, key.limits[0].most_at_once)
+    };
+    assert_eq!(show("rich"), (Some("gold".to_owned()), true, Some(100)));
+    assert_eq!(show("poor"), (Some("free".to_owned()), false, Some(2)));
+    set.assign("rich", "default").expect("a tier");
+    assert_eq!(show("rich"), (None, false, Some(10)));
+}
+
+#[test]
+fn a_reset_replenishes_a_key_and_leaves_it_in_its_tier() {
+    let scene = Scene::new(plans());
+    let set = scene.set();
+    set.assign("rich", "gold").expect("a tier");
+    for reset in [0, 1] {
+        assert_eq!(admitted(&set, "rich"), 100);
+        let key = set.key("rich").expect("keyed");
+        if reset == 0 {
+            assert!(key.reset(&[]).expect("no error"));
+        } else {
+            set.reset(&[], false).expect("no error");
+        }
+        assert_eq!(key.tier().expect("no error"), "gold");
+    }
+    assert_eq!(admitted(&set, "rich"), 100);
+}

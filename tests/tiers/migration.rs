@@ -1,0 +1,409 @@
+//! What becomes of what a key has used when its tier changes: the same as of a set when another declaration is applied.
+
+use std::cell::RefCell;
+
+use proptest::prelude::*;
+use shmlimit::{Align, Amount, OnDeath, Permit, Verdict};
+
+use super::*;
+
+/// A key that changes its tier, and beside it a set whose declaration changes with it, at the same time.
+struct Twins {
+    scene: Scene,
+    beside: Scene,
+    tiers: Vec<Limit>,
+}
+
+/// A tier's capacity, burst and window in seconds.
+type Terms = (u64, u64, u64);
+
+/// What kind of limit there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Rate(Algorithm),
+    FirstUse,
+    Budget,
+    Concurrency,
+}
+
+impl Kind {
+    fn has_burst(self) -> bool {
+        let Self::Rate(algorithm) = self else { return false };
+        matches!(
+            algorithm,
+            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket
+        )
+    }
+
+    /// One window for all tiers, where it cannot differ.
+    fn window(self, seconds: u64) -> Option<Duration> {
+        match self {
+            Self::Concurrency => None,
+            Self::Rate(Algorithm::SlidingWindowCounter) => Some(Duration::from_secs(10)),
+            _ => Some(Duration::from_secs(seconds)),
+        }
+    }
+
+    fn limit(self, (capacity, burst, seconds): Terms) -> Limit {
+        let window = self.window(seconds).unwrap_or_default();
+        match self {
+            Self::Rate(algorithm) => {
+                let limit = Limit::rate("units", capacity, window).algorithm(algorithm);
+                match algorithm {
+                    Algorithm::SlidingWindow => limit.entries(8),
+                    _ if self.has_burst() => limit.burst(burst),
+                    _ => limit,
+                }
+            }
+            Self::FirstUse => Limit::rate("units", capacity, window)
+                .algorithm(Algorithm::FixedWindow)
+                .align(Align::FirstUse),
+            Self::Budget => Limit::budget("units", capacity, window),
+            Self::Concurrency => Limit::concurrency("units", capacity),
+        }
+    }
+
+    fn tier(self, name: &str, (capacity, burst, seconds): Terms) -> Tier {
+        let tier = Tier::new(name).capacity("units", capacity);
+        let tier = if self.has_burst() {
+            tier.burst("units", burst)
+        } else {
+            tier
+        };
+        match self.window(seconds) {
+            Some(window) => tier.window("units", window),
+            None => tier,
+        }
+    }
+}
+
+const NAMES: [&str; 3] = ["default", "one", "two"];
+
+impl Twins {
+    fn new(kind: Kind, terms: [Terms; 3]) -> Self {
+        let tiers = terms.map(|terms| kind.limit(terms)).to_vec();
+        let set = keyed(10).limit(tiers[0].clone());
+        let set = set
+            .tier(kind.tier(NAMES[1], terms[1]))
+            .tier(kind.tier(NAMES[2], terms[2]));
+        Self {
+            scene: Scene::new(set),
+            beside: Scene::new(Self::plain(&tiers[0])),
+            tiers,
+        }
+    }
+
+    fn plain(limit: &Limit) -> SetDeclaration {
+        SetDeclaration::new("api").limit(limit.clone())
+    }
+
+    fn change(&self, tier: usize) {
+        self.scene.set().assign("key", NAMES[tier]).expect("a tier");
+        let declaration = Declaration::new().set(Self::plain(&self.tiers[tier]));
+        self.beside.segment.apply(&declaration).expect("applicable");
+    }
+
+    fn advance(&self, time: Duration) {
+        self.scene.advance(time);
+        self.beside.advance(time);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Take(u64),
+    Settle(usize, u64),
+    Release(usize),
+    Advance(u64),
+    Change(usize),
+    Restart,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (0_u64..12).prop_map(Step::Take),
+        3 => (any::<usize>(), 0_u64..20).prop_map(|(which, used)| Step::Settle(which, used)),
+        1 => any::<usize>().prop_map(Step::Release),
+        3 => (0_u64..3_000_000_000).prop_map(Step::Advance),
+        2 => (0_usize..3).prop_map(Step::Change),
+        1 => Just(Step::Restart),
+    ];
+    proptest::collection::vec(step, 1..60)
+}
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    prop::sample::select(vec![
+        Kind::Rate(Algorithm::Gcra),
+        Kind::Rate(Algorithm::TokenBucket),
+        Kind::Rate(Algorithm::LeakyBucket),
+        Kind::Rate(Algorithm::FixedWindow),
+        Kind::Rate(Algorithm::SlidingWindow),
+        Kind::Rate(Algorithm::SlidingWindowCounter),
+        Kind::FirstUse,
+        Kind::Budget,
+        Kind::Concurrency,
+    ])
+}
+
+/// What a verdict says, without its lifetime.
+fn said(verdict: &Verdict<'_>) -> (bool, u64, Option<Duration>, Duration, u64) {
+    (
+        verdict.admitted,
+        verdict.remaining,
+        verdict.retry_after,
+        verdict.reset_after,
+        verdict.most_at_once,
+    )
+}
+
+proptest! {
+    #[test]
+    fn a_key_whose_tier_changes_goes_on_as_a_set_to_which_that_is_applied(
+        kind in kinds(),
+        terms in [(1_u64..40, 1_u64..40, 1_u64..20), (1..40, 1..40, 1..20), (1..40, 1..40, 1..20)],
+        steps in steps(),
+    ) {
+        let twins = Twins::new(kind, terms);
+        let mut sets = (twins.scene.set(), twins.beside.set());
+        let others = twins.scene.set();
+        others.assign("neighbour", "two").expect("a tier");
+        let permits: RefCell<Vec<(Permit<'static>, Permit<'static>)>> = RefCell::default();
+        // One that has no row would begin in its tier with all that there is.
+        let begun = sets.0.request().with("units", 0).expect("declared");
+        drop(sets.0.key("key").expect("keyed").try_acquire(&begun).expect("no error"));
+        for step in steps {
+            match step {
+                Step::Take(cost) => {
+                    let cost = if kind == Kind::Budget { 0 } else { cost };
+                    let request = |set: &LimitSet| set.request().with("units", cost).expect("declared");
+                    let key = sets.0.key("key").expect("keyed");
+                    let ours = key.try_acquire(&request(&sets.0));
+                    let theirs = sets.1.try_acquire(&request(&sets.1));
+                    match (ours, theirs) {
+                        (Ok(ours), Ok(theirs)) => {
+                            prop_assert_eq!(ours.is_admitted(), theirs.is_admitted());
+                            if let (Ok(ours), Ok(theirs)) = (ours.permit(), theirs.permit()) {
+                                prop_assert_eq!(
+                                    ours.verdicts().map(|verdict| said(&verdict)).collect::<Vec<_>>(),
+                                    theirs.verdicts().map(|verdict| said(&verdict)).collect::<Vec<_>>()
+                                );
+                                permits.borrow_mut().push((ours.into_owned(), theirs.into_owned()));
+                            }
+                        }
+                        (
+                            Err(Error::NeverAdmissible { most, .. }),
+                            Err(Error::NeverAdmissible { most: beside, .. }),
+                        ) => prop_assert_eq!(most, beside),
+                        (ours, theirs) => {
+                            let what = format!("{ours:?}, and beside it {theirs:?}");
+                            return Err(TestCaseError::fail(what));
+                        }
+                    }
+                }
+                Step::Settle(which, used) => {
+                    let mut permits = permits.borrow_mut();
+                    if permits.is_empty() || kind == Kind::Concurrency {
+                        continue;
+                    }
+                    let which = which % permits.len();
+                    let (mut ours, mut theirs) = permits.swap_remove(which);
+                    let said = |permit: &mut Permit<'_>| {
+                        let settled = permit.settle([("units", used)]).expect("not settled yet");
+                        (settled.refunded("units"), settled.overdraft("units"))
+                    };
+                    prop_assert_eq!(said(&mut ours), said(&mut theirs));
+                }
+                Step::Release(which) => {
+                    let mut permits = permits.borrow_mut();
+                    if !permits.is_empty() {
+                        let which = which % permits.len();
+                        drop(permits.swap_remove(which));
+                    }
+                }
+                Step::Advance(nanos) => twins.advance(Duration::from_nanos(nanos)),
+                Step::Change(tier) => twins.change(tier),
+                // A process that has heard of nothing yet.
+                Step::Restart => sets.0 = twins.scene.other().set("api").expect("declared"),
+            }
+            let look = |verdicts: Result<Vec<Verdict<'_>>, Error>| {
+                verdicts.expect("no error").iter().map(said).collect::<Vec<_>>()
+            };
+            let one = |set: &LimitSet| {
+                let cost = u64::from(kind != Kind::Budget);
+                set.request().with("units", cost).expect("declared")
+            };
+            let ours = look(sets.0.key("key").expect("keyed").peek(&one(&sets.0)));
+            let theirs = look(sets.1.peek(&one(&sets.1)));
+            prop_assert_eq!(ours, theirs);
+        }
+        let neighbour = others.key("neighbour").expect("keyed");
+        let capacity = twins.tiers[2].capacity();
+        let most = twins.tiers[2].burst_amount().unwrap_or(capacity);
+        let Amount::Whole(most) = most else { unreachable!("as it was declared") };
+        let request = others.request().with("units", 0).expect("declared");
+        let verdicts = neighbour.peek(&request).expect("no error");
+        prop_assert_eq!(verdicts[0].remaining, *most);
+    }
+}
+
+#[test]
+fn what_was_reserved_before_two_changes_of_tier_is_not_refunded() {
+    let limit = || Limit::rate("units", 10, MINUTE).algorithm(Algorithm::TokenBucket);
+    let scene = Scene::new(
+        keyed(10)
+            .limit(limit())
+            .tier(Tier::new("gold").capacity("units", 100)),
+    );
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    let five = set.request().with("units", 5).expect("declared");
+    let refunded = |changes: &[&str]| {
+        let mut permit = key.try_acquire(&five).expect("no error").permit().expect("room");
+        for tier in changes {
+            key.assign(tier).expect("a tier");
+        }
+        let refunded = permit
+            .settle([("units", 0)])
+            .expect("not settled yet")
+            .refunded("units");
+        key.assign("default").expect("a tier");
+        key.reset(&[]).expect("no error");
+        refunded
+    };
+    assert_eq!(refunded(&[]), 5);
+    assert_eq!(refunded(&["gold"]), 5);
+    assert_eq!(refunded(&["gold", "gold"]), 5, "the same tier is no change");
+    assert_eq!(refunded(&["gold", "default"]), 0);
+}
+
+#[test]
+fn what_was_reserved_before_a_change_of_tier_and_one_of_the_definition_is_not_refunded() {
+    let of = |gold| {
+        let limit = Limit::rate("units", 10, MINUTE)
+            .algorithm(Algorithm::TokenBucket)
+            .on_death(OnDeath::Charge);
+        keyed(10)
+            .limit(limit)
+            .tier(Tier::new("gold").capacity("units", gold))
+    };
+    let scene = Scene::new(of(100));
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    let five = set.request().with("units", 5).expect("declared");
+    let apply = |gold| {
+        let applied = scene.segment.apply(&Declaration::new().set(of(gold)));
+        assert!(!applied.expect("applicable").is_empty());
+    };
+    let take = || key.try_acquire(&five).expect("no error").permit().expect("room");
+    let settle = |mut permit: Permit<'_>| {
+        permit
+            .settle([("units", 0)])
+            .expect("not settled yet")
+            .refunded("units")
+    };
+    key.assign("gold").expect("a tier");
+    let permit = take();
+    apply(200);
+    assert_eq!(settle(permit), 5, "a change of the definition alone");
+    let permit = take();
+    apply(300);
+    key.assign("default").expect("a tier");
+    assert_eq!(settle(permit), 0);
+}
+
+#[test]
+fn a_definition_that_changes_migrates_each_key_by_its_tier() {
+    let of = |default, gold| {
+        let limit = Limit::calls("requests", default, MINUTE).algorithm(Algorithm::SlidingWindow);
+        keyed(100)
+            .limit(limit.entries(64))
+            .tier(Tier::new("gold").capacity("requests", gold))
+    };
+    let scene = Scene::new(of(10, 20));
+    let set = scene.set();
+    set.assign("rich", "gold").expect("a tier");
+    let spend = |key: &str, units| {
+        let request = set.request().with("requests", units).expect("declared");
+        assert!(
+            set.key(key)
+                .expect("keyed")
+                .check(&request)
+                .expect("no error")
+                .is_admitted()
+        );
+    };
+    spend("rich", 15);
+    spend("other", 5);
+    let remaining = |key: &str| {
+        let verdicts = set
+            .key(key)
+            .expect("keyed")
+            .peek(&set.request())
+            .expect("no error");
+        verdicts[0].remaining
+    };
+    let changes = scene
+        .segment
+        .apply(&Declaration::new().set(of(10, 30)))
+        .expect("applicable");
+    assert_eq!(
+        changes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [r#"set "api" / tier "gold" / limits / requests / capacity: declared 30, in the segment 20"#]
+    );
+    assert_eq!((remaining("rich"), remaining("other")), (15, 5));
+    scene
+        .segment
+        .apply(&Declaration::new().set(of(7, 16)))
+        .expect("applicable");
+    assert_eq!((remaining("rich"), remaining("other")), (1, 2));
+}
+
+#[test]
+fn a_tier_can_be_added_to_others_while_the_segment_is_in_use() {
+    let scene = Scene::new(plans());
+    let (set, other) = (scene.set(), scene.other());
+    set.assign("a", "gold").expect("a tier");
+    let more = plans().tier(Tier::new("platinum").capacity("requests", 1_000));
+    other.apply(&Declaration::new().set(more)).expect("applicable");
+    assert_eq!(
+        set.tiers().collect::<Vec<_>>(),
+        ["default", "gold", "free"],
+        "not heard of yet"
+    );
+    set.assign("b", "platinum").expect("it asks what is in force");
+    assert_eq!(set.tiers().last(), Some("platinum"));
+    let tier = |key: &str| set.key(key).expect("keyed").tier().expect("no error");
+    assert_eq!((tier("a"), tier("b")), ("gold".to_owned(), "platinum".to_owned()));
+    assert_eq!(admitted(&set, "b"), 1_000);
+}
+
+#[test]
+fn no_tier_goes_and_the_first_does_not_come_while_the_segment_is_in_use() {
+    let refused = |scene: &Scene, set: SetDeclaration| match scene.segment.apply(&Declaration::new().set(set))
+    {
+        Err(Error::CannotApply { differences, .. }) => differences.join("; "),
+        other => panic!("{other:?}"),
+    };
+    let limit = || Limit::calls("requests", 10, MINUTE);
+    let gold = || Tier::new("gold").capacity("requests", 20);
+    let without = Scene::new(keyed(10).limit(limit()));
+    let with = Scene::new(keyed(10).limit(limit()).tier(gold()));
+    for (scene, asked, part) in [
+        (
+            &without,
+            keyed(10).limit(limit()).tier(gold()),
+            "in the segment absent",
+        ),
+        (&with, keyed(10).limit(limit()), "declared absent"),
+        (
+            &with,
+            keyed(10)
+                .limit(limit())
+                .tier(Tier::new("silver").capacity("requests", 20)),
+            "tier \"gold\": declared absent",
+        ),
+    ] {
+        let why = refused(scene, asked);
+        assert!(why.contains(part), "{why}");
+    }
+}

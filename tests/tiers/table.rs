@@ -1,0 +1,160 @@
+//! What a tier means for the rows of the table.
+
+use shmlimit::WhenFull;
+
+use super::*;
+
+/// Of the smallest table.
+const ROWS: usize = 32;
+
+fn small(when_full: WhenFull) -> SetDeclaration {
+    SetDeclaration::new("api")
+        .keyed(Keyed::new(1).when_full(when_full))
+        .limit(Limit::calls("requests", 10, MINUTE))
+        .tier(Tier::new("gold").capacity("requests", 100))
+}
+
+fn is_admitted(set: &LimitSet, key: &str) -> bool {
+    let key = set.key(key).expect("keyed");
+    key.check(&set.request()).expect("no error").is_admitted()
+}
+
+#[test]
+fn an_assigned_key_keeps_its_row_until_it_is_assigned_to_the_default() {
+    let scene = Scene::new(small(WhenFull::Refuse));
+    let set = scene.set();
+    for key in 0..ROWS {
+        set.assign(key.to_string(), "gold").expect("a row");
+    }
+    scene.advance(MINUTE);
+    assert!(!is_admitted(&set, "new"));
+    assert!(matches!(set.assign("new", "gold"), Err(Error::TableFull { .. })));
+    set.assign("new", "default")
+        .expect("which it is in without a row");
+    assert_eq!(set.table_usage().expect("keyed").used, ROWS as u64);
+    set.assign("7", "default").expect("a row");
+    assert!(is_admitted(&set, "new"));
+    assert_eq!(set.key("8").expect("keyed").tier().expect("no error"), "gold");
+}
+
+#[test]
+fn a_tier_that_a_request_named_keeps_no_row() {
+    let scene = Scene::new(small(WhenFull::Refuse));
+    let set = scene.set();
+    let gold = set.request().with_tier("gold").expect("a tier");
+    for key in 0..ROWS {
+        let key = set.key(key.to_string()).expect("keyed");
+        assert!(key.check(&gold).expect("no error").is_admitted());
+    }
+    assert!(!is_admitted(&set, "new"), "what they have used does");
+    scene.advance(MINUTE);
+    assert!(is_admitted(&set, "new"));
+    let new = set.key("new").expect("keyed");
+    assert_eq!(
+        new.tier().expect("no error"),
+        "default",
+        "not that of the key before"
+    );
+}
+
+#[test]
+fn a_row_says_nothing_of_its_former_key_to_one_of_another_tier() {
+    let hour = Duration::from_secs(3600);
+    for algorithm in [
+        Algorithm::Gcra,
+        Algorithm::TokenBucket,
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+    ] {
+        let of = |tiers: [(u64, Duration); 2]| {
+            let [(capacity, window), (gold, of_gold)] = tiers;
+            SetDeclaration::new("api")
+                .keyed(Keyed::new(1))
+                .limit(Limit::calls("requests", capacity, window).algorithm(algorithm))
+                .tier(
+                    Tier::new("gold")
+                        .capacity("requests", gold)
+                        .window("requests", of_gold),
+                )
+        };
+        for (tiers, before, after) in [
+            ([(7, MINUTE), (100, hour)], "gold", "default"),
+            ([(100, hour), (7, MINUTE)], "gold", "default"),
+            ([(7, MINUTE), (100, hour)], "default", "gold"),
+            ([(100, hour), (7, MINUTE)], "default", "gold"),
+        ] {
+            let scene = Scene::new(of(tiers));
+            let set = scene.set();
+            let request = |tier: &str| set.request().with_tier(tier).expect("a tier");
+            for key in 0..ROWS {
+                let key = set.key(key.to_string()).expect("keyed");
+                for _ in 0..7 {
+                    assert!(key.check(&request(before)).expect("no error").is_admitted());
+                }
+            }
+            scene.advance(2 * hour);
+            let most = if after == "gold" { tiers[1].0 } else { tiers[0].0 };
+            for _ in 0..most {
+                let new = set.key("new").expect("keyed");
+                assert!(
+                    new.check(&request(after)).expect("no error").is_admitted(),
+                    "{algorithm:?} {tiers:?}"
+                );
+            }
+            let new = set.key("new").expect("keyed");
+            assert!(!new.check(&request(after)).expect("no error").is_admitted());
+        }
+    }
+}
+
+#[test]
+fn a_key_that_is_evicted_begins_again_in_the_default() {
+    for when_full in [WhenFull::EvictOldest, WhenFull::EvictLeastUsed] {
+        let scene = Scene::new(small(when_full));
+        let set = scene.set();
+        for key in 0..ROWS {
+            set.assign(key.to_string(), "gold").expect("a row");
+            scene.advance(Duration::from_nanos(1));
+        }
+        scene.advance(MINUTE);
+        assert!(is_admitted(&set, "new"), "{when_full:?}");
+        assert_eq!(
+            set.table_usage().expect("keyed").evicted_in_use,
+            1,
+            "not silently"
+        );
+        let tier = |key: &str| set.key(key).expect("keyed").tier().expect("no error");
+        assert_eq!(tier("0"), "default", "the one that was used the longest ago");
+        assert_eq!(tier("1"), "gold");
+        assert_eq!(tier("new"), "default");
+    }
+}
+
+#[test]
+fn a_row_is_as_large_as_it_was_where_there_are_no_tiers() {
+    let bytes = |set: SetDeclaration| {
+        let scene = Scene::new(set);
+        let path = scene.folder.path().join("limits");
+        let file = std::fs::metadata(path).expect("a segment").len();
+        let rows = scene.set().table_usage().expect("keyed").rows;
+        (file, rows)
+    };
+    // A leaky bucket has two words of state, and so has gcra: the row of a key is one cache line, and with tiers two.
+    let limit = || Limit::calls("requests", 10, MINUTE);
+    let (without, rows) = bytes(keyed(10_000).limit(limit()));
+    let (with, _) = bytes(
+        keyed(10_000)
+            .limit(limit())
+            .tier(Tier::new("gold").capacity("requests", 20)),
+    );
+    assert_eq!((with - without) / rows, 64);
+    // Of a limit with one word, or of several, there is room for it without more lines.
+    let fixed = || Limit::concurrency("in_flight", 10);
+    let (without, _) = bytes(keyed(10_000).limit(fixed()));
+    let (with, _) = bytes(
+        keyed(10_000)
+            .limit(fixed())
+            .tier(Tier::new("gold").capacity("in_flight", 9)),
+    );
+    assert_eq!((with - without) / rows, 0);
+}

@@ -1,0 +1,631 @@
+//! Limits with credit: what a process draws, what it admits by itself, and what becomes of the rest.
+
+mod process;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nix::unistd::pause;
+use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
+use shmlimit::{
+    Algorithm, Align, Credit, Declaration, DeclarationError, Keyed, Limit, LimitCounts, LimitSet, OnDeath,
+    Segment, SetDeclaration, Tier,
+};
+
+/// So long that nothing is replenished while a test runs.
+const LONG: Duration = Duration::from_secs(3600 * 24 * 365);
+
+const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::Gcra,
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+    Algorithm::FixedWindow,
+    Algorithm::SlidingWindow,
+    Algorithm::SlidingWindowCounter,
+];
+
+const REFUNDING: [Algorithm; 2] = [Algorithm::Gcra, Algorithm::TokenBucket];
+
+fn calls(capacity: u64, algorithm: Algorithm, batch: u64) -> Limit {
+    let limit = Limit::calls("calls", capacity, LONG)
+        .algorithm(algorithm)
+        .credit(Credit::batch(batch));
+    if algorithm == Algorithm::FixedWindow {
+        limit.align(Align::FirstUse)
+    } else {
+        limit
+    }
+}
+
+fn create(folder: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
+    let segment = Segment::create(folder.join("limits"), &Declaration::new().set(set)).expect("a segment");
+    let set = segment.set("api").expect("declared");
+    (segment, set)
+}
+
+fn one_limit(folder: &Path, limit: Limit) -> (Segment, LimitSet) {
+    create(folder, SetDeclaration::new("api").limit(limit))
+}
+
+fn check(set: &LimitSet, cost: u64) -> bool {
+    let request = set.request().with("calls", cost).expect("declared");
+    set.check(&request).expect("works").is_admitted()
+}
+
+fn remaining(set: &LimitSet) -> u64 {
+    set.peek(&set.request().with("calls", 1).expect("declared"))
+        .expect("works")[0]
+        .remaining
+}
+
+fn counts(segment: &Segment) -> LimitCounts {
+    segment.snapshot().expect("a copy").sets[0].limits[0].counts
+}
+
+#[test]
+fn requests_are_admitted_from_a_batch_that_was_charged_before() {
+    for algorithm in ALGORITHMS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (segment, set) = one_limit(folder.path(), calls(100, algorithm, 10));
+        for charged in [10, 20] {
+            for _ in 0..10 {
+                assert!(check(&set, 1));
+                assert_eq!(remaining(&set), 100 - charged, "{algorithm:?}");
+            }
+        }
+        // Those from the second batch are counted when it is returned, or another is drawn.
+        assert_eq!((counts(&segment).admitted, counts(&segment).taken), (11, 20));
+        assert!(check(&set, 1));
+        assert_eq!((counts(&segment).admitted, counts(&segment).taken), (21, 30));
+    }
+}
+
+#[test]
+fn all_ways_to_ask_spend_the_same_batch() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (segment, set) = one_limit(folder.path(), calls(100, Algorithm::Gcra, 10));
+    let request = set.request();
+    assert!(set.try_acquire(&request).expect("works").is_admitted());
+    assert!(
+        set.acquire(&request, Duration::from_secs(1))
+            .expect("works")
+            .is_admitted()
+    );
+    assert!(set.check(&request).expect("works").is_admitted());
+    let again = Segment::open(folder.path().join("limits")).expect("attached already");
+    let again = again.set("api").expect("declared");
+    for _ in 0..7 {
+        assert!(again.check(&again.request()).expect("works").is_admitted());
+    }
+    assert_eq!(counts(&segment).taken, 10);
+}
+
+#[test]
+fn a_future_and_threads_spend_the_same_batch() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (segment, set) = one_limit(folder.path(), calls(100_000, Algorithm::Gcra, 100));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime");
+    let outcome = runtime.block_on(set.acquire_async(&set.request(), None));
+    assert!(outcome.expect("works").is_admitted());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..1_000).for_each(|_| assert!(check(&set, 1))));
+        }
+    });
+    // 40 batches and one unit.
+    assert_eq!(counts(&segment).taken, 4_100);
+    assert_eq!(remaining(&set), 100_000 - 4_100);
+}
+
+#[test]
+fn the_last_unit_can_be_had_and_no_more() {
+    for algorithm in ALGORITHMS {
+        for batch in [1, 7, 64, 5_000] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let (_segment, set) = one_limit(folder.path(), calls(1_000, algorithm, batch));
+            let admitted: u64 = (0..2_000).map(|_| u64::from(check(&set, 1))).sum();
+            assert_eq!(admitted, 1_000, "{algorithm:?}, {batch}");
+            let refused = set.check(&set.request()).expect("works");
+            assert_eq!(refused.binding(), Some("calls"));
+            assert!(refused.retry_after().is_some_and(|wait| !wait.is_zero()));
+        }
+    }
+}
+
+#[test]
+fn what_is_left_of_a_batch_goes_to_the_next_request_that_needs_more() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (segment, set) = one_limit(folder.path(), calls(20, Algorithm::Gcra, 10));
+    for (cost, taken) in [(4, 10), (4, 10), (4, 20), (4, 20), (4, 20)] {
+        assert!(check(&set, cost));
+        assert_eq!(counts(&segment).taken, taken);
+    }
+    assert!(!check(&set, 1));
+}
+
+#[test]
+fn a_request_as_large_as_a_batch_is_charged_to_the_limit_itself() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (segment, set) = one_limit(folder.path(), calls(100, Algorithm::Gcra, 10));
+    assert!(check(&set, 10));
+    assert!(check(&set, 0));
+    assert_eq!((remaining(&set), counts(&segment).admitted), (90, 2));
+    let request = set.request().with("calls", 101).expect("declared");
+    assert!(matches!(
+        set.check(&request),
+        Err(shmlimit::Error::NeverAdmissible { .. })
+    ));
+    let request = set.request().with("calls", 30).expect("declared");
+    let mut permit = set.try_acquire(&request).expect("works").permit().expect("room");
+    assert_eq!(
+        permit.settle([("calls", 10)]).expect("works").refunded("calls"),
+        20
+    );
+    assert_eq!(remaining(&set), 80);
+}
+
+#[test]
+fn each_key_has_a_batch_of_its_own_and_more_keys_than_places_give_theirs_back() {
+    const KEYS: u64 = 5_000;
+    let folder = tempfile::tempdir().expect("a folder");
+    let limit = calls(100, Algorithm::Gcra, 10);
+    let declared = SetDeclaration::new("api").keyed(Keyed::new(10_000)).limit(limit);
+    let (segment, set) = create(folder.path(), declared);
+    let request = set.request();
+    for _ in 0..3 {
+        assert!(
+            set.key("one")
+                .expect("a key")
+                .check(&request)
+                .expect("works")
+                .is_admitted()
+        );
+    }
+    assert_eq!(
+        set.key("one").expect("a key").peek(&request).expect("works")[0].remaining,
+        90
+    );
+    assert_eq!(
+        set.key("two").expect("a key").peek(&request).expect("works")[0].remaining,
+        100
+    );
+    for round in 0..2 {
+        for key in 0..KEYS {
+            let key = set.key(key.to_le_bytes()).expect("a key");
+            assert!(key.check(&request).expect("works").is_admitted(), "{round}");
+        }
+    }
+    let snapshot = segment.snapshot().expect("a copy");
+    assert!(
+        snapshot.sets[0].holds.len() <= 2_048,
+        "{}",
+        snapshot.sets[0].holds.len()
+    );
+    drop((segment, set, request));
+    // Detached, it has given everything back that it did not spend: two units of each key are gone, three of `one`.
+    let segment = Segment::open(folder.path().join("limits")).expect("a segment");
+    let set = segment.set("api").expect("declared");
+    let request = set.request();
+    for key in 0..KEYS {
+        let key = set.key(key.to_le_bytes()).expect("a key");
+        // What time replenished of a batch did not come back with it.
+        assert!(key.peek(&request).expect("works")[0].remaining >= 97);
+    }
+    assert_eq!(counts(&segment).admitted, 2 * KEYS + 3);
+}
+
+#[test]
+fn a_process_that_detaches_returns_what_it_did_not_spend() {
+    for algorithm in ALGORITHMS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (segment, set) = one_limit(folder.path(), calls(100, algorithm, 10));
+        assert!(check(&set, 4));
+        drop((segment, set));
+        let segment = Segment::open(folder.path().join("limits")).expect("a segment");
+        let set = segment.set("api").expect("declared");
+        let back = if REFUNDING.contains(&algorithm) { 6 } else { 0 };
+        // Of the last unit, a fraction has been replenished by time.
+        assert_eq!(remaining(&set), 90 + back, "{algorithm:?}");
+        assert!(counts(&segment).refunded + 1 >= back);
+        assert!(segment.snapshot().expect("a copy").sets[0].holds.is_empty());
+    }
+}
+
+#[test]
+fn what_is_not_used_is_returned_by_the_background_worker() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let keyed = SetDeclaration::new("keyed")
+        .keyed(Keyed::new(100))
+        .limit(calls(100, Algorithm::Gcra, 10));
+    let declaration = Declaration::new()
+        .set(SetDeclaration::new("api").limit(calls(100, Algorithm::Gcra, 10)))
+        .set(keyed);
+    let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
+    let (set, keyed) = (
+        segment.set("api").expect("declared"),
+        segment.set("keyed").expect("declared"),
+    );
+    // Again after the worker has seen that there is nothing to look after.
+    for spent in [3, 6] {
+        assert!(check(&set, 3));
+        assert!(
+            keyed
+                .key("a")
+                .expect("a key")
+                .check(&keyed.request())
+                .expect("works")
+                .is_admitted()
+        );
+        let holds = || {
+            segment
+                .snapshot()
+                .expect("a copy")
+                .sets
+                .iter()
+                .map(|set| set.holds.len())
+                .sum::<usize>()
+        };
+        assert!(holds() > 0 || remaining(&set) == 100 - spent);
+        eventually("the batches are returned", || holds() == 0);
+        assert_eq!(remaining(&set), 100 - spent);
+        assert_eq!(counts(&segment).admitted, spent / 3);
+    }
+}
+
+#[test]
+fn a_request_that_must_wait_takes_the_batches_of_others_back() {
+    let test = "a_request_that_must_wait_takes_the_batches_of_others_back";
+    in_own_process(test, 2 * PATIENCE, |folder| {
+        let (segment, set) = one_limit(folder, calls(10, Algorithm::Gcra, 10));
+        let told = SharedWords::new(2);
+        let child = Child::fork(|| {
+            assert!(check(&set, 2));
+            told[0].store(1, Ordering::Release);
+            eventually("the parent has taken some", || {
+                told[1].load(Ordering::Acquire) == 1
+            });
+            assert!(check(&set, 1), "what the parent left");
+            assert!(!check(&set, 2), "the batch was taken back");
+        });
+        eventually("the child has drawn", || told[0].load(Ordering::Acquire) == 1);
+        assert!(!check(&set, 7), "it does not have to be admitted at once");
+        let request = set.request().with("calls", 7).expect("declared");
+        assert!(set.acquire(&request, PATIENCE).expect("works").is_admitted());
+        told[1].store(1, Ordering::Release);
+        child.succeed();
+        assert_eq!(counts(&segment).admitted, 3);
+    });
+}
+
+#[test]
+fn none_draws_while_a_request_waits() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (segment, set) = one_limit(folder.path(), calls(20, Algorithm::Gcra, 10));
+    assert!(check(&set, 2));
+    let request = set.request().with("calls", 19).expect("declared");
+    let waits = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let outcome = set.acquire_while(&request, PATIENCE, || waits.load(Ordering::Relaxed));
+            outcome.expect("works").is_admitted()
+        });
+        eventually("it waits", || {
+            !segment.snapshot().expect("a copy").sets[0].tickets.is_empty()
+        });
+        // 18 are left, 8 of them of the batch that the request took back.
+        assert!(!check(&set, 1));
+        assert_eq!(counts(&segment).taken, 10);
+        waits.store(false, Ordering::Relaxed);
+        assert!(!waiter.join().expect("no panic"));
+    });
+    assert!(check(&set, 1));
+    assert_eq!(counts(&segment).taken, 20);
+}
+
+#[test]
+fn what_a_killed_process_had_drawn_comes_back_and_is_counted() {
+    let test = "what_a_killed_process_had_drawn_comes_back_and_is_counted";
+    in_own_process(test, 2 * PATIENCE, |folder| {
+        for algorithm in ALGORITHMS {
+            let folder = tempfile::tempdir_in(folder).expect("a folder");
+            let keyed = SetDeclaration::new("keyed")
+                .keyed(Keyed::new(100))
+                .limit(calls(100, algorithm, 10));
+            let declaration = Declaration::new()
+                .set(SetDeclaration::new("api").limit(calls(100, algorithm, 10)))
+                .set(keyed);
+            let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
+            let (set, keyed) = (
+                segment.set("api").expect("declared"),
+                segment.set("keyed").expect("declared"),
+            );
+            let told = SharedWords::new(1);
+            let child = Child::fork(|| {
+                for _ in 0..4 {
+                    assert!(check(&set, 1));
+                    assert!(
+                        keyed
+                            .key("a")
+                            .expect("a key")
+                            .check(&keyed.request())
+                            .expect("works")
+                            .is_admitted()
+                    );
+                }
+                told[0].store(1, Ordering::Release);
+                pause();
+            });
+            eventually("the child has drawn", || told[0].load(Ordering::Acquire) == 1);
+            child.kill();
+            let back = if REFUNDING.contains(&algorithm) { 6 } else { 0 };
+            let key = keyed.key("a").expect("a key");
+            // Left out already of what is only looked at.
+            assert_eq!(remaining(&set), 90 + back, "{algorithm:?}");
+            assert_eq!(
+                key.peek(&keyed.request()).expect("works")[0].remaining,
+                90 + back,
+                "{algorithm:?}"
+            );
+            segment.recover().expect("works");
+            assert_eq!(remaining(&set), 90 + back, "{algorithm:?}");
+            assert_eq!(
+                key.peek(&keyed.request()).expect("works")[0].remaining,
+                90 + back,
+                "{algorithm:?}"
+            );
+            for set in segment.snapshot().expect("a copy").sets {
+                let counts = set.limits[0].counts;
+                assert_eq!((counts.admitted, counts.taken), (4, 10), "{algorithm:?}");
+                // Of the last unit, a fraction has been replenished by time.
+                assert!(
+                    (back..=back + 1).contains(&(counts.reclaimed + u64::from(back > 0))),
+                    "{counts:?}"
+                );
+                assert!(set.holds.is_empty());
+            }
+        }
+    });
+}
+
+#[test]
+fn a_refusal_takes_back_what_the_dead_had_drawn() {
+    let test = "a_refusal_takes_back_what_the_dead_had_drawn";
+    in_own_process(test, 2 * PATIENCE, |folder| {
+        let (_segment, set) = one_limit(folder, calls(10, Algorithm::TokenBucket, 10));
+        let mut child = Child::fork(|| {
+            assert!(check(&set, 3));
+            process::die();
+        });
+        child.wait();
+        eventually("the rest is there", || check(&set, 7));
+        assert!(!check(&set, 1));
+    });
+}
+
+#[test]
+fn a_forked_child_has_nothing_of_its_parents_batch() {
+    let test = "a_forked_child_has_nothing_of_its_parents_batch";
+    in_own_process(test, 2 * PATIENCE, |folder| {
+        let (_segment, set) = one_limit(folder, calls(100, Algorithm::Gcra, 10));
+        assert!(check(&set, 1));
+        Child::fork(|| {
+            assert!(check(&set, 1));
+            assert_eq!(remaining(&set), 80, "a batch of its own");
+        })
+        .succeed();
+    });
+}
+
+#[test]
+fn a_dead_childs_batch_comes_back_and_the_parents_stays() {
+    let test = "a_dead_childs_batch_comes_back_and_the_parents_stays";
+    in_own_process(test, 2 * PATIENCE, |folder| {
+        let (segment, set) = one_limit(folder, calls(100, Algorithm::Gcra, 10));
+        assert!(check(&set, 1));
+        Child::fork(|| assert!(check(&set, 1))).succeed();
+        segment.recover().expect("works");
+        assert_eq!(remaining(&set), 89);
+        for _ in 0..9 {
+            assert!(check(&set, 1));
+        }
+        assert_eq!(counts(&segment).taken, 20);
+    });
+}
+
+#[test]
+fn what_a_permit_did_not_use_goes_into_the_batch_of_its_process() {
+    for algorithm in ALGORITHMS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let limit = Limit::rate("calls", 100, LONG)
+            .algorithm(algorithm)
+            .credit(Credit::batch(10));
+        let limit = if algorithm == Algorithm::FixedWindow {
+            limit.align(Align::FirstUse)
+        } else {
+            limit
+        };
+        let (segment, set) = one_limit(folder.path(), limit);
+        let request = set.request().with("calls", 8).expect("declared");
+        let mut permit = set.try_acquire(&request).expect("works").permit().expect("room");
+        let back = if REFUNDING.contains(&algorithm) { 5 } else { 0 };
+        assert_eq!(
+            permit.settle([("calls", 3)]).expect("works").refunded("calls"),
+            back,
+            "{algorithm:?}"
+        );
+        assert_eq!((remaining(&set), counts(&segment).refunded), (90, 0));
+        assert!(check(&set, 2 + back));
+        assert_eq!(counts(&segment).taken, 10);
+        // Less than a batch is left, whatever permits give back.
+        let mut permits: Vec<_> = (0..2)
+            .map(|_| set.try_acquire(&request).expect("works").permit().expect("room"))
+            .collect();
+        for permit in &mut permits {
+            permit.cancel().expect("works");
+        }
+        let left = segment.snapshot().expect("a copy").sets[0].holds[0]
+            .amounts
+            .clone();
+        assert!(left.iter().all(|(_, units)| *units < 10), "{left:?}");
+        // More than was reserved is charged to the limit.
+        let before = remaining(&set);
+        let mut permit = set.try_acquire(&request).expect("works").permit().expect("room");
+        assert_eq!(
+            permit.settle([("calls", 28)]).expect("works").overdraft("calls"),
+            20
+        );
+        assert!(remaining(&set) <= before - 20);
+    }
+}
+
+#[test]
+fn a_reset_takes_the_batches_away() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let keyed = SetDeclaration::new("api")
+        .keyed(Keyed::new(100))
+        .limit(calls(100, Algorithm::Gcra, 10));
+    let (segment, set) = create(folder.path(), keyed);
+    let (a, b) = (set.key("a").expect("a key"), set.key("b").expect("a key"));
+    let request = set.request();
+    let remaining = |key: &shmlimit::Key<'_>| key.peek(&request).expect("works")[0].remaining;
+    for key in [&a, &b] {
+        assert!(key.check(&request).expect("works").is_admitted());
+    }
+    assert!(a.reset(&[]).expect("works"));
+    assert_eq!((remaining(&a), remaining(&b)), (100, 90));
+    for key in [&a, &b] {
+        assert!(key.check(&request).expect("works").is_admitted());
+    }
+    assert_eq!((remaining(&a), remaining(&b)), (90, 90));
+    set.reset(&[], false).expect("works");
+    assert_eq!((remaining(&a), remaining(&b)), (100, 100));
+    assert!(b.check(&request).expect("works").is_admitted());
+    assert_eq!((remaining(&a), remaining(&b)), (100, 90));
+    drop((segment.clone(), a, b));
+}
+
+#[test]
+fn a_change_ends_the_batches_and_may_change_their_size() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (segment, set) = one_limit(folder.path(), calls(100, Algorithm::Gcra, 10));
+    assert!(check(&set, 1));
+    let changed = |limit: Limit| Declaration::new().set(SetDeclaration::new("api").limit(limit));
+    segment
+        .apply(&changed(calls(50, Algorithm::Gcra, 5)))
+        .expect("applied");
+    assert!(check(&set, 1));
+    // Of the 49 that the first call left, one batch of 5 is out.
+    assert_eq!(counts(&segment).taken, 15);
+    assert!((43..=45).contains(&remaining(&set)), "{}", remaining(&set));
+    let without = Limit::calls("calls", 50, LONG);
+    assert!(segment.apply(&changed(without)).is_err(), "needs another segment");
+}
+
+#[test]
+fn processes_together_admit_what_the_limit_gives() {
+    let test = "processes_together_admit_what_the_limit_gives";
+    in_own_process(test, 2 * PATIENCE, |folder| {
+        const PROCESSES: usize = 6;
+        const CAPACITY: u64 = 20_000;
+        for algorithm in ALGORITHMS {
+            let folder = tempfile::tempdir_in(folder).expect("a folder");
+            let (segment, set) = one_limit(folder.path(), calls(CAPACITY, algorithm, 50));
+            let spent = SharedWords::new(PROCESSES);
+            let children: Vec<Child> = spent
+                .iter()
+                .map(|spent| {
+                    Child::fork(|| {
+                        for cost in (1..4).cycle() {
+                            if check(&set, cost) {
+                                spent.fetch_add(cost, Ordering::Relaxed);
+                            } else if cost == 1 {
+                                break;
+                            }
+                        }
+                    })
+                })
+                .collect();
+            children.into_iter().for_each(Child::succeed);
+            let spent: u64 = spent.iter().map(|spent| spent.load(Ordering::Relaxed)).sum();
+            assert!(spent <= CAPACITY, "{algorithm:?}: {spent}");
+            // Each child ends with less than a batch.
+            assert!(spent + 50 * PROCESSES as u64 > CAPACITY, "{algorithm:?}: {spent}");
+            assert_eq!(counts(&segment).taken, CAPACITY, "{algorithm:?}");
+        }
+    });
+}
+
+#[test]
+fn credit_that_cannot_be_drawn_is_refused_where_it_is_declared() {
+    let credit = || Credit::batch(10);
+    let one = |limit: Limit| SetDeclaration::new("api").limit(limit);
+    let refused = [
+        one(Limit::concurrency("places", 10).credit(credit())),
+        one(Limit::budget("money", 10, LONG).credit(credit())),
+        one(Limit::calls("calls", shmlimit::Amount::Unlimited, LONG).credit(credit())),
+        one(Limit::calls("calls", 10, LONG).shadow(true).credit(credit())),
+        one(Limit::calls("calls", 10, LONG).credit(credit())).shadow(true),
+        one(Limit::calls("calls", 10, LONG).credit(credit())).limit(Limit::calls("more", 10, LONG)),
+        one(Limit::calls("calls", 10, LONG).credit(credit()))
+            .keyed(Keyed::new(10))
+            .tier(Tier::new("gold").capacity("calls", 20)),
+        one(Limit::calls("calls", 10, LONG).prefix(24, 48).credit(credit())).keyed(Keyed::new(10)),
+        one(Limit::rate("calls", 10, LONG)
+            .on_death(OnDeath::Refund)
+            .credit(credit())),
+        one(Limit::calls("calls", 10, LONG).credit(credit().window_coupled(true))),
+    ];
+    for set in refused {
+        let error = Declaration::new()
+            .set(set)
+            .validate()
+            .expect_err("no such credit");
+        let DeclarationError::Misplaced { place, .. } = &error else {
+            panic!("{error}");
+        };
+        assert!(place.ends_with("credit") || place.ends_with("tier"), "{error}");
+    }
+    for batch in [0, 1 << 20, u64::MAX] {
+        let limit = Limit::calls("calls", 10, LONG).credit(Credit::batch(batch));
+        let error = Declaration::new()
+            .set(one(limit))
+            .validate()
+            .expect_err("no such batch");
+        assert!(matches!(error, DeclarationError::OutOfRange { .. }), "{error}");
+    }
+}
+
+#[test]
+fn credit_is_declared_in_toml() {
+    let declaration = Declaration::from_toml(
+        r#"
+        [[set]]
+        name = "api"
+
+          [[set.limit]]
+          name = "calls"
+          kind = "calls"
+          capacity = 100
+          window = "60s"
+          credit = { batch = 10 }
+        "#,
+    )
+    .expect("valid");
+    let bound = declaration.sets()[0].limits()[0].bound().expect("a rate");
+    assert_eq!((bound.units, bound.per_process), (199, 9));
+    assert_eq!(
+        bound.to_string(),
+        "at most 199 in any 1m, and 9 units more for each process"
+    );
+    let text = declaration.to_toml().expect("valid");
+    assert_eq!(
+        Declaration::from_toml(&text)
+            .expect("valid")
+            .to_toml()
+            .expect("valid"),
+        text
+    );
+}

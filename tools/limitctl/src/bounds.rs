@@ -1,0 +1,30 @@
+//! Snapshots for programs, with what follows from the declaration.
+
+use serde_json::Value;
+use shmlimit::{Declaration, SegmentSnapshot};
+
+/// A snapshot as a JSON object, in which each limit has its `bound` in words beside what was copied; null where it has none.
+///
+/// # Errors
+///
+/// Those of serialising, of which there are none.
+pub fn snapshot_with_bounds(
+    snapshot: &SegmentSnapshot,
+    declaration: &Declaration,
+) -> Result<Value, serde_json::Error> {
+    let mut described = serde_json::to_value(snapshot)?;
+    let sets = described.get_mut("sets").and_then(Value::as_array_mut);
+    for (set, copied) in sets.into_iter().flatten().zip(&snapshot.sets) {
+        let name = copied.copy_of.as_ref().unwrap_or(&copied.name);
+        let declared = declaration.sets().iter().find(|set| set.name() == name);
+        let limits = set.get_mut("limits").and_then(Value::as_array_mut);
+        for (limit, copied) in limits.into_iter().flatten().zip(&copied.limits) {
+            let declared = declared.and_then(|set| set.limits().iter().find(|it| it.name() == copied.name));
+            let bound = declared
+                .and_then(shmlimit::Limit::bound)
+                .map(|bound| bound.to_string());
+            limit["bound"] = bound.into();
+        }
+    }
+    Ok(described)
+}

@@ -1,0 +1,64 @@
+//! `limitctl assign`.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::arguments::Access;
+use crate::exit::{ExitCode, Failure};
+use crate::output;
+use crate::text::{key, sanitise};
+
+/// Put a key of a keyed set into a tier
+///
+/// It stays there until it is assigned to another, or a request names one. What it has used migrates as with `limitctl apply`, and who waits for something of it is served by the new limits:
+///
+///     limitctl assign /dev/shm/gateway.limits tenants acme gold
+///
+/// The row of the key goes to no other key before it is in the tier `default` again, unless the set is declared to evict.
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub struct Assign {
+    #[command(flatten)]
+    access: Access,
+
+    /// The segment
+    ///
+    /// A file that `limitctl create` or a program made. Symbolic links are not followed.
+    segment: PathBuf,
+
+    /// The set
+    ///
+    /// One of the names that `limitctl inspect` shows.
+    set: String,
+
+    /// The key
+    ///
+    /// Exactly the bytes that programs use, also where nothing is kept of keys.
+    key: OsString,
+
+    /// The tier
+    ///
+    /// One that `limitctl inspect` shows of the set, or default.
+    tier: String,
+}
+
+impl Assign {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let segment = self.access.options().open(&self.segment)?;
+        let set = segment.set(&self.set)?;
+        let key = set.key(self.key.as_bytes())?;
+        let before = key.tier()?;
+        key.assign(&self.tier)?;
+        let whose = format!("{}, key {}", set.name(), key::typed(self.key.as_bytes()));
+        let change = if before == self.tier {
+            format!("is in {before}")
+        } else {
+            format!("from {before} to {}", self.tier)
+        };
+        output::print(&format!("{}\n", sanitise::line(&format!("{whose}: {change}"))))?;
+        Ok(ExitCode::Done)
+    }
+}
