@@ -135,7 +135,7 @@ impl Limit {
     ///   no hold is free, the request is charged to the limit itself.
     ///
     /// For the only limit of a set without [tiers](SetDeclaration::tier), without [`shadow`](Self::shadow), [`prefix`](Self::prefix) and
-    /// [`OnDeath::Refund`](crate::OnDeath::Refund). The size of batches can be changed in a live segment.
+    /// [`OnDeath::Refund`]. The size of batches can be changed in a live segment.
     pub fn credit(mut self, credit: Credit) -> Self {
         self.credit = Some(credit);
         self
