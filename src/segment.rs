@@ -12,7 +12,7 @@ use crate::config::Declaration;
 use crate::config::stored::{StoredDeclaration, StoredSet};
 use crate::engine::plan::SetPlan;
 use crate::engine::{LockWait, Manner, SegmentEngine};
-use crate::error::Error;
+use crate::error::{Error, RemovalCause};
 use crate::limit_set::LimitSet;
 use crate::mismatch::{Author, Mismatch, OnMismatch, needs_another_file};
 use crate::on_demand::find_or_make;
@@ -28,8 +28,8 @@ use crate::snapshot::{KeySnapshot, KeySource, Owners, SegmentSnapshot, SnapshotS
 /// How long an operation waits for the lock of a set before it says that the holder is stuck.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often `open_or_create` may find the segment created and removed again by others.
-const CREATION_ATTEMPTS: usize = 100;
+/// How often an attempt to open may find the segment created and removed again by others.
+const OPENING_ATTEMPTS: usize = 100;
 
 /// What the handles of one attached segment share.
 #[derive(Debug)]
@@ -257,7 +257,22 @@ impl OpenOptions {
     ///
     /// [`Error::NotFound`], and whatever makes the file unusable: see the variants of [`Error`].
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Segment, Error> {
-        self.open_absolute(&absolute(path.as_ref())?, None)
+        let path = absolute(path.as_ref())?;
+        let mut answer = self.open_absolute(&path, None);
+        for _ in 1..OPENING_ATTEMPTS {
+            // Deleted between finding and opening it: the path says what there is by now.
+            if !matches!(
+                answer,
+                Err(Error::Removed {
+                    cause: RemovalCause::Deleted,
+                    ..
+                })
+            ) {
+                break;
+            }
+            answer = self.open_absolute(&path, None);
+        }
+        answer
     }
 
     /// Creates a segment and opens it. Its space is allocated in full.
@@ -286,7 +301,7 @@ impl OpenOptions {
     ) -> Result<Segment, Error> {
         let path = absolute(path.as_ref())?;
         declaration.validate()?;
-        for _ in 0..CREATION_ATTEMPTS {
+        for _ in 0..OPENING_ATTEMPTS {
             match self.open_absolute(&path, Some(declaration)) {
                 Ok(segment) => return Ok(segment),
                 Err(Error::NotFound { .. }) => {}
