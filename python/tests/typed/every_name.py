@@ -65,9 +65,7 @@ def declare(directory: Path) -> sl.Segment:
     assert_type(REQUESTS.bound, str | None)
     declared = [
         sl.LimitSet("openai", [REQUESTS, TOKENS, IN_FLIGHT], metadata={"region": "us-east-1"}),
-        sl.LimitSet(
-            "tenants", [REQUESTS, SPENT], keyed=sl.Keyed(1000, when_full="evict_least_used"), tiers=[GOLD]
-        ),
+        sl.LimitSet("tenants", [REQUESTS, SPENT], keyed=sl.Keyed(1000, when_full="evict_least_used"), tiers=[GOLD]),
     ]
     return sl.open(directory / "typed.limits", declared, participants=64, lock_timeout=1.0)
 
