@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -367,6 +368,17 @@ impl LimitSet {
     #[inline]
     pub(crate) fn is_same_set(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared) && self.index == other.index
+    }
+
+    /// Whether both handles are of the same segment, opened together or not.
+    pub(crate) fn is_in_file_of(&self, other: &Self) -> bool {
+        let file = other.shared.engine.membership.file();
+        self.shared.engine.membership.is_of(file)
+    }
+
+    /// The path that the segment was opened by.
+    pub(crate) fn segment_path(&self) -> &Path {
+        self.shared.engine.path()
     }
 
     /// A request that names nothing cannot be used where a rate limit needs a cost.

@@ -173,12 +173,31 @@ impl Request {
     #[inline]
     pub(crate) fn costs_for(&self, set: &LimitSet) -> Result<&Costs, Error> {
         if !self.set.is_same_set(set) {
-            return Err(Error::ForeignRequest {
-                set: set.name().to_owned(),
-            });
+            self.require_same_file(set)?;
         }
         self.require_costs()?;
         Ok(&self.costs)
+    }
+
+    /// That both handles are of one set of one file, which was opened more than once: positions of limits are the same
+    /// in all of them.
+    #[cold]
+    fn require_same_file(&self, set: &LimitSet) -> Result<(), Error> {
+        let (prepared, used) = (self.set.segment_path(), set.segment_path());
+        let is_same_file = self.set.is_in_file_of(set);
+        if is_same_file && self.set.position() == set.position() {
+            return Ok(());
+        }
+        let name = self.set.name();
+        Err(Error::ForeignRequest {
+            set: set.name().to_owned(),
+            path: used.to_owned(),
+            prepared_for: if prepared == used && !is_same_file {
+                format!("set `{name}` of another segment that was or is at this path")
+            } else {
+                format!("set `{name}` of {}", prepared.display())
+            },
+        })
     }
 
     /// That nothing which needs a cost lacks one.

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
 use shmlimit::{
-    Declaration, Error, Limit, OpenOptions, Permit, Segment, SegmentReader, SetDeclaration, VirtualClock,
+    Declaration, Error, Limit, LimitSet, OpenOptions, Permit, Removal, Request, Segment, SegmentReader,
+    SetDeclaration, VirtualClock,
 };
 
 fn declaration(participants: u32) -> Declaration {
@@ -185,4 +186,59 @@ fn too_many_are_told_by_participants_and_by_processes() {
         words[1].store(1, Ordering::SeqCst);
         children.into_iter().for_each(Child::succeed);
     });
+}
+
+#[test]
+fn a_request_is_used_on_every_handle_of_its_set() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("limits");
+    let first = Segment::create(&path, &declaration(1)).expect("created");
+    let others = [
+        Segment::open(&path).expect("opened"),
+        OpenOptions::new().reclaim(false).open(&path).expect("opened"),
+    ];
+    let request = first.set("api").expect("declared").request();
+    let request = request.with("in_flight", 3).expect("declared");
+    for other in &others {
+        let api = other.set("api").expect("declared").strict(false);
+        let permit = api
+            .try_acquire(&request)
+            .expect("the same set")
+            .permit()
+            .expect("room");
+        assert_eq!(permit.taken().collect::<Vec<_>>(), [("in_flight", 3)]);
+    }
+}
+
+#[test]
+fn a_request_of_another_segment_says_for_which_it_was_prepared() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let paths = ["a.limits", "b.limits"].map(|name| folder.path().join(name));
+    let of = |path: &Path| Segment::create(path, &declaration(1)).expect("created");
+    let [one, two] = [of(&paths[0]), of(&paths[1])];
+    let [api, other] = [&one, &two].map(|segment| segment.set("api").expect("declared"));
+    let used_on = |set: &LimitSet, request: &Request| {
+        let error = set.try_acquire(request).expect_err("another set");
+        assert!(matches!(error, Error::ForeignRequest { .. }), "{error}");
+        error.to_string()
+    };
+    let [a, b] = [paths[0].display(), paths[1].display()];
+    assert_eq!(
+        used_on(&api, &other.request()),
+        format!(
+            "the request was prepared for set `api` of {b} and used on set `api` of {a}: prepare it with `request` of \
+             the set that it is used on"
+        )
+    );
+
+    OpenOptions::new()
+        .remove(&paths[0], Removal::Forced)
+        .expect("removed");
+    let successor = of(&paths[0]);
+    let again = successor.set("api").expect("declared");
+    let text = used_on(&again, &api.request());
+    let expected = format!(
+        "for set `api` of another segment that was or is at this path and used on set `api` of {a}: "
+    );
+    assert!(text.contains(&expected), "{text}");
 }

@@ -382,14 +382,20 @@ pub enum Error {
         /// The most that it may have.
         most: usize,
     },
-    /// The request was prepared for another set.
+    /// The request was prepared for another set, or for the set of that name in another segment. Any handle of the same
+    /// set of the same segment will do.
     #[error(
-        "the request was not prepared by this handle of set `{set}`: make requests from the handle that they are used \
-         on, or from a clone of it"
+        "the request was prepared for {prepared_for} and used on set `{set}` of {}: prepare it with `request` of the set \
+         that it is used on",
+        path.display()
     )]
     ForeignRequest {
         /// The set it was used on.
         set: String,
+        /// The segment of that set.
+        path: PathBuf,
+        /// What it was prepared for, in words.
+        prepared_for: String,
     },
     /// Only rate and calls limits are spent as local credit: what is held is held by a permit, and what a budget will
     /// be debited is not known before.

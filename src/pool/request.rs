@@ -65,6 +65,8 @@ impl PoolRequest {
     pub(super) fn request_for(&self, set: &LimitSet, index: usize) -> Result<&Request, Error> {
         self.requests.get(index).ok_or_else(|| Error::ForeignRequest {
             set: set.name().to_owned(),
+            path: set.segment_path().to_owned(),
+            prepared_for: format!("a pool without a member number {index}"),
         })
     }
 }

@@ -410,7 +410,7 @@ impl Membership {
     }
 
     /// Which file it is.
-    pub(super) fn file(&self) -> FileIdentity {
+    pub(crate) fn file(&self) -> FileIdentity {
         self.descriptor.file()
     }
 
