@@ -145,7 +145,7 @@ fn checks_of_many_keys_are_answered_in_the_order_of_the_keys() {
 fn a_key_that_is_named_twice_is_decided_twice_at_the_same_instant() {
     // By the real clock, in which a unit comes back before two readings of it.
     let folder = tempfile::tempdir().expect("a folder");
-    let limit = Limit::calls("units", 1, Duration::from_nanos(50));
+    let limit = Limit::calls("units", 20_000, Duration::from_millis(1)).burst(1);
     let declaration = Declaration::new().set(keyed("api", 10).limit(limit));
     let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
     let set = segment.set("api").expect("declared");
@@ -406,7 +406,7 @@ fn any_limit() -> impl Strategy<Value = Limit> {
         Algorithm::SlidingWindow,
         Algorithm::SlidingWindowCounter,
     ]);
-    (algorithms, 1..20_u64, 100..100_000_000_000_u64).prop_map(|(algorithm, capacity, window)| {
+    (algorithms, 1..20_u64, 1_000_000..100_000_000_000_u64).prop_map(|(algorithm, capacity, window)| {
         Limit::rate("units", capacity, Duration::from_nanos(window)).algorithm(algorithm)
     })
 }

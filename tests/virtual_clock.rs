@@ -129,16 +129,20 @@ fn any_limit() -> impl Strategy<Value = Limit> {
         Algorithm::SlidingWindow,
         Algorithm::SlidingWindowCounter,
     ]);
-    (algorithms, 1..20_u64, 100..100_000_000_000_u64, any::<bool>()).prop_map(
-        |(algorithm, capacity, window, by_first_use)| {
+    (
+        algorithms,
+        1..20_u64,
+        1_000_000..100_000_000_000_u64,
+        any::<bool>(),
+    )
+        .prop_map(|(algorithm, capacity, window, by_first_use)| {
             let limit = Limit::calls("requests", capacity, Duration::from_nanos(window)).algorithm(algorithm);
             if algorithm == Algorithm::FixedWindow && by_first_use {
                 limit.align(Align::FirstUse)
             } else {
                 limit
             }
-        },
-    )
+        })
 }
 
 proptest! {

@@ -7,6 +7,7 @@ mod by_rate;
 mod canonical;
 mod checks;
 mod compile;
+mod creation;
 mod credit;
 mod difference;
 mod keyed;
@@ -128,8 +129,8 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 ///
 /// | `[[set]]` (1 to 1024) | value | unless declared |
 /// |---|---|---|
-/// | `name` | 1 to 64 bytes without control characters, unique | required |
-/// | `metadata` | up to 32 strings of up to 256 bytes, with keys like names | none |
+/// | `name` | 1 to 64 bytes without control characters and `/`, and no `.` at the beginning; unique | required |
+/// | `metadata` | up to 32 strings of up to 256 bytes, with keys of 1 to 64 bytes without control characters | none |
 /// | `keyed` | every key has a state of its own, in a table: `{ max_keys = 100_000, when_full = "refuse", store_keys = true }`; `when_full` may be `"evict_least_used"` or `"evict_oldest"`, see [`Keyed`] | one state for all |
 /// | `holds` | how many permits with something to give back may be out, of a keyed set in each shard of its table: see [`SetDeclaration::holds`] | by capacity and `max_keys` |
 /// | `waiters` | how many requests may wait in line, of a keyed set in each shard of its table: 0 to 65536 | 5120; 512 of a keyed set |
@@ -140,7 +141,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `name` | as of sets | required |
 /// | `kind` | `"calls"`, `"rate"`, `"concurrency"`, `"budget"`: see [`Kind`](crate::Kind) | required |
 /// | `capacity` | at least 1, or `"unlimited"`: see [`Amount`] | required |
-/// | `window` | `"60s"`, `"1m30s"`, `"calendar:day"`...: see [`Window`] | required, but for concurrency and `"unlimited"` |
+/// | `window` | `"60s"`, `"1m30s"`, `"calendar:day"`..., at least `"1ms"`: see [`Window`] | required, but for concurrency and `"unlimited"` |
 /// | `algorithm` | `"gcra"`, `"token_bucket"`, `"leaky_bucket"`, `"fixed_window"`, `"sliding_window"`, `"sliding_window_counter"`: which to take says [`Algorithm`], what each admits at most [`Limit::bound`] | `"gcra"` |
 /// | `burst` | gcra, token_bucket, leaky_bucket: at least 1 | the capacity |
 /// | `rate`, `interval` | leaky_bucket: another way to say `capacity` per `window`; then `capacity` is the size of the bucket, in place of `burst` | |
@@ -296,9 +297,9 @@ impl Declaration {
     /// # Errors
     ///
     /// What [`validate`](Self::validate) finds, and [`DeclarationError::NotUnicode`] for a path that TOML cannot
-    /// express.
+    /// express. What a segment may hold, and declarations may not ask for any more, is no error here.
     pub fn to_toml(&self) -> Result<String, DeclarationError> {
-        self.validate()?;
+        self.compile()?;
         self.canonical_toml()
     }
 
@@ -317,7 +318,8 @@ impl Declaration {
     ///
     /// The first thing that is wrong, with its place and what to do about it.
     pub fn validate(&self) -> Result<(), DeclarationError> {
-        self.compile().map(drop)
+        self.compile()?;
+        self.check_for_creation()
     }
 
     /// How the segment's file is created.

@@ -59,7 +59,7 @@ pub(super) fn check_range(
     }
 }
 
-/// Whether `given` may name something.
+/// Whether `given` may name something in a file, or an entry of metadata.
 pub(super) fn check_name(place: impl FnOnce() -> String, given: &str) -> Result<(), DeclarationError> {
     if (1..=64).contains(&given.len()) && !given.chars().any(char::is_control) {
         Ok(())
@@ -67,6 +67,21 @@ pub(super) fn check_name(place: impl FnOnce() -> String, given: &str) -> Result<
         Err(DeclarationError::Name {
             place: place(),
             given: given.to_owned(),
+            rule: "write 1 to 64 bytes without control characters",
         })
+    }
+}
+
+/// Whether `given`, which may name something in a file, may be the name of a set, a limit or a tier that is declared now.
+/// Names become parts of paths: of files, of metrics, of the places that messages name.
+pub(super) fn check_new_name(place: impl FnOnce() -> String, given: &str) -> Result<(), DeclarationError> {
+    if given.starts_with('.') || given.contains('/') {
+        Err(DeclarationError::Name {
+            place: place(),
+            given: given.to_owned(),
+            rule: "write 1 to 64 bytes without control characters and `/`, and no `.` at the beginning",
+        })
+    } else {
+        check_name(place, given)
     }
 }

@@ -60,9 +60,9 @@ pub(super) struct TierLimit {
     #[serde(skip_serializing_if = "Option::is_none")]
     rate: Option<Amount>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    interval: Option<Window>,
+    pub(super) interval: Option<Window>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    window: Option<Window>,
+    pub(super) window: Option<Window>,
     #[serde(skip_serializing_if = "Option::is_none")]
     burst: Option<Amount>,
 }

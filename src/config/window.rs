@@ -26,8 +26,12 @@ const UNITS: [(&str, u64); 7] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Window {
-    /// A length of time: positive, at most `u64::MAX` nanoseconds (584 years). The algorithms need it shorter
+    /// A length of time: at least a millisecond, at most `u64::MAX` nanoseconds (584 years). The algorithms need it shorter
     /// where capacity or burst are huge, and say so.
+    ///
+    /// A millisecond, because what waits is woken some 50 microseconds late. A shorter window is declared as a longer one
+    /// with a capacity in proportion, and a `burst` for what may pass at once: 10 in 100 microseconds are 100 in a
+    /// millisecond with a burst of 10.
     Span(Duration),
     /// A day of the calendar. Calendar windows need [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) or
     /// a budget.

@@ -34,13 +34,16 @@ pub enum DeclarationError {
         /// Its value, as far as it can be shown.
         given: String,
     },
-    /// A name is empty, too long, or has control characters.
-    #[error("{place}: {given:?} is not a name: write 1 to 64 bytes without control characters")]
+    /// A name is empty or too long, or has control characters; of a set, a limit or a tier also: it has `/` or begins with
+    /// `.`, as paths do.
+    #[error("{place}: {given:?} is not a name: {rule}")]
     Name {
         /// What is named.
         place: String,
         /// The name.
         given: String,
+        /// What a name there must be.
+        rule: &'static str,
     },
     /// Two sets of a declaration, or two limits of a set, have the same name.
     #[error("{place} is declared twice: give each a name of its own")]

@@ -46,7 +46,11 @@ fn any_step(keys: usize) -> impl Strategy<Value = (u64, Step)> {
         1 => (0..keys).prop_map(|key| Step::Reset { key }),
     ];
     // At least a nanosecond, so that no two keys were used at the same instant.
-    let pause = prop_oneof![6 => 1..10_u64, 2 => 10..200_u64, 1 => 200..3_000_u64];
+    let pause = prop_oneof![
+        6 => 1..200_000_u64,
+        2 => 200_000..4_000_000_u64,
+        1 => 4_000_000..60_000_000_u64
+    ];
     (pause, step)
 }
 

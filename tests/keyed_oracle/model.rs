@@ -356,7 +356,7 @@ pub fn any_limit(index: usize) -> impl Strategy<Value = (Limit, Used)> {
         None,
     ]);
     // Short enough to come round often, or long enough for the table to fill up.
-    let windows = prop_oneof![1 => 50..2_000_u64, 3 => 20_000..1_000_000_u64];
+    let windows = prop_oneof![1 => 1_000_000..40_000_000_u64, 3 => 400_000_000..20_000_000_000_u64];
     (algorithms, 1..20_u64, windows, any::<bool>()).prop_map(move |(algorithm, capacity, window, variant)| {
         limit(index, algorithm, capacity, window, variant)
     })

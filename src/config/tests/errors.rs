@@ -214,6 +214,38 @@ fn a_value_that_cannot_be_is_refused_with_what_to_do() {
 }
 
 #[test]
+fn a_window_that_no_clock_can_keep_is_refused() {
+    let advice = "is too short to be kept: write at least \"1ms\", and a capacity in proportion";
+    for (lines, field) in [
+        (
+            "kind = \"calls\", capacity = 10, window = \"1ns\"",
+            "window: \"1ns\"",
+        ),
+        (
+            "kind = \"budget\", capacity = 10, window = \"999us999ns\"",
+            "window: \"999us999ns\"",
+        ),
+        (
+            "kind = \"calls\", capacity = 9, algorithm = \"leaky_bucket\", rate = 1, interval = \"50us\"",
+            "interval: \"50us\"",
+        ),
+    ] {
+        let message = error_of(&limit_toml(lines));
+        let start = format!("set \"s\" / limit \"l\" / {field} {advice}");
+        assert!(message.starts_with(&start), "{lines}\n{message}");
+    }
+    Declaration::from_toml(&limit_toml("kind = \"calls\", capacity = 10, window = \"1ms\""))
+        .expect("long enough");
+    let tiered = SetDeclaration::new("s")
+        .keyed(Keyed::new(1))
+        .limit(Limit::calls("l", 1, MINUTE))
+        .tier(Tier::new("gold").window("l", Duration::from_micros(1)));
+    let message = invalid(&Declaration::new().set(tiered));
+    let start = format!("set \"s\" / tier \"gold\" / limit \"l\" / window: \"1us\" {advice}");
+    assert!(message.starts_with(&start), "{message}");
+}
+
+#[test]
 fn what_the_algorithm_cannot_decide_by_is_refused_for_the_limit() {
     let buckets = declaring(
         Limit::calls("l", 9, MINUTE)
@@ -308,6 +340,7 @@ fn names_are_short_printable_and_unique() {
     let limit = || Limit::concurrency("l", 1);
     let named = |name: &str| Declaration::new().set(SetDeclaration::new(name).limit(limit()));
     let advice = "is not a name: write 1 to 64 bytes without control characters";
+    let of_paths = "and `/`, and no `.` at the beginning";
     assert_eq!(invalid(&named("")), format!(r#"set 1: "" {advice}"#));
     assert_eq!(
         invalid(&named("a\x1b[2J")),
@@ -315,6 +348,33 @@ fn names_are_short_printable_and_unique() {
     );
     assert!(invalid(&named(&"é".repeat(33))).ends_with(advice));
     named(&"é".repeat(32)).validate().expect("64 bytes are a name");
+
+    for path in ["../x", "a/b", "/", ".hidden", "."] {
+        assert_eq!(
+            invalid(&named(path)),
+            format!("set 1: {path:?} {advice} {of_paths}")
+        );
+        let unnamed = SetDeclaration::new("s").limit(Limit::concurrency(path, 1));
+        assert_eq!(
+            invalid(&Declaration::new().set(unnamed)),
+            format!(r#"set "s" / limit 1: {path:?} {advice} {of_paths}"#)
+        );
+        let set = SetDeclaration::new("s").keyed(Keyed::new(1)).limit(limit());
+        assert_eq!(
+            invalid(&Declaration::new().set(set.tier(Tier::new(path)))),
+            format!(r#"set "s" / tier 1: {path:?} {advice} {of_paths}"#)
+        );
+    }
+    for name in ["v1.2", "gpt-4o:mini", "GET users", "r\u{f6}hre", "a\\b"] {
+        named(name).validate().expect("a name");
+    }
+    let labelled = SetDeclaration::new("s")
+        .limit(limit())
+        .metadata("example.org/zone", "../b");
+    Declaration::new()
+        .set(labelled)
+        .validate()
+        .expect("metadata are no names");
 
     let twice = named("s").set(SetDeclaration::new("s").limit(limit()));
     assert_eq!(

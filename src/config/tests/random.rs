@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn windows() -> impl Strategy<Value = Window> + Clone {
-    (60_u64..=1 << 40).prop_map(|nanos| Window::Span(Duration::from_nanos(nanos)))
+    (1_000_000_u64..=1 << 40).prop_map(|nanos| Window::Span(Duration::from_nanos(nanos)))
 }
 
 fn calendars() -> impl Strategy<Value = Window> {
@@ -157,7 +157,7 @@ fn sets() -> impl Strategy<Value = SetDeclaration> {
 }
 
 pub(super) fn declarations() -> impl Strategy<Value = Declaration> {
-    let sets = proptest::collection::vec(("\\PC{0,8}", sets()), 1..=4);
+    let sets = proptest::collection::vec(("([^\\pC/.][^\\pC/]{0,7})?", sets()), 1..=4);
     let version = proptest::option::of(1..=u64::MAX >> 1);
     let segment = (
         proptest::option::of("/\\PC{0,20}"),
