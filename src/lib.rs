@@ -142,8 +142,8 @@ pub use segment::{OpenOptions, Removal, Segment};
 pub use shm::virtual_clock::VirtualClock;
 pub use snapshot::{
     HoldSnapshot, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot, KeysSnapshot, LimitCounts,
-    LimitSnapshot, LockSnapshot, ParticipantSnapshot, SegmentReader, SegmentSnapshot, SetCounts, SetSnapshot,
-    TicketSnapshot,
+    LimitSnapshot, LockSnapshot, ParticipantSnapshot, SegmentReader, SegmentSnapshot, SetCounts, SetMemory,
+    SetSnapshot, TicketSnapshot,
 };
 
 // The examples of the README and the guide are compiled and run with the documentation's.

@@ -2,6 +2,7 @@
 
 mod counts;
 mod keys;
+mod memory;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -31,6 +32,7 @@ use crate::shm::region::Region;
 pub use counts::{LimitCounts, SetCounts};
 pub(crate) use keys::KeySource;
 pub use keys::{KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot};
+pub use memory::SetMemory;
 
 /// A segment, copied. Each set's part is consistent in itself unless it says that it is torn.
 #[derive(Clone, Debug, Serialize)]

@@ -67,6 +67,14 @@ fn creates_from_a_declaration_and_shows_what_it_declared() {
         run_.stdout.starts_with(&format!("created {path}: 2 sets, ")),
         "{run_:?}"
     );
+    // By default, 5,120 wait; what bounds permits by capacity has room for four times as many.
+    for part in [
+        "  openai     1  64 B      0       0 B    5,120  960.0 KiB  ",
+        "  local      1  64 B    256  16.0 KiB    5,120  640.0 KiB  ",
+        "  and 7.7 KiB for the header and 9 processes\n",
+    ] {
+        assert!(run_.stdout.contains(part), "{part} in {run_:?}");
+    }
     let mode = fs::metadata(&path).expect("created").permissions().mode();
     assert_eq!(mode & 0o7777, 0o640);
 

@@ -7,11 +7,14 @@ use clap::{ArgGroup, Args, ValueEnum};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error as ValueError, StrDeserializer};
-use shmlimit::{Amount, Declaration, Limit, OnMismatch, OpenOptions, SegmentReader, SetDeclaration, Window};
+use shmlimit::{
+    Amount, Declaration, Limit, OnMismatch, OpenOptions, SegmentReader, SetDeclaration, SetMemory, Window,
+};
 
 use super::shown;
 use crate::exit::{ExitCode, Failure};
 use crate::output;
+use crate::text::table::{Side, Table};
 use crate::text::{human, sanitise};
 
 /// Create a segment
@@ -22,7 +25,9 @@ use crate::text::{human, sanitise};
 ///
 ///     limitctl create --set api --calls requests=100/1s --concurrency in_flight=8 /dev/shm/api.limits
 ///
-/// The file appears complete or not at all, and one that exists is not touched unless --on-mismatch says so.
+/// The file appears complete or not at all, and one that exists is not touched unless --on-mismatch says so. All of its
+/// memory is reserved then; what each set takes of it, for rows of keys, for what permits hold and for those who wait, is
+/// printed.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 #[command(group = ArgGroup::new("declaration").required(true).args(["config", "set"]))]
@@ -143,13 +148,15 @@ impl Create {
             Some(_) if former_identity == identity(path) => "found",
             Some(_) => "recreated",
         };
-        let segment = SegmentReader::open(path)?.snapshot()?;
+        let reader = SegmentReader::open(path)?;
+        let segment = reader.snapshot()?;
         output::print(&format!(
-            "{done} {}: {}, {}\n{}",
+            "{done} {}: {}, {}\n{}{}",
             shown(path),
             human::quantity(segment.sets.len() as u64, "set", "sets"),
             human::bytes(segment.size),
             mismatches.concat(),
+            memory_text(&reader.memory(), segment.size, segment.participant_capacity),
         ))?;
         Ok(ExitCode::Done)
     }
@@ -190,6 +197,46 @@ impl Create {
             .chain(concurrency)
             .fold(SetDeclaration::new(name), SetDeclaration::limit)
     }
+}
+
+/// What each set takes of a file of `size` bytes, and for what.
+fn memory_text(sets: &[SetMemory], size: u64, participants: u64) -> String {
+    let mut table = Table::new(&[
+        ("SET", Side::Left),
+        ("ROWS", Side::Right),
+        ("", Side::Right),
+        ("HOLDS", Side::Right),
+        ("", Side::Right),
+        ("WAITERS", Side::Right),
+        ("", Side::Right),
+        ("OTHER", Side::Right),
+        ("TOTAL", Side::Right),
+    ]);
+    let mut of_sets = 0;
+    for set in sets {
+        of_sets += set.bytes() * (1 + set.copies);
+        let name = sanitise::line(&set.set);
+        table.row(vec![
+            match set.copies {
+                0 => name.into(),
+                copies => format!("{name}, and {} on demand", human::count(copies)).into(),
+            },
+            human::count(set.rows).into(),
+            human::bytes(set.rows_bytes).into(),
+            human::count(set.holds).into(),
+            human::bytes(set.holds_bytes).into(),
+            human::count(set.waiters).into(),
+            human::bytes(set.queue_bytes).into(),
+            human::bytes(set.other_bytes).into(),
+            human::bytes(set.bytes() * (1 + set.copies)).into(),
+        ]);
+    }
+    format!(
+        "{}  and {} for the header and {}\n",
+        table.render(2),
+        human::bytes(size.saturating_sub(of_sets)),
+        human::quantity(participants, "process", "processes"),
+    )
 }
 
 /// Which file there is at a path.
