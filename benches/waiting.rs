@@ -112,7 +112,7 @@ fn line_wake_ups(folder: &Path, times: u64) -> Vec<f64> {
     let take = || {
         set.acquire(&request, None)
             .expect("works")
-            .permit()
+            .into_result()
             .expect("admitted")
     };
     let permit = RefCell::new(None);

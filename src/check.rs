@@ -352,7 +352,7 @@ impl Permit<'_> {
     /// #     .limit(Limit::budget("tokens", 100, Duration::from_secs(3600))));
     /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
     /// let chat = segment.set("chat")?;
-    /// let mut permit = chat.try_acquire(&chat.request())?.permit().expect("nothing was used yet");
+    /// let mut permit = chat.try_acquire(&chat.request())?.into_result().expect("nothing was used yet");
     /// let mut sent = 0;
     /// for chunk in [40, 40, 40, 40] {
     ///     if !permit.debit("tokens", chunk)?.is_admitted() {

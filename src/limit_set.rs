@@ -186,7 +186,7 @@ impl LimitSet {
     /// #     SetDeclaration::new("pool").limit(Limit::concurrency("connections", 1)));
     /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
     /// let pool = segment.set("pool")?;
-    /// let first = pool.acquire(&pool.request(), None)?.permit().expect("without a timeout, it is admitted");
+    /// let first = pool.acquire(&pool.request(), None)?.into_result().expect("without a timeout, it is admitted");
     /// let second = pool.acquire(&pool.request(), Duration::from_millis(1))?;
     /// assert!(!second.is_admitted()); // the only connection was not given back in time
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -225,7 +225,7 @@ impl LimitSet {
     /// #     SetDeclaration::new("pool").limit(Limit::concurrency("connections", 1)));
     /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
     /// let pool = segment.set("pool")?;
-    /// let first = pool.acquire(&pool.request(), None)?.permit().expect("without a timeout, it is admitted");
+    /// let first = pool.acquire(&pool.request(), None)?.into_result().expect("without a timeout, it is admitted");
     /// let mut looks = 0;
     /// let second = pool.acquire_while(&pool.request(), None, || {
     ///     looks += 1;
@@ -269,7 +269,7 @@ impl LimitSet {
     /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     /// # runtime.block_on(async {
     /// let pool = segment.set("pool")?;
-    /// if let Ok(permit) = pool.acquire_async(&pool.request(), Duration::from_secs(30)).await?.permit() {
+    /// if let Ok(permit) = pool.acquire_async(&pool.request(), Duration::from_secs(30)).await?.into_result() {
     ///     // talk to the database
     ///     drop(permit);
     /// }

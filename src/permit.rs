@@ -25,7 +25,8 @@ pub enum Outcome<'a> {
 }
 
 impl<'a> Outcome<'a> {
-    /// The permit, or the refusal as the error of a `Result`: for functions that give out either by `?`.
+    /// The permit, or the refusal as the error of a `Result`: for functions that give out either by `?`, and for everything
+    /// else that a `Result` can do. `into_result().ok()` is the permit where there is one.
     ///
     /// # Errors
     ///
@@ -35,15 +36,6 @@ impl<'a> Outcome<'a> {
             Self::Admitted(permit) => Ok(permit),
             Self::Refused(refusal) => Err(refusal),
         }
-    }
-
-    /// As [`into_result`](Self::into_result).
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn permit(self) -> Result<Permit<'a>, Refusal> {
-        self.into_result()
     }
 
     /// Whether everything was taken.
@@ -260,7 +252,7 @@ impl<'a> Permit<'a> {
     /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
     /// # fn call_the_backend() -> Result<(), ()> { Err(()) }
     /// let backend = segment.set("backend")?;
-    /// let mut permit = backend.try_acquire(&backend.request())?.permit().expect("nobody else holds any");
+    /// let mut permit = backend.try_acquire(&backend.request())?.into_result().expect("nobody else holds any");
     /// match call_the_backend() {
     ///     Ok(()) => permit.release()?,
     ///     Err(()) => permit.release_dropped()?,
@@ -336,7 +328,7 @@ impl<'a> Permit<'a> {
     /// #     .limit(Limit::concurrency("running", 2).lease(Duration::from_secs(30))));
     /// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
     /// let jobs = segment.set("jobs")?;
-    /// let permit = jobs.try_acquire(&jobs.request())?.permit().expect("nobody else holds any");
+    /// let permit = jobs.try_acquire(&jobs.request())?.into_result().expect("nobody else holds any");
     /// for _part_of_the_work in 0..3 {
     ///     permit.heartbeat()?; // an error where it came too late, and others hold it now
     /// }

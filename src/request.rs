@@ -28,7 +28,7 @@ const MAX_LABEL_BYTES: usize = 64;
 /// let mut request = openai.request().with("tokens", 0)?;
 /// for estimate in [800, 1_500] {
 ///     request.set(tokens, estimate)?; // compares no strings
-///     let permit = openai.try_acquire(&request)?.permit();
+///     let permit = openai.try_acquire(&request)?.into_result();
 ///     assert!(permit.is_ok());
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -80,7 +80,7 @@ impl SharedSegment {
 /// );
 /// let segment = Segment::open_or_create(&path, &declaration)?; // any number of processes at once
 /// let api = segment.set("api")?;
-/// let permit = api.try_acquire(&api.request())?.permit().expect("nobody else took anything");
+/// let permit = api.try_acquire(&api.request())?.into_result().expect("nobody else took anything");
 /// drop(permit); // gives the concurrency back
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -240,10 +240,10 @@ impl OpenOptions {
     /// let clock = VirtualClock::new(second);
     /// let segment = OpenOptions::new().virtual_clock(&clock).create(&path, &declaration)?;
     /// let api = segment.set("api")?;
-    /// assert!(api.try_acquire(&api.request())?.permit().is_ok());
-    /// assert!(api.try_acquire(&api.request())?.permit().is_err());
+    /// assert!(api.try_acquire(&api.request())?.into_result().is_ok());
+    /// assert!(api.try_acquire(&api.request())?.into_result().is_err());
     /// clock.advance_to(clock.now() + second); // without waiting
-    /// assert!(api.try_acquire(&api.request())?.permit().is_ok());
+    /// assert!(api.try_acquire(&api.request())?.into_result().is_ok());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn virtual_clock(mut self, clock: &VirtualClock) -> Self {

@@ -41,18 +41,18 @@ fn a_refusal_by_the_second_limit_charges_nothing_to_the_first() {
     let first = api
         .try_acquire(&request)
         .expect("works")
-        .permit()
+        .into_result()
         .expect("admitted");
     let _second = api
         .try_acquire(&request)
         .expect("works")
-        .permit()
+        .into_result()
         .expect("admitted");
     for _ in 0..20 {
         let refusal = api
             .try_acquire(&request)
             .expect("works")
-            .permit()
+            .into_result()
             .expect_err("full");
         assert_eq!(
             (refusal.binding(), refusal.retry_after()),
@@ -63,7 +63,7 @@ fn a_refusal_by_the_second_limit_charges_nothing_to_the_first() {
     let third = api
         .try_acquire(&request)
         .expect("works")
-        .permit()
+        .into_result()
         .expect("one was given back");
     let remaining = third
         .verdicts()
@@ -84,7 +84,7 @@ fn settling_refunds_what_was_not_used_and_charges_what_was_used_above() {
     let mut permit = llm
         .try_acquire(&request)
         .expect("works")
-        .permit()
+        .into_result()
         .expect("admitted");
     assert_eq!(
         permit
@@ -101,7 +101,7 @@ fn settling_refunds_what_was_not_used_and_charges_what_was_used_above() {
     let mut permit = llm
         .try_acquire(&request)
         .expect("works")
-        .permit()
+        .into_result()
         .expect("refunded");
     assert_eq!(
         permit
@@ -113,7 +113,7 @@ fn settling_refunds_what_was_not_used_and_charges_what_was_used_above() {
     let refusal = llm
         .try_acquire(&llm.request().with("tokens", 1).unwrap())
         .unwrap()
-        .permit()
+        .into_result()
         .expect_err("overdrawn");
     assert_eq!(refusal.verdicts().next().expect("one").remaining, 0);
     assert!(refusal.retry_after().expect("time heals it") > HOUR);
@@ -148,9 +148,17 @@ fn what_was_reserved_before_a_reset_is_not_refunded_after_it() {
     let (_folder, segment) = segment(SetDeclaration::new("llm").limit(Limit::rate("tokens", 1000, HOUR)));
     let llm = segment.set("llm").expect("declared");
     let all = llm.request().with("tokens", 1000).expect("declared");
-    let mut before = llm.try_acquire(&all).expect("works").permit().expect("admitted");
+    let mut before = llm
+        .try_acquire(&all)
+        .expect("works")
+        .into_result()
+        .expect("admitted");
     llm.reset(&[], false).expect("works");
-    let _after = llm.try_acquire(&all).expect("works").permit().expect("reset");
+    let _after = llm
+        .try_acquire(&all)
+        .expect("works")
+        .into_result()
+        .expect("reset");
     assert_eq!(
         before.settle([("tokens", 0)]).expect("first").refunded("tokens"),
         0
@@ -171,12 +179,12 @@ fn a_full_table_of_holds_binds_before_what_time_heals() {
     let _held = api
         .try_acquire(&request)
         .expect("works")
-        .permit()
+        .into_result()
         .expect("admitted");
     let refusal = api
         .try_acquire(&request)
         .expect("works")
-        .permit()
+        .into_result()
         .expect_err("full");
     assert_eq!(refusal.reason(), RefusalReason::HoldsFull);
     assert!(refusal.to_string().contains("holds"), "{refusal}");
@@ -195,12 +203,12 @@ fn asking_with_a_cost_of_zero_holds_nothing() {
     let _held = pool
         .try_acquire(&pool.request())
         .expect("works")
-        .permit()
+        .into_result()
         .expect("admitted");
     let asked = pool
         .try_acquire(&asking)
         .expect("works")
-        .permit()
+        .into_result()
         .expect("nothing is taken");
     assert_eq!(segment.snapshot().expect("a copy").sets[0].active, 1);
     drop(asked);

@@ -64,7 +64,7 @@ impl Scene {
         let mut permits = Vec::new();
         let mut turns = self.sets.iter().cycle();
         while let Some(set) = turns.next()
-            && let Ok(permit) = set.try_acquire(&set.request()).expect("no error").permit()
+            && let Ok(permit) = set.try_acquire(&set.request()).expect("no error").into_result()
         {
             permits.push(permit);
         }
@@ -127,7 +127,7 @@ fn a_panic_that_unwinds_through_a_permit_says_that_the_work_failed() {
     let scene = Scene::new(Adaptive::Aimd);
     for _ in 0..20 {
         let set = &scene.sets[0];
-        let permit = set.try_acquire(&set.request()).expect("no error").permit();
+        let permit = set.try_acquire(&set.request()).expect("no error").into_result();
         let permit = permit.expect("nothing is held");
         scene.clock.advance_to(scene.clock.now() + 10 * MILLISECOND);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

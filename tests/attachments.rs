@@ -21,7 +21,7 @@ fn declaration(participants: u32) -> Declaration {
 fn take(segment: &Segment) -> Permit<'static> {
     let set = segment.set("api").expect("declared");
     let outcome = set.try_acquire(&set.request()).expect("works");
-    outcome.permit().expect("room").into_owned()
+    outcome.into_result().expect("room").into_owned()
 }
 
 /// Processes that are attached, alive or not.
@@ -204,7 +204,7 @@ fn a_request_is_used_on_every_handle_of_its_set() {
         let permit = api
             .try_acquire(&request)
             .expect("the same set")
-            .permit()
+            .into_result()
             .expect("room");
         assert_eq!(permit.taken().collect::<Vec<_>>(), [("in_flight", 3)]);
     }

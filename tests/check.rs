@@ -261,7 +261,7 @@ fn only_budgets_are_debited() {
     let mut permit = set
         .try_acquire(&set.request())
         .expect("works")
-        .permit()
+        .into_result()
         .expect("free");
     assert!(matches!(permit.debit("units", 1), Err(Error::NotABudget { .. })));
     assert!(permit.debit("tokens", 5).expect("works").is_admitted());
@@ -282,7 +282,7 @@ fn a_stream_is_debited_chunk_by_chunk_and_settled_to_what_it_used() {
     let mut permit = key
         .try_acquire(&set.request())
         .expect("works")
-        .permit()
+        .into_result()
         .expect("free");
     for left in [70, 40, 10, 0] {
         assert!(permit.debit("units", 30).expect("works").is_admitted());
@@ -307,7 +307,7 @@ fn a_stream_of_a_key_for_which_there_is_no_row_any_more_is_refused() {
     let mut permit = key
         .try_acquire(&set.request())
         .expect("works")
-        .permit()
+        .into_result()
         .expect("free");
     for number in 0..32 {
         let other = set.key(format!("key-{number}")).expect("a key");
@@ -367,7 +367,7 @@ fn a_limit_in_shadow_decides_and_counts_and_refuses_nobody() {
             whole
                 .try_acquire(&whole.request())
                 .expect("works")
-                .permit()
+                .into_result()
                 .expect("in shadow")
         })
         .collect();

@@ -52,7 +52,7 @@ fn take_for_good(segment: &Segment, slots: u64) {
     let permit = set
         .try_acquire(&request)
         .expect("works")
-        .permit()
+        .into_result()
         .expect("room for it");
     std::mem::forget(permit);
 }

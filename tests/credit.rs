@@ -267,7 +267,7 @@ fn taking_a_batch_overtakes_nobody() {
     let held = set
         .try_acquire(&set.request())
         .expect("works")
-        .permit()
+        .into_result()
         .expect("room");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {

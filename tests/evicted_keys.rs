@@ -29,7 +29,7 @@ fn what_was_reserved_by_pushing_out_another_key_is_refunded() {
         let mut permit = key
             .try_acquire(&request)
             .expect("works")
-            .permit()
+            .into_result()
             .expect("admitted");
         let settlement = permit.settle([("tokens", 100_000)]).expect("works");
         assert_eq!(settlement.refunded("tokens"), 400_000, "tenant {number}");
@@ -48,14 +48,14 @@ fn a_key_that_was_pushed_out_refunds_nothing_to_whoever_has_its_row() {
     let mut permit = first
         .try_acquire(&request)
         .expect("works")
-        .permit()
+        .into_result()
         .expect("admitted");
     for number in 1..MANY {
         let key = set.key(format!("tenant {number}")).expect("keyed");
         drop(
             key.try_acquire(&request)
                 .expect("works")
-                .permit()
+                .into_result()
                 .expect("admitted"),
         );
     }

@@ -17,7 +17,7 @@ fn the_gateway_declaration_makes_a_segment_that_admits() {
     let mut permit = batch
         .try_acquire(&batch.request())
         .expect("works")
-        .permit()
+        .into_result()
         .expect("a full budget");
     permit.settle([("dollars", 12)]).expect("twelve cents");
 

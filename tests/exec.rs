@@ -26,7 +26,7 @@ fn hold_everything(path: &str) {
     std::mem::forget(
         pool.try_acquire(&pool.request())
             .expect("works")
-            .permit()
+            .into_result()
             .expect("free"),
     );
     println!("held");

@@ -118,7 +118,7 @@ fn compete(folder: &Path, set: SetDeclaration, work: Duration) {
             Child::fork(move || {
                 let request = set.request();
                 while log.is_over().load(Ordering::Relaxed) == 0 {
-                    let permit = set.acquire(&request, PATIENCE).expect("works").permit();
+                    let permit = set.acquire(&request, PATIENCE).expect("works").into_result();
                     let permit = permit.expect("in time");
                     let number = permit.fencing_number().expect("holds something");
                     log.grant(number)
@@ -212,7 +212,7 @@ fn a_request_of_full_capacity_is_served_while_small_ones_keep_arriving() {
                 Child::fork(|| {
                     while is_over.load(Ordering::Relaxed) == 0 {
                         let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
-                        let _permit = outcome.permit().expect("in time");
+                        let _permit = outcome.into_result().expect("in time");
                         small_grants.fetch_add(1, Ordering::Relaxed);
                         sleep(WORK);
                     }
@@ -226,7 +226,7 @@ fn a_request_of_full_capacity_is_served_while_small_ones_keep_arriving() {
             let all = set.request().with("places", 4).expect("declared");
             for _ in 0..10 {
                 let before = small_grants.load(Ordering::Relaxed);
-                let permit = set.acquire(&all, PATIENCE).expect("works").permit();
+                let permit = set.acquire(&all, PATIENCE).expect("works").into_result();
                 drop(permit.expect("not starved"));
                 eventually("small requests are served in between", || {
                     small_grants.load(Ordering::Relaxed) > before
@@ -265,7 +265,7 @@ fn none_of_64_processes_starves_on_two_processors() {
                 Child::fork(move || {
                     while is_over.load(Ordering::Relaxed) == 0 {
                         let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
-                        let _permit = outcome.permit().expect("in time");
+                        let _permit = outcome.into_result().expect("in time");
                         turns[number].fetch_add(1, Ordering::Relaxed);
                     }
                 })

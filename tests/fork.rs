@@ -32,7 +32,7 @@ fn segment(folder: &Path, slots: u64) -> Segment {
 
 fn try_take(api: &LimitSet, slots: u64) -> Option<Permit<'_>> {
     let request = api.request().with("slots", slots).expect("declared");
-    api.try_acquire(&request).expect("works").permit().ok()
+    api.try_acquire(&request).expect("works").into_result().ok()
 }
 
 fn take(api: &LimitSet, slots: u64) -> Permit<'_> {
@@ -77,7 +77,7 @@ fn a_childs_copy_of_a_permit_is_inert_and_the_child_takes_its_own() {
         let segment = segment(folder, 3);
         let api = segment.set("api").expect("declared");
         let request = api.request().with("tokens", 100).expect("declared");
-        let mut permit = api.try_acquire(&request).expect("works").permit().ok();
+        let mut permit = api.try_acquire(&request).expect("works").into_result().ok();
         let parent = own_id();
         let child = Child::fork(|| {
             check_inert(&segment, &mut permit);

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use process::{Child, Dice, PATIENCE, SharedWords, die, eventually, in_own_process};
 use shmlimit::{
-    Declaration, Keyed, Limit, LimitSet, OpenOptions, RefusalReason, Segment, SetDeclaration, VirtualClock,
+    Declaration, Keyed, Limit, LimitSet, OpenOptions, Permit, RefusalReason, Segment, SetDeclaration,
+    VirtualClock,
 };
 
 const FUTURES: u64 = 1_000;
@@ -25,6 +26,12 @@ fn create(folder: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
     let segment = Segment::create(folder.join("limits"), &Declaration::new().set(set)).expect("a segment");
     let set = segment.sets().next().expect("declared");
     (segment, set)
+}
+
+/// What is free is taken.
+fn take(set: &LimitSet) -> Permit<'_> {
+    let outcome = set.try_acquire(&set.request()).expect("works");
+    outcome.into_result().expect("free")
 }
 
 fn places(capacity: u64) -> SetDeclaration {
@@ -83,11 +90,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 fn a_future_gets_what_another_thread_gives_back() {
     let folder = tempfile::tempdir().expect("a folder");
     let (segment, set) = create(folder.path(), places(1));
-    let permit = set
-        .try_acquire(&set.request())
-        .expect("works")
-        .permit()
-        .expect("free");
+    let permit = take(&set);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let outcome = block_on(set.acquire_async(&set.request(), PATIENCE)).expect("works");
@@ -136,11 +139,7 @@ fn a_waker_that_panics_leaves_the_other_futures_theirs() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let (segment, set) = create(folder.path(), places(1));
-    let permit = set
-        .try_acquire(&set.request())
-        .expect("works")
-        .permit()
-        .expect("free");
+    let permit = take(&set);
     let panics = Arc::new(Panics(AtomicBool::new(false)));
     let waker = Waker::from(Arc::clone(&panics));
     let mut first = Box::pin(set.acquire_async(&set.request(), PATIENCE));
@@ -164,15 +163,11 @@ fn a_waker_that_panics_leaves_the_other_futures_theirs() {
 fn a_future_whose_time_is_up_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let (segment, set) = create(folder.path(), places(1));
-    let permit = set
-        .try_acquire(&set.request())
-        .expect("works")
-        .permit()
-        .expect("free");
+    let permit = take(&set);
     let timeout = Duration::from_millis(20);
     let refusal = block_on(set.acquire_async(&set.request(), timeout))
         .expect("works")
-        .permit();
+        .into_result();
     assert_eq!(refusal.expect_err("held").reason(), RefusalReason::Concurrency);
     let at_once = block_on(set.acquire_async(&set.request(), Duration::ZERO)).expect("works");
     assert!(!at_once.is_admitted());
@@ -217,7 +212,7 @@ fn a_future_whose_time_is_up_behind_one_that_could_go_is_not_told_that_a_table_i
         let Poll::Ready(outcome) = future.as_mut().poll(&mut context) else {
             panic!("its time is up");
         };
-        if let Err(refusal) = outcome.expect("works").permit() {
+        if let Err(refusal) = outcome.expect("works").into_result() {
             assert_eq!(refusal.reason(), RefusalReason::Rate, "{refusal}");
             assert_eq!(refusal.binding(), Some("calls"));
             assert!(refusal.retry_after().is_some());
@@ -283,7 +278,11 @@ fn a_dropped_future_gives_its_place_and_its_grant_back() {
         .limit(Limit::rate("tokens", 100, Duration::from_secs(24 * 3600)));
     let (segment, set) = create(folder.path(), set);
     let request = set.request().with("tokens", 10).expect("declared");
-    let permit = set.try_acquire(&request).expect("works").permit().expect("free");
+    let permit = set
+        .try_acquire(&request)
+        .expect("works")
+        .into_result()
+        .expect("free");
     let mut granted = Box::pin(set.acquire_async(&request, None));
     let mut waiting = Box::pin(set.acquire_async(&request, None));
     let mut context = Context::from_waker(Waker::noop());
@@ -339,7 +338,7 @@ async fn take_a_turn(set: &LimitSet, words: &SharedWords) {
         .acquire_async(&set.request(), None)
         .await
         .expect("works")
-        .permit();
+        .into_result();
     let permit = permit.expect("without a timeout, it is admitted");
     let inside = Inside::enter(words);
     let mut has_yielded = false;
@@ -482,11 +481,7 @@ fn a_future_that_is_carried_over_a_fork_begins_anew_in_the_child() {
     let test = "a_future_that_is_carried_over_a_fork_begins_anew_in_the_child";
     in_own_process(test, PATIENCE, |folder| {
         let (segment, set) = create(folder, places(1));
-        let permit = set
-            .try_acquire(&set.request())
-            .expect("works")
-            .permit()
-            .expect("free");
+        let permit = take(&set);
         let request = set.request();
         let mut future = Box::pin(set.acquire_async(&request, None));
         let mut context = Context::from_waker(Waker::noop());
@@ -510,11 +505,7 @@ fn futures_of_a_process_that_is_killed_leave_the_line() {
         PATIENCE,
         |folder| {
             let (segment, set) = create(folder, places(1));
-            let permit = set
-                .try_acquire(&set.request())
-                .expect("works")
-                .permit()
-                .expect("free");
+            let permit = take(&set);
             let mut child = Child::fork(|| {
                 let mut futures: Vec<_> = (0..10)
                     .map(|_| Box::pin(set.acquire_async(&set.request(), None)))
@@ -570,7 +561,7 @@ fn queue_by_turns<'a>(set: &'a LimitSet, turn: &AtomicU64, remainder: u64, count
 fn note_when_admitted(futures: Numbered<'_>, log: &SharedWords) {
     let noting = futures.into_iter().map(|(number, future)| {
         Box::pin(async move {
-            let permit = future.await.expect("works").permit().expect("admitted");
+            let permit = future.await.expect("works").into_result().expect("admitted");
             let place = log[0].load(Ordering::Relaxed);
             log[1 + place as usize].store(number, Ordering::Relaxed);
             log[0].store(place + 1, Ordering::Relaxed);
@@ -623,7 +614,7 @@ fn futures_of_two_processes_are_served_in_the_order_of_their_tickets_though_half
         "futures_of_two_processes_are_served_in_the_order_of_their_tickets_though_half_of_them_go_away";
     in_own_process(test, PATIENCE, |folder| {
         let (segment, set) = create(folder, places(1));
-        let permit = set.try_acquire(&set.request()).expect("works").permit();
+        let permit = set.try_acquire(&set.request()).expect("works").into_result();
         let turn = SharedWords::new(2);
         let log = SharedWords::new(1 + EACH as usize);
         let take_part = |remainder: u64| {
@@ -659,7 +650,7 @@ fn a_thousand_tickets_of_a_process_that_is_killed_do_not_hold_up_those_between_t
         let log = SharedWords::new(1 + EACH as usize);
         // It dies with the place and with every second ticket.
         let other = Child::fork(|| {
-            let held = set.try_acquire(&set.request()).expect("works").permit();
+            let held = set.try_acquire(&set.request()).expect("works").into_result();
             let futures = queue_by_turns(&set, &turn[0], 0, EACH);
             // Until it is killed.
             std::thread::park();
@@ -685,11 +676,7 @@ fn a_lease_is_renewed_in_the_background_until_the_permit_is_released() {
         let lease = Duration::from_secs(3);
         let set = SetDeclaration::new("set").limit(Limit::concurrency("places", 1).lease(lease));
         let (segment, set) = create(folder, set);
-        let permit = set
-            .try_acquire(&set.request())
-            .expect("works")
-            .permit()
-            .expect("free");
+        let permit = take(&set);
         permit.heartbeat_in_background().expect("a thread");
         // For longer than the lease, nobody else gets the place.
         let outcome = set.acquire(&set.request(), lease * 3 / 2).expect("works");

@@ -193,7 +193,7 @@ fn many_returns_are_finished_by_one_operation_and_a_failure_is_learnt_from() {
         let take = || {
             api.try_acquire(&api.request())
                 .expect("works")
-                .permit()
+                .into_result()
                 .expect("admitted")
         };
         let mut permits: Vec<_> = (0..MANY).map(|_| take()).collect();
@@ -380,7 +380,11 @@ fn a_granted_wait_that_is_cancelled_serves_those_of_other_keys_who_lack_a_hold()
     let [a, b, c] = ["a", "b", "c"].map(|key| api.key(key).expect("a key"));
     let request = api.request();
     for _ in 0..5 {
-        let held = a.try_acquire(&request).expect("works").permit().expect("free");
+        let held = a
+            .try_acquire(&request)
+            .expect("works")
+            .into_result()
+            .expect("free");
         let [first, second] = [&b, &c].map(|key| polled(Box::pin(key.acquire_async(&request, HOUR))));
         drop(held);
         let granted = || {

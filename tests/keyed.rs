@@ -56,7 +56,7 @@ fn queued(segment: &Segment) -> usize {
 
 fn try_take<'a>(set: &'a LimitSet, key: &str, request: &Request) -> Option<Permit<'a>> {
     let key = set.key(key).expect("a key");
-    key.try_acquire(request).expect("a decision").permit().ok()
+    key.try_acquire(request).expect("a decision").into_result().ok()
 }
 
 fn take<'a>(set: &'a LimitSet, key: &str, request: &Request) -> Permit<'a> {
@@ -237,7 +237,11 @@ fn all_limits_of_a_key_are_taken_or_none() {
         .try_acquire(&request(0))
         .expect("a decision");
     assert_eq!(
-        refused.permit().map(drop).expect_err("three of two").reason(),
+        refused
+            .into_result()
+            .map(drop)
+            .expect_err("three of two")
+            .reason(),
         RefusalReason::Concurrency
     );
     assert!(try_take(&set, "b", &request(100)).is_some());
@@ -370,7 +374,7 @@ fn many_threads_wait_in_the_lines_of_many_keys_and_all_are_served_in_turn() {
             scope.spawn(move || {
                 let key = set.key(format!("key-{}", thread % KEYS)).expect("a key");
                 for _ in 0..50 {
-                    let permit = key.acquire(request, PATIENCE).expect("works").permit();
+                    let permit = key.acquire(request, PATIENCE).expect("works").into_result();
                     drop(permit.expect("served in time"));
                     served.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 }

@@ -52,7 +52,7 @@ fn shows_each_key_with_what_it_used_and_what_is_left() {
     for number in 0..1_000 {
         let key = api.key(format!("tenant-{number}")).expect("a key");
         for _ in 0..=number % 4 {
-            permits.extend(key.try_acquire(&api.request()).expect("works").permit().ok());
+            permits.extend(key.try_acquire(&api.request()).expect("works").into_result().ok());
         }
     }
     let keys = by_name(&reader);

@@ -45,7 +45,7 @@ fn the_widest_sets_fit_the_journal() {
             let mut permit = wide
                 .try_acquire(&request)
                 .expect("room in the journal")
-                .permit()
+                .into_result()
                 .expect("room in the limits");
             permit
                 .settle(names.iter().map(|name| (name, used)))
@@ -88,7 +88,7 @@ fn the_widest_grants_fit_the_journal_and_can_be_taken_back() {
         let permit = wide
             .try_acquire(&request)
             .expect("room in the journal")
-            .permit()
+            .into_result()
             .expect("full");
         let mut context = Context::from_waker(Waker::noop());
         let mut claimed = Box::pin(wide.acquire_async(&request, None));
@@ -99,7 +99,12 @@ fn the_widest_grants_fit_the_journal_and_can_be_taken_back() {
         let Poll::Ready(outcome) = claimed.as_mut().poll(&mut context) else {
             panic!("granted by who gave back");
         };
-        drop(outcome.expect("room in the journal").permit().expect("granted"));
+        drop(
+            outcome
+                .expect("room in the journal")
+                .into_result()
+                .expect("granted"),
+        );
         // Granted, and given back without a claim.
         drop(dropped);
         let snapshot = segment.snapshot().expect("a snapshot");

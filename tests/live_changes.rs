@@ -71,7 +71,7 @@ fn ask(set: &LimitSet, cost: u64) -> Outcome<'_> {
 }
 
 fn take(set: &LimitSet, cost: u64) -> Permit<'_> {
-    ask(set, cost).permit().expect("there is room")
+    ask(set, cost).into_result().expect("there is room")
 }
 
 fn remaining(set: &LimitSet, key: Option<&str>) -> u64 {
@@ -250,8 +250,8 @@ fn who_waits_is_served_by_a_raised_capacity() {
                 .expect("a key")
                 .try_acquire(&request)
                 .expect("works")
-                .permit(),
-            false => live.set.try_acquire(&request).expect("works").permit(),
+                .into_result(),
+            false => live.set.try_acquire(&request).expect("works").into_result(),
         };
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| acquire(&live.set).expect("works"));
@@ -586,7 +586,10 @@ fn how_a_limit_stood_is_told_by_the_definition_that_decided() {
     let of = |capacity| plain(Limit::rate("units", capacity, MINUTE));
     let live = Live::new(of(10));
     let permit = take(&live.set, 4);
-    let refusal = ask(&live.set, 7).permit().map(drop).expect_err("six are left");
+    let refusal = ask(&live.set, 7)
+        .into_result()
+        .map(drop)
+        .expect_err("six are left");
     live.apply(of(1_000));
     assert_eq!(remaining(&live.set, None), 6);
     for verdict in permit.verdicts().chain(refusal.verdicts()) {
@@ -618,7 +621,7 @@ fn a_grant_that_is_claimed_after_a_change_is_refunded_as_what_it_was_granted() {
     let Poll::Ready(outcome) = waiting.as_mut().poll(&mut context) else {
         panic!("granted by who gave back");
     };
-    let mut permit = outcome.expect("works").permit().expect("granted");
+    let mut permit = outcome.expect("works").into_result().expect("granted");
     assert_eq!(
         permit.settle([("units", 0)]).expect("works").refunded("units"),
         39

@@ -88,7 +88,12 @@ fn a_killed_holder_is_left_out_of_every_look_which_changes_nothing() {
         let api = segment.set("api").expect("declared");
         let request = request(&api);
         let child = holder(|| {
-            std::mem::forget(api.try_acquire(&request).expect("works").permit().expect("room"));
+            std::mem::forget(
+                api.try_acquire(&request)
+                    .expect("works")
+                    .into_result()
+                    .expect("room"),
+            );
         });
         // Neither running nor stopped does it lose anything.
         for signal in [Signal::SIGCONT, Signal::SIGSTOP] {
@@ -128,7 +133,7 @@ fn a_killed_holder_is_left_out_of_every_look_which_changes_nothing() {
         }
         assert!(bytes(&path) == before, "a look changed the file");
 
-        let permit = api.try_acquire(&request).expect("works").permit();
+        let permit = api.try_acquire(&request).expect("works").into_result();
         assert!(permit.is_ok(), "a look said that it would be admitted");
         let (standings, active, of_dead) = of_snapshot(&segment.snapshot().expect("a copy"));
         assert_eq!(in_tens(standings), [(0, 0), (400, 0), (40, 0)]);
@@ -147,9 +152,18 @@ fn a_killed_holder_of_a_key_is_left_out_of_that_key_only() {
         let request = request(&api);
         let [dead, live] = ["dead", "live"].map(|key| api.key(key).expect("a key"));
         let child = holder(|| {
-            std::mem::forget(dead.try_acquire(&request).expect("works").permit().expect("room"));
+            std::mem::forget(
+                dead.try_acquire(&request)
+                    .expect("works")
+                    .into_result()
+                    .expect("room"),
+            );
         });
-        let _held = live.try_acquire(&request).expect("works").permit().expect("room");
+        let _held = live
+            .try_acquire(&request)
+            .expect("works")
+            .into_result()
+            .expect("room");
         child.kill();
 
         let before = bytes(&path);
@@ -195,7 +209,7 @@ fn what_was_granted_to_a_process_that_died_before_it_claimed_it_is_left_out() {
         let segment = Segment::create(&path, &limits(set)).expect("a segment");
         let api = segment.set("api").expect("declared");
         let all = api.request().with("slots", 2).expect("declared");
-        let held: Permit<'_> = api.try_acquire(&all).expect("works").permit().expect("room");
+        let held: Permit<'_> = api.try_acquire(&all).expect("works").into_result().expect("room");
         let request = request(&api);
         let child = Child::fork(|| {
             std::mem::forget(api.acquire(&request, None).expect("works"));
@@ -239,7 +253,7 @@ fn what_is_held_for_longer_than_its_lease_is_left_out() {
     let held = api
         .try_acquire(&api.request())
         .expect("works")
-        .permit()
+        .into_result()
         .expect("room");
     let look = || {
         let snapshot = segment.snapshot().expect("a copy");
@@ -257,7 +271,7 @@ fn what_is_held_for_longer_than_its_lease_is_left_out() {
     let before = bytes(&path);
     assert_eq!(look(), (vec![(1, 1), (2, 0)], 1));
     assert!(bytes(&path) == before, "a look changed the file");
-    let second = api.try_acquire(&api.request()).expect("works").permit();
+    let second = api.try_acquire(&api.request()).expect("works").into_result();
     assert!(second.is_ok(), "a look said that it would be admitted");
     drop(held);
 }

@@ -52,14 +52,14 @@ fn places(capacity: u64) -> SetDeclaration {
 fn admitted<'a>(set: &'a LimitSet, request: &Request) -> Permit<'a> {
     set.try_acquire(request)
         .expect("works")
-        .permit()
+        .into_result()
         .expect("admitted")
 }
 
 fn refused(set: &LimitSet, request: &Request) -> Refusal {
     set.try_acquire(request)
         .expect("works")
-        .permit()
+        .into_result()
         .expect_err("refused")
 }
 
@@ -156,7 +156,7 @@ fn sleeping_the_whole_window_where_less_would_do() {
         // On a busy machine a unit may have come back already.
         let (started, refusal) = loop {
             let started = Instant::now();
-            if let Err(refusal) = set.try_acquire(&set.request()).expect("works").permit() {
+            if let Err(refusal) = set.try_acquire(&set.request()).expect("works").into_result() {
                 break (started, refusal);
             }
         };
@@ -238,7 +238,7 @@ fn all_waiters_waking_together() {
             .map(|number| {
                 let waiter = Child::fork(|| {
                     let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
-                    let permit = outcome.permit().expect("in time");
+                    let permit = outcome.into_result().expect("in time");
                     let turn = passed.fetch_add(1, Ordering::Relaxed) + 1;
                     let may_go = |turn| dismissed.load(Ordering::Relaxed) >= turn;
                     eventually("it may give back what it has", || may_go(turn));

@@ -91,12 +91,12 @@ fn who_waits_sleeps_and_each_release_wakes_exactly_one() {
         // How many have been admitted, and how many of them may go on.
         let words = SharedWords::new(2);
         let [admitted, dismissed] = [&words[0], &words[1]];
-        let held = set.try_acquire(&set.request()).expect("works").permit();
+        let held = set.try_acquire(&set.request()).expect("works").into_result();
         let held = held.expect("free");
         let mut children = Vec::new();
         for number in 1..=WAITERS {
             children.push(Child::fork(|| {
-                let permit = set.acquire(&set.request(), None).expect("works").permit();
+                let permit = set.acquire(&set.request(), None).expect("works").into_result();
                 let mut permit = permit.expect("in the end");
                 let turn = admitted.fetch_add(1, Ordering::Relaxed) + 1;
                 eventually("it may go on", || dismissed.load(Ordering::Relaxed) >= turn);

@@ -50,11 +50,11 @@ fn choose(pool: &LimitPool) -> usize {
 }
 
 fn admitted(chosen: Chosen<'_>) -> (usize, Permit<'_>) {
-    (chosen.index, chosen.outcome.permit().expect("admitted"))
+    (chosen.index, chosen.outcome.into_result().expect("admitted"))
 }
 
 fn refused(chosen: Chosen<'_>) -> (usize, Refusal) {
-    (chosen.index, chosen.outcome.permit().expect_err("refused"))
+    (chosen.index, chosen.outcome.into_result().expect_err("refused"))
 }
 
 /// How many requests each set has refused.
@@ -265,7 +265,10 @@ fn the_least_loaded_member_is_the_one_with_the_largest_share_left() {
     let take = |index: usize, limit: &str, units| {
         let set = pool.get(index).expect("a member");
         let request = set.request().with(limit, units).expect("declared");
-        set.try_acquire(&request).expect("works").permit().expect("room")
+        set.try_acquire(&request)
+            .expect("works")
+            .into_result()
+            .expect("room")
     };
     let _half = take(0, "places", 5);
     let _quarter = take(1, "places", 1);

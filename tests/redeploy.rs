@@ -92,7 +92,7 @@ fn another_number_is_applied_to_the_live_segment_and_named() {
         drop(
             set.try_acquire(&set.request())
                 .expect("works")
-                .permit()
+                .into_result()
                 .expect("room"),
         );
     }

@@ -150,7 +150,10 @@ fn permits_of_a_removed_segment_are_settled_released_and_cancelled_as_ever() {
     let (segment, api) = open(&path);
     let take = || {
         let request = api.request().with("tokens", 10).expect("declared");
-        api.try_acquire(&request).expect("works").permit().expect("room")
+        api.try_acquire(&request)
+            .expect("works")
+            .into_result()
+            .expect("room")
     };
     let (mut settled, mut cancelled, dropped) = (take(), take(), take());
     let credit = api
@@ -179,7 +182,7 @@ fn what_waits_in_a_deleted_file_ends_with_that() {
     let (segment, api) = open(&path);
     let all = api.request().with("slots", 20).expect("declared");
     let all = all.with("requests", 0).expect("declared");
-    let _held = api.try_acquire(&all).expect("works").permit().expect("room");
+    let _held = api.try_acquire(&all).expect("works").into_result().expect("room");
     thread::scope(|scope| {
         let threads = [None, Some(10 * PATIENCE)].map(|timeout| {
             let (api, all) = (&api, &all);

@@ -91,7 +91,11 @@ fn a_wait_is_told_with_what_came_of_it() {
     let (_folder, segment, log) = open(&calls_and_slots());
     let work = segment.set("work").expect("declared");
     let request = work.request().label("job 7");
-    let permit = work.try_acquire(&request).expect("works").permit().expect("free");
+    let permit = work
+        .try_acquire(&request)
+        .expect("works")
+        .into_result()
+        .expect("free");
     let refused = work.acquire(&request, Duration::from_millis(5)).expect("works");
     assert!(!refused.is_admitted());
     let reason = RefusalReason::Concurrency;
@@ -123,7 +127,7 @@ fn a_future_tells_the_same() {
             .acquire_async(&request, None)
             .await
             .expect("works")
-            .permit()
+            .into_result()
             .expect("free");
         assert_eq!(log.take(), [""; 0]);
         let refused = work
@@ -198,7 +202,11 @@ fn what_was_admitted_is_given_back_where_who_is_told_panics() {
         .expect("a segment");
     let work = segment.set("work").expect("declared");
     let request = work.request();
-    let permit = work.try_acquire(&request).expect("works").permit().expect("free");
+    let permit = work
+        .try_acquire(&request)
+        .expect("works")
+        .into_result()
+        .expect("free");
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             work.acquire(&request, PATIENCE)

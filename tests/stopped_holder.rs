@@ -53,7 +53,7 @@ fn a_stopped_holder_is_named_and_when_it_goes_on_so_does_everybody() {
         let mut permit = api
             .try_acquire(&request)
             .expect("works")
-            .permit()
+            .into_result()
             .expect("admitted");
         let child = Child::fork(|| {
             let lock = RawSegment::open(&path).lock();
@@ -143,7 +143,7 @@ fn a_permit_whose_process_ends_after_a_drop_without_the_lock_is_given_back_once(
         let words = SharedWords::new(1);
         let dropper = Child::fork(|| {
             let held = api.try_acquire(&api.request().with("slots", SLOTS).unwrap());
-            let held = held.expect("works").permit().expect("free");
+            let held = held.expect("works").into_result().expect("free");
             words[0].store(1, Ordering::SeqCst);
             eventually("the lock is held", || words[0].load(Ordering::SeqCst) == 2);
             drop(held);
@@ -201,7 +201,7 @@ fn work(api: &LimitSet) -> ! {
         let mut permit = api
             .try_acquire(&request)
             .expect("works")
-            .permit()
+            .into_result()
             .expect("nobody else");
         permit.settle([("tokens", 0)]).expect("works");
     }

@@ -159,7 +159,11 @@ fn a_request_as_large_as_a_batch_is_charged_to_the_limit_itself() {
         Err(shmlimit::Error::NeverAdmissible { .. })
     ));
     let request = set.request().with("calls", 30).expect("declared");
-    let mut permit = set.try_acquire(&request).expect("works").permit().expect("room");
+    let mut permit = set
+        .try_acquire(&request)
+        .expect("works")
+        .into_result()
+        .expect("room");
     assert_eq!(
         permit.settle([("calls", 10)]).expect("works").refunded("calls"),
         20
@@ -449,7 +453,11 @@ fn what_a_permit_did_not_use_goes_into_the_batch_of_its_process() {
         };
         let (segment, set) = one_limit(folder.path(), limit);
         let request = set.request().with("calls", 8).expect("declared");
-        let mut permit = set.try_acquire(&request).expect("works").permit().expect("room");
+        let mut permit = set
+            .try_acquire(&request)
+            .expect("works")
+            .into_result()
+            .expect("room");
         let back = if REFUNDING.contains(&algorithm) { 5 } else { 0 };
         assert_eq!(
             permit.settle([("calls", 3)]).expect("works").refunded("calls"),
@@ -461,7 +469,12 @@ fn what_a_permit_did_not_use_goes_into_the_batch_of_its_process() {
         assert_eq!(counts(&segment).taken, 10);
         // Less than a batch is left, whatever permits give back.
         let mut permits: Vec<_> = (0..2)
-            .map(|_| set.try_acquire(&request).expect("works").permit().expect("room"))
+            .map(|_| {
+                set.try_acquire(&request)
+                    .expect("works")
+                    .into_result()
+                    .expect("room")
+            })
             .collect();
         for permit in &mut permits {
             permit.cancel().expect("works");
@@ -472,7 +485,11 @@ fn what_a_permit_did_not_use_goes_into_the_batch_of_its_process() {
         assert!(left.iter().all(|(_, units)| *units < 10), "{left:?}");
         // More than was reserved is charged to the limit.
         let before = remaining(&set);
-        let mut permit = set.try_acquire(&request).expect("works").permit().expect("room");
+        let mut permit = set
+            .try_acquire(&request)
+            .expect("works")
+            .into_result()
+            .expect("room");
         assert_eq!(
             permit.settle([("calls", 28)]).expect("works").overdraft("calls"),
             20

@@ -40,7 +40,7 @@ fn a_waiter_gets_what_another_process_gives_back() {
             let permit = set
                 .acquire(&set.request(), None)
                 .expect("works")
-                .permit()
+                .into_result()
                 .expect("free");
             let child = Child::fork(|| {
                 let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
@@ -63,14 +63,14 @@ fn a_wait_that_is_too_long_ends_in_a_refusal_that_says_what_bound() {
     let permit = set
         .try_acquire(&set.request())
         .expect("works")
-        .permit()
+        .into_result()
         .expect("free");
     let started = Instant::now();
     let timeout = Duration::from_millis(20);
     let refusal = set
         .acquire(&set.request(), timeout)
         .expect("works")
-        .permit()
+        .into_result()
         .expect_err("held");
     assert!(started.elapsed() >= timeout);
     assert_eq!(refusal.binding(), Some("places"));
@@ -113,7 +113,7 @@ fn nobody_waits_for_the_impossible_behind_others_either() {
     let folder = tempfile::tempdir().expect("a folder");
     let (segment, set) = create(folder.path(), places(2));
     let all = set.request().with("places", 2).expect("declared");
-    let permit = set.try_acquire(&all).expect("works").permit().expect("free");
+    let permit = set.try_acquire(&all).expect("works").into_result().expect("free");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             set.acquire(&set.request(), PATIENCE)
@@ -138,7 +138,7 @@ fn one_more_than_may_wait_is_refused() {
         let permit = set
             .try_acquire(&set.request())
             .expect("works")
-            .permit()
+            .into_result()
             .expect("free");
         let children: Vec<Child> = (0..2)
             .map(|_| {
@@ -155,7 +155,7 @@ fn one_more_than_may_wait_is_refused() {
         let refusal = set
             .acquire(&set.request(), PATIENCE)
             .expect("works")
-            .permit()
+            .into_result()
             .expect_err("full");
         assert_eq!(refusal.reason(), RefusalReason::QueueFull);
         assert!(
@@ -177,7 +177,7 @@ fn nobody_overtakes_and_a_large_request_is_not_starved() {
             let (segment, set) = create(folder, places(4));
             let one = set.request();
             let permits: Vec<_> = (0..3)
-                .map(|_| set.try_acquire(&one).expect("works").permit().expect("free"))
+                .map(|_| set.try_acquire(&one).expect("works").into_result().expect("free"))
                 .collect();
             let child = Child::fork(|| {
                 let all = set.request().with("places", 4).expect("declared");
@@ -187,7 +187,7 @@ fn nobody_overtakes_and_a_large_request_is_not_starved() {
             let refusal = set
                 .try_acquire(&one)
                 .expect("works")
-                .permit()
+                .into_result()
                 .expect_err("another is before");
             assert_eq!(refusal.binding(), Some("places"));
             assert_eq!(refusal.retry_after(), None);
@@ -206,13 +206,13 @@ fn the_dead_in_line_do_not_stop_the_others() {
         let permit = set
             .try_acquire(&set.request())
             .expect("works")
-            .permit()
+            .into_result()
             .expect("free");
         let wait = || {
             let permit = set
                 .acquire(&set.request(), PATIENCE)
                 .expect("works")
-                .permit()
+                .into_result()
                 .expect("in time");
             admitted[0].fetch_add(1, Ordering::Relaxed);
             drop(permit);
@@ -244,7 +244,7 @@ fn what_a_killed_holder_held_goes_to_the_first_in_line() {
         |folder| {
             let (segment, set) = create(folder, places(1));
             let holder = Child::fork(|| {
-                let permit = set.try_acquire(&set.request()).expect("works").permit();
+                let permit = set.try_acquire(&set.request()).expect("works").into_result();
                 std::mem::forget(permit.expect("free"));
                 loop {
                     std::thread::park();
@@ -279,7 +279,7 @@ fn a_refund_serves_the_first_in_line_before_its_time() {
             let mut permit = set
                 .try_acquire(&request(100))
                 .expect("works")
-                .permit()
+                .into_result()
                 .expect("full");
             let child = Child::fork(|| {
                 assert!(set.acquire(&request(50), None).expect("works").is_admitted());
@@ -301,13 +301,13 @@ fn an_expired_lease_serves_the_first_in_line_and_the_late_holder_is_told() {
     let mut late = set
         .try_acquire(&set.request())
         .expect("works")
-        .permit()
+        .into_result()
         .expect("free");
     late.heartbeat().expect("in time");
     let next = set
         .acquire(&set.request(), PATIENCE)
         .expect("works")
-        .permit()
+        .into_result()
         .expect("the lease ends");
     assert!(started.elapsed() >= lease);
     assert!(late.reclaimed() && !next.reclaimed());

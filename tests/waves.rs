@@ -38,7 +38,10 @@ fn run(folder: &std::path::Path, capacity: u64, tasks: usize) -> Vec<Stay> {
             let log = &log;
             let set = &set;
             Child::fork(move || {
-                let permit = set.acquire(&set.request(), PATIENCE).expect("works").permit();
+                let permit = set
+                    .acquire(&set.request(), PATIENCE)
+                    .expect("works")
+                    .into_result();
                 let permit = permit.expect("in time");
                 log[2 * number].store(now(), Ordering::Relaxed);
                 sleep(TASK);

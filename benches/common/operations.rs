@@ -171,7 +171,7 @@ fn refused(folder: &Path, name: &'static str, limit: Limit) -> Operation {
     let owned = set
         .try_acquire(&request)
         .expect("works")
-        .permit()
+        .into_result()
         .expect("the first is admitted")
         .into_owned();
     Operation::new(SHMLIMIT, name, move || {

@@ -61,7 +61,7 @@ enum Returned {
 
 /// Gives back what was granted to a wait that was interrupted: nobody has it to make use of.
 pub fn undo(outcome: Kept<Outcome<'static>>) {
-    if let Ok(mut permit) = outcome.separate(Outcome::permit) {
+    if let Ok(mut permit) = outcome.separate(Outcome::into_result) {
         permit.get_mut().abandon();
     }
 }
@@ -70,7 +70,7 @@ pub fn undo(outcome: Kept<Outcome<'static>>) {
 /// the background.
 #[inline]
 pub fn answer(py: Python<'_>, outcome: Kept<Outcome<'static>>, heartbeat: bool) -> PyResult<Py<PyAny>> {
-    Ok(match outcome.separate(Outcome::permit) {
+    Ok(match outcome.separate(Outcome::into_result) {
         Ok(permit) => {
             if heartbeat {
                 permit.get().heartbeat_in_background().or_raise(py)?;

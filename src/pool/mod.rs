@@ -42,7 +42,7 @@ use strategy::{Order, Position};
 /// let request = pool.request().with("tokens", 1_500)?; // names are resolved once, for every set
 /// let chosen = pool.try_acquire(&request)?;
 /// assert!(chosen.index < pool.len());
-/// match chosen.outcome.permit() {
+/// match chosen.outcome.into_result() {
 ///     Ok(permit) => call(&permit.metadata()["endpoint"]),
 ///     Err(refusal) => println!("neither region has room: {refusal}"),
 /// }

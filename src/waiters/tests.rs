@@ -63,7 +63,7 @@ impl<'a> Queue<'a> {
         Some(
             outcome
                 .expect("works")
-                .permit()
+                .into_result()
                 .expect("without a timeout, it is admitted"),
         )
     }
@@ -96,12 +96,12 @@ fn a_grant_costs_the_same_number_of_looks_however_many_wait_and_the_order_is_tha
     let set = segment.set("set").expect("declared");
     let other = segment.set("other").expect("declared");
     let take = |set: &LimitSet| {
-        let permit = set.try_acquire(&set.request()).expect("works").permit();
+        let permit = set.try_acquire(&set.request()).expect("works").into_result();
         std::mem::forget(permit.expect("free"));
     };
     take(&other);
     let _others = Queue::of(&other, OTHERS);
-    let first = set.try_acquire(&set.request()).expect("works").permit();
+    let first = set.try_acquire(&set.request()).expect("works").into_result();
     let mut queue = Queue::of(&set, WAITERS);
     // Every second one goes away again.
     for number in (0..WAITERS).step_by(2) {

@@ -305,7 +305,7 @@ impl<'a> Scene<'a> {
         };
         // Its row may have been made just now, with another key's made nobody's.
         self.forget_keys_without_a_row(Some(key));
-        match outcome.permit() {
+        match outcome.into_result() {
             Ok(permit) => {
                 self.note(format_args!("  admitted"));
                 let slot = self.charge(key, 0, cost);
@@ -540,7 +540,7 @@ impl<'a> Scene<'a> {
         for _ in 0..count {
             let name = format!("other-{}", self.next_slot());
             let key = set.key(name).expect("a key");
-            drop(key.try_acquire(&request).expect("a decision").permit());
+            drop(key.try_acquire(&request).expect("a decision").into_result());
         }
     }
 

@@ -214,7 +214,7 @@ fn waiting_in_line() {
             let segment = segment(folder);
             Box::new(move || {
                 let api = segment.set("api")?;
-                let held = api.try_acquire(&api.request())?.permit();
+                let held = api.try_acquire(&api.request())?.into_result();
                 let refused = api.acquire(&api.request(), SHORT)?;
                 assert!(held.is_err() || !refused.is_admitted());
                 Ok(())
@@ -253,7 +253,7 @@ fn waiting_as_a_future() {
             let segment = segment(folder);
             Box::new(move || {
                 let api = segment.set("api")?;
-                let _held = api.try_acquire(&api.request())?.permit();
+                let _held = api.try_acquire(&api.request())?.into_result();
                 let refused = block_on(api.acquire_async(&api.request(), SHORT))?;
                 assert!(!refused.is_admitted());
                 Ok(())
@@ -272,7 +272,7 @@ fn renewing_leases_in_the_background() {
             let segment = segment(folder);
             Box::new(move || {
                 let api = segment.set("api")?;
-                let Ok(permit) = api.try_acquire(&api.request())?.permit() else {
+                let Ok(permit) = api.try_acquire(&api.request())?.into_result() else {
                     panic!("nobody holds anything");
                 };
                 permit.heartbeat_in_background()

@@ -234,7 +234,7 @@ impl Oracle {
             admits,
             "{model:?} of {costs:?}: {outcome:?}"
         );
-        let permit = outcome.permit().ok()?;
+        let permit = outcome.into_result().ok()?;
         let charge = |(limit, cost): (&mut Used, &u64)| {
             limit.charge(now, *cost);
             (*cost, limit.backlog())

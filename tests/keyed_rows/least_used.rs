@@ -21,7 +21,7 @@ fn the_smallest_share_goes_then_what_is_replenished_soonest_then_what_was_used_l
         drop(
             key.try_acquire(request)
                 .expect("a decision")
-                .permit()
+                .into_result()
                 .expect("admitted"),
         );
         table.pass(NANOSECOND);
@@ -81,7 +81,7 @@ fn of_equal_shares_the_one_that_time_heals_first_goes_and_of_those_the_one_used_
         drop(
             key.try_acquire(&request)
                 .expect("a decision")
-                .permit()
+                .into_result()
                 .expect("admitted"),
         );
     };
@@ -145,7 +145,7 @@ fn what_is_held_or_waited_for_is_not_evicted_however_little_it_used() {
     let with_place = |key: &str, units: u64| {
         let request = table.request(units);
         let key = table.set.key(key).expect("a key");
-        key.try_acquire(&request).expect("a decision").permit()
+        key.try_acquire(&request).expect("a decision").into_result()
     };
     let mut held: Vec<_> = (0..ROWS)
         .map(|number| with_place(&format!("held-{number}"), 1).expect("admitted"))
@@ -194,7 +194,7 @@ fn a_limit_in_shadow_or_without_a_capacity_keeps_no_row() {
         drop(
             key.try_acquire(&request)
                 .expect("a decision")
-                .permit()
+                .into_result()
                 .expect("admitted"),
         );
     }

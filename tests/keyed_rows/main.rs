@@ -128,7 +128,7 @@ fn a_new_key_is_refused_while_every_row_carries_something() {
     // To wait does not help where there is no line to wait in.
     let outcome = key.acquire(&table.request(1), None).expect("works");
     assert_eq!(
-        outcome.permit().map(drop).expect_err("no row").reason(),
+        outcome.into_result().map(drop).expect_err("no row").reason(),
         RefusalReason::TableFull
     );
     // Those who have a row go on.
@@ -425,7 +425,7 @@ fn a_reused_row_of_an_adaptive_limit_starts_as_declared() {
         let request = table.set.request();
         let acquire = |key: &str| {
             let key = table.set.key(key).expect("a key");
-            key.try_acquire(&request).expect("a decision").permit()
+            key.try_acquire(&request).expect("a decision").into_result()
         };
         let first: Vec<String> = (0..ROWS).map(|number| format!("first {number}")).collect();
         for key in &first {

@@ -134,7 +134,7 @@ impl<'a> Line<'a> {
             let outcome = Subject::of(&set)
                 .acquire(&everything(&set, 1), PATIENCE)
                 .expect("works");
-            let permit = outcome.permit().expect("served in time");
+            let permit = outcome.into_result().expect("served in time");
             admitted_at.store(monotonic_nanos(), Ordering::Release);
             drop(permit);
         }));

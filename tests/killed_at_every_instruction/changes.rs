@@ -69,7 +69,7 @@ fn apply_to_keys(victim: &Victim) {
         .zip(1..)
         .map(|(key, cost)| {
             let outcome = Subject::key(&set, key).try_acquire(&everything(&set, cost));
-            outcome.expect("works").permit().expect("admitted")
+            outcome.expect("works").into_result().expect("admitted")
         })
         .collect();
     victim.apply(after(keyed()));

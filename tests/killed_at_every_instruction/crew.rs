@@ -185,7 +185,7 @@ fn subject(set: &LimitSet, number: usize) -> Subject<'_> {
 
 fn take_something(set: &LimitSet, number: usize) -> Permit<'_> {
     let outcome = subject(set, number).try_acquire(&everything(set, COST));
-    outcome.expect("works").permit().expect("there is room")
+    outcome.expect("works").into_result().expect("there is room")
 }
 
 impl<'a> Post<'a> {
@@ -449,7 +449,7 @@ fn fill_up(post: &Post<'_>) {
             request.set(limit.name.as_str(), left).expect("declared");
         }
         let outcome = Subject::of(post.set).try_acquire(&request).expect("works");
-        rest = Some(outcome.permit().expect("there is room"));
+        rest = Some(outcome.into_result().expect("there is room"));
     }
     post.gate.arrive_and_wait_for(Step::Join);
     post.gate.arrive_and_wait_for(Step::Act);

@@ -121,7 +121,7 @@ fn detach_with_a_permit_out(path: &Path) {
     std::mem::forget(
         set.try_acquire(&set.request())
             .expect("works")
-            .permit()
+            .into_result()
             .expect("admitted"),
     );
     mark();

@@ -70,7 +70,7 @@ fn acquire_by<'a>(set: &'a LimitSet, number: usize, request: &shmlimit::Request)
     Subject::key(set, &format!("other {number}"))
         .try_acquire(request)
         .expect("works")
-        .permit()
+        .into_result()
         .expect("admitted")
 }
 
@@ -139,7 +139,7 @@ fn refuse_where_all_are_limited(victim: &Victim) {
     for number in 0..BUCKET_ROWS {
         // Refused where it was prepared before: it is limited then.
         let key = Subject::key(&set, &format!("other {number}"));
-        drop(key.try_acquire(&request).expect("works").permit());
+        drop(key.try_acquire(&request).expect("works").into_result());
     }
     refuse(victim);
 }

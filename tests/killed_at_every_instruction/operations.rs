@@ -175,7 +175,7 @@ pub fn admitted<'a>(set: &'a LimitSet, request: &Request) -> Permit<'a> {
     Subject::of(set)
         .try_acquire(request)
         .expect("works")
-        .permit()
+        .into_result()
         .expect("admitted")
 }
 

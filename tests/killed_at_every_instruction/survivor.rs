@@ -288,8 +288,8 @@ impl Survivor {
             .subject()
             .acquire(one, NO_PATIENCE)
             .map_err(|error| failure("acquire", &error))?;
-        let held = held.permit().map_err(|refusal| refusal.reason());
-        let in_vain = outcome.permit().map_err(|refusal| refusal.reason());
+        let held = held.into_result().map_err(|refusal| refusal.reason());
+        let in_vain = outcome.into_result().map_err(|refusal| refusal.reason());
         // A rate that is overdrawn refuses every request, and so does throttling.
         let refuses_all = held
             .as_ref()

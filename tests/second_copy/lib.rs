@@ -41,7 +41,7 @@ pub unsafe extern "C" fn holder_try_take(holder: *mut Holder) -> c_int {
         return -1;
     };
     match set.try_acquire(&set.request()) {
-        Ok(admission) => match admission.permit() {
+        Ok(admission) => match admission.into_result() {
             Ok(permit) => {
                 holder.held = Some(permit.into_owned());
                 1

@@ -99,7 +99,7 @@ fn each_key_is_limited_by_its_tier() {
                 .expect("keyed")
                 .try_acquire(&request)
                 .expect("no error")
-                .permit()
+                .into_result()
                 .expect("three at once")
         })
         .collect();
@@ -120,7 +120,11 @@ fn a_request_puts_its_key_into_the_tier_that_it_names() {
         100,
         "a key without a row would begin in it"
     );
-    let mut permit = key.try_acquire(&gold).expect("no error").permit().expect("room");
+    let mut permit = key
+        .try_acquire(&gold)
+        .expect("no error")
+        .into_result()
+        .expect("room");
     assert_eq!(permit.verdicts().next().expect("two limits").most_at_once, 100);
     assert_eq!(permit.verdicts().next().expect("two limits").remaining, 99);
     permit.release().expect("held");
@@ -135,14 +139,14 @@ fn a_request_puts_its_key_into_the_tier_that_it_names() {
     drop(
         key.try_acquire(&free)
             .expect("no error")
-            .permit()
+            .into_result()
             .expect("one of two is left"),
     );
-    let refused = key.try_acquire(&free).expect("no error").permit();
+    let refused = key.try_acquire(&free).expect("no error").into_result();
     assert!(refused.is_err_and(|refusal| refusal.binding() == Some("requests")));
     assert_eq!(key.tier().expect("no error"), "free", "also where it is refused");
     let default = set.request().with_tier("default").expect("always there");
-    assert!(key.try_acquire(&default).expect("no error").permit().is_ok());
+    assert!(key.try_acquire(&default).expect("no error").into_result().is_ok());
     assert_eq!(key.tier().expect("no error"), "default");
 }
 
@@ -183,7 +187,7 @@ fn what_its_tier_never_admits_is_an_error_and_what_another_does_is_not() {
         ("requests".to_owned(), 50, 2)
     );
     let gold = fifty.with_tier("gold").expect("a tier");
-    assert!(key.try_acquire(&gold).expect("no error").permit().is_ok());
+    assert!(key.try_acquire(&gold).expect("no error").into_result().is_ok());
 }
 
 #[test]

@@ -182,7 +182,7 @@ proptest! {
                     match (ours, theirs) {
                         (Ok(ours), Ok(theirs)) => {
                             prop_assert_eq!(ours.is_admitted(), theirs.is_admitted());
-                            if let (Ok(ours), Ok(theirs)) = (ours.permit(), theirs.permit()) {
+                            if let (Ok(ours), Ok(theirs)) = (ours.into_result(), theirs.into_result()) {
                                 prop_assert_eq!(
                                     ours.verdicts().map(|verdict| said(&verdict)).collect::<Vec<_>>(),
                                     theirs.verdicts().map(|verdict| said(&verdict)).collect::<Vec<_>>()
@@ -258,7 +258,11 @@ fn what_was_reserved_before_two_changes_of_tier_is_not_refunded() {
     let key = set.key("a").expect("keyed");
     let five = set.request().with("units", 5).expect("declared");
     let refunded = |changes: &[&str]| {
-        let mut permit = key.try_acquire(&five).expect("no error").permit().expect("room");
+        let mut permit = key
+            .try_acquire(&five)
+            .expect("no error")
+            .into_result()
+            .expect("room");
         for tier in changes {
             key.assign(tier).expect("a tier");
         }
@@ -294,7 +298,12 @@ fn what_was_reserved_before_a_change_of_tier_and_one_of_the_definition_is_not_re
         let applied = scene.segment.apply(&Declaration::new().set(of(gold)));
         assert!(!applied.expect("applicable").is_empty());
     };
-    let take = || key.try_acquire(&five).expect("no error").permit().expect("room");
+    let take = || {
+        key.try_acquire(&five)
+            .expect("no error")
+            .into_result()
+            .expect("room")
+    };
     let settle = |mut permit: Permit<'_>| {
         permit
             .settle([("units", 0)])

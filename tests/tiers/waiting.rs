@@ -51,7 +51,12 @@ fn a_waiter_is_served_when_its_key_comes_into_a_larger_tier() {
     let set = real.segment.set("api").expect("declared");
     let two = set.request().with("requests", 2).expect("declared");
     let key = set.key("a").expect("keyed");
-    drop(key.try_acquire(&two).expect("no error").permit().expect("room"));
+    drop(
+        key.try_acquire(&two)
+            .expect("no error")
+            .into_result()
+            .expect("room"),
+    );
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let key = set.key("a").expect("keyed");
@@ -69,7 +74,12 @@ fn a_waiter_is_served_when_a_request_brings_its_key_into_a_larger_tier() {
     let set = real.segment.set("api").expect("declared");
     let two = set.request().with("requests", 2).expect("declared");
     let key = set.key("a").expect("keyed");
-    drop(key.try_acquire(&two).expect("no error").permit().expect("room"));
+    drop(
+        key.try_acquire(&two)
+            .expect("no error")
+            .into_result()
+            .expect("room"),
+    );
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let key = set.key("a").expect("keyed");
@@ -93,7 +103,12 @@ fn a_waiter_that_its_new_tier_never_admits_gets_the_error() {
     let set = real.segment.set("api").expect("declared");
     let two = set.request().with("requests", 2).expect("declared");
     let key = set.key("a").expect("keyed");
-    drop(key.try_acquire(&two).expect("no error").permit().expect("room"));
+    drop(
+        key.try_acquire(&two)
+            .expect("no error")
+            .into_result()
+            .expect("room"),
+    );
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let key = set.key("a").expect("keyed");

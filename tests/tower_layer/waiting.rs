@@ -59,7 +59,7 @@ fn admit_after_release(folder: &Path, by_death: bool) {
         let permit = set
             .try_acquire(&set.request())
             .expect("works")
-            .permit()
+            .into_result()
             .expect("room");
         words[HELD].store(1, Ordering::Relaxed);
         eventually("it is told to release", || {

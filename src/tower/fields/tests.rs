@@ -48,7 +48,7 @@ fn policy(set: &LimitSet) -> Option<String> {
 
 fn admitted(set: &LimitSet) -> Permit<'_> {
     let outcome = set.try_acquire(&set.request()).expect("works");
-    outcome.permit().expect("room")
+    outcome.into_result().expect("room")
 }
 
 fn refused(set: &LimitSet, request: &crate::Request) -> Refusal {
@@ -118,7 +118,7 @@ fn a_cost_is_not_told_as_a_number_of_requests() {
     assert_eq!(policy(&set).as_deref(), Some(r#""requests";q=10;w=60"#));
     let request = set.request().with("tokens", 400).expect("declared");
     let outcome = set.try_acquire(&request).expect("works");
-    let permit = outcome.permit().expect("room");
+    let permit = outcome.into_result().expect("room");
     let mut told = Told::of(&set);
     let standing = told.policies(&set).standing(&set, permit.verdicts(), true);
     assert_eq!(standing.expect("requests"), r#""requests";r=9;t=6"#);
@@ -274,7 +274,7 @@ fn clients_are_told_the_quota_of_their_tier() {
         ("other", r#""requests";q=10;w=60"#),
     ] {
         let outcome = set.key(key).expect("keyed").try_acquire(&set.request());
-        let permit = outcome.expect("works").permit().expect("room");
+        let permit = outcome.expect("works").into_result().expect("room");
         let policies = told.policies(&set);
         assert_eq!(
             policies.policy(&set, permit.verdicts()).expect("a limit"),

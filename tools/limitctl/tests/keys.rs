@@ -255,7 +255,7 @@ fn one_key_is_shown_with_who_holds_it() {
     let api = segment.set("api").expect("declared");
     let hold = |key: &str| {
         let outcome = api.key(key).expect("a key").try_acquire(&api.request());
-        outcome.expect("works").permit().expect("admitted")
+        outcome.expect("works").into_result().expect("admitted")
     };
     let held = [hold("tenant-a"), hold("tenant-a"), hold("tenant-b")];
     let json = run(["show", "--json", text(&path), "api", "tenant-a"])

@@ -138,7 +138,7 @@ fn text_and_json_of_an_inspection_agree() {
     let segment = Segment::open(&path).expect("attached");
     let api = segment.set("api").expect("declared");
     let permits: Vec<_> = (0..5)
-        .filter_map(|_| api.try_acquire(&api.request()).expect("works").permit().ok())
+        .filter_map(|_| api.try_acquire(&api.request()).expect("works").into_result().ok())
         .collect();
     assert_eq!(permits.len(), 4);
 

@@ -119,7 +119,7 @@ impl Exec {
             None => set.acquire(&request, self.timeout),
         };
         let outcome = outcome.map_err(cannot_take)?;
-        let mut permit = outcome.permit().map_err(|refusal| self.refused(&refusal))?;
+        let mut permit = outcome.into_result().map_err(|refusal| self.refused(&refusal))?;
         let status = if permit.fencing_number().is_some() {
             Some(self.run_under(&permit)?)
         } else {

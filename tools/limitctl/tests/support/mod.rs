@@ -284,7 +284,7 @@ pub fn play() {
     let held = role.starts_with("hold").then(|| {
         api.try_acquire(&request)
             .expect("works")
-            .permit()
+            .into_result()
             .expect("admitted")
     });
     say("ready");
