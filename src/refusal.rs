@@ -79,8 +79,11 @@ impl Refusal {
     }
 
     /// After how long the request would be admitted if nobody else took anything: never before, always at exactly
-    /// that instant. None where time alone does not help. Behind others in the queue it is when the first of them could
-    /// be admitted, if that is later.
+    /// that instant. None where time alone does not help.
+    ///
+    /// Behind others in the queue it is a lower bound: the first of them cannot be admitted earlier, and neither can all
+    /// of the first 16 of them and then this request, as long as they stay and give nothing back. Where the queue is
+    /// longer, or their work is held, it takes longer.
     ///
     /// Of a new key for which the table had no row: when the first of the limited keys in its places is limited no
     /// longer, where the set was declared to evict the least used.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::decision::{
-    Costs, Decided, Decision, Details, LimitMask, NEVER, RefusalReason, SHORTEST_WAIT, Stage, longer_wait,
+    Costs, Decided, Decision, Details, LimitMask, NEVER, RefusalReason, SHORTEST_WAIT, Stage,
 };
 use super::hold::{FreeHold, HoldReference};
 use super::key::KeyIdentity;
@@ -43,6 +43,8 @@ pub(super) enum Attempt {
     First,
     /// It is refused.
     Last,
+    /// It is refused, and has waited in vain with that ticket, which is still in the line.
+    Late(u64),
     /// It waits, unless it is time to look for dead holders first.
     BeforeWaiting,
     /// It waits.
@@ -450,7 +452,11 @@ impl LockedPart<'_> {
         if matches!(attempt, Attempt::BeforeWaiting | Attempt::Waiting) {
             return Ok(Answer::MustWait);
         }
-        self.note_wait(rows.first(), costs, decision)?;
+        let late = match attempt {
+            Attempt::Late(ticket) => Some(ticket),
+            _ => None,
+        };
+        self.note_wait(rows.first(), costs, decision, late)?;
         let reason = self.part.set.refusal_reason(decision);
         let mut transaction = self.part.memory.journal().begin();
         transaction.add(self.refusal_counter(reason), 1);
@@ -464,10 +470,16 @@ impl LockedPart<'_> {
         Ok(Answer::Refused)
     }
 
-    /// Notes what a refused request waits for besides its own limits: that nothing is admitted for a while, or that the
-    /// first in line is served, whichever takes longer.
+    /// Notes what a refused request waits for besides its own limits: that nothing is admitted for a while, or that those
+    /// before it in line are served, whichever takes longer.
     #[inline(always)]
-    fn note_wait(&self, row: Row<'_>, costs: &Costs, decision: &mut Decision) -> Result<(), Box<Error>> {
+    fn note_wait(
+        &self,
+        row: Row<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        late: Option<u64>,
+    ) -> Result<(), Box<Error>> {
         let throttled_for = self.throttles(row, costs);
         let is_behind = match decision.stage() {
             Stage::Behind | Stage::QueueFull => true,
@@ -476,7 +488,7 @@ impl LockedPart<'_> {
             _ => false,
         };
         let ahead = if is_behind {
-            self.binding_of_head(row)?
+            self.binding_behind(row, costs, late)?
         } else {
             None
         };
@@ -512,28 +524,9 @@ impl LockedPart<'_> {
         decision.set_no_row(no_row.room_in);
         let attempt = match attempt {
             Attempt::First | Attempt::BeforeWaiting => Attempt::First,
-            Attempt::Last | Attempt::Waiting => Attempt::Last,
+            Attempt::Last | Attempt::Late(_) | Attempt::Waiting => Attempt::Last,
         };
         self.refuse(Row::ABSENT.into(), costs, decision, attempt)
-    }
-
-    /// The limit that binds the first in line, and for how long.
-    fn binding_of_head(&self, row: Row<'_>) -> Result<Option<(usize, u64)>, Box<Error>> {
-        let Some(ticket) = self
-            .head(row.index)?
-            .and_then(|index| self.part.memory.ticket(index))
-        else {
-            return Ok(None);
-        };
-        let costs = self.part.costs_of(ticket);
-        let part = self.part.of(row);
-        let waits = costs.iter().filter_map(|(index, cost)| {
-            match part.limits.get(index)?.verdict(row, self.now, cost) {
-                Assessment::Admissible => None,
-                Assessment::Refused { retry_after } => Some((index, retry_after.unwrap_or(NEVER))),
-            }
-        });
-        Ok(waits.reduce(longer_wait))
     }
 
     fn refusal_counter(&self, reason: RefusalReason) -> &AtomicU64 {

@@ -76,6 +76,15 @@ impl Costs {
         costs
     }
 
+    /// Adds what another request takes.
+    pub(super) fn add(&mut self, other: &Self) {
+        for (index, cost) in other.iter() {
+            self.limits.insert(index);
+            let sum = &mut self.amounts[index % MOST_LIMITS];
+            *sum = sum.saturating_add(cost);
+        }
+    }
+
     #[inline(always)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         // The mask never has a bit beyond the amounts; taking the remainder says so to the compiler.

@@ -106,6 +106,11 @@ impl LimitRules {
         self.assess(row, now, cost)
     }
 
+    /// Nanoseconds before which so many units cannot all have been taken, in whatever portions.
+    pub(super) fn earliest(&self, row: Row<'_>, now: Now, amount: u64) -> u64 {
+        self.rule.earliest(&StateWords(self.state(row)), now, amount)
+    }
+
     /// Whether a limit that stands so is near its capacity.
     #[inline]
     pub(crate) fn is_near(&self, mark: Mark) -> bool {

@@ -1,6 +1,7 @@
 //! Joins the rules and the ground: the only taker of locks.
 
 mod acquire;
+mod ahead;
 mod apply;
 mod batches;
 mod bell;

@@ -688,7 +688,7 @@ impl LockedPart<'_> {
         } else {
             Stage::Reserved
         });
-        self.refuse(part.row(row).into(), costs, decision, Attempt::Last)?;
+        self.refuse(part.row(row).into(), costs, decision, Attempt::Late(index))?;
         let timed_out = &part.memory.control().timed_out;
         self.change_line(Some(timed_out), |line| queue::leave(line, index))?;
         self.serve_next(row)

@@ -64,6 +64,13 @@ impl BacklogBound {
         }
     }
 
+    /// Nanoseconds before which `amount` units on top of a backlog cannot all have been taken, in whatever portions: by the
+    /// last of them all are part of the backlog, but for what time has worked off since.
+    pub(super) fn earliest(&self, backlog: u128, amount: u64) -> u64 {
+        let charged = backlog.saturating_add(self.price.scaled_cost(amount));
+        self.price.nanos_to_cover(charged.saturating_sub(self.most))
+    }
+
     /// How much of `backlog` a refund of `amount` units takes away, scaled, and the whole units which that is worth:
     /// at most `left`, what is left of the reservation that is refunded.
     ///

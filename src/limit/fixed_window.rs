@@ -94,6 +94,21 @@ impl FixedWindow {
         }
     }
 
+    /// Nanoseconds before which `amount` units cannot all have been taken, in whatever portions. Of a window that is not
+    /// open it is not known when it turns, and neither is how long periods of a calendar are: these count as nothing.
+    pub(super) fn earliest(&self, state: &(impl State + ?Sized), now: Now, amount: u64) -> u64 {
+        let Open { used, turns_in } = self.open(state, now).unwrap_or(Open { used: 0, turns_in: 0 });
+        let excess = used.saturating_add(amount).saturating_sub(self.capacity);
+        let Some(later) = excess.div_ceil(self.capacity).checked_sub(1) else {
+            return 0;
+        };
+        let window = match self.alignment {
+            Alignment::Utc(window) | Alignment::FirstUse(window) => window,
+            Alignment::Calendar(_) => 0,
+        };
+        turns_in.saturating_add(window.saturating_mul(later))
+    }
+
     /// The count saturates; above the capacity it refuses everything until the window turns.
     #[inline]
     pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {

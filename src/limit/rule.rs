@@ -160,6 +160,26 @@ impl Rule {
         }
     }
 
+    /// Nanoseconds before which `amount` units cannot all have been taken, in whatever portions they are asked for, if
+    /// nothing is given back; zero where that is not known. Never more than it takes to take them.
+    pub(crate) fn earliest(&self, state: &(impl State + ?Sized), now: Now, amount: u64) -> u64 {
+        let now = now.within_proven_range();
+        match self {
+            Self::TokenBucket(rule) => rule.bound().earliest(rule.mark(state, now).wide(), amount),
+            Self::Gcra(rule) => rule.bound().earliest(rule.mark(state, now).wide(), amount),
+            Self::LeakyBucket(rule) => rule.bound().earliest(rule.mark(state, now).wide(), amount),
+            Self::FixedWindow(rule) => rule.earliest(state, now, amount),
+            Self::SlidingWindow(rule) => rule.earliest(state, now, amount),
+            // What part of it counts at an instant to come is only approximate, what others give back is not known, and a
+            // budget is debited what it is debited.
+            Self::SlidingWindowCounter(_)
+            | Self::Concurrency(_)
+            | Self::Adaptive(_)
+            | Self::Budget(_)
+            | Self::Unlimited => 0,
+        }
+    }
+
     /// Whether a cost can be charged as of a later instant: where what was charged is worked off by time, and not
     /// counted in windows.
     pub(crate) fn reaches_ahead(&self) -> bool {

@@ -114,6 +114,17 @@ impl SlidingWindow {
         }
     }
 
+    /// Nanoseconds before which `amount` units cannot all have been taken, in whatever portions: no stretch of a window's
+    /// length has room for more than the capacity.
+    pub(super) fn earliest(&self, state: &(impl State + ?Sized), now: Now, amount: u64) -> u64 {
+        let first = match self.assess(state, now, amount.min(self.capacity)) {
+            Assessment::Admissible => 0,
+            Assessment::Refused { retry_after } => retry_after.unwrap_or(0),
+        };
+        let full_windows = amount.div_ceil(self.capacity).saturating_sub(1);
+        first.max(self.window.saturating_mul(full_windows))
+    }
+
     /// Stores four words at most. The sum of the live entries saturates.
     #[inline]
     pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {

@@ -225,6 +225,13 @@ pub(crate) fn predecessor(line: &(impl Line + ?Sized), index: u64) -> Option<u64
         .filter(|before| *before < line.capacity() && state(line, *before).phase == Phase::Waiting)
 }
 
+/// The ticket behind a waiting one.
+pub(crate) fn successor(line: &(impl Line + ?Sized), index: u64) -> Option<u64> {
+    line.load_ticket(index, TicketWord::Next)
+        .checked_sub(1)
+        .filter(|behind| *behind < line.capacity() && state(line, *behind).phase == Phase::Waiting)
+}
+
 /// Takes a waiting ticket out of the line: it has been given what it asked for.
 pub(crate) fn grant(line: &mut (impl LineMut + ?Sized), index: u64) -> Result<(), Damaged> {
     let serial = unlink(line, index)?;

@@ -1,0 +1,77 @@
+//! How long those who wait in line before a refused request keep it waiting.
+
+use std::sync::atomic::Ordering;
+
+use super::decision::{Costs, NEVER, longer_wait};
+use super::line::LineWords;
+use super::locked::LockedPart;
+use super::memory::Row;
+use crate::error::Error;
+use crate::limit::Assessment;
+use crate::queue;
+
+/// So many of those before a request are counted at most, because the lock is held meanwhile: what more of them ask for
+/// only comes later.
+const MAX_COUNTED: usize = 16;
+
+impl LockedPart<'_> {
+    /// The limit that binds a request behind those who wait, and for how long at least: until the first of them can be
+    /// served, and until the limits have room for what those before it and itself ask for. `late` is its own ticket,
+    /// where it is one of them.
+    pub(super) fn binding_behind(
+        &self,
+        row: Row<'_>,
+        costs: &Costs,
+        late: Option<u64>,
+    ) -> Result<Option<(usize, u64)>, Box<Error>> {
+        let Some(head) = self.head(row.index)? else {
+            return Ok(None);
+        };
+        let part = self.part.of(row);
+        let sums = self.sums_until(row, head, costs, late);
+        let by_sums = sums.iter().filter_map(|(index, amount)| {
+            let limit = part.limits.get(index).filter(|limit| !limit.shadow)?;
+            let wait = limit.earliest(row, self.now, amount);
+            (wait > 0).then_some((index, wait))
+        });
+        let of_head = self.binding_of_head(row, head);
+        Ok(of_head.into_iter().chain(by_sums).reduce(longer_wait))
+    }
+
+    /// The limit that binds the first in line, and for how long.
+    fn binding_of_head(&self, row: Row<'_>, head: u64) -> Option<(usize, u64)> {
+        let costs = self.part.costs_of(self.part.memory.ticket(head)?);
+        let part = self.part.of(row);
+        let waits = costs.iter().filter_map(|(index, cost)| {
+            match part.limits.get(index)?.verdict(row, self.now, cost) {
+                Assessment::Admissible => None,
+                Assessment::Refused { retry_after } => Some((index, retry_after.unwrap_or(NEVER))),
+            }
+        });
+        waits.reduce(longer_wait)
+    }
+
+    /// What a request and those before it ask for, of whom at most [`MAX_COUNTED`] are counted. Those who have given up,
+    /// and those who can never be served, leave the line instead.
+    fn sums_until(&self, row: Row<'_>, head: u64, costs: &Costs, late: Option<u64>) -> Costs {
+        let part = self.part.of(row);
+        let mut sums = *costs;
+        let line = LineWords(self.part.memory);
+        let mut next = Some(head);
+        for _ in 0..MAX_COUNTED {
+            let Some(index) = next.filter(|index| Some(*index) != late) else {
+                break;
+            };
+            next = queue::successor(&line, index);
+            let Some(ticket) = self.part.memory.ticket(index) else {
+                break;
+            };
+            let asked = self.part.costs_of(ticket);
+            let is_given_up = ticket.owner().load(Ordering::Relaxed) == 0;
+            if !is_given_up && part.impossible_cost(&asked).is_none() {
+                sums.add(&asked);
+            }
+        }
+        sums
+    }
+}
