@@ -13,6 +13,7 @@ mod keyed;
 mod keyed_at_scale;
 mod machine;
 mod stopwatch;
+mod waiters;
 
 use std::time::Duration;
 
@@ -39,6 +40,16 @@ fn main() {
     if std::env::args().any(|argument| argument == "--commands") {
         println!("{}\n", machine::describe());
         commands::compare(command_rounds);
+        return;
+    }
+    if std::env::args().any(|argument| argument == "--waiters") {
+        println!("{}\n", machine::describe());
+        let (rounds, span) = if brief {
+            (1, Duration::from_secs(3))
+        } else {
+            (3, Duration::from_secs(5))
+        };
+        waiters::compare(rounds, 20_000, span);
         return;
     }
     if std::env::args().any(|argument| argument == "--keyed") {
