@@ -27,6 +27,7 @@ mod ready;
 mod refusal;
 mod request;
 mod reservation;
+mod response;
 mod seconds;
 mod segment;
 mod set;

@@ -1,6 +1,7 @@
 //! Sets as Python meets them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -15,7 +16,7 @@ use crate::handle::{Handle, Kept};
 use crate::interruption::Interruption;
 use crate::segment::Segment;
 use crate::waiting::Waiting;
-use crate::{key, permit, request, reservation, seconds, verdict};
+use crate::{key, permit, request, reservation, response, seconds, verdict};
 
 /// A set of limits that are taken together.
 #[pyclass(subclass, frozen, module = "shmlimit._native")]
@@ -45,6 +46,11 @@ impl Limits {
             }
         };
         kept.or_raise(py)
+    }
+
+    fn throttle_for(&self, py: Python<'_>, wait: Duration, key: Object<'_, '_>) -> PyResult<()> {
+        let throttled = self.ask(py, key, |set| set.throttle(wait), |key| key.throttle(wait));
+        throttled.map(drop)
     }
 }
 
@@ -388,6 +394,47 @@ impl Limits {
     fn tier(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<String> {
         let key = self.handle.set.key(key::bytes(key)?).or_raise(py)?;
         key.tier().or_raise(py)
+    }
+
+    /// Says that what is behind the limits takes nothing for a while: as `Permit.throttled`, for callers that check and hold no
+    /// permit.
+    ///
+    /// Args:
+    ///     retry_after: For how long: seconds, or a timedelta.
+    ///     key: Of which key, where the set is keyed. One for which the table has no row stays without one.
+    ///
+    /// Raises:
+    ///     KeyRequired: The set is keyed, and no key is named.
+    #[pyo3(signature = (retry_after, *, key=None))]
+    fn throttle(&self, py: Python<'_>, retry_after: &Bound<'_, PyAny>, key: Object<'_, '_>) -> PyResult<()> {
+        self.throttle_for(py, seconds::duration(retry_after)?, key)
+    }
+
+    /// Looks whether a response says that its server takes nothing for a while, and if so throttles: as `Permit.respect`,
+    /// for callers that check and hold no permit.
+    ///
+    /// Args:
+    ///     response: The response, or a mapping of its headers.
+    ///     status: The status, beside a mapping of headers.
+    ///     key: Of which key, where the set is keyed.
+    ///
+    /// Returns:
+    ///     Whether it throttled.
+    ///
+    /// Raises:
+    ///     KeyRequired: It throttles, the set is keyed, and no key is named.
+    #[pyo3(signature = (response, *, status=None, key=None))]
+    fn respect(
+        &self,
+        py: Python<'_>,
+        response: &Bound<'_, PyAny>,
+        status: Option<u16>,
+        key: Object<'_, '_>,
+    ) -> PyResult<bool> {
+        match response::throttled_for(response, status)? {
+            None => Ok(false),
+            Some(wait) => self.throttle_for(py, wait, key).map(|()| true),
+        }
     }
 
     /// Replenishes limits. What is held stays held.

@@ -9,6 +9,7 @@ import asyncio
 import sys
 import warnings
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import assert_type
 
@@ -65,9 +66,7 @@ def declare(directory: Path) -> sl.Segment:
     assert_type(REQUESTS.bound, str | None)
     declared = [
         sl.LimitSet("openai", [REQUESTS, TOKENS, IN_FLIGHT], metadata={"region": "us-east-1"}),
-        sl.LimitSet(
-            "tenants", [REQUESTS, SPENT], keyed=sl.Keyed(1000, when_full="evict_least_used"), tiers=[GOLD]
-        ),
+        sl.LimitSet("tenants", [REQUESTS, SPENT], keyed=sl.Keyed(1000, when_full="evict_least_used"), tiers=[GOLD]),
     ]
     return sl.open(directory / "typed.limits", declared, participants=64, lock_timeout=1.0)
 
@@ -112,12 +111,22 @@ def refuse(directory: Path) -> None:
     sl.remove(limits.path, force=True)
 
 
+def hold_back(limits: sl.Limits) -> None:
+    permit = limits.acquire({"tokens": 10})
+    assert_type(permit.respect({"Retry-After": "30"}, status=200), bool)
+    permit.throttled(retry_after=0)
+    limits.throttle(timedelta(seconds=0))
+    assert_type(limits.respect({"Retry-After": "0"}, status=429), bool)
+
+
 def count(tenants: sl.Limits) -> None:
     checked = tenants.check(key="acme")
     assert_type(checked, sl.Checked)
     assert_type(tenants.check_many(["acme", b"globex", 7]), list[sl.Checked])
     tenants.debit("spent", "1.25", key="acme")
     tenants.reset("requests", key="acme")
+    tenants.throttle(0, key="acme")
+    tenants.respect({}, status=200, key="acme")
 
 
 def reserve(directory: Path) -> None:
@@ -181,6 +190,7 @@ def main(directory: Path) -> None:
     segment = declare(directory)
     assert_type(segment["openai"], sl.Limits)
     take(segment["openai"])
+    hold_back(segment["openai"])
     refuse(directory)
     count(segment["tenants"])
     reserve(directory)
