@@ -108,6 +108,7 @@ class Limits(_native.Limits):
         key: Key | Callable[..., Key | None] | None = None,
         timeout: float | timedelta | None = None,
         heartbeat: bool = False,
+        tier: str | Callable[..., str | None] | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
     def limited(
@@ -119,6 +120,7 @@ class Limits(_native.Limits):
         key: Key | Callable[..., Key | None] | None = None,
         timeout: float | timedelta | None = None,
         heartbeat: bool = False,
+        tier: str | Callable[..., str | None] | None = None,
     ) -> Any:
         """Makes a function take a permit before it runs, waiting for it, and give it back when it ends.
 
@@ -131,19 +133,20 @@ class Limits(_native.Limits):
             key: Who is limited, or a function of the call's arguments that says it.
             timeout: Seconds to wait at most; as long as it takes unless given.
             heartbeat: Whether the leases are renewed for as long as the function runs, as for `acquire`.
+            tier: The tier that the key is put into, as for `acquire`, or a function of the call's arguments.
 
         Returns:
             The limited function, or what makes a function one. Called, it raises what `acquire` raises.
         """
-        taken = ByArguments(costs, key)
+        taken = ByArguments(costs, key, tier)
 
         def acquire(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Permit:
-            costs, key = taken.of(args, kwargs)
-            return self.acquire(costs, key=key, timeout=timeout, heartbeat=heartbeat)
+            costs, key, tier = taken.of(args, kwargs)
+            return self.acquire(costs, key=key, timeout=timeout, heartbeat=heartbeat, tier=tier)
 
         def acquire_async(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Acquisition:
-            costs, key = taken.of(args, kwargs)
-            return self.acquire_async(costs, key=key, timeout=timeout, heartbeat=heartbeat)
+            costs, key, tier = taken.of(args, kwargs)
+            return self.acquire_async(costs, key=key, timeout=timeout, heartbeat=heartbeat, tier=tier)
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             return wrap(function, acquire, acquire_async)

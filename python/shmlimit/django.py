@@ -42,7 +42,8 @@ class LimitMiddleware:
     `SHMLIMIT` in Django's settings has `segment` and may have `config`, which name the file and what is declared in it,
     as `shmlimit.open` takes them, and so `on_mismatch` and `version`; and `set`, the name of the set. Its other entries
     are those of `shmlimit.asgi.LimitMiddleware`: `key`, `costs`, `timeout`, `exempt`, `on_error`, `advertise`,
-    `fails_with`, `quota_units` and `policy_prefix`; callables are given the request, and may be dotted paths.
+    `fails_with`, `quota_units`, `policy_prefix` and `tier`; callables are given the request, and may be dotted paths,
+    but for `tier`, of which a string is the name.
 
     Several sets are several middlewares: derive one for each, with settings of its own in `options`.
     """

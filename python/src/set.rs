@@ -203,21 +203,23 @@ impl Limits {
     ///         names, and one of each calls and concurrency limit that it does not; 0 asks without taking.
     ///     key: Who is limited, where the set is keyed: str, bytes or int.
     ///     max_delay: Seconds that one is ready to wait.
+    ///     tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
     ///
     /// Returns:
     ///     A reservation, which is true, or a refusal, which is false and has changed nothing.
     ///
     /// Raises:
     ///     RequestError: The request takes what cannot be reserved, or can never be met.
-    #[pyo3(signature = (costs=None, *, key=None, max_delay))]
+    #[pyo3(signature = (costs=None, *, key=None, max_delay, tier=None))]
     fn reserve(
         &self,
         py: Python<'_>,
         costs: Object<'_, '_>,
         key: Object<'_, '_>,
         max_delay: &Bound<'_, PyAny>,
+        tier: Option<PyBackedStr>,
     ) -> PyResult<Py<PyAny>> {
-        let request = request::prepare(&self.handle, costs)?;
+        let request = request::prepare_in_tier(py, &self.handle, costs, tier.as_deref())?;
         let max_delay = seconds::duration(max_delay)?;
         let of_key = |key: Key<'static>| key.reserve(&request, max_delay);
         let outcome = self.ask(py, key, |set| set.reserve(&request, max_delay), of_key)?;

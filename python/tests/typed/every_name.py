@@ -129,11 +129,20 @@ def count(tenants: sl.Limits) -> None:
     tenants.respect({}, status=200, key="acme")
 
 
+def sort_into_tiers(tenants: sl.Limits) -> None:
+    @tenants.limited(key=lambda tenant: tenant, tier=lambda tenant: "gold")
+    def work(tenant: str) -> str:
+        return tenants.tier(tenant)
+
+    assert work("acme") == "gold"
+    assert_type(tenants.check(key="acme").verdicts["requests"].tier, str)
+
+
 def reserve(directory: Path) -> None:
     paced = sl.open(directory / "paced.limits", sl.LimitSet("paced", [sl.Calls("c", 10, "1h", algorithm="gcra")]))[
         "paced"
     ]
-    reserved = paced.reserve(max_delay=60)
+    reserved = paced.reserve(max_delay=60, tier=None)
     if reserved:
         assert_type(reserved, sl.Reservation)
         assert_type(reserved.delay, float)
@@ -193,6 +202,7 @@ def main(directory: Path) -> None:
     hold_back(segment["openai"])
     refuse(directory)
     count(segment["tenants"])
+    sort_into_tiers(segment["tenants"])
     reserve(directory)
     decorate(segment["openai"])
     asyncio.run(wait(segment["openai"]))

@@ -54,6 +54,17 @@ def get() -> Callable[..., HttpRequest]:
 Get = Callable[..., HttpRequest]
 
 
+def test_a_key_is_told_the_quota_of_its_tier(folder: Path, get: Get) -> None:
+    gold = sl.Tier("gold", {"requests": {"capacity": 3}})
+    requests = sl.Calls("requests", 2, 60, algorithm="fixed_window")
+    declared = sl.LimitSet("site", [requests], keyed=10, tiers=[gold])
+    for tier, quota in [(None, 2), ("gold", 3), (lambda request: request.headers.get("x-plan"), 3)]:
+        middleware = _middleware(folder, lambda _: HttpResponse("done"), declared, key=Header("x-api-key"), tier=tier)
+        response = middleware(get("/", headers={"x-api-key": str(tier), "x-plan": "gold"}))
+        assert response["RateLimit-Policy"] == f'"requests";q={quota};w=60'
+        response.close()
+
+
 def test_a_response_holds_its_place_until_it_is_closed(folder: Path, get: Get) -> None:
     middleware = _middleware(folder, lambda _: HttpResponse("done"), ONE_AT_A_TIME)
     response = middleware(get("/"))
