@@ -32,7 +32,7 @@ impl<'a> Checked<'a> {
 
     /// Tells whom refusals are to be told to.
     #[inline]
-    fn tell(&self, label: Option<&str>) {
+    pub(crate) fn tell(&self, label: Option<&str>) {
         if let (false, Some(events)) = (self.is_admitted, &self.set.shared().request_events)
             && let Some(refusal) = self.refusal()
         {
