@@ -87,6 +87,25 @@ fn each_way_to_be_refused_is_told_with_limit_reason_and_label() {
 }
 
 #[test]
+fn a_refused_debit_is_told_of_a_set_and_of_a_permit() {
+    let set = SetDeclaration::new("money")
+        .limit(Limit::budget("spent", 10, HOUR))
+        .limit(Limit::concurrency("slots", 1));
+    let (_folder, segment, log) = open(&Declaration::new().set(set));
+    let money = segment.set("money").expect("declared");
+    let mut permit = money
+        .try_acquire(&money.request())
+        .expect("works")
+        .permit()
+        .expect("room");
+    assert!(permit.debit("spent", 10).expect("works").is_admitted());
+    assert_eq!(log.take(), [""; 0]);
+    drop(permit.debit("spent", 1).expect("works"));
+    drop(money.debit("spent", 1).expect("works"));
+    assert_eq!(log.take(), ["money - denied by spent for Budget"; 2]);
+}
+
+#[test]
 fn a_refused_address_is_told() {
     let networks = Limit::calls("network", 1, HOUR).prefix(24, 48);
     let declaration = Declaration::new().set(

@@ -36,6 +36,21 @@ class Limits(_native.Limits):
         self._segment = segment
         return self
 
+    def labelled(self, label: str) -> Limits:
+        """Gives a handle of the same set whose requests say what they are for.
+
+        The label is in the events of `shmlimit.open(..., log_requests=True)`, cut off after 64 bytes. Debits have none.
+
+        Args:
+            label: The label, such as `"nightly-import"`.
+
+        Returns:
+            The handle, which pickles with its label.
+        """
+        labelled = _native.Limits.__new__(type(self), self, self.name, label=label)
+        labelled._segment = self._segment
+        return labelled
+
     def acquire(
         self,
         costs: Costs | None = None,
@@ -163,7 +178,16 @@ class Limits(_native.Limits):
             UnknownSet: The segment has no set of this name.
             SegmentError: What is there cannot be used.
         """
-        return self._segment._open_successor()[self.name] if self._has_successor() else None
+        if not self._has_successor():
+            return None
+        successor = self._segment._open_successor()[self.name]
+        return successor if self.label is None else successor.labelled(self.label)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return operator.getitem, (self._segment, self.name)
+        if self.label is None:
+            return operator.getitem, (self._segment, self.name)
+        return _labelled, (self._segment, self.name, self.label)
+
+
+def _labelled(segment: Segment, name: str, label: str) -> Limits:
+    return segment[name].labelled(label)

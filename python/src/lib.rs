@@ -26,6 +26,7 @@ mod pool;
 mod ready;
 mod refusal;
 mod request;
+mod request_log;
 mod reservation;
 mod response;
 mod seconds;

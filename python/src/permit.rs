@@ -219,7 +219,11 @@ impl Permit {
         let units = request::units(&handle, limit, used)?;
         let mut permit = this.try_borrow_mut()?;
         let checked = permit.permit.get_mut().debit(limit, units);
-        Ok(checked.or_raise(this.py())?.is_admitted())
+        let is_admitted = checked.map(|checked| checked.is_admitted());
+        // Logging may run what uses the permit.
+        drop(permit);
+        handle.log_requests(this.py())?;
+        is_admitted.or_raise(this.py())
     }
 
     /// Renews the leases of what is held.

@@ -45,7 +45,13 @@ impl Limits {
                 Kept::try_new(&self.handle, |set| of_key(set.key(key)?))
             }
         };
-        kept.or_raise(py)
+        self.answered(py, kept)
+    }
+
+    /// What the set or the key answered, once what was told of that is logged.
+    fn answered<T>(&self, py: Python<'_>, answer: Result<T, Error>) -> PyResult<T> {
+        self.handle.log_requests(py)?;
+        answer.or_raise(py)
     }
 
     fn throttle_for(&self, py: Python<'_>, wait: Duration, key: Object<'_, '_>) -> PyResult<()> {
@@ -54,19 +60,39 @@ impl Limits {
     }
 }
 
+/// What a handle is made of: a segment that has the set, or another handle of the set.
+#[derive(FromPyObject)]
+enum Source<'py> {
+    Segment(Bound<'py, Segment>),
+    Handle(Bound<'py, Limits>),
+}
+
 type Object<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 
 #[pymethods]
 impl Limits {
     #[new]
-    #[pyo3(signature = (segment, name, *, strict=true))]
-    fn new(segment: &Segment, name: &Bound<'_, PyString>, strict: bool) -> PyResult<Self> {
+    #[pyo3(signature = (source, name, *, strict=true, label=None))]
+    fn new(
+        source: Source<'_>,
+        name: &Bound<'_, PyString>,
+        strict: bool,
+        label: Option<String>,
+    ) -> PyResult<Self> {
         let py = name.py();
-        let segment = segment.get(py)?;
+        let source = match source {
+            Source::Segment(segment) => segment,
+            Source::Handle(limits) => {
+                let handle = limits.get().handle.labelled(label);
+                return Ok(Self { handle });
+            }
+        };
+        let source = source.get();
+        let segment = source.get(py)?;
         // No set has a name that is not Unicode.
         let name = name.to_string_lossy();
         let set = segment.set(&name).or_raise(py)?;
-        let handle = Handle::new(set, segment.path(), strict);
+        let handle = Handle::new(set, segment.path(), strict, label, source.request_log());
         Ok(Self { handle })
     }
 
@@ -91,6 +117,12 @@ impl Limits {
     #[getter]
     fn strict(&self) -> bool {
         self.handle.strict
+    }
+
+    /// What its requests are labelled with; None for those of most handles.
+    #[getter]
+    fn label(&self) -> Option<&str> {
+        self.handle.label.as_deref()
     }
 
     /// Whether its segment was removed and another is at the path, which this process has open by now.
@@ -170,7 +202,9 @@ impl Limits {
                 Some(key) => set.key(key)?.acquire_while(&request, timeout, keep_waiting),
             }
         });
-        if let Err(raised) = interruption.end() {
+        let interrupted = interruption.end();
+        let logged = handle.log_requests(py);
+        if let Err(raised) = interrupted.and(logged) {
             let _ = outcome.map(permit::undo);
             return Err(raised);
         }
@@ -253,7 +287,7 @@ impl Limits {
         if let Some(key) = key.filter(|_| handle.is_by_address) {
             let address = key::address(key)?;
             let checked = Kept::try_new(handle, |set| set.address(address)?.check(&request));
-            return checked.map(Checked::new).or_raise(py);
+            return self.answered(py, checked.map(Checked::new));
         }
         let of_key = |key: Key<'static>| key.check(&request);
         let checked = self.ask(py, key, |set| set.check(&request), of_key)?;
@@ -284,8 +318,9 @@ impl Limits {
         let request = request::prepare_in_tier(py, handle, costs, tier.as_deref())?;
         let keys = keys.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         let keys = keys.iter().map(key::bytes).collect::<PyResult<Vec<_>>>()?;
-        let answers: Kept<Vec<LibraryChecked<'static>>> =
-            Kept::try_new(handle, |set| set.check_many(&keys, &request)).or_raise(py)?;
+        let answers: Result<Kept<Vec<LibraryChecked<'static>>>, Error> =
+            Kept::try_new(handle, |set| set.check_many(&keys, &request));
+        let answers = self.answered(py, answers)?;
         Ok(answers.each().map(Checked::new).collect())
     }
 
@@ -518,10 +553,12 @@ impl Limits {
         let py = slf.py();
         let class = slf.get_type().getattr(intern!(py, "__name__"))?;
         let this = slf.get();
+        let label = this.label().map(|label| format!(", labelled {label:?}"));
         Ok(format!(
-            "<{class} {:?} of {}>",
+            "<{class} {:?} of {}{}>",
             this.name(),
-            this.handle.path.display()
+            this.handle.path.display(),
+            label.unwrap_or_default()
         ))
     }
 }

@@ -179,6 +179,17 @@ async def wait(limits: sl.Limits) -> None:
         assert_type(tried, sl.Permit)
 
 
+def watch(directory: Path) -> None:
+    declared = sl.LimitSet("watched", [sl.Calls("c", 1, "1h")])
+    with sl.open(directory / "watched.limits", declared, log_requests=True) as segment:
+        limits = segment["watched"].labelled("nightly-import")
+        assert_type(limits, sl.Limits)
+        assert_type(limits.label, str | None)
+        assert_type(sl.Pool([limits]).labelled("nightly-export"), sl.Pool)
+        assert limits.check()
+        assert not limits.check()
+
+
 def choose(limits: sl.Limits) -> None:
     pool = sl.Pool([limits], "least_loaded", failover=True)
     with pool.acquire({"tokens": 1}) as permit:
@@ -207,6 +218,7 @@ def main(directory: Path) -> None:
     decorate(segment["openai"])
     asyncio.run(wait(segment["openai"]))
     choose(segment["openai"])
+    watch(directory)
     move_time(directory)
     for name, limits in segment.items():
         print(name, limits.limit_names, len(ERRORS))
