@@ -77,12 +77,14 @@ impl RequestLog {
     ///
     /// # Errors
     ///
-    /// What a filter or a handler of the logger raises.
+    /// What a filter or a handler of the logger raises first.
     pub fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        // Not logged under the lock: a handler may make requests of its own.
-        self.take()
-            .iter()
-            .try_for_each(|event| log::information(py, &event.message(), &event.fields(py)?))
+        let mut logged = Ok(());
+        // Not logged under the lock: a handler may make requests of its own. All of them, whichever raises.
+        for event in self.take() {
+            logged = logged.and(event.log(py));
+        }
+        logged
     }
 
     fn take(&self) -> Vec<Event> {
@@ -165,6 +167,10 @@ impl Event {
         };
         let name = self.name();
         format!("{name}: set {}{}: {what}", self.set, of_label.collect::<String>())
+    }
+
+    fn log(&self, py: Python<'_>) -> PyResult<()> {
+        log::information(py, &self.message(), &self.fields(py)?)
     }
 
     /// The same fields of each kind, so that a formatter may name any.

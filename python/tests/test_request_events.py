@@ -307,6 +307,26 @@ def test_a_permit_is_given_back_where_logging_raises(shmlimit_segment: OpenSegme
     assert work.try_acquire()
 
 
+def test_what_raises_for_one_event_keeps_no_other_from_being_logged(
+    shmlimit_segment: OpenSegment, logged: Logged
+) -> None:
+    work = shmlimit_segment(ONE_AT_A_TIME, log_requests=True)["work"]
+
+    def fail(record: logging.LogRecord) -> bool:
+        if record.event == "backpressure_wait":  # type: ignore[attr-defined]
+            raise ZeroDivisionError
+        return True
+
+    logger = logging.getLogger("shmlimit")
+    logger.addFilter(fail)
+    try:
+        with work.acquire(), pytest.raises(ZeroDivisionError):
+            work.acquire(timeout=0.005)
+    finally:
+        logger.removeFilter(fail)
+    assert [each["event"] for each in logged()] == ["request_denied"]
+
+
 @pytest.fixture
 def alarm() -> Iterator[None]:
     """Raises `InterruptedError` in the main thread when it gets the signal."""

@@ -5,8 +5,8 @@ use crate::limit_set::LimitSet;
 use crate::request::Request;
 
 /// What to take from a pool: a [`Request`] for each of its sets, so that names are resolved once. Made by
-/// [`LimitPool::request`](crate::LimitPool::request), or of requests for its sets, in their order, that differ by more than
-/// what they are for.
+/// [`LimitPool::request`](crate::LimitPool::request), or collected from requests for its sets, in their order, where those
+/// differ: by their labels, for instance.
 #[derive(Clone, Debug)]
 pub struct PoolRequest {
     requests: Vec<Request>,
