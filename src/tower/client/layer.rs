@@ -89,7 +89,7 @@ impl<E> ClientLimitLayer<E> {
     }
 
     /// Which answers say that the upstream takes nothing for a while, and for how long;
-    /// [`throttled_by`](super::throttled_by()) unless set. [`retry_after`](super::retry_after()) reads the usual fields.
+    /// [`throttled_by`](fn@super::throttled_by) unless set. [`retry_after`](fn@super::retry_after) reads the usual fields.
     pub fn throttled_by(mut self, throttled_by: fn(StatusCode, &HeaderMap) -> Option<Duration>) -> Self {
         self.settings.throttled_by = throttled_by;
         self
