@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import multiprocessing
 import threading
@@ -12,6 +13,7 @@ from email.utils import format_datetime
 from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import httpx
 import pytest
 import requests
@@ -182,14 +184,23 @@ def test_a_pool_with_failover_goes_to_the_members_that_are_not_throttled(shmlimi
     assert (bool(refusal), refusal.reason) == (False, "throttled")
 
 
+def of_aiohttp(url: str) -> object:
+    async def get() -> object:
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
+            return response
+
+    return asyncio.run(get())
+
+
 CLIENTS: list[Callable[[str], object]] = [
+    of_aiohttp,
     lambda url: urllib3.PoolManager(retries=False).request("GET", url),
     requests.get,
     httpx.get,
 ]
 
 
-@pytest.mark.parametrize("client", CLIENTS, ids=["urllib3", "requests", "httpx"])
+@pytest.mark.parametrize("client", CLIENTS, ids=["aiohttp", "urllib3", "requests", "httpx"])
 def test_the_responses_of_the_usual_clients_are_read(
     shmlimit_segment: OpenSegment, provider: str, client: Callable[[str], object]
 ) -> None:
