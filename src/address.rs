@@ -79,7 +79,9 @@ impl<'a> Address<'a> {
         let engine = &self.set.shared().engine;
         let set = self.set.engine_set();
         let is_admitted = engine.check_networks(set, &self.networks, costs, &mut decision)?;
-        Ok(Checked::new(self.set, decision, is_admitted))
+        let checked = Checked::new(self.set, decision, is_admitted);
+        checked.tell(request.label_text());
+        Ok(checked)
     }
 
     /// What the limits would say. Takes and counts nothing: as [`LimitSet::peek`].

@@ -32,7 +32,7 @@ impl<'a> Checked<'a> {
 
     /// Tells whom refusals are to be told to.
     #[inline]
-    fn tell(&self, label: Option<&str>) {
+    pub(crate) fn tell(&self, label: Option<&str>) {
         if let (false, Some(events)) = (self.is_admitted, &self.set.shared().request_events)
             && let Some(refusal) = self.refusal()
         {
@@ -371,11 +371,9 @@ impl Permit<'_> {
         self.require_unsettled()?;
         let index = self.limit_set().budget_index(&limit)?;
         let (is_admitted, decision) = self.debit_index(index, used, &Costs::of_one(index, used))?;
-        Ok(Checked {
-            set: self.limit_set(),
-            decision,
-            is_admitted,
-        })
+        let checked = Checked::new(self.limit_set(), decision, is_admitted);
+        checked.tell(None);
+        Ok(checked)
     }
 }
 

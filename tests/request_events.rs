@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use shmlimit::{
-    Declaration, Keyed, Limit, OpenOptions, RefusalReason, RequestEvent, RequestEventKind, Segment,
-    SetDeclaration,
+    Declaration, Keyed, Limit, LimitPool, OpenOptions, PoolRequest, PoolStrategy, RefusalReason,
+    RequestEvent, RequestEventKind, Segment, SetDeclaration,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -84,6 +84,77 @@ fn each_way_to_be_refused_is_told_with_limit_reason_and_label() {
     let answers = tenants.check_many(&["a", "b", "a"], &request).expect("works");
     assert_eq!(answers.iter().filter(|answer| answer.is_admitted()).count(), 2);
     assert_eq!(log.take(), ["tenants batch denied by sent for Rate"]);
+}
+
+#[test]
+fn a_refused_debit_is_told_of_a_set_and_of_a_permit() {
+    let set = SetDeclaration::new("money")
+        .limit(Limit::budget("spent", 10, HOUR))
+        .limit(Limit::concurrency("slots", 1));
+    let (_folder, segment, log) = open(&Declaration::new().set(set));
+    let money = segment.set("money").expect("declared");
+    let mut permit = money
+        .try_acquire(&money.request())
+        .expect("works")
+        .permit()
+        .expect("room");
+    assert!(permit.debit("spent", 10).expect("works").is_admitted());
+    assert_eq!(log.take(), [""; 0]);
+    drop(permit.debit("spent", 1).expect("works"));
+    drop(money.debit("spent", 1).expect("works"));
+    assert_eq!(log.take(), ["money - denied by spent for Budget"; 2]);
+}
+
+#[test]
+fn a_refused_address_is_told() {
+    let networks = Limit::calls("network", 1, HOUR).prefix(24, 48);
+    let declaration = Declaration::new().set(
+        SetDeclaration::new("logins")
+            .keyed(Keyed::new(64))
+            .limit(networks),
+    );
+    let (_folder, segment, log) = open(&declaration);
+    let logins = segment.set("logins").expect("declared");
+    let request = logins.request().label("form");
+    for address in ["203.0.113.7", "203.0.113.8", "203.0.114.7"] {
+        let address = logins.address(address.parse().expect("an address"));
+        drop(
+            address
+                .and_then(|address| address.check(&request))
+                .expect("works"),
+        );
+    }
+    assert_eq!(log.take(), ["logins form denied by network for Rate"]);
+}
+
+#[test]
+fn each_member_of_a_pool_is_asked_with_a_label_of_its_own() {
+    let (_folder, segment, log) = open(&calls_and_slots());
+    let [mail, work] = ["mail", "work"].map(|name| segment.set(name).expect("declared"));
+    let request: PoolRequest = [mail.request().label("letter"), work.request().label("job")]
+        .into_iter()
+        .collect();
+    let pool = LimitPool::new([mail, work], PoolStrategy::RoundRobin).expect("two sets");
+    let pool = pool.failover(true).start_at(0);
+    let taken = [(); 2].map(|()| {
+        pool.try_acquire(&request)
+            .expect("works")
+            .outcome
+            .permit()
+            .expect("room")
+    });
+    log.take();
+    drop(pool.try_acquire(&request).expect("works"));
+    let mut told = log.take();
+    told.sort();
+    assert_eq!(
+        told,
+        [
+            "mail letter denied by sent for Rate",
+            "work job denied by slots for Concurrency"
+        ]
+    );
+    drop(taken);
 }
 
 #[test]

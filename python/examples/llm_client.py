@@ -3,8 +3,8 @@
     python python/examples/llm_client.py
 
 Each call reserves what it may cost at most, waits in line for exactly as long as that takes, and settles what
-it cost. A "minute" is 4 seconds here. The server is a process of its own, counts over every window, and
-refuses what is over.
+it cost; should the server refuse one, nobody asks it before it takes requests again. A "minute" is 4 seconds
+here. The server is a process of its own, counts over every window, and refuses what is over.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def work(model: sl.Limits, port: int, until: float) -> None:
             connection.request("POST", "/", json.dumps({"prompt_tokens": prompt, "max_tokens": LONGEST_ANSWER}))
             response = connection.getresponse()
             answer = json.load(response)
-            if response.status == 200:
+            # Where others use the same quota: all processes hold back for as long as the server says.
+            if not permit.respect(response):
                 permit.settle(tokens=answer["total_tokens"])
 
 
@@ -117,7 +118,7 @@ def serve(line: Connection, window: float) -> None:
         used = question["prompt_tokens"] + random.randint(1, question["max_tokens"])
         if not (requests.admits(1, now) and tokens.admits(used, now)):
             counted["refused"] += 1
-            return "429 Too Many Requests", {"error": "over quota"}
+            return "429 Too Many Requests\r\nRetry-After: 1", {"error": "over quota"}
         requests.take(1, now)
         tokens.take(used, now)
         counted["served"] += 1

@@ -18,17 +18,19 @@ Key: TypeAlias = str | bytes | int | IPv4Address | IPv6Address
 
 @dataclass(frozen=True)
 class ByArguments:
-    """The costs and the key of calls.
+    """The costs, the key and its tier of calls.
 
     Attributes:
         costs: The costs, or a function of a call's arguments that answers them.
         key: The key, or a function of a call's arguments that answers it.
+        tier: The tier that the key is put into, or a function of a call's arguments that answers it.
     """
 
     costs: Costs | Callable[..., Costs | None] | None
     key: Key | Callable[..., Key | None] | None
+    tier: str | Callable[..., str | None] | None = None
 
-    def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Costs | None, Key | None]:
+    def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Costs | None, Key | None, str | None]:
         """What a call with these arguments takes.
 
         Args:
@@ -36,8 +38,9 @@ class ByArguments:
             kwargs: Its keyword arguments.
 
         Returns:
-            The costs and the key.
+            The costs, the key, and its tier.
         """
         costs = self.costs(*args, **kwargs) if callable(self.costs) else self.costs
         key = self.key(*args, **kwargs) if callable(self.key) else self.key
-        return costs, key
+        tier = self.tier(*args, **kwargs) if callable(self.tier) else self.tier
+        return costs, key, tier

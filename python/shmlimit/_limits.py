@@ -36,6 +36,21 @@ class Limits(_native.Limits):
         self._segment = segment
         return self
 
+    def labelled(self, label: str) -> Limits:
+        """Gives a handle of the same set whose requests say what they are for.
+
+        The label is in the events of `shmlimit.open(..., log_requests=True)`, cut off after 64 bytes. Debits have none.
+
+        Args:
+            label: The label, such as `"nightly-import"`.
+
+        Returns:
+            The handle, which pickles with its label.
+        """
+        labelled = _native.Limits.__new__(type(self), self, self.name, label=label)
+        labelled._segment = self._segment
+        return labelled
+
     def acquire(
         self,
         costs: Costs | None = None,
@@ -108,6 +123,7 @@ class Limits(_native.Limits):
         key: Key | Callable[..., Key | None] | None = None,
         timeout: float | timedelta | None = None,
         heartbeat: bool = False,
+        tier: str | Callable[..., str | None] | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
     def limited(
@@ -119,6 +135,7 @@ class Limits(_native.Limits):
         key: Key | Callable[..., Key | None] | None = None,
         timeout: float | timedelta | None = None,
         heartbeat: bool = False,
+        tier: str | Callable[..., str | None] | None = None,
     ) -> Any:
         """Makes a function take a permit before it runs, waiting for it, and give it back when it ends.
 
@@ -131,19 +148,20 @@ class Limits(_native.Limits):
             key: Who is limited, or a function of the call's arguments that says it.
             timeout: Seconds to wait at most; as long as it takes unless given.
             heartbeat: Whether the leases are renewed for as long as the function runs, as for `acquire`.
+            tier: The tier that the key is put into, as for `acquire`, or a function of the call's arguments.
 
         Returns:
             The limited function, or what makes a function one. Called, it raises what `acquire` raises.
         """
-        taken = ByArguments(costs, key)
+        taken = ByArguments(costs, key, tier)
 
         def acquire(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Permit:
-            costs, key = taken.of(args, kwargs)
-            return self.acquire(costs, key=key, timeout=timeout, heartbeat=heartbeat)
+            costs, key, tier = taken.of(args, kwargs)
+            return self.acquire(costs, key=key, timeout=timeout, heartbeat=heartbeat, tier=tier)
 
         def acquire_async(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Acquisition:
-            costs, key = taken.of(args, kwargs)
-            return self.acquire_async(costs, key=key, timeout=timeout, heartbeat=heartbeat)
+            costs, key, tier = taken.of(args, kwargs)
+            return self.acquire_async(costs, key=key, timeout=timeout, heartbeat=heartbeat, tier=tier)
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             return wrap(function, acquire, acquire_async)
@@ -160,7 +178,16 @@ class Limits(_native.Limits):
             UnknownSet: The segment has no set of this name.
             SegmentError: What is there cannot be used.
         """
-        return self._segment._open_successor()[self.name] if self._has_successor() else None
+        if not self._has_successor():
+            return None
+        successor = self._segment._open_successor()[self.name]
+        return successor if self.label is None else successor.labelled(self.label)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return operator.getitem, (self._segment, self.name)
+        if self.label is None:
+            return operator.getitem, (self._segment, self.name)
+        return _labelled, (self._segment, self.name, self.label)
+
+
+def _labelled(segment: Segment, name: str, label: str) -> Limits:
+    return segment[name].labelled(label)

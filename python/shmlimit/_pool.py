@@ -50,6 +50,19 @@ class Pool(_native.Pool):
         self.failover = failover
         self.worker_index = worker_index
 
+    def labelled(self, label: str) -> Pool:
+        """Gives a pool of the same sets whose requests say what they are for, and that begins to choose anew.
+
+        Args:
+            label: The label, as for `Limits.labelled`.
+
+        Returns:
+            The pool.
+        """
+        return _made_of(
+            [member.labelled(label) for member in self.members], self.strategy, self.failover, self.worker_index
+        )
+
     def acquire(
         self, costs: Costs | None = None, *, timeout: float | timedelta | None = None, heartbeat: bool = False
     ) -> _native.Permit:

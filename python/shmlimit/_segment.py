@@ -22,8 +22,8 @@ from shmlimit._limits import Limits
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-Manner: TypeAlias = tuple[bool, float | timedelta, bool]
-"""How a segment was opened: strict, the timeout of locks, whether its owner is trusted whoever that is."""
+Manner: TypeAlias = tuple[bool, float | timedelta, bool, bool]
+"""How a segment was opened: strict, the timeout of locks, whether any owner is trusted, whether requests are logged."""
 
 OnMismatch: TypeAlias = Literal["apply", "error", "recreate_if_unused"]
 """What becomes of a segment that exists with another declaration: see `open`."""
@@ -56,6 +56,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         trust_any_owner: bool = False,
         clock: VirtualClock | None = None,
         on_mismatch: OnMismatch = "apply",
+        log_requests: bool = False,
     ) -> Self:
         """Opens a segment, as `open` does."""
         clock = clock or current_clock()
@@ -67,11 +68,12 @@ class Segment(_native.Segment, Mapping[str, Limits]):
             trust_any_owner=trust_any_owner,
             clock=clock,
             on_mismatch=on_mismatch,
+            log_requests=log_requests,
         )
         self._clock = clock
         self._file = _file_at(self.path)
         self._handles = weakref.WeakValueDictionary()
-        self._manner = strict, lock_timeout, trust_any_owner
+        self._manner = strict, lock_timeout, trust_any_owner, log_requests
         self._successor = None
         if clock is None:
             with _opening:
@@ -226,13 +228,14 @@ class Segment(_native.Segment, Mapping[str, Limits]):
     def _open_successor(self) -> Segment:
         known = self._successor
         if known is None or known.closed or known.removed:
-            strict, lock_timeout, trust_any_owner = self._manner
+            strict, lock_timeout, trust_any_owner, log_requests = self._manner
             known = self._successor = Segment(
                 self.path,
                 strict=strict,
                 lock_timeout=lock_timeout,
                 trust_any_owner=trust_any_owner,
                 clock=self._clock,
+                log_requests=log_requests,
             )
             _log.info("%s: the segment was removed, and its successor is open", self.path)
         return known
@@ -282,6 +285,7 @@ def open(  # noqa: A001
     clock: VirtualClock | None = None,
     on_mismatch: OnMismatch = "apply",
     version: int | None = None,
+    log_requests: bool = False,
 ) -> Segment:
     """Opens a segment; with a declaration, creates it where it does not exist, whoever comes first.
 
@@ -302,6 +306,10 @@ def open(  # noqa: A001
             is lost. All but what a higher version changes is logged by the logger `shmlimit` as a warning.
         version: Of the declaration, from 1 to 2^63 - 1, in place of that in it; without one, it is below all others.
             Raise it with each change, so that workers of two releases may be started in any order.
+        log_requests: Tells the logger `shmlimit`, at the level INFO, of each request that is refused (`request_denied`)
+            and each that has waited (`backpressure_wait`), of all handles of what is opened here; of each kind and set
+            at most ten times a second. The records have the fields `event`, `set_name`, `label`, `limit`, `reason`,
+            `retry_after`, `waited`, `admitted`, and `left_out`: how many were not told of since the last one.
 
     Returns:
         The segment.
@@ -329,6 +337,7 @@ def open(  # noqa: A001
         trust_any_owner=trust_any_owner,
         clock=clock,
         on_mismatch=on_mismatch,
+        log_requests=log_requests,
     )
 
 
@@ -346,8 +355,14 @@ def reopen(path: str, *manner: Unpack[Manner]) -> Segment:
         segment = _opened.get((path, manner))
     if segment is not None and not segment.closed and segment._file == _file_at(path):
         return segment
-    strict, lock_timeout, trust_any_owner = manner
-    segment = open(path, strict=strict, lock_timeout=lock_timeout, trust_any_owner=trust_any_owner)
+    strict, lock_timeout, trust_any_owner, log_requests = manner
+    segment = open(
+        path,
+        strict=strict,
+        lock_timeout=lock_timeout,
+        trust_any_owner=trust_any_owner,
+        log_requests=log_requests,
+    )
     _arrived.append(segment)
     return segment
 

@@ -53,6 +53,7 @@ class LimitMiddleware:
         fails_with: Callable[[int], bool] = is_server_error,
         quota_units: Mapping[str, str] | None = None,
         policy_prefix: str = "",
+        tier: str | Callable[[Scope], str | None] | None = None,
     ) -> None:
         """Puts limits before an application.
 
@@ -71,6 +72,8 @@ class LimitMiddleware:
             quota_units: By rate limit or budget, the unit in which clients are told of it, such as
                 `"content-bytes"`. They are not told of others.
             policy_prefix: What stands before the names of limits wherever clients read them.
+            tier: The tier that the key of a request is put into, and stays in; or a callable of the scope that
+                says so. Unless given, or where that is None, it stays in the one that it is in.
         """
         self.app = app
         self._door: Door[Scope] = Door(
@@ -84,6 +87,7 @@ class LimitMiddleware:
             fails_with=fails_with,
             quota_units=quota_units,
             policy_prefix=policy_prefix,
+            tier=tier,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

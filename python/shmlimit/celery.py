@@ -52,17 +52,17 @@ class _Terms:
     max_refusals: int | None
     retry_delay: float
 
-    def acquire(self, costs: Costs | None, key: Key | None) -> Permit:
+    def acquire(self, costs: Costs | None, key: Key | None, tier: str | None) -> Permit:
         """The permit, of what took the place of the limits' segment where that was removed."""
         limits = self.limits
         try:
-            return limits.acquire(costs, key=key, timeout=self.timeout)
+            return limits.acquire(costs, key=key, timeout=self.timeout, tier=tier)
         except Removed:
             successor = limits.successor()
             if successor is None:
                 raise
         self.limits = successor
-        return successor.acquire(costs, key=key, timeout=self.timeout)
+        return successor.acquire(costs, key=key, timeout=self.timeout, tier=tier)
 
     def countdown(self, refused: Refused | Removed, refusals: int) -> float:
         """Seconds until a refused task is worth another try."""
@@ -98,9 +98,9 @@ class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
         """Run the task under a permit, or send it back."""
         if self.request.called_directly or self.permit is not None:
             return super().__call__(*args, **kwargs)
-        costs, key = self._terms.takes.of(args, kwargs)
+        costs, key, tier = self._terms.takes.of(args, kwargs)
         try:
-            permit = self._terms.acquire(costs, key)
+            permit = self._terms.acquire(costs, key, tier)
         except (Refused, Removed) as refused:
             # A task that runs eagerly has no queue to go back to.
             if self._terms.when_refused == "fail" or self.request.is_eager:
@@ -148,6 +148,7 @@ def limited(
     when_refused: Literal["retry", "fail"] = "retry",
     max_refusals: int | None = None,
     retry_delay: float = 1.0,
+    tier: str | Callable[..., str | None] | None = None,
     base: type[Any] = Task,
 ) -> type[LimitedTask]:
     """A base class for tasks that run under a permit of `limits`.
@@ -174,11 +175,13 @@ def limited(
             `task_always_eager` it fails.
         max_refusals: How often a task may be sent back before it fails; `None` for ever.
         retry_delay: The first countdown where `retry_after` is not known, in seconds.
+        tier: The tier that the key is put into, as for `Limits.acquire`, or a function that is called with the task's
+            arguments and answers that.
         base: The class of tasks to build on, where the application has one of its own.
 
     Returns:
         A class for `@app.task(base=...)`, or to derive task classes from.
     """
-    terms = _Terms(limits, ByArguments(costs, key), timeout, when_refused, max_refusals, retry_delay)
+    terms = _Terms(limits, ByArguments(costs, key, tier), timeout, when_refused, max_refusals, retry_delay)
     parents = (LimitedTask,) if issubclass(LimitedTask, base) else (LimitedTask, base)
     return type("LimitedTask", parents, {"_terms": terms})

@@ -40,9 +40,10 @@ class LimitMiddleware:
     """Lets a request through to the site when a set of limits admits it.
 
     `SHMLIMIT` in Django's settings has `segment` and may have `config`, which name the file and what is declared in it,
-    as `shmlimit.open` takes them, and so `on_mismatch` and `version`; and `set`, the name of the set. Its other entries
-    are those of `shmlimit.asgi.LimitMiddleware`: `key`, `costs`, `timeout`, `exempt`, `on_error`, `advertise`,
-    `fails_with`, `quota_units` and `policy_prefix`; callables are given the request, and may be dotted paths.
+    as `shmlimit.open` takes them, and so `on_mismatch`, `version` and `log_requests`; and `set`, the name of the set.
+    Its other entries are those of `shmlimit.asgi.LimitMiddleware`: `key`, `costs`, `timeout`, `exempt`, `on_error`,
+    `advertise`, `fails_with`, `quota_units`, `policy_prefix` and `tier`; callables are given the request, and may be
+    dotted paths, but for `tier`, of which a string is the name.
 
     Several sets are several middlewares: derive one for each, with settings of its own in `options`.
     """
@@ -68,6 +69,7 @@ class LimitMiddleware:
                 options.pop("config", None),
                 on_mismatch=options.pop("on_mismatch", "apply"),
                 version=options.pop("version", None),
+                log_requests=options.pop("log_requests", False),
             )
             limits = segment[options.pop("set")]
         except KeyError as missing:

@@ -78,6 +78,7 @@ class Limited:
         fails_with: Callable[[int], bool] = is_server_error,
         quota_units: Mapping[str, str] | None = None,
         policy_prefix: str = "",
+        tier: str | Callable[[HTTPConnection], str | None] | None = None,
     ) -> None:
         """Makes a dependency.
 
@@ -96,6 +97,8 @@ class Limited:
             quota_units: By rate limit or budget, the unit in which clients are told of it, such as
                 `"content-bytes"`. They are not told of others.
             policy_prefix: What stands before the names of limits wherever clients read them.
+            tier: The tier that the key of a request is put into, and stays in; or a callable of the request that
+                says so. Unless given, or where that is None, it stays in the one that it is in.
         """
         self._door: Door[HTTPConnection] = Door(
             limits,
@@ -108,6 +111,7 @@ class Limited:
             fails_with=fails_with,
             quota_units=quota_units,
             policy_prefix=policy_prefix,
+            tier=tier,
         )
 
     async def __call__(self, request: Request, response: FastAPIResponse) -> AsyncIterator[Permit | None]:

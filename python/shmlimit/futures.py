@@ -52,6 +52,8 @@ class LimitedExecutor(Executor):
         timeout: How long a worker waits in line, in seconds; `None` for as long as it takes. After that the
             future
             ends with `AcquireTimeout`, and the function is not called.
+        tier: The tier that the key is put into, as for `Limits.acquire`, or a function that is called in the same way
+            and answers that.
     """
 
     def __init__(
@@ -62,10 +64,11 @@ class LimitedExecutor(Executor):
         *,
         key: Key | Callable[..., Key | None] | None = None,
         timeout: float | timedelta | None = None,
+        tier: str | Callable[..., str | None] | None = None,
     ) -> None:
         self._executor = executor
         self._limits = limits
-        self._takes = ByArguments(costs, key)
+        self._takes = ByArguments(costs, key, tier)
         self._timeout = timeout
 
     def submit(
@@ -78,9 +81,9 @@ class LimitedExecutor(Executor):
         """Have `function` called with these arguments, under a permit."""
         # Answered here and not in the worker, since functions such as lambdas do not travel to other
         # processes.
-        costs, key = self._takes.of(args, kwargs)
+        costs, key, tier = self._takes.of(args, kwargs)
         return self._executor.submit(
-            _call_under_permit, self._limits, costs, key, self._timeout, function, args, kwargs
+            _call_under_permit, self._limits, costs, key, tier, self._timeout, function, args, kwargs
         )
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -92,12 +95,13 @@ def _call_under_permit(
     limits: Limits,
     costs: Costs | None,
     key: Key | None,
+    tier: str | None,
     timeout: float | timedelta | None,
     function: Callable[..., _Result],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> _Result:
-    with limits.acquire(costs, key=key, timeout=timeout) as permit:
+    with limits.acquire(costs, key=key, timeout=timeout, tier=tier) as permit:
         token = _permit.set(permit)
         try:
             return function(*args, **kwargs)

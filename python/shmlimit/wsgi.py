@@ -48,6 +48,7 @@ class LimitMiddleware:
         fails_with: Callable[[int], bool] = is_server_error,
         quota_units: Mapping[str, str] | None = None,
         policy_prefix: str = "",
+        tier: str | Callable[[WSGIEnvironment], str | None] | None = None,
     ) -> None:
         """Puts limits before an application.
 
@@ -66,6 +67,8 @@ class LimitMiddleware:
             quota_units: By rate limit or budget, the unit in which clients are told of it, such as
                 `"content-bytes"`. They are not told of others.
             policy_prefix: What stands before the names of limits wherever clients read them.
+            tier: The tier that the key of a request is put into, and stays in; or a callable of the environment that
+                says so. Unless given, or where that is None, it stays in the one that it is in.
         """
         self.app = app
         self._door: Door[WSGIEnvironment] = Door(
@@ -79,6 +82,7 @@ class LimitMiddleware:
             fails_with=fails_with,
             quota_units=quota_units,
             policy_prefix=policy_prefix,
+            tier=tier,
         )
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

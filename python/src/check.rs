@@ -86,7 +86,7 @@ impl Checked {
         }
     }
 
-    /// The limit that bound; None where a table was full. None where it was admitted.
+    /// The limit that bound; None where a table was full, or it was throttled. None where it was admitted.
     #[getter]
     fn binding(&self) -> Option<&str> {
         match &self.answer {
@@ -95,7 +95,7 @@ impl Checked {
         }
     }
 
-    /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"queue_full"` or `"table_full"`; None where it was admitted.
+    /// Why: `"rate"`, `"concurrency"`, `"budget"`, `"table_full"` or `"throttled"`; None where it was admitted.
     #[getter]
     fn reason(&self) -> Option<&str> {
         match &self.answer {

@@ -4,7 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use pyo3::prelude::*;
 use shmlimit::{Limit, LimitPool, LimitSet, Request};
+
+use crate::request_log::RequestLog;
 
 /// A set, and what was worked out for it once.
 #[derive(Debug)]
@@ -16,19 +19,55 @@ pub struct Handle {
     pub strict: bool,
     /// The limits count networks, so that keys are addresses.
     pub is_by_address: bool,
+    /// What the requests are labelled with.
+    pub label: Option<String>,
+    /// Where events of requests are kept, if they are to be logged.
+    request_log: Option<Arc<RequestLog>>,
 }
 
 impl Handle {
     /// A handle of a set.
-    pub fn new(set: LimitSet, path: &Path, strict: bool) -> Arc<Self> {
+    pub fn new(
+        set: LimitSet,
+        path: &Path,
+        strict: bool,
+        label: Option<String>,
+        request_log: Option<Arc<RequestLog>>,
+    ) -> Arc<Self> {
         let set = set.strict(strict);
+        let request = set.request();
         Arc::new(Self {
-            default: set.request(),
+            default: match &label {
+                None => request,
+                Some(label) => request.label(label),
+            },
             path: path.to_owned(),
             strict,
             is_by_address: set.is_by_address(),
+            label,
+            request_log,
             set,
         })
+    }
+
+    /// The same, whose requests are labelled.
+    pub fn labelled(&self, label: Option<String>) -> Arc<Self> {
+        Self::new(
+            self.set.clone(),
+            &self.path,
+            self.strict,
+            label,
+            self.request_log.clone(),
+        )
+    }
+
+    /// Logs what this thread was told of requests, if that was asked for. Done before an answer is given out.
+    #[inline]
+    pub fn log_requests(&self, py: Python<'_>) -> PyResult<()> {
+        match &self.request_log {
+            None => Ok(()),
+            Some(log) => log.flush(py),
+        }
     }
 
     /// The limit of that name.
@@ -45,6 +84,13 @@ impl Handle {
 pub struct PoolHandle {
     pub pool: LimitPool,
     pub members: Vec<Arc<Handle>>,
+}
+
+impl PoolHandle {
+    /// As [`Handle::log_requests`], of all sets that may have been asked.
+    pub fn log_requests(&self, py: Python<'_>) -> PyResult<()> {
+        self.members.iter().try_for_each(|member| member.log_requests(py))
+    }
 }
 
 /// Something that borrows from a set, together with what keeps the set where it is.

@@ -1,4 +1,4 @@
-//! What is said to the logger `shmlimit`: that which has no caller to be raised to.
+//! What is said to the logger `shmlimit`: that which has no caller to be raised to, and what was asked for.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyDict, PyString};
 use shmlimit::Error;
 
 /// Logs a warning.
@@ -24,6 +24,16 @@ pub fn warning_beside_another(py: Python<'_>, message: &str) -> PyResult<()> {
         warning(py, message)?;
     }
     Ok(())
+}
+
+/// Logs what was asked for, with fields beside the message.
+pub fn information(py: Python<'_>, message: &str, fields: &Bound<'_, PyDict>) -> PyResult<()> {
+    const INFO: i32 = 20;
+    let keywords = PyDict::new(py);
+    keywords.set_item(intern!(py, "extra"), fields)?;
+    logger(py)?
+        .call_method(intern!(py, "log"), (INFO, "%s", message), Some(&keywords))
+        .map(drop)
 }
 
 /// As [`warning`], by what is being garbage-collected: there is nobody to raise anything to, and what was being raised goes

@@ -1,5 +1,7 @@
 //! Permits as Python meets them.
 
+use std::time::Duration;
+
 use pyo3::PyTypeInfo;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -11,7 +13,7 @@ use crate::handle::Kept;
 use crate::ready::Ready;
 use crate::refusal::Refusal;
 use crate::settlement::Settlement;
-use crate::{log, request, verdict};
+use crate::{log, request, response, seconds, verdict};
 
 /// What an admitted request holds. It is true. Released, left as a context manager, or garbage-collected, it gives
 /// concurrency back and keeps what was charged.
@@ -26,12 +28,20 @@ impl Permit {
     }
 
     fn give_back(&mut self, dropped: bool) -> Result<Returned, Error> {
-        let permit = self.permit.get_mut();
-        let is_held = permit.fencing_number().is_some();
-        match dropped {
+        self.end(|permit| match dropped {
             true => permit.release_dropped(),
             false => permit.release(),
-        }?;
+        })
+    }
+
+    /// Does what releases the permit.
+    fn end(
+        &mut self,
+        release: impl FnOnce(&mut shmlimit::Permit<'static>) -> Result<(), Error>,
+    ) -> Result<Returned, Error> {
+        let permit = self.permit.get_mut();
+        let is_held = permit.fencing_number().is_some();
+        release(permit)?;
         // Said once: a permit that was released before holds nothing.
         Ok(
             match is_held && permit.fencing_number().is_none() && permit.reclaimed() {
@@ -39,6 +49,18 @@ impl Permit {
                 false => Returned::Whole,
             },
         )
+    }
+
+    fn returned(&self, py: Python<'_>, returned: Returned) -> PyResult<()> {
+        match returned {
+            Returned::Whole => Ok(()),
+            Returned::Lost => log::warning(py, &self.lost()),
+        }
+    }
+
+    fn throttle(&mut self, py: Python<'_>, retry_after: Duration) -> PyResult<()> {
+        let returned = self.end(|permit| permit.throttled(retry_after)).or_raise(py)?;
+        self.returned(py, returned)
     }
 
     /// What is logged of a permit whose lease had run out.
@@ -137,10 +159,51 @@ impl Permit {
     ///     dropped: Whether the work failed, which an adaptive concurrency limit wants to know.
     #[pyo3(signature = (dropped=false))]
     fn release(&mut self, py: Python<'_>, dropped: bool) -> PyResult<()> {
-        match self.give_back(dropped).or_raise(py)? {
-            Returned::Whole => Ok(()),
-            Returned::Lost => log::warning(py, &self.lost()),
-        }
+        let returned = self.give_back(dropped).or_raise(py)?;
+        self.returned(py, returned)
+    }
+
+    /// Says that what the permit was for was refused by what is behind the limits, such as a provider that answers 429.
+    ///
+    /// Until then no process is admitted anything of the set, or of the permit's key where the set is keyed: requests are
+    /// refused for `"throttled"`, and those that wait go on waiting. The permit is released as by `release(dropped=True)`, which
+    /// shrinks an adaptive limit; what was not used is settled before. Debits go on. What is throttled already for longer stays
+    /// so; at most it is for 31 days, and `reset` ends it.
+    ///
+    /// Args:
+    ///     retry_after: For how long: seconds, or a timedelta.
+    ///
+    /// Raises:
+    ///     AlreadyReleased: It was released before: `throttle` of its set does the same without a permit.
+    ///     InheritedPermit: It is that of the process that forked this one.
+    fn throttled(this: &Bound<'_, Self>, retry_after: &Bound<'_, PyAny>) -> PyResult<()> {
+        let retry_after = seconds::duration(retry_after)?;
+        this.try_borrow_mut()?.throttle(this.py(), retry_after)
+    }
+
+    /// Looks whether the response to what the permit was for says that its server takes nothing for a while, and if so does
+    /// what `throttled` does.
+    ///
+    /// That is 429, for as long as the response says, or one second; 503 where it says for how long; and `grpc-status: 8`. How
+    /// long is read from `Retry-After`, in seconds or as a date, `retry-after-ms`, `x-ms-retry-after-ms` and
+    /// `grpc-retry-pushback-ms`.
+    ///
+    /// Args:
+    ///     response: A response of requests, httpx, aiohttp, urllib3 or `http.client`, or an exception that has its status and
+    ///         headers: whatever has `headers`, and `status_code` or `status`. Or a mapping of headers.
+    ///     status: The status, beside a mapping of headers.
+    ///
+    /// Returns:
+    ///     Whether it throttled, which releases the permit. Otherwise nothing has changed.
+    ///
+    /// Raises:
+    ///     AlreadyReleased: It throttles, and the permit was released before.
+    #[pyo3(signature = (response, *, status=None))]
+    fn respect(this: &Bound<'_, Self>, response: &Bound<'_, PyAny>, status: Option<u16>) -> PyResult<bool> {
+        let Some(wait) = response::throttled_for(response, status)? else {
+            return Ok(false);
+        };
+        this.try_borrow_mut()?.throttle(this.py(), wait).map(|()| true)
     }
 
     /// Debits a budget of the set what was used, while the permit is held.
@@ -156,7 +219,11 @@ impl Permit {
         let units = request::units(&handle, limit, used)?;
         let mut permit = this.try_borrow_mut()?;
         let checked = permit.permit.get_mut().debit(limit, units);
-        Ok(checked.or_raise(this.py())?.is_admitted())
+        let is_admitted = checked.map(|checked| checked.is_admitted());
+        // Logging may run what uses the permit.
+        drop(permit);
+        handle.log_requests(this.py())?;
+        is_admitted.or_raise(this.py())
     }
 
     /// Renews the leases of what is held.

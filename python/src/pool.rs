@@ -34,11 +34,13 @@ impl Pool {
         Ok(prepared)
     }
 
-    /// What the pool answered, as the outcome of the member that it chose.
+    /// What the pool answered, as the outcome of the member that it chose, once what was told of that is logged.
     fn answered(
+        &self,
         py: Python<'_>,
         answer: Kept<Result<Chosen<'static>, Error>>,
     ) -> PyResult<Kept<Outcome<'static>>> {
+        self.handle.log_requests(py)?;
         match answer.separate(|answer| answer) {
             Ok(chosen) => Ok(chosen.map_to_member(|Chosen { index, outcome }| (index, outcome))),
             Err(error) => Err(raised(py, error.get())),
@@ -79,7 +81,7 @@ impl Pool {
             pool = pool.start_at(index);
         }
         Ok(Self {
-            default: pool.request(),
+            default: members.iter().map(|member| member.default.clone()).collect(),
             handle: Arc::new(PoolHandle { pool, members }),
         })
     }
@@ -109,7 +111,7 @@ impl Pool {
     ) -> PyResult<Py<PyAny>> {
         let request = self.prepare(costs)?;
         let chosen = Kept::of_pool(&self.handle, self.first(py)?, |pool| pool.try_acquire(&request));
-        permit::answer(py, Self::answered(py, chosen)?, heartbeat)
+        permit::answer(py, self.answered(py, chosen)?, heartbeat)
     }
 
     /// Waits; gives a permit or a refusal.
@@ -128,7 +130,7 @@ impl Pool {
             pool.acquire_while(&request, timeout, || interruption.keep_waiting())
         });
         let interrupted = interruption.end();
-        let answered = Self::answered(py, chosen);
+        let answered = self.answered(py, chosen);
         if let Err(raised) = interrupted {
             let _ = answered.map(permit::undo);
             return Err(raised);
@@ -150,6 +152,6 @@ impl Pool {
         let future = Kept::of_pool(&self.handle, self.first(py)?, |pool| {
             Box::pin(pool.acquire_async(&request, timeout)) as PoolFuture
         });
-        Ok(Waiting::of_pool(future, heartbeat))
+        Ok(Waiting::of_pool(&self.handle, future, heartbeat))
     }
 }

@@ -1,7 +1,7 @@
 //! Segments as Python meets them.
 
 use std::path::PathBuf;
-use std::sync::RwLock;
+use std::sync::{Arc, RwLock};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
@@ -12,6 +12,7 @@ use shmlimit::{Error, MismatchOutcome, OnMismatch, OpenOptions, Removal};
 use crate::clock::VirtualClock;
 use crate::declaration::Declaration;
 use crate::error::{self, OrRaise, exception};
+use crate::request_log::RequestLog;
 use crate::{key, log, seconds};
 
 /// A segment that this process is attached to.
@@ -20,6 +21,8 @@ pub struct Segment {
     path: PathBuf,
     /// None once it is closed.
     segment: RwLock<Option<shmlimit::Segment>>,
+    /// Where events of requests are kept, if they are to be logged.
+    request_log: Option<Arc<RequestLog>>,
 }
 
 impl Segment {
@@ -35,6 +38,10 @@ impl Segment {
             let message = format!("this object is closed: open {} again", self.path.display());
             exception(py, "SegmentClosed", message)
         })
+    }
+
+    pub fn request_log(&self) -> Option<Arc<RequestLog>> {
+        self.request_log.clone()
     }
 }
 
@@ -89,7 +96,8 @@ fn file_path(path: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
 #[pymethods]
 impl Segment {
     #[new]
-    #[pyo3(signature = (path, declaration=None, *, lock_timeout=None, trust_any_owner=false, clock=None, on_mismatch="apply"))]
+    #[pyo3(signature = (path, declaration=None, *, lock_timeout=None, trust_any_owner=false, clock=None, on_mismatch="apply", log_requests=false))]
+    #[expect(clippy::too_many_arguments, reason = "they are named")]
     fn new(
         py: Python<'_>,
         path: &Bound<'_, PyAny>,
@@ -98,6 +106,7 @@ impl Segment {
         trust_any_owner: bool,
         clock: Option<&Bound<'_, VirtualClock>>,
         on_mismatch: &str,
+        log_requests: bool,
     ) -> PyResult<Self> {
         let path = file_path(path)?;
         let mut options = OpenOptions::new()
@@ -108,6 +117,11 @@ impl Segment {
         }
         if let Some(clock) = clock {
             options = options.virtual_clock(&clock.get().clock);
+        }
+        let mut request_log = None;
+        if log_requests {
+            let (observed, log) = RequestLog::observe(options);
+            (options, request_log) = (observed, Some(log));
         }
         let declaration = declaration.map(|declaration| &declaration.declaration);
         // Others may be creating it, which takes as long as its file is large.
@@ -120,6 +134,7 @@ impl Segment {
         Ok(Self {
             path: segment.path().to_owned(),
             segment: RwLock::new(Some(segment)),
+            request_log,
         })
     }
 

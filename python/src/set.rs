@@ -1,6 +1,7 @@
 //! Sets as Python meets them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -15,7 +16,7 @@ use crate::handle::{Handle, Kept};
 use crate::interruption::Interruption;
 use crate::segment::Segment;
 use crate::waiting::Waiting;
-use crate::{key, permit, request, reservation, seconds, verdict};
+use crate::{key, permit, request, reservation, response, seconds, verdict};
 
 /// A set of limits that are taken together.
 #[pyclass(subclass, frozen, module = "shmlimit._native")]
@@ -44,8 +45,26 @@ impl Limits {
                 Kept::try_new(&self.handle, |set| of_key(set.key(key)?))
             }
         };
-        kept.or_raise(py)
+        self.answered(py, kept)
     }
+
+    /// What the set or the key answered, once what was told of that is logged.
+    fn answered<T>(&self, py: Python<'_>, answer: Result<T, Error>) -> PyResult<T> {
+        self.handle.log_requests(py)?;
+        answer.or_raise(py)
+    }
+
+    fn throttle_for(&self, py: Python<'_>, wait: Duration, key: Object<'_, '_>) -> PyResult<()> {
+        let throttled = self.ask(py, key, |set| set.throttle(wait), |key| key.throttle(wait));
+        throttled.map(drop)
+    }
+}
+
+/// What a handle is made of: a segment that has the set, or another handle of the set.
+#[derive(FromPyObject)]
+enum Source<'py> {
+    Segment(Bound<'py, Segment>),
+    Handle(Bound<'py, Limits>),
 }
 
 type Object<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
@@ -53,14 +72,27 @@ type Object<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 #[pymethods]
 impl Limits {
     #[new]
-    #[pyo3(signature = (segment, name, *, strict=true))]
-    fn new(segment: &Segment, name: &Bound<'_, PyString>, strict: bool) -> PyResult<Self> {
+    #[pyo3(signature = (source, name, *, strict=true, label=None))]
+    fn new(
+        source: Source<'_>,
+        name: &Bound<'_, PyString>,
+        strict: bool,
+        label: Option<String>,
+    ) -> PyResult<Self> {
         let py = name.py();
-        let segment = segment.get(py)?;
+        let source = match source {
+            Source::Segment(segment) => segment,
+            Source::Handle(limits) => {
+                let handle = limits.get().handle.labelled(label);
+                return Ok(Self { handle });
+            }
+        };
+        let source = source.get();
+        let segment = source.get(py)?;
         // No set has a name that is not Unicode.
         let name = name.to_string_lossy();
         let set = segment.set(&name).or_raise(py)?;
-        let handle = Handle::new(set, segment.path(), strict);
+        let handle = Handle::new(set, segment.path(), strict, label, source.request_log());
         Ok(Self { handle })
     }
 
@@ -85,6 +117,12 @@ impl Limits {
     #[getter]
     fn strict(&self) -> bool {
         self.handle.strict
+    }
+
+    /// What its requests are labelled with; None for those of most handles.
+    #[getter]
+    fn label(&self) -> Option<&str> {
+        self.handle.label.as_deref()
     }
 
     /// Whether its segment was removed and another is at the path, which this process has open by now.
@@ -164,7 +202,9 @@ impl Limits {
                 Some(key) => set.key(key)?.acquire_while(&request, timeout, keep_waiting),
             }
         });
-        if let Err(raised) = interruption.end() {
+        let interrupted = interruption.end();
+        let logged = handle.log_requests(py);
+        if let Err(raised) = interrupted.and(logged) {
             let _ = outcome.map(permit::undo);
             return Err(raised);
         }
@@ -197,21 +237,23 @@ impl Limits {
     ///         names, and one of each calls and concurrency limit that it does not; 0 asks without taking.
     ///     key: Who is limited, where the set is keyed: str, bytes or int.
     ///     max_delay: Seconds that one is ready to wait.
+    ///     tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
     ///
     /// Returns:
     ///     A reservation, which is true, or a refusal, which is false and has changed nothing.
     ///
     /// Raises:
     ///     RequestError: The request takes what cannot be reserved, or can never be met.
-    #[pyo3(signature = (costs=None, *, key=None, max_delay))]
+    #[pyo3(signature = (costs=None, *, key=None, max_delay, tier=None))]
     fn reserve(
         &self,
         py: Python<'_>,
         costs: Object<'_, '_>,
         key: Object<'_, '_>,
         max_delay: &Bound<'_, PyAny>,
+        tier: Option<PyBackedStr>,
     ) -> PyResult<Py<PyAny>> {
-        let request = request::prepare(&self.handle, costs)?;
+        let request = request::prepare_in_tier(py, &self.handle, costs, tier.as_deref())?;
         let max_delay = seconds::duration(max_delay)?;
         let of_key = |key: Key<'static>| key.reserve(&request, max_delay);
         let outcome = self.ask(py, key, |set| set.reserve(&request, max_delay), of_key)?;
@@ -245,7 +287,7 @@ impl Limits {
         if let Some(key) = key.filter(|_| handle.is_by_address) {
             let address = key::address(key)?;
             let checked = Kept::try_new(handle, |set| set.address(address)?.check(&request));
-            return checked.map(Checked::new).or_raise(py);
+            return self.answered(py, checked.map(Checked::new));
         }
         let of_key = |key: Key<'static>| key.check(&request);
         let checked = self.ask(py, key, |set| set.check(&request), of_key)?;
@@ -276,8 +318,9 @@ impl Limits {
         let request = request::prepare_in_tier(py, handle, costs, tier.as_deref())?;
         let keys = keys.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         let keys = keys.iter().map(key::bytes).collect::<PyResult<Vec<_>>>()?;
-        let answers: Kept<Vec<LibraryChecked<'static>>> =
-            Kept::try_new(handle, |set| set.check_many(&keys, &request)).or_raise(py)?;
+        let answers: Result<Kept<Vec<LibraryChecked<'static>>>, Error> =
+            Kept::try_new(handle, |set| set.check_many(&keys, &request));
+        let answers = self.answered(py, answers)?;
         Ok(answers.each().map(Checked::new).collect())
     }
 
@@ -390,6 +433,47 @@ impl Limits {
         key.tier().or_raise(py)
     }
 
+    /// Says that what is behind the limits takes nothing for a while: as `Permit.throttled`, for callers that check and hold no
+    /// permit.
+    ///
+    /// Args:
+    ///     retry_after: For how long: seconds, or a timedelta.
+    ///     key: Of which key, where the set is keyed. One for which the table has no row stays without one.
+    ///
+    /// Raises:
+    ///     KeyRequired: The set is keyed, and no key is named.
+    #[pyo3(signature = (retry_after, *, key=None))]
+    fn throttle(&self, py: Python<'_>, retry_after: &Bound<'_, PyAny>, key: Object<'_, '_>) -> PyResult<()> {
+        self.throttle_for(py, seconds::duration(retry_after)?, key)
+    }
+
+    /// Looks whether a response says that its server takes nothing for a while, and if so throttles: as `Permit.respect`,
+    /// for callers that check and hold no permit.
+    ///
+    /// Args:
+    ///     response: The response, or a mapping of its headers.
+    ///     status: The status, beside a mapping of headers.
+    ///     key: Of which key, where the set is keyed.
+    ///
+    /// Returns:
+    ///     Whether it throttled.
+    ///
+    /// Raises:
+    ///     KeyRequired: It throttles, the set is keyed, and no key is named.
+    #[pyo3(signature = (response, *, status=None, key=None))]
+    fn respect(
+        &self,
+        py: Python<'_>,
+        response: &Bound<'_, PyAny>,
+        status: Option<u16>,
+        key: Object<'_, '_>,
+    ) -> PyResult<bool> {
+        match response::throttled_for(response, status)? {
+            None => Ok(false),
+            Some(wait) => self.throttle_for(py, wait, key).map(|()| true),
+        }
+    }
+
     /// Replenishes limits. What is held stays held.
     ///
     /// Args:
@@ -469,10 +553,12 @@ impl Limits {
         let py = slf.py();
         let class = slf.get_type().getattr(intern!(py, "__name__"))?;
         let this = slf.get();
+        let label = this.label().map(|label| format!(", labelled {label:?}"));
         Ok(format!(
-            "<{class} {:?} of {}>",
+            "<{class} {:?} of {}{}>",
             this.name(),
-            this.handle.path.display()
+            this.handle.path.display(),
+            label.unwrap_or_default()
         ))
     }
 }

@@ -32,6 +32,9 @@ pub struct Verdict {
     /// How much could be taken at once if nobody had taken anything; None where there is no bound.
     #[pyo3(get)]
     capacity: Option<Py<PyAny>>,
+    /// The tier that the key was in: `default` where the set has none, or the key is in none.
+    #[pyo3(get)]
+    tier: String,
 }
 
 impl Verdict {
@@ -44,6 +47,7 @@ impl Verdict {
             field(py, "reset_after", self.reset_after)?,
             field(py, "capacity", self.capacity.as_ref())?,
             field(py, "of_dead", &self.of_dead)?,
+            field(py, "tier", &self.tier)?,
         ])
     }
 }
@@ -51,7 +55,8 @@ impl Verdict {
 #[pymethods]
 impl Verdict {
     #[new]
-    #[pyo3(signature = (limit, admitted, remaining, retry_after, reset_after, capacity, of_dead))]
+    #[pyo3(signature = (limit, admitted, remaining, retry_after, reset_after, capacity, of_dead, tier))]
+    #[expect(clippy::too_many_arguments, reason = "a pickle calls it with each field")]
     fn new(
         limit: String,
         admitted: bool,
@@ -60,6 +65,7 @@ impl Verdict {
         reset_after: f64,
         capacity: Option<Py<PyAny>>,
         of_dead: Py<PyAny>,
+        tier: String,
     ) -> Self {
         Self {
             limit,
@@ -69,6 +75,7 @@ impl Verdict {
             retry_after,
             reset_after,
             capacity,
+            tier,
         }
     }
 
@@ -110,6 +117,7 @@ pub fn by_limit<'py, 'a>(
                 retry_after: verdict.retry_after.map(seconds),
                 reset_after: seconds(verdict.reset_after),
                 capacity: capacity.transpose()?.map(Bound::unbind),
+                tier: verdict.tier.to_owned(),
             },
         )?;
     }

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use pyo3::prelude::*;
@@ -10,7 +10,7 @@ use shmlimit::{AcquireFuture, Chosen, Error, Outcome};
 
 use crate::bell::Bell;
 use crate::error::{OrRaise, exception};
-use crate::handle::Kept;
+use crate::handle::{Handle, Kept, PoolHandle};
 use crate::permit;
 
 /// A wait for one of a pool.
@@ -22,8 +22,24 @@ pub type PoolFuture = Pin<Box<dyn Future<Output = Result<Chosen<'static>, Error>
 pub struct Waiting {
     // Not for locking, but for what is not `Sync`: it is only ever reached through `get_mut`.
     request: Mutex<Option<Request>>,
+    /// What it asks.
+    asked: Asked,
     /// Whether the leases of its permit are renewed in the background.
     heartbeat: bool,
+}
+
+enum Asked {
+    Set(Arc<Handle>),
+    Pool(Arc<PoolHandle>),
+}
+
+impl Asked {
+    fn log_requests(&self, py: Python<'_>) -> PyResult<()> {
+        match self {
+            Self::Set(handle) => handle.log_requests(py),
+            Self::Pool(pool) => pool.log_requests(py),
+        }
+    }
 }
 
 enum Request {
@@ -34,13 +50,15 @@ enum Request {
 impl Waiting {
     pub fn of_set(future: Kept<AcquireFuture<'static>>, heartbeat: bool) -> Self {
         Self {
+            asked: Asked::Set(Arc::clone(future.handle())),
             request: Mutex::new(Some(Request::OfSet(future))),
             heartbeat,
         }
     }
 
-    pub fn of_pool(future: Kept<PoolFuture>, heartbeat: bool) -> Self {
+    pub fn of_pool(pool: &Arc<PoolHandle>, future: Kept<PoolFuture>, heartbeat: bool) -> Self {
         Self {
+            asked: Asked::Pool(Arc::clone(pool)),
             request: Mutex::new(Some(Request::OfPool(future))),
             heartbeat,
         }
@@ -76,6 +94,8 @@ impl Waiting {
             Some(Request::OfPool(mut future)) => match future.get_mut().as_mut().poll(&mut context) {
                 Poll::Pending => {
                     *request = Some(Request::OfPool(future));
+                    // Sets that were asked before it waits for one have refused.
+                    self.asked.log_requests(py)?;
                     return Ok(None);
                 }
                 Poll::Ready(chosen) => {
@@ -83,6 +103,7 @@ impl Waiting {
                 }
             },
         };
+        self.asked.log_requests(py)?;
         permit::answer(py, outcome.or_raise(py)?, self.heartbeat).map(Some)
     }
 

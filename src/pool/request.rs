@@ -5,10 +5,19 @@ use crate::limit_set::LimitSet;
 use crate::request::Request;
 
 /// What to take from a pool: a [`Request`] for each of its sets, so that names are resolved once. Made by
-/// [`LimitPool::request`](crate::LimitPool::request).
+/// [`LimitPool::request`](crate::LimitPool::request), or collected from requests for its sets, in their order, where those
+/// differ: by their labels, for instance.
 #[derive(Clone, Debug)]
 pub struct PoolRequest {
     requests: Vec<Request>,
+}
+
+impl FromIterator<Request> for PoolRequest {
+    fn from_iter<T: IntoIterator<Item = Request>>(requests: T) -> Self {
+        Self {
+            requests: requests.into_iter().collect(),
+        }
+    }
 }
 
 impl PoolRequest {

@@ -137,7 +137,9 @@ pub use answer::Rejection;
 pub use body::LimitBody;
 pub use by_address::ByAddress;
 pub use by_header::ByHeader;
-pub use client::{ClientError, ClientLimitFuture, ClientLimitLayer, ClientLimitService, retry_after};
+pub use client::{
+    ClientError, ClientLimitFuture, ClientLimitLayer, ClientLimitService, retry_after, throttled_by,
+};
 pub use client_address::ClientAddress;
 pub use demand::{Demand, Extractor};
 pub use future::LimitFuture;

@@ -80,6 +80,7 @@ class Door(Generic[Request]):
         fails_with: Callable[[int], bool] = is_server_error,
         quota_units: Mapping[str, str] | None = None,
         policy_prefix: str = "",
+        tier: str | Callable[[Request], str | None] | None = None,
     ) -> None:
         """As the doors document their parameters."""
         if on_error not in ("refuse", "admit"):
@@ -89,6 +90,7 @@ class Door(Generic[Request]):
         self._limits = limits
         self._finder = finder(key)
         self._costs = costs
+        self._tier = tier
         self._timeout = timeout
         self._exempt = exempt
         self._on_error = on_error
@@ -109,7 +111,7 @@ class Door(Generic[Request]):
         """Asks the limits, and waits in line for as long as the door is told to."""
         if self._exempt is not None and self._exempt(head.request):
             return Admission()
-        key, costs = self._key_of(head), self._costs_of(head)
+        key, costs, tier = self._key_of(head), self._costs_of(head), self._tier_of(head)
         if key is None and self._limits.keyed:
             return problem.without_a_key()
         deadline = self._deadline()
@@ -117,10 +119,10 @@ class Door(Generic[Request]):
             limits = self._limits
             try:
                 if self._count_networks:
-                    return self._decided(limits.check(costs, key=key))
+                    return self._decided(limits.check(costs, key=key, tier=tier))
                 if deadline is None:
-                    return self._decided(limits.try_acquire(costs, key=key))
-                return self._decided(limits.acquire(costs, key=key, timeout=_left(deadline)))
+                    return self._decided(limits.try_acquire(costs, key=key, tier=tier))
+                return self._decided(limits.acquire(costs, key=key, timeout=_left(deadline), tier=tier))
             except Refused as refused:
                 return self._decided(refused.refusal)
             except shmlimit.Error as error:
@@ -136,14 +138,15 @@ class Door(Generic[Request]):
             return self.decide(head)
         if self._exempt is not None and self._exempt(head.request):
             return Admission()
-        key, costs = self._key_of(head), self._costs_of(head)
+        key, costs, tier = self._key_of(head), self._costs_of(head), self._tier_of(head)
         if key is None and self._limits.keyed:
             return problem.without_a_key()
         deadline = self._deadline()
         while True:
             limits = self._limits
             try:
-                return self._decided(await limits.acquire_async(costs, key=key, timeout=_left(deadline)))
+                left = _left(deadline)
+                return self._decided(await limits.acquire_async(costs, key=key, timeout=left, tier=tier))
             except Refused as refused:
                 return self._decided(refused.refusal)
             except shmlimit.Error as error:
@@ -181,6 +184,9 @@ class Door(Generic[Request]):
 
     def _costs_of(self, head: Head[Request]) -> Costs | None:
         return self._costs(head.request) if callable(self._costs) else self._costs
+
+    def _tier_of(self, head: Head[Request]) -> str | None:
+        return self._tier(head.request) if callable(self._tier) else self._tier
 
     def _decided(self, result: Permit | Refusal | Checked | None) -> Admission | Answer:
         assert result is not None, "a refusal without its limits comes out of a pickle only"

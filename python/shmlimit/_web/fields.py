@@ -10,6 +10,9 @@ from typing import Any
 
 from shmlimit import Checked, Refusal, Verdict
 
+# The tier of keys that are in no other.
+_DEFAULT_TIER = "default"
+
 # The largest integer of a structured field.
 _LARGEST = 999_999_999_999_999
 
@@ -25,30 +28,44 @@ _NANOSECONDS = {
 
 
 class Policies:
-    """How the limits of a set are told to clients, by one of its declarations."""
+    """How the limits of a set are told to clients, by one of its declarations: to those of each tier as it has them."""
 
-    def __init__(self, limits: Iterable[Mapping[str, Any]], quota_units: Mapping[str, str], prefix: str) -> None:
+    def __init__(self, declared: Mapping[str, Any], quota_units: Mapping[str, str], prefix: str) -> None:
+        """Describes the limits of a set.
+
+        Args:
+            declared: The set, with every default written out, of tiers too.
+            quota_units: By rate limit or budget, the unit in which clients are told of it.
+            prefix: What stands before the names of limits.
+        """
         self._prefix = prefix
         self._kinds: dict[str, str] = {}
         self.count_networks = False
         """Whether the limits are those of the networks of an address, which are taken and not held."""
-        self._items: dict[str, str] = {}
+        self._items: dict[str, dict[str, str]] = {_DEFAULT_TIER: {}}
         self._moving: set[str] = set()
-        for limit in limits:
+        changed = {tier["name"]: tier.get("limits", {}) for tier in declared.get("tier", [])}
+        for limit in declared.get("limit", []):
+            name = limit["name"]
             self.count_networks = self.count_networks or "prefix" in limit
-            item = _item(limit, quota_units.get(limit["name"]), self.name(limit["name"]))
-            if item is not None:
-                self._items[limit["name"]] = item
-                self._kinds[limit["name"]] = limit["kind"]
+            for tier, changes in {_DEFAULT_TIER: {}, **changed}.items():
+                item = _item({**limit, **changes.get(name, {})}, quota_units.get(name), self.name(name))
+                if item is not None:
+                    self._items.setdefault(tier, {})[name] = item
+            if name in self._items[_DEFAULT_TIER]:
+                self._kinds[name] = limit["kind"]
                 if "adaptive" in limit:
-                    self._moving.add(limit["name"])
+                    self._moving.add(name)
 
     def field(self, verdicts: Iterable[Verdict]) -> str:
-        """`RateLimit-Policy`: what the limits promise in general, and a capacity that moves as it was for the verdict.
+        """`RateLimit-Policy`: what the limits promise in general to keys of the tier that was decided by.
 
-        Empty where there is nothing to tell.
+        A capacity that moves is told as it was for the verdict. Empty where there is nothing to tell.
         """
-        items = self._items
+        verdicts = list(verdicts)
+        tier = verdicts[0].tier if verdicts else _DEFAULT_TIER
+        # A tier that this process has not heard of yet is told as soon as it has.
+        items = self._items.get(tier, self._items[_DEFAULT_TIER])
         if self._moving:
             moved = {
                 verdict.limit: _concurrency_item(self.name(verdict.limit), verdict.capacity)

@@ -21,7 +21,7 @@ class Told:
         self._quota_units = dict(quota_units)
         self._prefix = prefix
         self._declaration: dict[str, Any] = {}
-        self._policies = Policies([], self._quota_units, prefix)
+        self._policies = Policies({}, self._quota_units, prefix)
         self._described_at = -_FRESH_FOR
         # Not left to the first request: others that come at the same time would be told nothing.
         self.policies()
@@ -45,9 +45,9 @@ class Told:
             self._declaration = declaration
         return self._policies
 
-    def _described(self, declaration: dict[str, Any]) -> list[dict[str, Any]]:
+    def _described(self, declaration: dict[str, Any]) -> dict[str, Any]:
         for declared in declaration.get("set", []):
             if declared["name"] == self._limits.name:
-                limits: list[dict[str, Any]] = declared.get("limit", [])
-                return limits
-        return []
+                described: dict[str, Any] = declared
+                return described
+        return {}

@@ -9,6 +9,7 @@ import asyncio
 import sys
 import warnings
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import assert_type
 
@@ -110,19 +111,38 @@ def refuse(directory: Path) -> None:
     sl.remove(limits.path, force=True)
 
 
+def hold_back(limits: sl.Limits) -> None:
+    permit = limits.acquire({"tokens": 10})
+    assert_type(permit.respect({"Retry-After": "30"}, status=200), bool)
+    permit.throttled(retry_after=0)
+    limits.throttle(timedelta(seconds=0))
+    assert_type(limits.respect({"Retry-After": "0"}, status=429), bool)
+
+
 def count(tenants: sl.Limits) -> None:
     checked = tenants.check(key="acme")
     assert_type(checked, sl.Checked)
     assert_type(tenants.check_many(["acme", b"globex", 7]), list[sl.Checked])
     tenants.debit("spent", "1.25", key="acme")
     tenants.reset("requests", key="acme")
+    tenants.throttle(0, key="acme")
+    tenants.respect({}, status=200, key="acme")
+
+
+def sort_into_tiers(tenants: sl.Limits) -> None:
+    @tenants.limited(key=lambda tenant: tenant, tier=lambda tenant: "gold")
+    def work(tenant: str) -> str:
+        return tenants.tier(tenant)
+
+    assert work("acme") == "gold"
+    assert_type(tenants.check(key="acme").verdicts["requests"].tier, str)
 
 
 def reserve(directory: Path) -> None:
     paced = sl.open(directory / "paced.limits", sl.LimitSet("paced", [sl.Calls("c", 10, "1h", algorithm="gcra")]))[
         "paced"
     ]
-    reserved = paced.reserve(max_delay=60)
+    reserved = paced.reserve(max_delay=60, tier=None)
     if reserved:
         assert_type(reserved, sl.Reservation)
         assert_type(reserved.delay, float)
@@ -159,6 +179,17 @@ async def wait(limits: sl.Limits) -> None:
         assert_type(tried, sl.Permit)
 
 
+def watch(directory: Path) -> None:
+    declared = sl.LimitSet("watched", [sl.Calls("c", 1, "1h")])
+    with sl.open(directory / "watched.limits", declared, log_requests=True) as segment:
+        limits = segment["watched"].labelled("nightly-import")
+        assert_type(limits, sl.Limits)
+        assert_type(limits.label, str | None)
+        assert_type(sl.Pool([limits]).labelled("nightly-export"), sl.Pool)
+        assert limits.check()
+        assert not limits.check()
+
+
 def choose(limits: sl.Limits) -> None:
     pool = sl.Pool([limits], "least_loaded", failover=True)
     with pool.acquire({"tokens": 1}) as permit:
@@ -179,12 +210,15 @@ def main(directory: Path) -> None:
     segment = declare(directory)
     assert_type(segment["openai"], sl.Limits)
     take(segment["openai"])
+    hold_back(segment["openai"])
     refuse(directory)
     count(segment["tenants"])
+    sort_into_tiers(segment["tenants"])
     reserve(directory)
     decorate(segment["openai"])
     asyncio.run(wait(segment["openai"]))
     choose(segment["openai"])
+    watch(directory)
     move_time(directory)
     for name, limits in segment.items():
         print(name, limits.limit_names, len(ERRORS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,30 @@ def get() -> Callable[..., HttpRequest]:
 
 
 Get = Callable[..., HttpRequest]
+
+
+def test_a_key_is_told_the_quota_of_its_tier(folder: Path, get: Get) -> None:
+    gold = sl.Tier("gold", {"requests": {"capacity": 3}})
+    requests = sl.Calls("requests", 2, 60, algorithm="fixed_window")
+    declared = sl.LimitSet("site", [requests], keyed=10, tiers=[gold])
+    for tier, quota in [(None, 2), ("gold", 3), (lambda request: request.headers.get("x-plan"), 3)]:
+        middleware = _middleware(folder, lambda _: HttpResponse("done"), declared, key=Header("x-api-key"), tier=tier)
+        response = middleware(get("/", headers={"x-api-key": str(tier), "x-plan": "gold"}))
+        assert response["RateLimit-Policy"] == f'"requests";q={quota};w=60'
+        response.close()
+
+
+def test_refusals_are_logged_where_the_settings_say_so(
+    folder: Path, get: Get, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="shmlimit")
+    middleware = _middleware(
+        folder, lambda _: HttpResponse("done"), ONE_A_MINUTE, key=Header("x-api-key"), log_requests=True
+    )
+    statuses = [middleware(get("/", headers={"x-api-key": "a"})).status_code for _ in range(2)]
+    assert statuses == [200, 429]
+    (record,) = caplog.records
+    assert (record.event, record.set_name, record.limit) == ("request_denied", "site", "requests")  # type: ignore[attr-defined]
 
 
 def test_a_response_holds_its_place_until_it_is_closed(folder: Path, get: Get) -> None:

@@ -39,6 +39,27 @@ def declare(folder: Path) -> Callable[..., sl.Limits]:
 Declare = Callable[..., sl.Limits]
 
 
+def test_a_key_is_told_the_quota_of_its_tier(declare: Declare) -> None:
+    gold = sl.Tier("gold", {"requests": {"capacity": 3}})
+    limits = declare(sl.Calls("requests", 2, 60, algorithm="fixed_window"), keyed=10, tiers=[gold])
+    limits.assign("rich", "gold")
+    app = FastAPI()
+
+    @app.get("/", dependencies=[Depends(Limited(limits, key=Header("x-api-key")))])
+    def path() -> str:
+        return "done"
+
+    @app.get("/gold", dependencies=[Depends(Limited(limits, key=Header("x-api-key"), tier=lambda _: "gold"))])
+    def path_of_a_tier() -> str:
+        return "done"
+
+    told = [
+        _get(app, path, {"x-api-key": key}).headers["ratelimit-policy"]
+        for key, path in [("rich", "/"), ("other", "/"), ("other", "/gold")]
+    ]
+    assert told == ['"requests";q=3;w=60', '"requests";q=2;w=60', '"requests";q=3;w=60']
+
+
 def test_a_path_is_limited_and_others_are_not(declare: Declare) -> None:
     app = FastAPI()
     limited = Limited(declare(sl.Calls("requests", 1, 60), keyed=10), key=ClientAddress())

@@ -134,6 +134,36 @@ def test_a_head_request_is_refused_without_a_body(limited: Limited, declare: Dec
     assert refused.content == b""
 
 
+def test_a_key_is_told_the_quota_of_its_tier(limited: Limited, declare: Declare) -> None:
+    tiers = [sl.Tier("gold", {"requests": {"capacity": 3}}), sl.Tier("free", {"requests": {"capacity": 1}})]
+    limits = declare(sl.Calls("requests", 2, 60, algorithm="fixed_window"), keyed=100, tiers=tiers)
+    limits.assign("rich", "gold")
+    get = limited(limits, key=asgi.Header("X-Api-Key"))
+    rich, other = (get(headers={"x-api-key": key}) for key in ("rich", "other"))
+    assert [each.headers["ratelimit-policy"] for each in (rich, other)] == [
+        '"requests";q=3;w=60',
+        '"requests";q=2;w=60',
+    ]
+    # And so is one that is refused.
+    replies = [get(headers={"x-api-key": "rich"}) for _ in range(3)]
+    assert [reply.status_code for reply in replies] == [200, 200, 429]
+    assert replies[-1].headers["ratelimit-policy"] == '"requests";q=3;w=60'
+
+
+@pytest.mark.parametrize("timeout", [None, 0])
+def test_the_request_may_say_the_tier_of_its_key(limited: Limited, declare: Declare, timeout: float | None) -> None:
+    tiers = [sl.Tier("gold", {"requests": {"capacity": 3}})]
+    limits = declare(sl.Calls("requests", 2, 60, algorithm="fixed_window"), keyed=100, tiers=tiers)
+    key = asgi.Header("X-Api-Key")
+    get = limited(limits, key=key, timeout=timeout, tier=lambda _: "gold")
+    assert get(headers={"x-api-key": "a"}).headers["ratelimit-policy"] == '"requests";q=3;w=60'
+    assert limits.tier("a") == "gold"
+    get = limited(limits, key=key, timeout=timeout, tier="gold")
+    assert get(headers={"x-api-key": "b"}).headers["ratelimit-policy"] == '"requests";q=3;w=60'
+    get = limited(limits, key=key, timeout=timeout, tier=lambda _: None)
+    assert get(headers={"x-api-key": "c"}).headers["ratelimit-policy"] == '"requests";q=2;w=60'
+
+
 def test_each_value_of_a_header_has_limits_of_its_own(limited: Limited, declare: Declare) -> None:
     limits = declare(sl.Calls("requests", 1, 60), keyed=100)
     get = limited(limits, key=asgi.Header("X-Api-Key"))

@@ -88,9 +88,8 @@ impl<E> ClientLimitLayer<E> {
         self
     }
 
-    /// Which answers say that the upstream takes nothing for a while, and for how long. Unless set: 429, with one second
-    /// where it does not say for how long; 503 where it does; and a call of gRPC that ends with `grpc-status: 8` in its
-    /// first fields. [`retry_after`](fn@super::retry_after) reads the usual fields.
+    /// Which answers say that the upstream takes nothing for a while, and for how long;
+    /// [`throttled_by`](fn@super::throttled_by) unless set. [`retry_after`](fn@super::retry_after) reads the usual fields.
     pub fn throttled_by(mut self, throttled_by: fn(StatusCode, &HeaderMap) -> Option<Duration>) -> Self {
         self.settings.throttled_by = throttled_by;
         self

@@ -10,5 +10,5 @@ mod upstream;
 
 pub use error::ClientError;
 pub use layer::ClientLimitLayer;
-pub use retry_after::retry_after;
+pub use retry_after::{retry_after, throttled_by};
 pub use service::{ClientLimitFuture, ClientLimitService};

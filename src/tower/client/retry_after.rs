@@ -3,7 +3,39 @@
 use std::time::{Duration, SystemTime};
 
 use http::header::RETRY_AFTER;
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, StatusCode};
+
+/// For how long an upstream is left alone that says that it is throttled and not for how long.
+const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
+
+/// For how long an upstream takes nothing, as its response says: what a [`ClientLimitLayer`](super::ClientLimitLayer) goes by
+/// unless it is [told otherwise](super::ClientLimitLayer::throttled_by), for other clients to give to
+/// [`Permit::throttled`](crate::Permit::throttled). 429 throttles in any case, for one second where it does not say for how
+/// long; 503 where it does; and so does a call of gRPC that ends with `grpc-status: 8` in its first fields. The time is that of
+/// [`retry_after`]. None where the response throttles nothing.
+///
+/// ```
+/// # use std::time::Duration;
+/// use http::{HeaderMap, HeaderValue, StatusCode};
+/// use shmlimit::tower::throttled_by;
+///
+/// let mut headers = HeaderMap::new();
+/// assert_eq!(throttled_by(StatusCode::TOO_MANY_REQUESTS, &headers), Some(Duration::from_secs(1)));
+/// assert_eq!(throttled_by(StatusCode::SERVICE_UNAVAILABLE, &headers), None);
+/// headers.insert("retry-after", HeaderValue::from_static("30"));
+/// assert_eq!(throttled_by(StatusCode::SERVICE_UNAVAILABLE, &headers), Some(Duration::from_secs(30)));
+/// assert_eq!(throttled_by(StatusCode::OK, &headers), None);
+/// ```
+pub fn throttled_by(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
+    match status {
+        StatusCode::TOO_MANY_REQUESTS => Some(retry_after(headers).unwrap_or(UNKNOWN_WAIT)),
+        StatusCode::SERVICE_UNAVAILABLE => retry_after(headers),
+        _ if headers.get("grpc-status").is_some_and(|code| code == "8") => {
+            Some(retry_after(headers).unwrap_or(UNKNOWN_WAIT))
+        }
+        _ => None,
+    }
+}
 
 /// How long an upstream asks its clients to wait, by the fields of its response: `Retry-After` in seconds or as a date,
 /// the more exact `retry-after-ms` and `x-ms-retry-after-ms` of some providers, and `grpc-retry-pushback-ms`. None where

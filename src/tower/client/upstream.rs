@@ -4,16 +4,13 @@ use std::time::Duration;
 
 use http::{Extensions, HeaderMap, StatusCode};
 
-use super::retry_after::retry_after;
+use super::retry_after::throttled_by;
 use crate::error::Error;
 use crate::refusal::Refusal;
 use crate::tower::demand::{Asked, Demand};
 use crate::tower::held::Held;
 use crate::tower::layer::OnError;
 use crate::tower::permit_handle::SharedPermit;
-
-/// For how long an upstream is left alone that says that it is throttled and not for how long.
-const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
 
 /// What is decided once, when a client is built.
 #[derive(Clone, Copy, Debug)]
@@ -45,18 +42,6 @@ impl Default for Settings {
             throttled_by,
             is_failure: |status| status.is_server_error(),
         }
-    }
-}
-
-/// 429 throttles in any case, and 503 where it says for how long. A call of gRPC says so in a field.
-fn throttled_by(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
-    match status {
-        StatusCode::TOO_MANY_REQUESTS => Some(retry_after(headers).unwrap_or(UNKNOWN_WAIT)),
-        StatusCode::SERVICE_UNAVAILABLE => retry_after(headers),
-        _ if headers.get("grpc-status").is_some_and(|code| code == "8") => {
-            Some(retry_after(headers).unwrap_or(UNKNOWN_WAIT))
-        }
-        _ => None,
     }
 }
 

@@ -1,0 +1,464 @@
+"""What is logged of requests that are refused or have to wait, where that was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import copy
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from observing import DEADLINE, queued, until
+
+import shmlimit as sl
+from shmlimit.testing import OpenSegment
+
+ONE_AN_HOUR = sl.LimitSet("mail", [sl.Calls("sent", 1, "1h", algorithm="fixed_window", align="first_use")])
+ONE_AT_A_TIME = sl.LimitSet("work", [sl.Concurrency("slots", 1)])
+SPENT = sl.LimitSet("money", [sl.Budget("spent", 10, "calendar:day"), sl.Concurrency("slots", 100)])
+
+Logged = Callable[[], list[dict[str, Any]]]
+
+FIELDS = ("event", "set_name", "label", "limit", "reason", "retry_after", "waited", "admitted", "left_out")
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Logged:
+    """Gives the fields of what was logged since it was last called."""
+    caplog.set_level(logging.INFO, logger="shmlimit")
+
+    def take() -> list[dict[str, Any]]:
+        records = [record for record in caplog.records if record.name == "shmlimit" and hasattr(record, "event")]
+        assert {record.levelno for record in records} <= {logging.INFO}
+        caplog.clear()
+        return [{name: getattr(record, name) for name in FIELDS} for record in records]
+
+    return take
+
+
+def denied(set_name: str, limit: str | None, reason: str, label: str | None = None, **fields: Any) -> dict[str, Any]:
+    """The fields of a refusal."""
+    return {
+        "event": "request_denied",
+        "set_name": set_name,
+        "label": label,
+        "limit": limit,
+        "reason": reason,
+        "retry_after": None,
+        "waited": None,
+        "admitted": False,
+        "left_out": 0,
+        **fields,
+    }
+
+
+def test_each_way_to_be_refused_is_logged(
+    shmlimit_segment: OpenSegment, shmlimit_clock: sl.VirtualClock, logged: Logged
+) -> None:
+    segment = shmlimit_segment(ONE_AN_HOUR, ONE_AT_A_TIME, SPENT, log_requests=True)
+    mail = segment["mail"].labelled("newsletter")
+    assert mail.check()
+    assert logged() == [], "an admission is no event"
+    mail.check()
+    mail.try_acquire()
+    refusal = denied("mail", "sent", "rate", "newsletter", retry_after=3600)
+    assert logged() == [refusal, refusal]
+    segment["mail"].reserve(max_delay=1)
+    assert logged() == [{**refusal, "label": None}]
+    with segment["work"].acquire(), pytest.raises(sl.Refused), segment["work"].try_acquire():
+        pass
+    assert logged() == [denied("work", "slots", "concurrency")]
+    money = segment["money"]
+    with money.acquire() as permit:
+        assert permit.debit("spent", 10)
+        assert not permit.debit("spent", 1)
+        (of_permit,) = logged()
+    assert not money.debit("spent", 1)
+    (of_set,) = logged()
+    assert of_permit == of_set
+    assert (of_set["limit"], of_set["reason"]) == ("spent", "budget")
+
+
+def test_the_message_says_it_too(
+    shmlimit_segment: OpenSegment, shmlimit_clock: sl.VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="shmlimit")
+    mail = shmlimit_segment(ONE_AN_HOUR, log_requests=True)["mail"]
+    mail.check()
+    mail.labelled("newsletter").check()
+    mail.throttle(7200)
+    mail.check()
+    assert [record.getMessage() for record in caplog.records] == [
+        "request_denied: set mail (newsletter): denied by limit sent, rate, retry after 3600.000 s",
+        "request_denied: set mail: denied, throttled, retry after 7200.000 s",
+    ]
+
+
+def test_nothing_is_logged_unless_it_was_asked_for(shmlimit_segment: OpenSegment, logged: Logged) -> None:
+    mail = shmlimit_segment(ONE_AN_HOUR)["mail"]
+    assert [bool(mail.labelled("newsletter").check()) for _ in range(3)] == [True, False, False]
+    assert logged() == []
+
+
+def test_a_logger_that_is_not_interested_is_not_called(
+    shmlimit_segment: OpenSegment, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, logger="shmlimit")
+    mail = shmlimit_segment(ONE_AN_HOUR, log_requests=True)["mail"]
+    assert [bool(mail.check()) for _ in range(2)] == [True, False]
+    assert caplog.records == []
+
+
+def test_a_wait_is_logged_with_what_came_of_it(shmlimit_segment: OpenSegment, logged: Logged) -> None:
+    segment = shmlimit_segment(ONE_AT_A_TIME, log_requests=True)
+    work = segment["work"].labelled("job 7")
+    permit = work.acquire()
+    with pytest.raises(sl.AcquireTimeout):
+        work.acquire(timeout=0.005)
+    waited, refused = logged()
+    assert waited["waited"] >= 0.005
+    waited["waited"] = None
+    assert waited == {**denied("work", None, "", "job 7"), "event": "backpressure_wait", "reason": None, "waited": None}
+    assert refused == denied("work", "slots", "concurrency", "job 7")
+
+    waiter = threading.Thread(target=lambda: work.acquire(timeout=DEADLINE).release(), name="the one that waits")
+    waiter.start()
+    until(lambda: queued(segment, "work") == 1, "a thread in line")
+    permit.release()
+    waiter.join(DEADLINE)
+    (waited,) = logged()
+    assert waited["waited"] > 0
+    assert (waited["event"], waited["admitted"], waited["limit"]) == ("backpressure_wait", True, None)
+
+
+def test_tasks_are_logged_in_their_own_context(shmlimit_segment: OpenSegment, logged: Logged) -> None:
+    work = shmlimit_segment(ONE_AT_A_TIME, log_requests=True)["work"]
+    request: contextvars.ContextVar[str] = contextvars.ContextVar("request")
+    seen: list[tuple[str, str]] = []
+
+    def note(record: logging.LogRecord) -> bool:
+        seen.append((request.get("?"), record.event))  # type: ignore[attr-defined]
+        return True
+
+    async def ask(name: str) -> None:
+        request.set(name)
+        with pytest.raises(sl.AcquireTimeout):
+            await work.labelled(name).acquire_async(timeout=0.005)
+
+    async def main() -> None:
+        async with work.acquire_async():
+            await asyncio.gather(ask("a"), ask("b"))
+
+    logger = logging.getLogger("shmlimit")
+    logger.addFilter(note)
+    try:
+        asyncio.run(main())
+    finally:
+        logger.removeFilter(note)
+    assert sorted(seen) == [(name, event) for name in "ab" for event in ("backpressure_wait", "request_denied")]
+    assert {(fields["label"], fields["event"]) for fields in logged()} == set(seen)
+
+
+def test_each_thread_logs_its_own_requests(shmlimit_segment: OpenSegment, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="shmlimit")
+    work = shmlimit_segment(ONE_AT_A_TIME, log_requests=True)["work"]
+
+    def wait_in_vain() -> None:
+        for _ in range(2):
+            with pytest.raises(sl.AcquireTimeout):
+                work.labelled(threading.current_thread().name).acquire(timeout=0.001)
+
+    with work.acquire():
+        threads = [threading.Thread(target=wait_in_vain, name=f"thread {number}") for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE)
+    assert caplog.records
+    for record in caplog.records:
+        assert record.threadName == record.label  # type: ignore[attr-defined]
+
+
+def test_a_pool_logs_all_members_that_refused(shmlimit_segment: OpenSegment, logged: Logged) -> None:
+    sets = [shmlimit_segment(declared, log_requests=True) for declared in (ONE_AN_HOUR, ONE_AT_A_TIME)]
+    pool = sl.Pool([sets[0]["mail"].labelled("letter"), sets[1]["work"]], failover=True, worker_index=0)
+    permits = [pool.acquire(), pool.acquire()]
+    logged()
+
+    def told() -> list[tuple[Any, ...]]:
+        return sorted((each["set_name"], each["label"], each["event"]) for each in logged())
+
+    refusals = [("mail", "letter", "request_denied"), ("work", None, "request_denied")]
+    assert not pool.try_acquire()
+    assert told() == refusals
+    with pytest.raises(sl.AcquireTimeout):
+        pool.acquire(timeout=0.005)
+    assert {event for _, _, event in told()} == {"request_denied", "backpressure_wait"}
+
+    async def wait() -> None:
+        await pool.labelled("task").acquire_async(timeout=0.005)
+
+    with pytest.raises(sl.AcquireTimeout):
+        asyncio.run(wait())
+    assert {label for _, label, _ in told()} == {"task"}
+    assert len(permits) == 2
+
+
+def test_many_keys_and_networks_are_logged(shmlimit_segment: OpenSegment, logged: Logged) -> None:
+    requests = sl.Calls("requests", 1, "1h")
+    networks = sl.Calls("network", 1, "1h", prefix={"ipv4": 24, "ipv6": 48})
+    segment = shmlimit_segment(
+        sl.LimitSet("tenants", [requests], keyed=100), sl.LimitSet("logins", [networks], keyed=100), log_requests=True
+    )
+    segment["tenants"].labelled("batch").check_many(["a", "b", "a", "a"])
+    assert [(each["set_name"], each["label"]) for each in logged()] == [("tenants", "batch")] * 2
+    for _ in range(2):
+        segment["logins"].check(key="203.0.113.7")
+    (told,) = logged()
+    assert (told["set_name"], told["limit"]) == ("logins", "network")
+
+
+def test_of_a_flood_at_most_ten_a_second_are_logged_and_the_others_counted(
+    shmlimit_segment: OpenSegment, logged: Logged
+) -> None:
+    mail = shmlimit_segment(ONE_AN_HOUR, log_requests=True)["mail"]
+    mail.check()
+    records: list[dict[str, Any]] = []
+    refused = 0
+
+    def is_told() -> bool:
+        nonlocal refused
+        for _ in range(100):
+            refused += not mail.check()
+        records.extend(logged())
+        return len(records) >= 21
+
+    # The second has turned twice then, so that what was left out has been told.
+    until(is_told, "refusals of three seconds")
+    told = sum(1 + each["left_out"] for each in records)
+    assert len(records) < told <= refused
+
+
+def test_what_is_logged_of_may_make_requests_of_its_own(shmlimit_segment: OpenSegment) -> None:
+    mail = shmlimit_segment(ONE_AN_HOUR, log_requests=True)["mail"]
+    mail.check()
+    told = 0
+
+    def ask_again(_record: logging.LogRecord) -> bool:
+        nonlocal told
+        told += 1
+        mail.check()
+        return False
+
+    logger = logging.getLogger("shmlimit")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addFilter(ask_again)
+    try:
+        mail.check()
+    finally:
+        logger.removeFilter(ask_again)
+        logger.setLevel(level)
+    # The requests of the filter are refused and logged as well, until there are ten of a second.
+    assert told >= 10
+
+
+def test_a_permit_is_given_back_where_logging_raises(shmlimit_segment: OpenSegment) -> None:
+    segment = shmlimit_segment(ONE_AT_A_TIME, log_requests=True)
+    work = segment["work"]
+
+    def fail(_record: logging.LogRecord) -> bool:
+        raise ZeroDivisionError
+
+    def release_once_it_waits(permit: sl.Permit) -> None:
+        until(lambda: queued(segment, "work") == 1, "somebody in line")
+        permit.release()
+
+    def wait_in_a_thread() -> None:
+        work.acquire(timeout=DEADLINE)
+
+    def wait_in_a_task() -> None:
+        async def wait() -> None:
+            await work.acquire_async(timeout=DEADLINE)
+
+        asyncio.run(wait())
+
+    logger = logging.getLogger("shmlimit")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addFilter(fail)
+    try:
+        for wait in (wait_in_a_thread, wait_in_a_task):
+            other = threading.Thread(target=release_once_it_waits, args=(work.acquire(),))
+            other.start()
+            with pytest.raises(ZeroDivisionError):
+                wait()
+            other.join(DEADLINE)
+    finally:
+        logger.removeFilter(fail)
+        logger.setLevel(level)
+    assert work.try_acquire()
+
+
+def test_what_raises_for_one_event_keeps_no_other_from_being_logged(
+    shmlimit_segment: OpenSegment, logged: Logged
+) -> None:
+    work = shmlimit_segment(ONE_AT_A_TIME, log_requests=True)["work"]
+
+    def fail(record: logging.LogRecord) -> bool:
+        if record.event == "backpressure_wait":  # type: ignore[attr-defined]
+            raise ZeroDivisionError
+        return True
+
+    logger = logging.getLogger("shmlimit")
+    logger.addFilter(fail)
+    try:
+        with work.acquire(), pytest.raises(ZeroDivisionError):
+            work.acquire(timeout=0.005)
+    finally:
+        logger.removeFilter(fail)
+    assert [each["event"] for each in logged()] == ["request_denied"]
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    """Raises `InterruptedError` in the main thread when it gets the signal."""
+
+    def handle(_signal: int, _frame: object) -> None:
+        raise InterruptedError
+
+    former = signal.signal(signal.SIGUSR1, handle)
+    yield
+    signal.signal(signal.SIGUSR1, former)
+
+
+@pytest.mark.usefixtures("alarm")
+def test_a_wait_that_is_interrupted_is_logged_and_raises(shmlimit_segment: OpenSegment, logged: Logged) -> None:
+    segment = shmlimit_segment(ONE_AT_A_TIME, log_requests=True)
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        until(lambda: queued(segment, "work") == 1, "the main thread in line")
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    with segment["work"].acquire():
+        other = threading.Thread(target=interrupt)
+        other.start()
+        with pytest.raises(InterruptedError):
+            segment["work"].acquire()
+        other.join(DEADLINE)
+    assert [(each["event"], each["admitted"]) for each in logged()] == [
+        ("backpressure_wait", False),
+        ("request_denied", False),
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_child_that_is_forked_while_threads_wait_logs_its_own_requests(
+    shmlimit_segment: OpenSegment, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="shmlimit")
+    segment = shmlimit_segment(ONE_AT_A_TIME, log_requests=True)
+    work = segment["work"]
+    permit = work.acquire()
+    waiter = threading.Thread(target=lambda: work.labelled("parent").acquire(timeout=DEADLINE).release())
+    waiter.start()
+    until(lambda: queued(segment, "work") == 1, "a thread in line")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            caplog.clear()
+            work.labelled("child").try_acquire()
+            labels = [record.label for record in caplog.records]  # type: ignore[attr-defined]
+            os._exit(0 if labels == ["child"] else 1)
+        finally:
+            os._exit(2)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    permit.release()
+    waiter.join(DEADLINE)
+    assert [(record.label, record.admitted) for record in caplog.records] == [("parent", True)]  # type: ignore[attr-defined]
+
+
+def test_what_is_closed_and_let_go_of_has_logged_everything(shmlimit_segment: OpenSegment, logged: Logged) -> None:
+    segment = shmlimit_segment(ONE_AN_HOUR, log_requests=True)
+    mail = segment["mail"]
+    segment.close()
+    mail.check()
+    mail.labelled("last").check()
+    del mail, segment
+    assert [each["label"] for each in logged()] == ["last"]
+
+
+def label_of(limits: sl.Limits, line: Any) -> None:
+    """In a process of its own: say what is logged of a request that is refused."""
+    records: list[logging.LogRecord] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record)
+
+    logger = logging.getLogger("shmlimit")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(Keep())
+    limits.try_acquire()
+    line.send((limits.label, [(record.set_name, record.label) for record in records]))  # type: ignore[attr-defined]
+
+
+def test_a_labelled_handle_travels_with_its_label(shmlimit_segment: OpenSegment, logged: Logged) -> None:
+    segment = shmlimit_segment(ONE_AN_HOUR, log_requests=True)
+    mail = segment["mail"].labelled("nightly-import")
+    assert (mail.label, mail.name, mail.strict, segment["mail"].label) == ("nightly-import", "mail", True, None)
+    assert "nightly-import" in repr(mail)
+    for again in (copy.copy(mail), pickle.loads(pickle.dumps(mail)), mail.labelled("other").labelled("nightly-import")):
+        assert (type(again), again.label, again.path) == (sl.Limits, "nightly-import", mail.path)
+    pool = pickle.loads(pickle.dumps(sl.Pool([mail]).labelled("pooled")))
+    assert [member.label for member in pool] == ["pooled"]
+    assert pickle.loads(pickle.dumps(segment["mail"])).label is None
+
+    mail.check()
+    pickle.loads(pickle.dumps(mail)).check()
+    assert [each["label"] for each in logged()] == ["nightly-import"]
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=label_of, args=(mail, theirs))
+    child.start()
+    assert ours.poll(DEADLINE)
+    assert ours.recv() == ("nightly-import", [("mail", "nightly-import")])
+    child.join()
+
+
+def test_the_successor_of_a_removed_segment_logs_and_labels_as_well(
+    shmlimit_segment: OpenSegment, logged: Logged
+) -> None:
+    segment = shmlimit_segment(ONE_AN_HOUR, log_requests=True)
+    mail = segment["mail"].labelled("import")
+    sl.remove(segment.path, force=True)
+    other = sl.open(segment.path, ONE_AN_HOUR)
+    other["mail"].check()
+    with pytest.raises(sl.Removed):
+        mail.check()
+    found: list[sl.Limits] = []
+    until(lambda: (successor := mail.successor()) is not None and not found.append(successor), "the successor")
+    logged()
+    assert not found[0].check()
+    assert [(each["set_name"], each["label"]) for each in logged()] == [("mail", "import")]
+
+
+def test_a_label_is_cut_off_after_64_bytes_and_is_text(shmlimit_segment: OpenSegment, logged: Logged) -> None:
+    mail = shmlimit_segment(ONE_AN_HOUR, log_requests=True)["mail"]
+    long = mail.labelled("x" * 61 + "äö")
+    assert long.label == "x" * 61 + "äö"
+    long.check()
+    long.check()
+    assert [each["label"] for each in logged()] == ["x" * 61 + "ä"]
+    with pytest.raises(TypeError):
+        mail.labelled(7)  # type: ignore[arg-type]

@@ -1,0 +1,287 @@
+"""A provider says that it takes nothing for a while: no process asks it before then."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from email.utils import format_datetime
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import httpx
+import pytest
+import requests
+import urllib3
+from observing import DEADLINE, queued, until
+from throttled_roles import ask_a_server, try_when_told
+
+import shmlimit as sl
+from shmlimit.testing import OpenSegment
+
+REQUESTS = sl.Calls("requests", 1000, "1h")
+
+
+class Provider(http.server.BaseHTTPRequestHandler):
+    """Answers 429, and that it takes requests again in an hour."""
+
+    def do_GET(self) -> None:
+        self.send_response(429)
+        self.send_header("Retry-After", "3600")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_arguments: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def provider() -> Iterator[str]:
+    """The address of a provider that answers 429."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Provider)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@contextmanager
+def process(role: Any, *arguments: object) -> Iterator[Any]:
+    """A process that runs a role, and the line to it; killed at the end if it still lives."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=role, args=(*arguments, theirs))
+    child.start()
+    theirs.close()
+    try:
+        yield ours
+    finally:
+        child.kill()
+        child.join()
+        ours.close()
+
+
+def told(line: Any) -> Any:
+    """What the process says next."""
+    assert line.poll(DEADLINE), "the process says nothing"
+    return line.recv()
+
+
+def asked(line: Any) -> Any:
+    """What the limits say to a process."""
+    line.send("try")
+    return told(line)
+
+
+def test_what_one_process_hears_holds_for_the_others(shmlimit_segment: OpenSegment, provider: str) -> None:
+    limits = shmlimit_segment(sl.LimitSet("provider", [REQUESTS, sl.Concurrency("in_flight", 8)]))["provider"]
+    with process(try_when_told, limits) as one, process(try_when_told, limits) as other:
+        assert [told(one), told(other)] == ["there", "there"]
+        assert asked(one)[0]
+        with process(ask_a_server, limits, provider) as hears:
+            assert told(hears) is True
+        for line in (one, other):
+            admitted, reason, wait = asked(line)
+            assert (admitted, reason) == (False, "throttled")
+            assert 0 < wait <= 3600
+        limits.reset()
+        assert [asked(line)[0] for line in (one, other)] == [True, True]
+
+
+def test_nothing_is_admitted_before_the_instant_and_everything_at_it(
+    shmlimit_segment: OpenSegment, shmlimit_clock: sl.VirtualClock
+) -> None:
+    limits = shmlimit_segment(sl.LimitSet("provider", [REQUESTS, sl.Concurrency("in_flight", 8)]))["provider"]
+    with limits.acquire() as permit:
+        permit.throttled(retry_after=timedelta(seconds=30))
+        refusal = limits.try_acquire()
+        assert (bool(refusal), refusal.reason, refusal.binding, refusal.retry_after) == (False, "throttled", None, 30)
+        with pytest.raises(sl.AlreadyReleased):
+            permit.throttled(30)
+    with pytest.raises(sl.AcquireTimeout) as waited:
+        limits.acquire(timeout=0)
+    assert waited.value.reason == "throttled"
+    shmlimit_clock.advance(29.999)
+    assert not limits.try_acquire()
+    shmlimit_clock.advance(0.001)
+    assert limits.try_acquire()
+
+
+def test_a_shorter_time_does_not_end_a_longer_one_and_less_than_nothing_is_nothing(
+    shmlimit_segment: OpenSegment, shmlimit_clock: sl.VirtualClock
+) -> None:
+    limits = shmlimit_segment(sl.LimitSet("provider", [REQUESTS]))["provider"]
+    limits.throttle(-5)
+    assert limits.check()
+    limits.throttle(60)
+    limits.throttle(retry_after=1.5)
+    assert limits.check().retry_after == 60
+    with pytest.raises(ValueError, match="not a number"):
+        limits.throttle(float("nan"))
+    shmlimit_clock.advance(60)
+    assert limits.check()
+
+
+def test_one_key_is_throttled_and_the_others_are_not(
+    shmlimit_segment: OpenSegment, shmlimit_clock: sl.VirtualClock
+) -> None:
+    limits = shmlimit_segment(sl.LimitSet("tenants", [REQUESTS], keyed=100))["tenants"]
+    with limits.acquire(key="a") as permit:
+        permit.throttled(30)
+    limits.throttle(10, key="b")
+    assert [limits.check(key=key).reason for key in ("a", "b", "c")] == ["throttled", "throttled", None]
+    shmlimit_clock.advance(10)
+    assert [limits.check(key=key).reason for key in ("a", "b", "c")] == ["throttled", None, None]
+    with pytest.raises(sl.KeyRequired):
+        limits.throttle(10)
+    with pytest.raises(sl.KeyRequired):
+        limits.respect({}, status=429)
+
+
+def test_an_adaptive_limit_shrinks(shmlimit_segment: OpenSegment) -> None:
+    adaptive = sl.Concurrency("in_flight", 20, adaptive="aimd", ceiling=100)
+    segment = shmlimit_segment(sl.LimitSet("provider", [adaptive]))
+    with segment["provider"].acquire() as permit:
+        assert permit.respect({"Retry-After": "30"}, status=429)
+    (described,) = segment.snapshot()["sets"]
+    assert described["limits"][0]["found_capacity"] < 20
+    assert described["throttled_for_ns"] > 0
+
+
+def test_who_waits_goes_on_waiting_and_is_admitted_when_it_is_over(shmlimit_segment: OpenSegment) -> None:
+    limits = shmlimit_segment(sl.LimitSet("provider", [sl.Concurrency("in_flight", 1)]))["provider"]
+    permit = limits.acquire()
+    admitted: list[sl.Permit] = []
+    waiter = threading.Thread(target=lambda: admitted.append(limits.acquire(timeout=DEADLINE)))
+    waiter.start()
+    with sl.open(limits.path) as segment:
+        until(lambda: queued(segment, "provider") == 1, "a thread in line")
+        permit.throttled(3600)
+        assert (queued(segment, "provider"), admitted) == (1, [])
+    limits.reset()
+    waiter.join(DEADLINE)
+    assert len(admitted) == 1
+
+
+def test_a_pool_with_failover_goes_to_the_members_that_are_not_throttled(shmlimit_segment: OpenSegment) -> None:
+    segment = shmlimit_segment(sl.LimitSet("east", [REQUESTS]), sl.LimitSet("west", [REQUESTS]))
+    pool = sl.Pool([segment["east"], segment["west"]], failover=True)
+    with pool.acquire() as permit:
+        throttled = permit.set_name
+        assert permit.respect({"retry-after": "3600"}, status=429)
+    for _ in range(4):
+        assert {pool.acquire().set_name} == {"east", "west"} - {throttled}
+    pool[0].throttle(3600)
+    pool[1].throttle(60)
+    refusal = pool.try_acquire()
+    assert (bool(refusal), refusal.reason) == (False, "throttled")
+
+
+def of_aiohttp(url: str) -> object:
+    async def get() -> object:
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
+            return response
+
+    return asyncio.run(get())
+
+
+CLIENTS: list[Callable[[str], object]] = [
+    of_aiohttp,
+    lambda url: urllib3.PoolManager(retries=False).request("GET", url),
+    requests.get,
+    httpx.get,
+]
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=["aiohttp", "urllib3", "requests", "httpx"])
+def test_the_responses_of_the_usual_clients_are_read(
+    shmlimit_segment: OpenSegment, provider: str, client: Callable[[str], object]
+) -> None:
+    limits = shmlimit_segment(sl.LimitSet("provider", [REQUESTS]))["provider"]
+    assert limits.respect(client(provider))
+    wait = limits.check().retry_after
+    assert wait is not None
+    assert 1 < wait <= 3600
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "wait"),
+    [
+        (429, {"Retry-After": "30"}, 30),
+        (429, {"retry-after": "1.5"}, 1.5),
+        (429, {b"Retry-After": b"30"}, 30),
+        (429, {"Retry-After": 30}, 30),
+        (429, {"Retry-After-Ms": "250", "Retry-After": "1"}, 0.25),
+        (429, {"x-ms-retry-after-ms": "40"}, 0.04),
+        (429, {"grpc-retry-pushback-ms": "70"}, 0.07),
+        # It does not say for how long, or not so that it can be read.
+        (429, {}, 1),
+        (429, {"Retry-After": "soon", "no name\n": "x", "x": "no\nvalue"}, 1),
+        (503, {"Retry-After": "2"}, 2),
+        (200, {"grpc-status": "8", "grpc-retry-pushback-ms": "500"}, 0.5),
+    ],
+)
+def test_the_usual_headers_are_read(
+    shmlimit_segment: OpenSegment, shmlimit_clock: sl.VirtualClock, status: int, headers: Any, wait: float
+) -> None:
+    limits = shmlimit_segment(sl.LimitSet("provider", [REQUESTS]))["provider"]
+    with limits.acquire() as permit:
+        assert permit.respect(SimpleNamespace(status=status, headers=headers)) is True
+    assert limits.check().retry_after == wait
+    shmlimit_clock.advance(wait)
+    assert limits.check()
+
+
+def test_a_date_is_read(shmlimit_segment: OpenSegment) -> None:
+    limits = shmlimit_segment(sl.LimitSet("provider", [REQUESTS]))["provider"]
+    date = format_datetime(datetime.now(timezone.utc) + timedelta(hours=1), usegmt=True)
+    assert limits.respect({"Retry-After": date}, status=503)
+    wait = limits.check().retry_after
+    assert wait is not None
+    assert 1 < wait <= 3600
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [(200, {"Retry-After": "30"}), (503, {}), (500, {"Retry-After": "30"}), (0, {}), (599, {})],
+)
+def test_what_says_nothing_changes_nothing(shmlimit_segment: OpenSegment, status: int, headers: Any) -> None:
+    limits = shmlimit_segment(sl.LimitSet("provider", [REQUESTS]))["provider"]
+    with limits.acquire() as permit:
+        assert permit.respect(SimpleNamespace(status_code=status, headers=headers)) is False
+        assert limits.respect(headers, status=status) is False
+        permit.settle(requests=0)
+    # Of a permit that is released already it is asked as well, and it is no error unless it throttles.
+    assert permit.respect(headers, status=status) is False
+    assert limits.check()
+
+
+def test_what_is_no_response_is_said(shmlimit_segment: OpenSegment) -> None:
+    limits = shmlimit_segment(sl.LimitSet("provider", [REQUESTS]))["provider"]
+    with pytest.raises(TypeError, match="status=429"):
+        limits.respect({"Retry-After": "30"})
+    with pytest.raises(TypeError, match="no headers"):
+        limits.respect(429, status=429)
+    error = SimpleNamespace(status=429, headers=None)
+    assert limits.respect(error)
+
+
+def test_a_lost_lease_is_logged_as_where_it_is_released(
+    shmlimit_segment: OpenSegment, shmlimit_clock: sl.VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = shmlimit_segment(sl.LimitSet("provider", [sl.Concurrency("in_flight", 1, lease="30s")]))["provider"]
+    permit = limits.acquire()
+    shmlimit_clock.advance(30)
+    other = limits.acquire()
+    permit.throttled(10)
+    assert permit.reclaimed
+    (record,) = caplog.records
+    assert "had run out before it was released" in record.getMessage()
+    other.release()
