@@ -96,7 +96,7 @@ fn a_refused_debit_is_told_of_a_set_and_of_a_permit() {
     let mut permit = money
         .try_acquire(&money.request())
         .expect("works")
-        .permit()
+        .into_result()
         .expect("room");
     assert!(permit.debit("spent", 10).expect("works").is_admitted());
     assert_eq!(log.take(), [""; 0]);
@@ -140,7 +140,7 @@ fn each_member_of_a_pool_is_asked_with_a_label_of_its_own() {
         pool.try_acquire(&request)
             .expect("works")
             .outcome
-            .permit()
+            .into_result()
             .expect("room")
     });
     log.take();
