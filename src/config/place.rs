@@ -73,13 +73,15 @@ pub(super) fn check_name(place: impl FnOnce() -> String, given: &str) -> Result<
 }
 
 /// Whether `given`, which may name something in a file, may be the name of a set, a limit or a tier that is declared now.
-/// Names become parts of paths: of files, of metrics, of the places that messages name.
+/// Names become parts of paths: of files, of metrics, of the places that messages name. There may be parts in a name, as
+/// in `openai/gpt-4o`, but none that leads out of them.
 pub(super) fn check_new_name(place: impl FnOnce() -> String, given: &str) -> Result<(), DeclarationError> {
-    if given.starts_with('.') || given.contains('/') {
+    let leads_elsewhere = |part: &str| part.is_empty() || part.starts_with('.');
+    if !given.is_empty() && given.split('/').any(leads_elsewhere) {
         Err(DeclarationError::Name {
             place: place(),
             given: given.to_owned(),
-            rule: "write 1 to 64 bytes without control characters and `/`, and no `.` at the beginning",
+            rule: "no part of it between `/` may be empty or begin with `.`",
         })
     } else {
         check_name(place, given)

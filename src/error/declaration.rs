@@ -34,8 +34,8 @@ pub enum DeclarationError {
         /// Its value, as far as it can be shown.
         given: String,
     },
-    /// A name is empty or too long, or has control characters; of a set, a limit or a tier also: it has `/` or begins with
-    /// `.`, as paths do.
+    /// A name is empty or too long, or has control characters; of a set, a limit or a tier also: a part of
+    /// it between `/` is empty or begins with `.`, as those of paths may.
     #[error("{place}: {given:?} is not a name: {rule}")]
     Name {
         /// What is named.
