@@ -206,6 +206,7 @@ impl Asked {
         };
         if self.timeout == Some(Duration::ZERO) {
             let admitted = engine.try_acquire(target, &self.costs, &mut self.decision)?;
+            set.see_to_batches();
             return Ok(Some(admitted));
         }
         let begun = engine.begin_waiting(target, &self.costs, &mut self.decision, WaitBy::Doorbell)?;

@@ -1,17 +1,19 @@
 //! Units that a process has taken in advance and spends by itself.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use crate::attendant::{self, Return, UnspentBatch};
 use crate::engine::plan::Kind;
-use crate::engine::{BatchAnswer, BatchWish, LockWait, TakenBatch};
+use crate::engine::{BatchAnswer, BatchWish, LockWait, SetEngine, TakenBatch};
 use crate::error::Error;
 use crate::limit_set::{LimitName, LimitSet};
 use crate::refusal::Refusal;
 use crate::segment::SharedSegment;
 use crate::shm::clock::{boot_nanos, coarse_tick, coarse_utc_nanos};
-use crate::shm::fork_identity::{IdentityPage, ProcessIdentity};
+use crate::shm::fork_identity::{IdentityPage, PerProcess, ProcessIdentity};
+use crate::shm::participant::Membership;
 use crate::units::NANOS_PER_SECOND;
+use crate::waiters::lock;
 
 /// A batch from which nothing was spent for so long is returned.
 const UNUSED_AFTER: u64 = NANOS_PER_SECOND;
@@ -306,11 +308,60 @@ impl Drop for LocalCredit {
     }
 }
 
+/// The open handles of segments from whose sets this process draws [batches](crate::Limit::credit): all handles of one
+/// segment share them, and whichever is still open will do to return them.
+#[derive(Debug, Default)]
+struct DrawingHandles {
+    open: Mutex<Vec<Weak<SharedSegment>>>,
+}
+
+static DRAWING_HANDLES: PerProcess<DrawingHandles> = PerProcess::new();
+
+impl DrawingHandles {
+    /// Those of this process. A forked child has those of its parent, unless another thread was just changing the list.
+    fn get() -> Option<&'static Self> {
+        let inherited = |parent: &Self| {
+            let open = parent.open.try_lock();
+            Self {
+                open: Mutex::new(open.map(|open| open.clone()).unwrap_or_default()),
+            }
+        };
+        DRAWING_HANDLES
+            .get_or(|parent| parent.map(inherited).unwrap_or_default())
+            .ok()
+    }
+
+    /// Notes a handle that was opened.
+    fn add(&self, shared: &Arc<SharedSegment>) {
+        let mut open = lock(&self.open);
+        open.retain(|handle| handle.strong_count() > 0);
+        open.push(Arc::downgrade(shared));
+    }
+
+    /// The handles of one segment. Without the list's lock: who drops the last of them detaches.
+    fn of(&self, membership: &Weak<Membership>) -> Vec<Arc<SharedSegment>> {
+        let open = lock(&self.open).clone();
+        let handles = open.iter().filter_map(Weak::upgrade);
+        handles
+            .filter(|shared| Arc::as_ptr(&shared.engine.membership) == membership.as_ptr())
+            .collect()
+    }
+}
+
+/// Notes a handle that was opened, if batches are drawn by it.
+pub(crate) fn note_handle(shared: &Arc<SharedSegment>) {
+    let draws = shared.engine.sets().iter().any(SetEngine::has_credit);
+    if let Some(handles) = DrawingHandles::get().filter(|_| draws) {
+        handles.add(shared);
+    }
+}
+
 /// The batches that this process has drawn by itself from a set [with credit](crate::Limit::credit): looked after by the
-/// background worker, which returns those that are not used.
+/// background worker, which returns those that are not used, and looks whether the segment was removed: what is admitted
+/// from batches does not look.
 #[derive(Debug)]
 pub(crate) struct UnusedBatches {
-    shared: Weak<SharedSegment>,
+    membership: Weak<Membership>,
     set: usize,
     /// When to look again, on the boot-time clock.
     next: u64,
@@ -319,7 +370,7 @@ pub(crate) struct UnusedBatches {
 impl UnusedBatches {
     fn of(set: &LimitSet) -> Self {
         Self {
-            shared: Arc::downgrade(set.shared()),
+            membership: Arc::downgrade(&set.shared().engine.membership),
             set: set.position(),
             next: boot_nanos().saturating_add(UNUSED_AFTER),
         }
@@ -337,10 +388,19 @@ impl UnusedBatches {
             return true;
         }
         self.next = now.saturating_add(UNUSED_AFTER);
-        self.shared.upgrade().is_some_and(|shared| {
-            let set = shared.engine.sets().get(self.set);
-            set.is_some_and(|set| shared.engine.return_unused_batches(set))
-        })
+        let handles = DrawingHandles::get().map_or_else(Vec::new, |handles| handles.of(&self.membership));
+        for shared in &handles {
+            // Each by the path that it was opened by.
+            shared.engine.look_for_removal_if_due();
+        }
+        match handles.first() {
+            Some(shared) => {
+                let set = shared.engine.sets().get(self.set);
+                set.is_some_and(|set| shared.engine.return_unused_batches(set))
+            }
+            // One that is just being opened is not known yet.
+            None => self.membership.strong_count() > 0,
+        }
     }
 }
 

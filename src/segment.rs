@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::apply::{bring_into_force, stored_declaration};
 use crate::config::Declaration;
 use crate::config::stored::{StoredDeclaration, StoredSet};
+use crate::credit::note_handle;
 use crate::engine::plan::SetPlan;
 use crate::engine::{LockWait, Manner, SegmentEngine};
 use crate::error::{Error, RemovalCause};
@@ -365,16 +366,16 @@ impl OpenOptions {
         }
         let sets = engine.sets().len();
         let events = |observer: &Observer| RequestEvents::new(observer.clone(), sets);
-        Ok(Segment {
-            shared: Arc::new(SharedSegment {
-                request_events: self.observer.as_ref().map(events),
-                engine,
-                declaration,
-                options: self.clone(),
-                mismatches,
-                warned: Mutex::default(),
-            }),
-        })
+        let shared = Arc::new(SharedSegment {
+            request_events: self.observer.as_ref().map(events),
+            engine,
+            declaration,
+            options: self.clone(),
+            mismatches,
+            warned: Mutex::default(),
+        });
+        note_handle(&shared);
+        Ok(Segment { shared })
     }
 
     /// Brings what was declared into force, as far as it may be; answers what is in force then, and in what they

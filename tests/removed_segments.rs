@@ -12,7 +12,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
-use shmlimit::{Declaration, Error, Limit, LimitSet, RemovalCause, Segment, SetDeclaration};
+use shmlimit::{Credit, Declaration, Error, Limit, LimitSet, RemovalCause, Segment, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -383,4 +383,35 @@ fn a_successor_that_takes_long_to_open_holds_up_one_thread_only() {
         });
         eventually("the successor is open", || old.successor().is_some());
     });
+}
+
+#[test]
+fn a_process_that_admits_from_a_batch_finds_out_that_the_file_was_deleted_or_replaced() {
+    let credit = Credit::batch(1_000_000);
+    let limit = Limit::calls("requests", 2_000_000, HOUR).credit(credit);
+    let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
+    for cause in [RemovalCause::Deleted, RemovalCause::Replaced] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, aside) = (folder.path().join("limits"), folder.path().join("aside"));
+        let segment = Segment::create(&path, &declaration).expect("a segment");
+        let api = segment.set("api").expect("declared");
+        assert!(api.check(&api.request()).expect("in use").is_admitted());
+        if cause == RemovalCause::Deleted {
+            fs::remove_file(&path).expect("deleted");
+        } else {
+            fs::rename(&path, &aside).expect("moved");
+        }
+        let _successor = Segment::create(&path, &declaration).expect("a segment");
+        let mut admitted = 1;
+        eventually("the removal is noticed", || match api.check(&api.request()) {
+            Ok(checked) => {
+                assert!(checked.is_admitted());
+                admitted += 1;
+                assert!(admitted < 1_000_000, "from the batch alone");
+                false
+            }
+            Err(Error::Removed { cause: found, .. }) => found == cause,
+            Err(other) => panic!("{other:?}"),
+        });
+    }
 }

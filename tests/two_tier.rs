@@ -10,7 +10,7 @@ use nix::unistd::pause;
 use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Align, Credit, Declaration, DeclarationError, Keyed, Limit, LimitCounts, LimitSet, OnDeath,
-    Segment, SetDeclaration, Tier,
+    OpenOptions, Permit, Segment, SetDeclaration, Tier, VirtualClock,
 };
 
 /// So long that nothing is replenished while a test runs.
@@ -137,13 +137,23 @@ fn the_last_unit_can_be_had_and_no_more() {
 
 #[test]
 fn what_is_left_of_a_batch_goes_to_the_next_request_that_needs_more() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (segment, set) = one_limit(folder.path(), calls(20, Algorithm::Gcra, 10));
-    for (cost, taken) in [(4, 10), (4, 10), (4, 20), (4, 20), (4, 20)] {
-        assert!(check(&set, cost));
-        assert_eq!(counts(&segment).taken, taken);
+    for algorithm in ALGORITHMS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (segment, set) = one_limit(folder.path(), calls(20, algorithm, 10));
+        // Where the algorithm refunds, what is left is given back and drawn anew with the rest.
+        let charged = if REFUNDING.contains(&algorithm) {
+            [10, 10, 18, 18, 20]
+        } else {
+            [10, 10, 20, 20, 20]
+        };
+        for charged in charged {
+            assert!(check(&set, 4), "{algorithm:?}");
+            let counts = counts(&segment);
+            assert_eq!(counts.taken - counts.refunded, charged, "{algorithm:?}");
+            assert_eq!(remaining(&set), 20 - charged, "{algorithm:?}");
+        }
+        assert!(!check(&set, 1), "{algorithm:?}");
     }
-    assert!(!check(&set, 1));
 }
 
 #[test]
@@ -498,6 +508,185 @@ fn what_a_permit_did_not_use_goes_into_the_batch_of_its_process() {
     }
 }
 
+/// A rate of 100 with batches of 10, and a permit for 8 that was admitted from one of them.
+fn drawn_permit(set: &LimitSet) -> Permit<'_> {
+    let request = set.request().with("calls", 8).expect("declared");
+    let permit = set.try_acquire(&request).expect("works").permit().expect("room");
+    assert_eq!(remaining(set), 90);
+    permit
+}
+
+#[test]
+fn what_a_permit_did_not_use_goes_into_no_batch_but_its_own() {
+    for algorithm in REFUNDING {
+        let folder = tempfile::tempdir().expect("a folder");
+        let limit = Limit::rate("calls", 100, LONG)
+            .algorithm(algorithm)
+            .credit(Credit::batch(10));
+        let (segment, set) = one_limit(folder.path(), limit);
+        let mut permit = drawn_permit(&set);
+        assert!(check(&set, 2));
+        assert!(check(&set, 9), "of the next batch");
+        assert_eq!(remaining(&set), 80);
+        let settled = permit.settle([("calls", 3)]).expect("works");
+        assert_eq!(settled.refunded("calls"), 5, "{algorithm:?}");
+        assert_eq!(
+            (remaining(&set), counts(&segment).refunded),
+            (85, 5),
+            "{algorithm:?}"
+        );
+        let left = &segment.snapshot().expect("a copy").sets[0].holds[0].amounts;
+        assert_eq!(*left, [("calls".to_owned(), 1)].into(), "{algorithm:?}");
+    }
+}
+
+#[test]
+fn what_a_permit_did_not_use_goes_to_the_limit_where_its_batch_was_taken_back() {
+    for algorithm in REFUNDING {
+        let folder = tempfile::tempdir().expect("a folder");
+        let limit = Limit::rate("calls", 100, LONG)
+            .algorithm(algorithm)
+            .credit(Credit::batch(10));
+        let (_segment, set) = one_limit(folder.path(), limit);
+        let mut permit = drawn_permit(&set);
+        // It has to wait, so the 2 that are left come back, and it gives up at once.
+        let request = set.request().with("calls", 93).expect("declared");
+        let outcome = set.acquire_while(&request, PATIENCE, || false).expect("works");
+        assert!(!outcome.is_admitted());
+        assert_eq!(remaining(&set), 92);
+        let settled = permit.settle([("calls", 3)]).expect("works");
+        assert_eq!(settled.refunded("calls"), 5, "{algorithm:?}");
+        assert_eq!(remaining(&set), 97, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn several_permits_of_one_batch_get_back_no_more_than_time_has_left_of_it() {
+    for algorithm in REFUNDING {
+        let folder = tempfile::tempdir().expect("a folder");
+        let start = Duration::from_secs(1);
+        let clock = VirtualClock::new(start);
+        // One unit in 10 ns.
+        let limit = Limit::rate("calls", 100, Duration::from_nanos(1_000))
+            .algorithm(algorithm)
+            .credit(Credit::batch(10));
+        let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
+        let segment = OpenOptions::new()
+            .virtual_clock(&clock)
+            .create(folder.path().join("limits"), &declaration)
+            .expect("a segment");
+        let set = segment.set("api").expect("declared");
+        let request = set.request().with("calls", 2).expect("declared");
+        let mut permits: Vec<_> = (0..5)
+            .map(|_| set.try_acquire(&request).expect("works").permit().expect("room"))
+            .collect();
+        // Six of the ten are replenished, and others take 50: only the last two permits have anything to give back.
+        clock.advance_to(start + Duration::from_nanos(60));
+        assert!(check(&set, 50));
+        assert_eq!(remaining(&set), 46);
+        for permit in &mut permits {
+            permit.cancel().expect("works");
+        }
+        let left = &segment.snapshot().expect("a copy").sets[0].holds[0].amounts;
+        assert_eq!(*left, [("calls".to_owned(), 4)].into(), "{algorithm:?}");
+        assert_eq!(remaining(&set), 46, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn a_refusal_says_when_the_whole_cost_is_there_whatever_becomes_of_the_batch() {
+    for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let start = Duration::from_secs(1);
+        let clock = VirtualClock::new(start);
+        let limit = Limit::calls("calls", 8, Duration::from_secs(8))
+            .algorithm(algorithm)
+            .credit(Credit::batch(6));
+        let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
+        let segment = OpenOptions::new()
+            .virtual_clock(&clock)
+            .create(folder.path().join("limits"), &declaration)
+            .expect("a segment");
+        let set = segment.set("api").expect("declared");
+        assert!(check(&set, 4));
+        // Time replenishes the batch of which 2 are left, and a request that is not admitted from it takes all there is.
+        clock.advance_to(start + Duration::from_secs(6));
+        assert!(check(&set, 8));
+        let request = set.request().with("calls", 5).expect("declared");
+        let refused = set.check(&request).expect("works");
+        assert_eq!(
+            refused.retry_after(),
+            Some(Duration::from_secs(5)),
+            "{algorithm:?}"
+        );
+        // What is left is lost meanwhile.
+        let waiting = set.request().with("calls", 8).expect("declared");
+        let outcome = set.acquire_while(&waiting, PATIENCE, || false).expect("works");
+        assert!(!outcome.is_admitted());
+        clock.advance_to(start + Duration::from_nanos(10_999_999_999));
+        assert!(!check(&set, 5), "{algorithm:?}");
+        clock.advance_to(start + Duration::from_secs(11));
+        assert!(check(&set, 5), "{algorithm:?}");
+    }
+}
+
+#[test]
+fn batches_stay_while_one_handle_of_the_segment_is_open() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (segment, set) = one_limit(folder.path(), calls(100, Algorithm::Gcra, 10));
+    let other = Segment::open(folder.path().join("limits")).expect("attached already");
+    let of_other = other.set("api").expect("declared");
+    assert!(check(&set, 1));
+    drop((segment, set));
+    assert_eq!(other.snapshot().expect("a copy").sets[0].holds.len(), 1);
+    for _ in 0..9 {
+        assert!(check(&of_other, 1));
+    }
+    assert_eq!((counts(&other).taken, remaining(&of_other)), (10, 90));
+    assert!(check(&of_other, 1));
+    drop((other, of_other));
+    let segment = Segment::open(folder.path().join("limits")).expect("a segment");
+    assert!(segment.snapshot().expect("a copy").sets[0].holds.is_empty());
+    assert_eq!(counts(&segment).admitted, 11);
+}
+
+#[test]
+fn what_was_drawn_by_a_handle_that_was_closed_is_returned_while_another_is_open() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (segment, set) = one_limit(folder.path(), calls(100, Algorithm::Gcra, 10));
+    let other = Segment::open(folder.path().join("limits")).expect("attached already");
+    assert!(check(&set, 1));
+    drop((segment, set));
+    // The other one does nothing that would have batches looked after.
+    eventually("the batch is returned", || {
+        other.snapshot().expect("a copy").sets[0].holds.is_empty()
+    });
+    assert_eq!(counts(&other).admitted, 1);
+    // Its own are looked after as well.
+    let set = other.set("api").expect("declared");
+    assert!(check(&set, 1));
+    assert_eq!(other.snapshot().expect("a copy").sets[0].holds.len(), 1);
+    eventually("the batch is returned", || {
+        other.snapshot().expect("a copy").sets[0].holds.is_empty()
+    });
+}
+
+#[test]
+fn what_a_future_that_does_not_wait_drew_is_returned_when_it_is_not_used() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (segment, set) = one_limit(folder.path(), calls(100, Algorithm::Gcra, 10));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime");
+    let outcome = runtime.block_on(set.acquire_async(&set.request(), Duration::ZERO));
+    assert!(outcome.expect("works").is_admitted());
+    assert_eq!(counts(&segment).taken, 10);
+    eventually("the batch is returned", || {
+        segment.snapshot().expect("a copy").sets[0].holds.is_empty()
+    });
+    assert_eq!(counts(&segment).admitted, 1);
+}
+
 #[test]
 fn a_reset_takes_the_batches_away() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -570,7 +759,9 @@ fn processes_together_admit_what_the_limit_gives() {
             assert!(spent <= CAPACITY, "{algorithm:?}: {spent}");
             // Each child ends with less than a batch.
             assert!(spent + 50 * PROCESSES as u64 > CAPACITY, "{algorithm:?}: {spent}");
-            assert_eq!(counts(&segment).taken, CAPACITY, "{algorithm:?}");
+            // What was left of a batch when more was needed was given back where the algorithm refunds, and drawn anew.
+            let counts = counts(&segment);
+            assert_eq!(counts.taken - counts.refunded, CAPACITY, "{algorithm:?}");
         }
     });
 }

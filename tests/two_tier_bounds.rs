@@ -210,6 +210,64 @@ fn a_batch_ends_with_the_window_that_began_with_the_first_use() {
     assert_eq!((0..30).filter(|_| ask(&set, 1)).count(), 19);
 }
 
+/// What permits did not use may be used by others, at most once, and in no window in which the limit does not give it.
+#[test]
+fn no_window_sees_more_used_than_the_bound_whatever_permits_give_back() {
+    const WINDOW: u64 = 20_000;
+    for (seed, algorithm) in [
+        (11, Algorithm::Gcra),
+        (12, Algorithm::TokenBucket),
+        (13, Algorithm::Gcra),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let clock = VirtualClock::new(Duration::from_nanos(NEW_YEAR));
+        let limit = limit(WINDOW, algorithm, Credit::batch(BATCH));
+        let bound = limit.bound().expect("a rate");
+        let set = SetDeclaration::new("api").limit(limit);
+        let segment = OpenOptions::new()
+            .virtual_clock(&clock)
+            .create(folder.path().join("limits"), &Declaration::new().set(set))
+            .expect("a segment");
+        let set = segment.set("api").expect("declared");
+        let mut dice = Dice(seed);
+        let mut now = NEW_YEAR;
+        // When it was admitted, and what it has used.
+        let mut used: Vec<(u64, u64)> = Vec::new();
+        let mut held = Vec::new();
+        for _ in 0..20 * STEPS {
+            now += match dice.below(40) {
+                0 => dice.below(2 * WINDOW),
+                1..20 => 0,
+                _ => dice.below(WINDOW / 32),
+            };
+            clock.advance_to(Duration::from_nanos(now));
+            // Long pauses, and then many at once that have used nothing.
+            let gives_back = if dice.below(300) == 0 { held.len() } else { 0 };
+            for _ in 0..gives_back {
+                let (mut permit, position): (shmlimit::Permit<'_>, usize) = held.remove(0);
+                permit.settle([("calls", 0)]).expect("works");
+                used[position] = (used[position].0, 0);
+                while ask(&set, 1) {
+                    used.push((now, 1));
+                }
+            }
+            let cost = 1 + dice.below(BATCH + 1);
+            let request = set.request().with("calls", cost).expect("declared");
+            if let Ok(permit) = set.try_acquire(&request).expect("works").permit() {
+                held.push((permit, used.len()));
+                used.push((now, cost));
+            }
+            if held.len() > 100 {
+                drop(held.remove(0));
+            }
+        }
+        let most = most_in_any(&used, WINDOW);
+        let allowed = bound.units + bound.per_process;
+        assert!(most <= allowed, "{algorithm:?}: {most}, not {allowed}");
+        assert!(most >= 20, "{algorithm:?}: {most}");
+    }
+}
+
 /// Never more is admitted than was charged and not given back, and a kill loses less than a batch.
 #[test]
 fn processes_killed_at_random_spend_nothing_twice_and_lose_less_than_a_batch_each() {

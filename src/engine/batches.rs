@@ -5,7 +5,7 @@
 //! the child is not, and a place in the middle of a change is written anew like any other.
 
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
 use super::hold::HoldReference;
@@ -181,6 +181,8 @@ pub(crate) struct Batches {
     /// Places of one part, and of one bucket.
     of_part: usize,
     ways: usize,
+    /// Open handles of the segment, which share them.
+    handles: AtomicUsize,
     /// The process, by identity, whose background worker returns what is not used.
     attended_by: AtomicU64,
     /// Whether a batch was drawn that no background worker knows of.
@@ -198,17 +200,27 @@ impl Batches {
             places: (0..of_part * parts).map(|_| Place::default()).collect(),
             of_part,
             ways,
+            handles: AtomicUsize::new(0),
             attended_by: AtomicU64::new(0),
             unattended: AtomicBool::new(false),
         }
     }
 
-    /// Those of this process in a set of the segment that it is a member of.
+    /// Those of this process in a set of the segment that it is a member of, for a handle that is opened: it
+    /// [closes](Self::close_handle) in the end.
     pub(super) fn of(membership: &Arc<Membership>, set: u64, parts: usize, is_keyed: bool) -> Arc<Self> {
-        match KNOWN.get_or(|parent: Option<&Known>| parent.map(Known::inherited).unwrap_or_default()) {
-            Ok(known) => known.find_or_add(membership, set, || Self::new(parts, is_keyed)),
-            Err(_) => Arc::new(Self::new(parts, is_keyed)),
-        }
+        let batches =
+            match KNOWN.get_or(|parent: Option<&Known>| parent.map(Known::inherited).unwrap_or_default()) {
+                Ok(known) => known.find_or_add(membership, set, || Self::new(parts, is_keyed)),
+                Err(_) => Arc::new(Self::new(parts, is_keyed)),
+            };
+        batches.handles.fetch_add(1, Ordering::Relaxed);
+        batches
+    }
+
+    /// Notes that a handle is closed; answers whether it was the last one.
+    pub(super) fn close_handle(&self) -> bool {
+        self.handles.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     #[inline]
@@ -252,10 +264,14 @@ impl Batches {
             .flat_map(|(part, places)| places.iter().map(move |place| (part, place)))
     }
 
-    /// Notes that a batch was drawn, which is to be returned when it is not used.
+    /// Notes that a batch was drawn, which is to be returned when it is not used. The caller has written its place.
     pub(super) fn note_draw(&self) {
-        let process = IdentityPage::get().map_or(0, |page| page.current().as_u64());
-        if self.attended_by.load(Ordering::SeqCst) != process {
+        let process = current_process();
+        // Who draws writes a place and reads `attended_by`; the worker, before it goes, writes `attended_by` and reads the
+        // places. With a fence between the two on either side, one of them at least sees what the other wrote: the worker
+        // finds the batch, or this finds that the worker goes. Without, each might read what was there before.
+        fence(Ordering::SeqCst);
+        if self.attended_by.load(Ordering::Relaxed) != process {
             self.unattended.store(true, Ordering::Relaxed);
         }
     }
@@ -263,26 +279,30 @@ impl Batches {
     /// Whether a background worker is to be told of batches; only once.
     #[inline]
     pub(crate) fn claim_unattended(&self) -> bool {
-        self.unattended.load(Ordering::Relaxed) && self.set_attended()
+        self.unattended.load(Ordering::Relaxed)
+            && self.unattended.swap(false, Ordering::Relaxed)
+            && self.attend()
     }
 
+    /// Notes that the background worker of this process looks after the batches; answers whether it did not before. Of a
+    /// worker that goes on and a thread that would tell it, both after [`set_unattended`](Self::set_unattended), one only
+    /// is answered yes.
     #[cold]
-    fn set_attended(&self) -> bool {
-        let process = IdentityPage::get().map_or(0, |page| page.current().as_u64());
-        self.attended_by.store(process, Ordering::SeqCst);
-        self.unattended.swap(false, Ordering::Relaxed)
+    pub(super) fn attend(&self) -> bool {
+        let process = current_process();
+        self.attended_by.swap(process, Ordering::Relaxed) != process
     }
 
-    /// Notes that the background worker of this process goes on; answers yes.
-    pub(super) fn claim_attendance(&self) -> bool {
-        self.set_attended();
-        true
-    }
-
-    /// Notes that no background worker looks any more.
+    /// Notes that no background worker looks any more. Who looks at the places after this sees each batch whose
+    /// [draw](Self::note_draw) did not see this.
     pub(super) fn set_unattended(&self) {
-        self.attended_by.store(0, Ordering::SeqCst);
+        self.attended_by.store(0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
     }
+}
+
+fn current_process() -> u64 {
+    IdentityPage::get().map_or(0, |page| page.current().as_u64())
 }
 
 /// The batches of this process, by segment and set.

@@ -94,6 +94,7 @@ impl SegmentEngine {
             instant: batch.taken_at,
             definition: Some(batch.definition),
             row: row.reference(),
+            units_after: 0,
         };
         let mut transaction = part.memory.journal().begin();
         let refunded =

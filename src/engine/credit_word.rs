@@ -1,5 +1,6 @@
-//! The word of a hold that says what is left of a batch of credit.
+//! The word of a hold that says what is left of a batch of credit, and what a permit keeps of the batch that it is from.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bits 0 to 19: units left. Bits 20 to 39: requests admitted from the batch and not counted yet. Bits 40 to 63: a tag
@@ -61,19 +62,21 @@ impl CreditWord {
         (self.tag() + 1) & MAX_TAG
     }
 
-    /// Spends units of the batch with that tag, for one request; answers whether there were as many.
+    /// Spends units of the batch with that tag, for one request; answers how many it leaves, none where there were not as
+    /// many.
     #[inline]
-    pub(super) fn spend(word: &AtomicU64, tag: u64, units: u64) -> bool {
+    pub(super) fn spend(word: &AtomicU64, tag: u64, units: u64) -> Option<u64> {
         let mut seen = word.load(Ordering::Relaxed);
         loop {
             let found = Self(seen);
             // A request costs a unit at least, so there are never more requests than the batch had units.
-            if found.tag() != tag || found.units() < units {
-                return false;
+            if found.tag() != tag {
+                return None;
             }
+            let left = found.units().checked_sub(units)?;
             let spent = seen - units + ONE_REQUEST;
             match word.compare_exchange_weak(seen, spent, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return true,
+                Ok(_) => return Some(left),
                 Err(now) => seen = now,
             }
         }
@@ -110,6 +113,50 @@ impl CreditWord {
     }
 }
 
+/// What a permit that was admitted from a batch keeps of it, where others keep the serial number of their hold, which
+/// never has the highest bit.
+///
+/// Bits 0 to 18: the lowest of the serial number of the batch's hold. Bits 19 to 42: its tag there. Bits 43 to 62: units
+/// that the request left of it. Bit 63: set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BatchShare(u64);
+
+const SHARE_TAG_SHIFT: u32 = 19;
+const SHARE_LEFT_SHIFT: u32 = 43;
+const SHARE_BIT: u64 = 1 << 63;
+
+impl BatchShare {
+    pub(super) fn new(hold_serial: NonZeroU64, tag: u64, left: u64) -> Self {
+        Self(SHARE_BIT | left.min(FIELD) << SHARE_LEFT_SHIFT | Self::batch(hold_serial, tag))
+    }
+
+    fn batch(hold_serial: NonZeroU64, tag: u64) -> u64 {
+        let serial = hold_serial.get() & ((1 << SHARE_TAG_SHIFT) - 1);
+        serial | (tag & MAX_TAG) << SHARE_TAG_SHIFT
+    }
+
+    #[inline]
+    pub(super) fn from_word(word: NonZeroU64) -> Option<Self> {
+        (word.get() & SHARE_BIT != 0).then_some(Self(word.get()))
+    }
+
+    /// Never none.
+    #[inline]
+    pub(super) fn to_word(self) -> Option<NonZeroU64> {
+        NonZeroU64::new(self.0)
+    }
+
+    /// Whether it is of that batch, or of one that was drawn into another hold or 2^24 batches before or after.
+    pub(super) fn is_of(self, hold_serial: NonZeroU64, tag: u64) -> bool {
+        self.0 & ((1 << SHARE_LEFT_SHIFT) - 1) == Self::batch(hold_serial, tag)
+    }
+
+    /// Units that the request left of the batch, which were charged after its own.
+    pub(super) fn left(self) -> u64 {
+        self.0 >> SHARE_LEFT_SHIFT & FIELD
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -123,11 +170,11 @@ mod tests {
             tag in 0..=MAX_TAG, drawn in 0..=MAX_BATCH, costs in prop::collection::vec(1..=MAX_BATCH, 0..20),
         ) {
             let word = AtomicU64::new(CreditWord::new(tag, drawn).to_word());
-            let spent: Vec<u64> = costs.into_iter().filter(|cost| CreditWord::spend(&word, tag, *cost)).collect();
+            let spent: Vec<u64> = costs.into_iter().filter(|cost| CreditWord::spend(&word, tag, *cost).is_some()).collect();
             let taken = CreditWord::take(&word);
             prop_assert_eq!(taken.units() + spent.iter().sum::<u64>(), drawn);
             prop_assert_eq!((taken.requests(), taken.tag()), (spent.len() as u64, tag));
-            prop_assert!(!CreditWord::spend(&word, tag, 1));
+            prop_assert_eq!(CreditWord::spend(&word, tag, 1), None);
             prop_assert_eq!(CreditWord::take(&word).units(), 0);
         }
 
@@ -138,8 +185,20 @@ mod tests {
             CreditWord::put_back(&atomic, found.tag(), units, room);
             let left = CreditWord::load(&atomic);
             prop_assert!(left.units() <= found.units().max(room));
-            prop_assert_eq!(CreditWord::spend(&atomic, found.tag(), units), left.units() >= units);
-            prop_assert!(!CreditWord::spend(&atomic, found.next_tag(), units));
+            prop_assert_eq!(CreditWord::spend(&atomic, found.tag(), units), left.units().checked_sub(units));
+            prop_assert_eq!(CreditWord::spend(&atomic, found.next_tag(), units), None);
+        }
+
+        #[test]
+        fn a_share_is_of_its_own_batch_and_is_no_serial_number_of_a_hold(
+            serial in 1..=u64::MAX >> 1, tag in 0..=MAX_TAG, left in 0..=MAX_BATCH, other in 0..=MAX_TAG,
+        ) {
+            let serial = NonZeroU64::new(serial).expect("not zero");
+            let share = BatchShare::new(serial, tag, left);
+            prop_assert_eq!(share.to_word().and_then(BatchShare::from_word), Some(share));
+            prop_assert_eq!(BatchShare::from_word(serial), None);
+            prop_assert_eq!((share.left(), share.is_of(serial, tag)), (left, true));
+            prop_assert_eq!(share.is_of(serial, other), other == tag);
         }
     }
 
@@ -151,7 +210,7 @@ mod tests {
                 .map(|cost| {
                     let word = &word;
                     scope.spawn(move || {
-                        (0..).take_while(|_| CreditWord::spend(word, 7, cost)).count() as u64 * cost
+                        (0..).map_while(|_: u32| CreditWord::spend(word, 7, cost)).count() as u64 * cost
                     })
                 })
                 .collect();

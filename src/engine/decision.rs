@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use super::batches::Drawn;
+use super::credit_word::BatchShare;
 use super::hold::HoldReference;
 use super::memory::Row;
 use super::row_reference::RowReference;
@@ -115,9 +116,6 @@ pub(super) const SHORTEST_WAIT: u64 = 1;
 /// decisions on more limits are on the heap.
 const DECIDED_INLINE: usize = 3;
 
-/// The index of the hold of what was admitted from a batch, and so holds nothing itself.
-const FROM_CREDIT: u16 = u16::MAX;
-
 /// How far a permit has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -206,7 +204,8 @@ pub(crate) struct Details {
     place: PartAndStage,
     /// By which definition of the set it was decided.
     pub(crate) definition: DefinitionBits,
-    /// What an admitted request holds, in two parts, so that it fits what room there is: index and serial number. Of a
+    /// What an admitted request holds, in two parts, so that it fits what room there is: index and serial number. Of one
+    /// that was admitted from a batch, which holds nothing itself: the index of the batch's hold, and a [`BatchShare`]. Of a
     /// request that was refused because others wait: the limit that binds the first of them, and for how long. Of one
     /// that was refused for want of a row, or throttled: for how long, in the second part.
     hold_index: u16,
@@ -276,13 +275,15 @@ impl Decision {
         self.decided.push(decided);
     }
 
-    /// Fills in that `cost` was taken of a batch of credit, which was drawn in a part of the set.
+    /// Fills in that `cost` was taken of a batch of credit, which was drawn in a part of the set, and that it left so much.
     #[inline]
-    pub(super) fn admit_from_credit(&mut self, part: u32, drawn: &Drawn, cost: u64) {
+    pub(super) fn admit_from_credit(&mut self, part: u32, drawn: &Drawn, cost: u64, left: u64) {
         self.place = PartAndStage::new(part as u16, Stage::Reserved);
         self.definition = DefinitionBits::of_default(drawn.generation);
         self.decided_at = drawn.drawn_at;
-        (self.hold_index, self.hold_serial) = (FROM_CREDIT, None);
+        // A set has at most 65536 holds.
+        self.hold_index = drawn.hold.index as u16;
+        self.hold_serial = BatchShare::new(drawn.hold.serial, drawn.tag, left).to_word();
         self.decided.clear();
         self.decided.push(Decided {
             mark: drawn.mark,
@@ -300,9 +301,20 @@ impl Decision {
         }
     }
 
-    /// Whether an admitted request, of a set with credit, was admitted from a batch.
-    pub(super) fn is_from_credit(&self) -> bool {
-        self.hold_index == FROM_CREDIT && self.hold_serial.is_none()
+    /// Of an admitted request: which units of which batch it took, if it was admitted from one.
+    pub(super) fn batch_share(&self) -> Option<BatchShare> {
+        BatchShare::from_word(self.hold_serial?)
+    }
+
+    /// Whether it was admitted from that batch.
+    pub(super) fn is_from(&self, drawn: &Drawn) -> bool {
+        // The instant tells batches apart whose tags have begun again.
+        self.owner == drawn.owner
+            && self.decided_at == drawn.drawn_at
+            && u64::from(self.hold_index) == drawn.hold.index
+            && self
+                .batch_share()
+                .is_some_and(|share| share.is_of(drawn.hold.serial, drawn.tag))
     }
 
     /// Notes what an admitted request holds.
@@ -381,7 +393,10 @@ impl Decision {
     #[inline]
     pub(crate) fn hold(&self) -> Option<HoldReference> {
         let index = u64::from(self.hold_index);
-        self.hold_serial.map(|serial| HoldReference { index, serial })
+        let serial = self
+            .hold_serial
+            .filter(|serial| BatchShare::from_word(*serial).is_none())?;
+        Some(HoldReference { index, serial })
     }
 
     /// Notes that nothing is held any more.

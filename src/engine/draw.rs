@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::acquire::{Answer, Attempt, Target};
 use super::batches::{Batches, Drawn, Period, Place};
 use super::credit_word::CreditWord;
-use super::decision::{Costs, Decision, Stage};
+use super::decision::{Costs, Decided, Decision, Stage};
 use super::hold::{Ending, FreeHold, HoldReference};
 use super::keys::KeyCounts;
 use super::limit_rules::LimitRules;
@@ -24,7 +24,7 @@ use super::refund::Origin;
 use super::segment::SegmentEngine;
 use super::set::{Part, RuledPart, SetEngine};
 use crate::error::Error;
-use crate::limit::Now;
+use crate::limit::{Mark, Now};
 use crate::shm::clock::boot_nanos;
 use crate::shm::journal::Transaction;
 use crate::table::Fingerprint;
@@ -114,10 +114,10 @@ impl SegmentEngine {
         }
         let hold = part.memory.hold(drawn.hold.index);
         let word = hold.and_then(|hold| hold.amounts().first());
-        if !word.is_some_and(|word| CreditWord::spend(word, drawn.tag, cost)) {
+        let Some(left) = word.and_then(|word| CreditWord::spend(word, drawn.tag, cost)) else {
             return false;
-        }
-        decision.admit_from_credit(part.index(), &drawn, cost);
+        };
+        decision.admit_from_credit(part.index(), &drawn, cost, left);
         true
     }
 
@@ -160,11 +160,14 @@ impl SegmentEngine {
         let word = hold.and_then(|hold| hold.amounts().first());
         if let (Some(drawn), Some(word)) = (own, word) {
             if !locked.is_good(&drawn) {
-                locked.take_batch_back(drawn.hold.index)?;
-            } else if CreditWord::spend(word, drawn.tag, cost) {
+                locked.take_batch_back(drawn.hold.index, None)?;
+            } else if let Some(left) = CreditWord::spend(word, drawn.tag, cost) {
                 // Another thread of this process has drawn meanwhile.
-                decision.admit_from_credit(part.index(), &drawn, cost);
+                decision.admit_from_credit(part.index(), &drawn, cost, left);
                 return Ok(Answer::Admitted);
+            } else if limit.rule.refunds() && CreditWord::load(word).units() > 0 {
+                // What time has replenished of it is gone, and neither a permit nor a wait counts on it.
+                locked.take_batch_back(drawn.hold.index, Some(drawn.mark))?;
             }
         }
         let remaining = limit.rule.standing(limit.mark(row, locked.now)).remaining;
@@ -175,7 +178,9 @@ impl SegmentEngine {
             if let Some(word) = word {
                 word.store(left.to_word(), Ordering::Release);
             }
-            return locked.refuse(row.into(), &Costs::of_one(0, needed), decision, attempt);
+            // For how long is judged by the whole cost: what is left may be taken back meanwhile, and is lost then where
+            // the algorithm does not refund.
+            return locked.refuse(row.into(), costs, decision, attempt);
         }
         let hold = match own {
             Some(drawn) => DrawInto::Own(drawn.hold),
@@ -197,7 +202,7 @@ impl SegmentEngine {
         if self.virtual_clock.is_none() {
             batches.note_draw();
         }
-        decision.admit_from_credit(part.index(), &drawn, cost);
+        decision.admit_from_credit(part.index(), &drawn, cost, draw.left());
         Ok(Answer::Admitted)
     }
 
@@ -213,14 +218,15 @@ impl SegmentEngine {
         }
         // Said before the last look: a batch that is drawn after it is told of again.
         batches.set_unattended();
-        return_all_unused() && batches.claim_attendance()
+        return_all_unused() && batches.attend()
     }
 
-    /// Returns all batches of this process: for when it detaches. What cannot be returned is as if it had died.
-    fn return_all_batches(&self) {
+    /// Closes this handle; with the last one of the segment, the process detaches and returns all its batches. What cannot
+    /// be returned is as if it had died.
+    fn close_batches(&self) {
         let wait = LockWait::Until(boot_nanos().saturating_add(DETACH_WAIT));
         for set in self.sets() {
-            if let Some(batches) = &set.batches {
+            if let Some(batches) = set.batches.as_ref().filter(|batches| batches.close_handle()) {
                 self.return_batches(set, batches, Returned::All, wait);
                 batches.set_unattended();
             }
@@ -274,9 +280,8 @@ impl SegmentEngine {
 }
 
 impl Drop for SegmentEngine {
-    /// Returns what this process has drawn; its other handles of the segment draw again.
     fn drop(&mut self) {
-        self.return_all_batches();
+        self.close_batches();
     }
 }
 
@@ -288,6 +293,13 @@ struct Draw {
     units: u64,
     /// Of these, what the request needs.
     needed: u64,
+}
+
+impl Draw {
+    /// What the request leaves.
+    fn left(&self) -> u64 {
+        self.units.saturating_sub(self.needed)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -381,7 +393,7 @@ impl LockedPart<'_> {
         // After the commit: a process that dies before it has charged nothing, and one that dies here has charged what it
         // cannot spend.
         let tag = CreditWord::load(word).next_tag();
-        let left = CreditWord::new(tag, draw.units.saturating_sub(draw.needed));
+        let left = CreditWord::new(tag, draw.left());
         word.store(left.to_word(), Ordering::Release);
         let now = self.now.of_windows(self.part.set.reads_utc);
         let period = if credit.window_coupled {
@@ -429,13 +441,14 @@ impl LockedPart<'_> {
     }
 
     /// Takes what is left of a batch, gives it back as far as the algorithm refunds, and counts what was admitted from it.
+    /// Its process knows with which mark it was drawn; by others less is given back.
     #[inline(never)]
     pub(super) fn settle_batch(
         &self,
         transaction: &mut Transaction<'_>,
         limit: &LimitRules,
         row: Row<'_>,
-        word: &AtomicU64,
+        (word, mark): (&AtomicU64, Option<Mark>),
         origin: Origin,
         ending: Ending,
     ) {
@@ -445,9 +458,14 @@ impl LockedPart<'_> {
         if left.units() == 0 && left.requests() == 0 {
             return;
         }
-        let refunded = self
-            .at_its_instant()
-            .refund_dead(transaction, limit, row, left.units(), origin);
+        let (at, units) = (self.at_its_instant(), left.units());
+        let refunded = match mark {
+            None => at.refund_dead(transaction, limit, row, units, origin),
+            Some(mark) => {
+                let charged = Decided { mark, figure: units };
+                at.refund_unused(transaction, limit, row, units, &charged, origin)
+            }
+        };
         let counters = self.part.counters(limit.index);
         let counter = if ending == Ending::OwnerDied {
             &counters.reclaimed
@@ -459,7 +477,7 @@ impl LockedPart<'_> {
     }
 
     /// Takes a batch back, and leaves its hold to its process, empty.
-    fn take_batch_back(&self, index: u64) -> Result<(), Box<Error>> {
+    fn take_batch_back(&self, index: u64, mark: Option<Mark>) -> Result<(), Box<Error>> {
         let (Some(hold), Some((limit, _))) = (self.part.memory.hold(index), self.part.credit()) else {
             return Ok(());
         };
@@ -467,7 +485,7 @@ impl LockedPart<'_> {
         let row = self.part.row(origin.row.index);
         let mut transaction = self.part.memory.journal().begin();
         for word in hold.amounts() {
-            self.settle_batch(&mut transaction, limit, row, word, origin, Ending::Undone);
+            self.settle_batch(&mut transaction, limit, row, (word, mark), origin, Ending::Undone);
         }
         self.part.commit(transaction)
     }
@@ -481,7 +499,7 @@ impl LockedPart<'_> {
         for index in 0..self.part.memory.touched_holds() {
             let hold = self.part.memory.hold(index);
             if hold.is_some_and(|hold| hold.is_taken() && hold.row().index == row.index) {
-                self.take_batch_back(index)?;
+                self.take_batch_back(index, None)?;
             }
         }
         Ok(())
@@ -494,8 +512,9 @@ impl LockedPart<'_> {
         self.part.commit(transaction)
     }
 
-    /// Puts what a permit from a batch did not use into the batch of its process; answers how much of it. Where the
-    /// algorithm does not refund, or the batch is of another time, it stays charged.
+    /// Puts what a permit from a batch did not use, and the limit has just been given back, into that batch again, as if it
+    /// were drawn now; answers how much of it. Where the batch is not there any more, the limit keeps all of it: in
+    /// another batch it could be spent in a window that was charged for none of it.
     #[inline(never)]
     pub(super) fn put_back(
         &self,
@@ -503,27 +522,27 @@ impl LockedPart<'_> {
         limit: &LimitRules,
         row: Row<'_>,
         permit: &Decision,
-        unused: u64,
+        refunded: u64,
     ) -> u64 {
-        let (Some(batches), Some((_, credit))) = (&self.part.set.batches, self.part.credit()) else {
-            return 0;
-        };
-        let is_void = permit.definition != self.part.definition()
-            || self.at_its_instant().is_forgiven(limit, row, permit.origin());
-        let drawn = batches
-            .find(self.part.index(), row.key())
-            .filter(|drawn| drawn.owner == permit.owner && self.owns(drawn.hold, drawn.owner));
-        let Some(drawn) = drawn.filter(|drawn| limit.rule.refunds() && !is_void && self.is_good(drawn))
+        let (Some(batches), Some((_, credit)), 1..) = (&self.part.set.batches, self.part.credit(), refunded)
         else {
             return 0;
         };
+        let drawn = batches.find(self.part.index(), row.key()).filter(|drawn| {
+            permit.is_from(drawn)
+                && drawn.row == row.reference()
+                && self.owns(drawn.hold, drawn.owner)
+                && self.is_good(drawn)
+        });
+        let Some(drawn) = drawn else { return 0 };
         let hold = self.part.memory.hold(drawn.hold.index);
         let Some(word) = hold.and_then(|hold| hold.amounts().first()) else {
             return 0;
         };
-        // What is left must be of the latest draw, and less than a batch.
+        // What is left must be less than a batch.
         let room = drawn.units.min(credit.batch.saturating_sub(1));
-        let (added, requests) = CreditWord::put_back(word, drawn.tag, unused, room);
+        let (added, requests) = CreditWord::put_back(word, drawn.tag, refunded, room);
+        limit.charge(row, transaction, self.now, added);
         self.count_requests(transaction, limit, row, requests);
         added
     }

@@ -406,6 +406,7 @@ impl TicketPlace<'_> {
             instant: self.granted_at().load(Ordering::Relaxed),
             definition: Some(self.definition()),
             row: self.row(),
+            units_after: 0,
         }
     }
 

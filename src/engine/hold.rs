@@ -174,7 +174,7 @@ impl LockedPart<'_> {
         let row = self.part.row(taken.row.index);
         for (word, limit) in hold.amounts().iter().zip(self.part.of(row).rules.held_limits()) {
             if limit.credit.is_some() {
-                self.settle_batch(transaction, limit, row, word, taken, ending);
+                self.settle_batch(transaction, limit, row, (word, None), taken, ending);
                 continue;
             }
             let amount = word.load(Ordering::Relaxed);

@@ -13,6 +13,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::credit_word::BatchShare;
 use super::decision::{Decided, Decision};
 use super::limit_rules::LimitRules;
 use super::memory::{HoldPlace, Row};
@@ -20,7 +21,7 @@ use super::row_reference::RowReference;
 use super::rules::SetRules;
 use super::set::{DefinitionBits, PartAt};
 use super::tier::RowAge;
-use crate::limit::Mark;
+use crate::limit::{Mark, Rule};
 use crate::shm::journal::Transaction;
 
 /// When and where something was reserved, and by which definition.
@@ -31,6 +32,8 @@ pub(super) struct Origin {
     /// Not noted in a hold: there the instant has to tell.
     pub(super) definition: Option<DefinitionBits>,
     pub(super) row: RowReference,
+    /// Units that were charged together with it and come after it: with time, it is replenished before them.
+    pub(super) units_after: u64,
 }
 
 /// The definition that something was reserved by.
@@ -50,6 +53,7 @@ impl Decision {
             instant: self.decided_at,
             definition: Some(self.definition),
             row: self.key().0,
+            units_after: self.batch_share().map_or(0, BatchShare::left),
         }
     }
 }
@@ -61,6 +65,7 @@ impl HoldPlace<'_> {
             instant: self.taken_at().load(Ordering::Relaxed),
             definition: None,
             row: self.row(),
+            units_after: 0,
         }
     }
 }
@@ -103,15 +108,21 @@ impl PartAt<'_> {
         origin: Origin,
     ) -> u128 {
         let until_now = |from: u64| self.now.monotonic.saturating_sub(from);
+        let mark_of = |rule: &Rule| mark.map(|mark| rule.mark_before_last(mark, origin.units_after));
         let left_of = |former: &SetRules, changed_at: u64| {
             let former = former.limits.get(limit.index).map(|former| &former.rule);
             former.map_or(0, |former| {
                 let elapsed = (changed_at.saturating_sub(origin.instant), until_now(changed_at));
-                limit.rule.left_of_former(former, mark, elapsed, reserved)
+                limit
+                    .rule
+                    .left_of_former(former, mark_of(former), elapsed, reserved)
             })
         };
         match (row.age_of(origin.row), self.age(origin)) {
-            (RowAge::Present, Age::Present) => limit.rule.left(mark, until_now(origin.instant), reserved),
+            (RowAge::Present, Age::Present) => {
+                let elapsed = until_now(origin.instant);
+                limit.rule.left(mark_of(&limit.rule), elapsed, reserved)
+            }
             (RowAge::Present, Age::Former { rules, applied_at }) => left_of(rules.of_row(row), applied_at),
             (RowAge::OfFormerTier(tier), Age::Present) => {
                 let changed_at = self.part.tier_changed_at(row);

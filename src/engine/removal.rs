@@ -1,8 +1,9 @@
 //! Noticing that a segment was removed: retired, its file deleted, or another segment put at its path.
 //!
-//! No thread watches for it. An operation that takes something and whose reading of the clock is a second later than the
-//! last look has a look first: two system calls, outside of the lock. A process that does nothing is not woken for it, and
-//! finds out before it is next admitted; what waits looks once a second in any case. Giving back asks for none of this:
+//! An operation that takes something and whose reading of the clock is a second later than the last look has a look first:
+//! two system calls, outside of the lock. A process that does nothing is not woken for it, and finds out before it is next
+//! admitted; what waits looks once a second in any case. What is admitted from a batch reads no clock: while the process
+//! has batches, its background worker looks. Giving back asks for none of this:
 //! what permits hold is settled and released in the file that they were taken from, whatever became of that.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -56,8 +57,15 @@ impl SegmentEngine {
         })
     }
 
+    /// Looks if it is time: for a process that may admit from batches, and so would not look. What it finds is known to this
+    /// handle from then on.
+    pub(crate) fn look_for_removal_if_due(&self) {
+        // Whoever is refused for it is told.
+        let _ = self.refuse_if_removed(self.read_clocks(false));
+    }
+
     /// Whether this process knows that the segment was removed, without a look and without a clock: for what is admitted
-    /// from a batch, of which there is less than a batch.
+    /// from a batch.
     #[inline]
     pub(super) fn is_known_to_be_removed(&self) -> bool {
         self.header().retired.load(Ordering::Relaxed) != 0

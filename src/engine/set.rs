@@ -185,6 +185,11 @@ impl SetEngine {
         (0..self.parts.len() as u32).map(|index| self.part(index))
     }
 
+    /// Whether processes draw batches from the set.
+    pub(crate) fn has_credit(&self) -> bool {
+        self.batches.is_some()
+    }
+
     /// Whether this process has drawn batches that its background worker is to be told of; only once.
     #[inline]
     pub(crate) fn claim_unattended_batches(&self) -> bool {

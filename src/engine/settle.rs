@@ -205,19 +205,19 @@ impl<'a> LockedPart<'a> {
         };
         if used < reserved {
             let unused = reserved - used;
-            if limit.credit.is_some() && permit.is_from_credit() {
-                settled.refunded = self.put_back(transaction, limit, row, permit, unused);
-            } else {
-                settled.refunded = self.at_its_instant().refund_unused(
-                    transaction,
-                    limit,
-                    row,
-                    unused,
-                    decided,
-                    permit.origin(),
-                );
-                transaction.add(&counters.refunded, settled.refunded);
-            }
+            settled.refunded = self.at_its_instant().refund_unused(
+                transaction,
+                limit,
+                row,
+                unused,
+                decided,
+                permit.origin(),
+            );
+            let drawn_again = match limit.credit {
+                Some(_) => self.put_back(transaction, limit, row, permit, settled.refunded),
+                None => 0,
+            };
+            transaction.add(&counters.refunded, settled.refunded - drawn_again);
         } else if used > reserved {
             let above = used - reserved;
             limit.charge(row, transaction, self.now, above);

@@ -95,6 +95,11 @@ impl BacklogBound {
             .min(charged)
     }
 
+    /// The mark before the last `units` of its charge.
+    pub(super) fn mark_before_last(&self, mark: Mark, units: u64) -> Mark {
+        Self::mark(mark.wide().saturating_sub(self.price.scaled_cost(units)))
+    }
+
     /// As [`left`](Self::left), of a cost that was charged under a `former` bound, with its mark, `before` nanoseconds
     /// before this one came in its place, which was `since` nanoseconds ago.
     ///

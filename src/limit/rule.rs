@@ -145,6 +145,13 @@ impl Rule {
         self.bound().map_or(0, |bound| bound.left(mark, elapsed, cost))
     }
 
+    /// What the mark was before the last `units` of its charge: that of the units that were charged before them. Of use for
+    /// what is [left](Self::left) of these only, so the mark itself where the algorithm does not refund.
+    pub(crate) fn mark_before_last(&self, mark: Mark, units: u64) -> Mark {
+        self.bound()
+            .map_or(mark, |bound| bound.mark_before_last(mark, units))
+    }
+
     /// As [`left`](Self::left), of a cost that was charged by a `former` rule, with its mark, `elapsed` nanoseconds before
     /// and since this one came in its place.
     pub(crate) fn left_of_former(
