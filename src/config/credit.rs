@@ -121,13 +121,17 @@ impl Limit {
     ///   process count as two processes, and a forked child draws a batch of its own.
     /// - **A queue is not overtaken.** A request that has to wait first takes the batches of all processes back, and no
     ///   process draws another while one waits.
+    /// - **A request that needs more than is left of a batch** has the rest given back and draws anew, where the algorithm
+    ///   refunds; where it does not, the rest is spent with it. A refusal says after how long the limit admits all of it.
     /// - **Unspent units come back** where the algorithm refunds (see [`Permit::settle`](crate::Permit::settle)): when
-    ///   the process has not used its batch for one to two seconds, when it detaches, and when it dies, then counted
-    ///   as [`reclaimed`](crate::LimitCounts::reclaimed). Where it does not refund, they stay charged.
-    /// - **A permit that is settled** with less than it took puts the rest into the batch of its process, up to
-    ///   what the process drew last, and up to batch - 1; what is above stays charged. With more, the limit is charged.
-    /// - **A [reset](crate::LimitSet::reset)** takes the batches away, and a [change](crate::Segment::apply) ends them.
-    /// - **Counters.** `taken` counts what was drawn, `admitted` the requests; it lags behind by those that were admitted
+    ///   the process has not used its batch for one to two seconds, when it closes the last of its handles, and when it
+    ///   dies, then counted as [`reclaimed`](crate::LimitCounts::reclaimed). Where it does not refund, they stay charged.
+    /// - **A permit that is settled** with less than it took gets back what any permit does, where the algorithm refunds:
+    ///   what time has not replenished since the batch was drawn. Up to batch - 1 of it is left in that batch, if that is
+    ///   the process's still; the limit gets the rest. With more than it took, the limit is charged.
+    /// - **A [reset](crate::LimitSet::reset)** takes the batches away, and a [change](crate::Segment::apply) ends them. A
+    ///   [removal](crate::Error::Removed) of the segment is noticed within a second or two while a process has batches.
+    /// - **Counters.** `taken` counts what was drawn, `refunded` what was given back, `admitted` the requests; it lags behind by those that were admitted
     ///   from batches since these were drawn, until the next draw or return: fewer than a batch for each. `near` is
     ///   counted when a batch is drawn, and a verdict says what remained then.
     /// - **Memory.** A process keeps batches of at most 2,048 keys of a set, in 256 KiB; beyond that it gives those back

@@ -143,8 +143,8 @@
 //!
 //! Where the set declares [tiers](crate::Tier), a row has one word more: with one GCRA limit it takes 128 bytes in place of
 //! 64, and with one concurrency limit 64 as before. What a key has used migrates when its tier changes, and each change
-//! rounds in favour of the limit; a sliding window whose length differs by tier remembers usage for longer after each
-//! change. A key that was [assigned](crate::Key::assign) to another tier than `default` keeps its row like one that has
+//! rounds in favour of the limit; a window whose length differs by tier may remember usage for longer after each change,
+//! up to the longer window from then on, so a full key that changes between them more often than that stays full. A key that was [assigned](crate::Key::assign) to another tier than `default` keeps its row like one that has
 //! something used. Where `when_full` evicts, it may lose both; where a request names the tier of its key each time, nothing
 //! is lost with the row. Tiers change neither networks, nor adaptive or unlimited limits, nor those with [credit](crate::Limit::credit).
 //!

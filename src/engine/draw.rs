@@ -4,9 +4,9 @@
 //! [what is left of it](CreditWord). So what a dead process had not spent is found and given back like anything else that
 //! it held, and so can those take it back who need it: a request that has to wait, and a reset.
 //!
-//! **At most batch - 1 units are left after a draw**, because a process draws only what its batch lacks, and only for a
-//! request below the size of a batch. What is left is of the latest draw: earlier units are spent first. So one
-//! instant, that of the hold, says of all that is left what time has replenished since.
+//! **At most batch - 1 units are left after a draw**, which is for a request of at least one of them. What is left is of the
+//! latest draw, or was charged later: what is left when more is needed is given back first where the algorithm refunds, and
+//! spent first where it does not. So one instant, that of the hold, says of all that is left what time has replenished since.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

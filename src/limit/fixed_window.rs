@@ -177,7 +177,8 @@ impl FixedWindow {
     ///
     /// A shorter window from the first use may start later than now, to end when the old one would have. When that one
     /// was opened is not known any more: no later than now, so a longer window need not end later than if it started
-    /// now. Otherwise each change to and fro would move the end by the difference.
+    /// now. Otherwise each change to and fro would move the end by the difference. Changes that follow one another faster
+    /// than the longer window still move it along, to one of these from the latest.
     pub(super) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
         if self.alignment == old.alignment {
             return;

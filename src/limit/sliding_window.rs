@@ -180,7 +180,8 @@ impl SlidingWindow {
     ///
     /// When an entry in the future was charged is not known any more: no later than now. So where the window grows
     /// again, such an entry moves back, by the difference at most and not beyond now. Otherwise each change to and fro
-    /// would move its end by the difference.
+    /// would move its end by the difference. Changes that follow one another faster than the longer window still move it
+    /// along, to one of these from the latest.
     ///
     /// 60 stores at most.
     pub(super) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
