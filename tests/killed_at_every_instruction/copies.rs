@@ -1,6 +1,7 @@
 //! Killed at every instruction, by copies: the operation is stepped once, and every distinct state of the segment
 //! on its way is recovered in a copy, with the lock word as the kernel leaves it for a dead thread.
 
+use crate::drawing::BATCH;
 use crate::image::Layout;
 use crate::operations::{Operation, Recoverer};
 use crate::report::Tally;
@@ -39,7 +40,7 @@ pub fn kill_once(operation: Operation) -> Tally {
         ..Tally::default()
     };
     // A look leaves out what the dead hold, so both are asked of a victim that is dead.
-    let standings = operation.applies.then(|| {
+    let standings = (operation.applies || operation.draws).then(|| {
         [trace.first.clone(), trace.last()].map(|mut image| {
             layout.bury(&mut image, stage.victim_slot);
             stage.copyist.standing_of(&image)
@@ -53,7 +54,12 @@ pub fn kill_once(operation: Operation) -> Tally {
         });
         if let (Judgement::Sound(_), Some(standings)) = (&judgement, &standings) {
             let standing = stage.copyist.standing_of(&image);
-            if !standings.contains(&standing) {
+            let is_one_of_them = if operation.draws {
+                loses_less_than_a_batch(&standing, standings)
+            } else {
+                standings.contains(&standing)
+            };
+            if !is_one_of_them {
                 let what = "the limits stand neither as they did nor as they do after";
                 judgement = Judgement::Torn(format!("{what}: {standing:?} of {standings:?}"));
             }
@@ -66,6 +72,24 @@ pub fn kill_once(operation: Operation) -> Tally {
         );
     }
     tally
+}
+
+/// Whether a limit stands no higher than before and after, and less than a batch lower.
+fn loses_less_than_a_batch(
+    found: &Result<Vec<u64>, Judgement>,
+    ends: &[Result<Vec<u64>, Judgement>; 2],
+) -> bool {
+    let (Ok(found), [Ok(before), Ok(after)]) = (found, ends) else {
+        return false;
+    };
+    before
+        .iter()
+        .zip(after)
+        .zip(found)
+        .all(|((before, after), found)| {
+            let (least, most) = (before.min(after), before.max(after));
+            found <= most && found + BATCH > *least
+        })
 }
 
 /// Steps the process of a slot. Where others wait, also asks what a survivor makes of what it leaves for them.

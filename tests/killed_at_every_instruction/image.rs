@@ -125,7 +125,12 @@ pub struct Layout {
     is_keyed: bool,
     holds: Table,
     tickets: Table,
+    /// Whether processes draw batches, which holds record.
+    pub draws: bool,
 }
+
+/// What the definition of a set says whose processes draw batches.
+const CREDIT: &[u8] = b"credit";
 
 /// The word of a directory entry that says which definition is in force.
 const ENTRY_GENERATION: usize = 11;
@@ -281,6 +286,18 @@ impl Layout {
             control::MARKS,
         ]
         .map(|word| control + word);
+        let definition = image[extent / 8..control]
+            .iter()
+            .flat_map(|word| word.to_ne_bytes());
+        let definition: Vec<u8> = definition.collect();
+        let draws = definition.windows(CREDIT.len()).any(|window| window == CREDIT);
+        // What is left of a batch is spent without the journal: what became of it is seen by what is left of the limit.
+        let amounts: Vec<usize> = pieces
+            .holds
+            .records()
+            .filter(|_| draws)
+            .flat_map(|start| start + hold::HEAD_SIZE..start + pieces.holds.stride)
+            .collect();
         let unjournalled: Vec<usize> = pieces
             .holds
             .records()
@@ -290,6 +307,7 @@ impl Layout {
             .chain(counters..pieces.tickets.start)
             .filter(|word| !excluded.contains(word))
             .filter(|word| !unlocked.contains(word) && !unjournalled.contains(word))
+            .filter(|word| !amounts.contains(word))
             .collect();
         Self {
             participants,
@@ -306,6 +324,7 @@ impl Layout {
             is_keyed: pieces.is_keyed,
             holds: pieces.holds,
             tickets: pieces.tickets,
+            draws,
         }
     }
 

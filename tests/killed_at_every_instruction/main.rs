@@ -31,6 +31,10 @@
 //! segment, and after each recovery the harness compares tags, keys and pins with fingerprints, holds and tickets by
 //! itself. Where another definition is applied, all limits must stand as before or all as after, whoever took them over.
 //!
+//! Batches of credit are drawn, drawn anew, spent from and settled into. What is left of a batch changes outside of all
+//! transactions, so in each crash state the limit must stand as before or after, or lower by less than a batch, and never
+//! higher than either.
+//!
 //! The table at the end counts the instructions stepped and the crash states that were recovered and checked: those
 //! of the first way once each, each real kill once, each state of the recoverers once. Torn, stuck and lost must be zero.
 //!
@@ -59,6 +63,7 @@ mod bystanders;
 mod changes;
 mod copies;
 mod crew;
+mod drawing;
 mod files;
 mod gate;
 mod image;
@@ -84,6 +89,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use changes::CHANGING_OPERATIONS;
+use drawing::DRAWING_OPERATIONS;
 use files::{FILE_OPERATIONS, FileOperation};
 use keys::KEY_OPERATIONS;
 use marks::MARKING_OPERATIONS;
@@ -223,6 +229,7 @@ fn operations() -> impl Iterator<Item = Operation> {
         .chain(MARKING_OPERATIONS)
         .chain(CHANGING_OPERATIONS)
         .chain(TIER_OPERATIONS)
+        .chain(DRAWING_OPERATIONS)
         .copied()
 }
 
@@ -243,7 +250,8 @@ fn jobs(effort: Effort) -> Vec<Job> {
     for operation in operations() {
         // Beside others, and by key, the journal is the same that all operations have.
         let is_plain = !operation.has_company() && !operation.is_keyed && !operation.applies;
-        let recoverers = if effort.is_thorough || is_plain && !effort.is_brief {
+        // One that draws itself would go by batches that are not in the copies.
+        let recoverers = if !operation.draws && (effort.is_thorough || is_plain && !effort.is_brief) {
             RECOVERERS
         } else {
             &RECOVERERS[..1]
@@ -262,7 +270,9 @@ fn jobs(effort: Effort) -> Vec<Job> {
             jobs.push(Job::Killed(operation));
         }
         jobs.push(Job::Copies(operation));
-        jobs.push(Job::Stopped(operation));
+        if !operation.draws {
+            jobs.push(Job::Stopped(operation));
+        }
     }
     jobs
 }

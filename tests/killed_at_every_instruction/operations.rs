@@ -55,6 +55,8 @@ pub struct Operation {
     pub is_keyed: bool,
     /// Whether it brings another definition into force, so that whoever finds that takes the limits over to it.
     pub applies: bool,
+    /// Whether it draws batches, which a process keeps although it has no permit, so nothing is asked of one that lives.
+    pub draws: bool,
     /// Prepares, and performs between [`Victim::begins`] and [`Victim::ends`].
     pub run: fn(&Victim),
 }
@@ -459,6 +461,7 @@ pub const fn operation(
         has_leases_run_out: false,
         is_keyed: false,
         applies: false,
+        draws: false,
         run,
     }
 }

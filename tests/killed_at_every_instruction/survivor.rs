@@ -10,6 +10,7 @@ use nix::libc;
 use shmlimit::{Error, Kind, LimitSet, OpenOptions, RefusalReason, Request, Segment, SegmentSnapshot};
 
 use crate::changes::{ADAPTING, KEYS};
+use crate::drawing::BATCH;
 use crate::image::{Image, Layout, RawFile};
 use crate::operations::{SET, everything};
 use crate::subject::Subject;
@@ -66,11 +67,14 @@ impl Survivor {
                 look.with("in_flight", 1).expect("declared"),
             ))
         });
+        let layout = Layout::of(&file);
+        // What it takes is charged to the limit itself: a batch would be left of it.
+        let cost = if layout.draws { BATCH } else { 1 };
         Self {
             look: everything(&set, 0),
-            take: everything(&set, 1),
+            take: everything(&set, cost),
             places,
-            layout: Layout::of(&file),
+            layout,
             segment,
             set,
             file,
