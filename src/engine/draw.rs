@@ -166,7 +166,7 @@ impl SegmentEngine {
                 decision.admit_from_credit(part.index(), &drawn, cost, left);
                 return Ok(Answer::Admitted);
             } else if limit.rule.refunds() && CreditWord::load(word).units() > 0 {
-                // What time has replenished of it is gone, and neither a permit nor a wait counts on it.
+                // So that no batch and no permit has units of two instants, which time replenishes at different times.
                 locked.take_batch_back(drawn.hold.index, Some(drawn.mark))?;
             }
         }
