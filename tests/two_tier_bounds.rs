@@ -187,7 +187,7 @@ fn a_batch_ends_with_the_window_that_began_with_the_first_use() {
     let clock = VirtualClock::new(Duration::from_nanos(NEW_YEAR));
     let folder = tempfile::tempdir().expect("a folder");
     let limit = limit(
-        1_000,
+        1_000_000,
         Algorithm::FixedWindow,
         Credit::batch(BATCH).window_coupled(true),
     );
@@ -200,10 +200,10 @@ fn a_batch_ends_with_the_window_that_began_with_the_first_use() {
     let at = |nanos| clock.advance_to(Duration::from_nanos(NEW_YEAR + nanos));
     let remaining = || set.peek(&set.request()).expect("works")[0].remaining;
     assert!(ask(&set, 1));
-    at(999);
+    at(999_999);
     assert!(ask(&set, 1));
     assert_eq!(remaining(), 14);
-    at(1_000);
+    at(1_000_000);
     assert!(ask(&set, 1));
     // Of the next window: what was left of the first is gone.
     assert_eq!(remaining(), 14);
@@ -213,7 +213,7 @@ fn a_batch_ends_with_the_window_that_began_with_the_first_use() {
 /// What permits did not use may be used by others, at most once, and in no window in which the limit does not give it.
 #[test]
 fn no_window_sees_more_used_than_the_bound_whatever_permits_give_back() {
-    const WINDOW: u64 = 20_000;
+    const WINDOW: u64 = 20_000_000;
     for (seed, algorithm) in [
         (11, Algorithm::Gcra),
         (12, Algorithm::TokenBucket),
@@ -253,7 +253,7 @@ fn no_window_sees_more_used_than_the_bound_whatever_permits_give_back() {
             }
             let cost = 1 + dice.below(BATCH + 1);
             let request = set.request().with("calls", cost).expect("declared");
-            if let Ok(permit) = set.try_acquire(&request).expect("works").permit() {
+            if let Ok(permit) = set.try_acquire(&request).expect("works").into_result() {
                 held.push((permit, used.len()));
                 used.push((now, cost));
             }
