@@ -404,6 +404,29 @@ mod tests {
     }
 
     #[test]
+    fn batches_are_looked_after_by_one_worker_whichever_is_first() {
+        let batches = Batches::new(1, false);
+        assert!(!batches.claim_unattended());
+        batches.note_draw();
+        assert!(batches.claim_unattended());
+        batches.note_draw();
+        assert!(!batches.claim_unattended(), "known already");
+        // The worker finds the batch and goes on, and is told of it at the same time.
+        for is_told_first in [false, true] {
+            batches.set_unattended();
+            batches.note_draw();
+            let (told, goes_on) = if is_told_first {
+                let told = batches.claim_unattended();
+                (told, batches.attend())
+            } else {
+                let goes_on = batches.attend();
+                (batches.claim_unattended(), goes_on)
+            };
+            assert_eq!((told, goes_on), (is_told_first, !is_told_first));
+        }
+    }
+
+    #[test]
     fn a_place_that_is_being_changed_says_nothing_and_can_be_written_anew() {
         let place = Place::default();
         assert_eq!(place.read(), None);
