@@ -92,6 +92,7 @@ pub mod documentation;
 mod engine;
 mod error;
 mod key;
+mod key_override;
 mod limit;
 mod limit_set;
 mod mismatch;

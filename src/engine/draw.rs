@@ -77,7 +77,7 @@ impl SegmentEngine {
         if self.spend(target, batches, costs, decision) {
             return Ok(true);
         }
-        self.decide_at_once(target, costs, decision, |decision, attempt| {
+        self.decide_at_once(target, decision, |decision, attempt| {
             self.decide(target, costs, decision, attempt)
         })
     }
@@ -509,7 +509,7 @@ impl LockedPart<'_> {
             return 0;
         };
         let is_void = permit.definition != self.part.definition()
-            || self.at_its_instant().is_forgiven(limit, row, permit.origin());
+            || self.at_its_instant().is_forgiven(limit, row, permit.origin(limit.index));
         let drawn = batches
             .find(self.part.index(), row.key())
             .filter(|drawn| drawn.owner == permit.owner && self.owns(drawn.hold, drawn.owner));

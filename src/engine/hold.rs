@@ -200,7 +200,7 @@ impl LockedPart<'_> {
             if ending == Ending::OwnerDied {
                 let refunded = self
                     .at_its_instant()
-                    .refund_dead(transaction, limit, row, amount, taken);
+                    .refund_dead(transaction, &limit.of(row), row, amount, taken);
                 let reclaimed = if limit.kind == Kind::Concurrency {
                     amount
                 } else {

@@ -191,7 +191,7 @@ impl<'a> LockedPart<'a> {
         index: usize,
         used: u64,
     ) -> Option<SettledLimit> {
-        let limit = self.part.of(row).rules.limits.get(index)?;
+        let limit = self.part.of(row).rules.limits.get(index)?.of(row);
         let counters = self.part.counters(index);
         let decided = permit.get(index)?;
         // What a process that was taken for dead had reserved was given back already.
@@ -206,15 +206,15 @@ impl<'a> LockedPart<'a> {
         if used < reserved {
             let unused = reserved - used;
             if limit.credit.is_some() && permit.is_from_credit() {
-                settled.refunded = self.put_back(transaction, limit, row, permit, unused);
+                settled.refunded = self.put_back(transaction, &limit, row, permit, unused);
             } else {
                 settled.refunded = self.at_its_instant().refund_unused(
                     transaction,
-                    limit,
+                    &limit,
                     row,
                     unused,
                     decided,
-                    permit.origin(),
+                    permit.origin(index),
                 );
                 transaction.add(&counters.refunded, settled.refunded);
             }

@@ -184,7 +184,7 @@ impl SegmentEngine {
         }
         match self.decide(target, costs, decision, Attempt::BeforeWaiting)? {
             Answer::Admitted => Ok(Acquired::at_once(true)),
-            Answer::Impossible => Err(target.part().never_admissible(costs, decision.definition.tier)),
+            Answer::Impossible => Err(target.part().never_admissible(decision.impossible())),
             answer => {
                 let wait = Wait {
                     deadline: deadline_after(timeout),
@@ -266,7 +266,7 @@ impl SegmentEngine {
         match answer {
             Answer::Admitted => return Ok(Begun::Decided(true)),
             Answer::Refused => return Ok(Begun::Decided(false)),
-            Answer::Impossible => return Err(part.never_admissible(costs, decision.definition.tier)),
+            Answer::Impossible => return Err(part.never_admissible(decision.impossible())),
             Answer::WorthALook => {
                 self.reclaim_if_due(part, LockWait::Timeout)?;
             }
@@ -303,7 +303,7 @@ impl SegmentEngine {
                 return match locked.without_a_row(no_row, costs, decision, attempt)? {
                     Answer::WorthALook => Ok(None),
                     Answer::Impossible => {
-                        Err(part.unruled().never_admissible(costs, decision.definition.tier))
+                        Err(part.unruled().never_admissible(decision.impossible()))
                     }
                     Answer::Admitted => Ok(Some(Begun::Decided(true))),
                     _ => Ok(Some(Begun::Decided(false))),
@@ -319,7 +319,7 @@ impl SegmentEngine {
             match self.take_or_refuse(&locked, row, costs, decision, Attempt::Waiting)? {
                 Answer::Admitted => return Ok(Some(Begun::Decided(true))),
                 Answer::Impossible => {
-                    return Err(part.unruled().never_admissible(costs, decision.definition.tier));
+                    return Err(part.unruled().never_admissible(decision.impossible()));
                 }
                 Answer::Refused | Answer::WorthALook | Answer::MustWait => {}
             }
@@ -655,12 +655,21 @@ impl LockedPart<'_> {
         decision.begin(part, place.granted_at().load(Ordering::Relaxed));
         // Which may be an earlier one than the part is of by now.
         decision.definition = place.definition();
-        for (limit, cost) in costs.iter() {
-            let mark = place.limit(limit).map(|limit| limit.mark()).unwrap_or_default();
+        let by_row = self.part.of(row);
+        // With which capacities of its own is not noted: where they may be others by now, it stands as it does now.
+        let is_unchanged = !part.differs_by_key || place.row() == row.reference();
+        for (index, cost) in costs.iter() {
+            let mark = match by_row.limits.get(index) {
+                Some(limit) if !is_unchanged && limit.override_word.is_some() => {
+                    limit.of(row).mark(row, self.now)
+                }
+                _ => place.limit(index).map(|limit| limit.mark()).unwrap_or_default(),
+            };
             decision.note(Decided { mark, figure: cost });
         }
         decision.set_hold(place.granted_hold());
         decision.note_key_as_of(row, place.row());
+        by_row.note_own_capacities(row, decision);
         self.change_line(None, |line| {
             self.unpin(line.transaction, row);
             queue::claim(line, index)
