@@ -83,9 +83,8 @@ impl Key<'_> {
             return Ok(Vec::new());
         };
         let own = set.shared().engine.own_capacities(target.part(), key)?;
-        let named = |(index, capacity): (usize, NonZeroU64)| {
-            (set.engine_set().limit_name(index), capacity.get())
-        };
+        let named =
+            |(index, capacity): (usize, NonZeroU64)| (set.engine_set().limit_name(index), capacity.get());
         Ok(own.into_iter().map(named).collect())
     }
 

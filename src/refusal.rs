@@ -165,12 +165,7 @@ pub struct Verdict<'a> {
 
 impl<'a> Verdict<'a> {
     /// What a limit of a refused request, or of one that was only asked about, says.
-    pub(crate) fn refused(
-        set: &'a LimitSet,
-        details: &Details,
-        index: usize,
-        decided: &Decided,
-    ) -> Self {
+    pub(crate) fn refused(set: &'a LimitSet, details: &Details, index: usize, decided: &Decided) -> Self {
         let verdict = Self::admitted(set, details, index, decided);
         match decided.figure {
             0 => verdict,
@@ -188,12 +183,7 @@ impl<'a> Verdict<'a> {
     }
 
     /// What a limit of an admitted request says.
-    pub(crate) fn admitted(
-        set: &'a LimitSet,
-        details: &Details,
-        index: usize,
-        decided: &Decided,
-    ) -> Self {
+    pub(crate) fn admitted(set: &'a LimitSet, details: &Details, index: usize, decided: &Decided) -> Self {
         let stood = set.engine_set().standing(details, index, decided.mark);
         let (standing, most_at_once) = stood.unzip();
         Self {

@@ -9,8 +9,8 @@ use super::window::{Weekday, Window};
 use crate::engine::plan::{Adaptive, AdaptivePlan, Kind, LimitPlan};
 use crate::error::DeclarationError;
 use crate::limit::{
-    self, AdaptiveAlgorithm, Budget, Calendar, CalendarUnit, CapacityTerms, Concurrency, FixedWindow, Gcra, InvalidLimit,
-    LeakyBucket, Rule, SlidingWindow, SlidingWindowCounter, TokenBucket,
+    self, AdaptiveAlgorithm, Budget, Calendar, CalendarUnit, CapacityTerms, Concurrency, FixedWindow, Gcra,
+    InvalidLimit, LeakyBucket, Rule, SlidingWindow, SlidingWindowCounter, TokenBucket,
 };
 use crate::units::nanos_from_duration;
 

@@ -269,7 +269,9 @@ impl RuledPart<'_> {
                 (
                     index,
                     cost,
-                    self.limits.get(index).map_or(0, |limit| limit.of(row).most_at_once),
+                    self.limits
+                        .get(index)
+                        .map_or(0, |limit| limit.of(row).most_at_once),
                 )
             })
             .find(|(_, cost, most)| cost > most)

@@ -365,7 +365,10 @@ impl Decision {
             let (mark, figure) = (Mark::default(), 0);
             self.decided.push(Decided { mark, figure });
         }
-        let mut capacities = self.limits.iter().map(|index| capacity(index).map_or(0, NonZeroU64::get));
+        let mut capacities = self
+            .limits
+            .iter()
+            .map(|index| capacity(index).map_or(0, NonZeroU64::get));
         for _ in 0..notes_of_overrides(count) {
             let mut next = || capacities.next().unwrap_or(0);
             let mark = Mark {

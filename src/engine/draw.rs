@@ -509,7 +509,9 @@ impl LockedPart<'_> {
             return 0;
         };
         let is_void = permit.definition != self.part.definition()
-            || self.at_its_instant().is_forgiven(limit, row, permit.origin(limit.index));
+            || self
+                .at_its_instant()
+                .is_forgiven(limit, row, permit.origin(limit.index));
         let drawn = batches
             .find(self.part.index(), row.key())
             .filter(|drawn| drawn.owner == permit.owner && self.owns(drawn.hold, drawn.owner));

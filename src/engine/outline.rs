@@ -6,7 +6,7 @@ use std::ops::Deref;
 use once_cell::race::OnceBox;
 
 use super::decision::notes_of_overrides;
-use super::plan::{Kind, KeyedPlan, OnDemand, PrefixLengths, SetPlan};
+use super::plan::{KeyedPlan, Kind, OnDemand, PrefixLengths, SetPlan};
 use crate::shm::layout::MOST_LIMITS;
 
 /// A set as every definition of it has it. What a change may bring, which includes every rule, is not in it.

@@ -20,6 +20,10 @@ use crate::error::Error;
 use crate::limit::InvalidLimit;
 
 /// A limit as the key of a row has it.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives for one decision, under a lock, where nothing is allocated"
+)]
 #[derive(Debug)]
 pub(crate) enum RowLimit<'a> {
     /// As its tier.
@@ -81,9 +85,7 @@ impl LimitRules {
 impl RuledPart<'_> {
     /// Whether the key of a row has capacities of its own.
     pub(super) fn has_own_capacities(&self, row: Row<'_>) -> bool {
-        self.limits
-            .iter()
-            .any(|limit| limit.own_capacity(row).is_some())
+        self.limits.iter().any(|limit| limit.own_capacity(row).is_some())
     }
 
     /// Notes of a decision, when everything else is noted, with which capacities of its own the key of its row was decided

@@ -145,12 +145,7 @@ impl SetEngine {
     }
 
     /// How a limit stood by the definition that the decision was made by, and how much it admitted at once.
-    pub(crate) fn standing(
-        &self,
-        decision: &Details,
-        limit: usize,
-        mark: Mark,
-    ) -> Option<(Standing, u64)> {
+    pub(crate) fn standing(&self, decision: &Details, limit: usize, mark: Mark) -> Option<(Standing, u64)> {
         let definition = decision.definition;
         let by = |rules: &SetRules| definition.is_of(rules.generation);
         let rules = self.rules.find(by).unwrap_or_else(|| self.shown());

@@ -302,9 +302,7 @@ impl SegmentEngine {
             Err(no_row) => {
                 return match locked.without_a_row(no_row, costs, decision, attempt)? {
                     Answer::WorthALook => Ok(None),
-                    Answer::Impossible => {
-                        Err(part.unruled().never_admissible(decision.impossible()))
-                    }
+                    Answer::Impossible => Err(part.unruled().never_admissible(decision.impossible())),
                     Answer::Admitted => Ok(Some(Begun::Decided(true))),
                     _ => Ok(Some(Begun::Decided(false))),
                 };
