@@ -12,12 +12,12 @@ use super::decision::Decision;
 use super::key::KeyIdentity;
 use super::limit_rules::LimitRules;
 use super::locked::{LockWait, LockedPart};
-use super::memory::Row;
+use super::memory::{Row, TicketPlace};
 use super::segment::SegmentEngine;
 use super::set::{Part, RuledPart};
 use super::tier::RowTier;
 use crate::error::Error;
-use crate::limit::InvalidLimit;
+use crate::limit::{InvalidLimit, Mark, Now};
 
 /// A limit as the key of a row has it.
 #[expect(
@@ -86,6 +86,17 @@ impl RuledPart<'_> {
     /// Whether the key of a row has capacities of its own.
     pub(super) fn has_own_capacities(&self, row: Row<'_>) -> bool {
         self.limits.iter().any(|limit| limit.own_capacity(row).is_some())
+    }
+
+    /// How a limit stood when a ticket was granted. With which capacity of the key's own that was is not noted: where it
+    /// may be another by now, how the limit stands now.
+    pub(super) fn granted_mark(&self, row: Row<'_>, ticket: TicketPlace<'_>, index: usize, now: Now) -> Mark {
+        match self.limits.get(index) {
+            Some(limit) if limit.override_word.is_some() && ticket.row() != row.reference() => {
+                limit.of(row).mark(row, now)
+            }
+            _ => ticket.limit(index).map(|limit| limit.mark()).unwrap_or_default(),
+        }
     }
 
     /// Notes of a decision, when everything else is noted, with which capacities of its own the key of its row was decided

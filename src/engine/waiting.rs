@@ -654,15 +654,8 @@ impl LockedPart<'_> {
         // Which may be an earlier one than the part is of by now.
         decision.definition = place.definition();
         let by_row = self.part.of(row);
-        // With which capacities of its own is not noted: where they may be others by now, it stands as it does now.
-        let is_unchanged = !part.differs_by_key || place.row() == row.reference();
         for (index, cost) in costs.iter() {
-            let mark = match by_row.limits.get(index) {
-                Some(limit) if !is_unchanged && limit.override_word.is_some() => {
-                    limit.of(row).mark(row, self.now)
-                }
-                _ => place.limit(index).map(|limit| limit.mark()).unwrap_or_default(),
-            };
+            let mark = by_row.granted_mark(row, place, index, self.now);
             decision.note(Decided { mark, figure: cost });
         }
         decision.set_hold(place.granted_hold());

@@ -22,13 +22,18 @@ fn a_table_refuses_and_stores_keys_unless_declared() {
         max_keys: 100_000,
         when_full: WhenFull::Refuse,
         store_keys: true,
+        overrides: false,
     };
     assert_eq!(plan(Keyed::new(100_000)), Some(by_default));
-    let other = Keyed::new(1).when_full(WhenFull::EvictOldest).store_keys(false);
+    let other = Keyed::new(1)
+        .when_full(WhenFull::EvictOldest)
+        .store_keys(false)
+        .overrides(true);
     let expected = KeyedPlan {
         max_keys: 1,
         when_full: WhenFull::EvictOldest,
         store_keys: false,
+        overrides: true,
     };
     assert_eq!(plan(other), Some(expected));
     let least = plan(Keyed::new(1).when_full(WhenFull::EvictLeastUsed)).expect("keyed");

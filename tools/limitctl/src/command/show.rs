@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use shmlimit::{
-    Error, HoldSnapshot, KeyLabel, KeySnapshot, Limit, SegmentReader, SetDeclaration, TicketSnapshot,
+    Error, HoldSnapshot, KeyLabel, KeyLimitSnapshot, KeySnapshot, Limit, SegmentReader, SetDeclaration,
+    TicketSnapshot,
 };
 
 use super::{aligned, amounts, as_text};
@@ -199,11 +200,20 @@ fn limits(row: &KeySnapshot, declared: &[Limit]) -> Table {
         table.row(vec![
             sanitise::line(&limit.name).into(),
             word(&limit.kind).into(),
-            sanitise::line(&declaration.map(declared::limit).unwrap_or_default()).into(),
+            declared_for(limit, declaration).into(),
             key::standing(limit),
         ]);
     }
     table
+}
+
+/// What is declared for the tier of a key, and what it has in place of that.
+fn declared_for(limit: &KeyLimitSnapshot, declaration: Option<&Limit>) -> String {
+    let mut text = declaration.map(declared::limit).unwrap_or_default();
+    if let (Some(own), Some(declaration)) = (limit.override_capacity, declaration) {
+        text.push_str(&format!("; capacity of its own: {}", declaration.natural(own)));
+    }
+    sanitise::line(&text)
 }
 
 /// Who holds something of the key, and who waits for it.
