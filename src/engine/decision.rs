@@ -410,7 +410,8 @@ impl Decision {
 
     /// Of a look: no limit admits anything before so many nanoseconds have passed.
     pub(super) fn wait_at_least(&mut self, wait: u64) {
-        for decided in &mut self.details.decided {
+        let count = self.limits.0.count_ones() as usize;
+        for decided in self.details.decided.iter_mut().take(count) {
             decided.figure = decided.figure.max(wait);
         }
     }

@@ -13,8 +13,9 @@ use super::key::KeyIdentity;
 use super::limit_rules::LimitRules;
 use super::locked::{LockWait, LockedPart};
 use super::memory::{Row, TicketPlace};
+use super::row_reference::RowReference;
 use super::segment::SegmentEngine;
-use super::set::{Part, RuledPart};
+use super::set::{DefinitionBits, Part, RuledPart};
 use super::tier::RowTier;
 use crate::error::Error;
 use crate::limit::{InvalidLimit, Mark, Now};
@@ -88,22 +89,66 @@ impl RuledPart<'_> {
         self.limits.iter().any(|limit| limit.own_capacity(row).is_some())
     }
 
-    /// How a limit stood when a ticket was granted. With which capacity of the key's own that was is not noted: where it
-    /// may be another by now, how the limit stands now.
-    pub(super) fn granted_mark(&self, row: Row<'_>, ticket: TicketPlace<'_>, index: usize, now: Now) -> Mark {
-        match self.limits.get(index) {
-            Some(limit) if limit.override_word.is_some() && ticket.row() != row.reference() => {
-                limit.of(row).mark(row, now)
-            }
-            _ => ticket.limit(index).map(|limit| limit.mark()).unwrap_or_default(),
-        }
-    }
-
     /// Notes of a decision, when everything else is noted, with which capacities of its own the key of its row was decided
     /// on, where it has some. There is room for it.
     pub(super) fn note_own_capacities(&self, row: Row<'_>, decision: &mut Decision) {
         if self.differs_by_key && self.has_own_capacities(row) {
             decision.note_own_capacities(|index| self.limits.get(index)?.own_capacity(row));
+        }
+    }
+}
+
+/// What a granted ticket says to its owner.
+pub(super) struct GrantAsTold<'a> {
+    part: RuledPart<'a>,
+    ticket: TicketPlace<'a>,
+    /// The row, where it tells how the limits stand, and when.
+    present: Option<(Row<'a>, Now)>,
+    /// By which definition the marks are.
+    pub(super) definition: DefinitionBits,
+    /// The row that was decided on.
+    pub(super) row: RowReference,
+}
+
+impl<'a> RuledPart<'a> {
+    /// What a granted ticket says, of a key whose row this is. With which capacities of the key's own it was granted is not
+    /// noted: where they may be others by now, it is told how the limits stand now, and nothing of the grant is refunded.
+    pub(super) fn grant_as_told(self, row: Row<'a>, ticket: TicketPlace<'a>, now: Now) -> GrantAsTold<'a> {
+        let granted = ticket.row();
+        if !self.set.has_overrides() || granted == row.reference() {
+            return GrantAsTold {
+                part: self,
+                ticket,
+                present: None,
+                // Which may be an earlier one than the part is of by now.
+                definition: ticket.definition(),
+                row: granted,
+            };
+        }
+        GrantAsTold {
+            part: self,
+            ticket,
+            present: Some((row, now)),
+            definition: self.definition(),
+            // Two before that of the row at least, of which nothing is known.
+            row: RowReference {
+                generation: granted.generation.wrapping_sub(1),
+                ..granted
+            },
+        }
+    }
+}
+
+impl GrantAsTold<'_> {
+    /// How a limit stood.
+    pub(super) fn mark(&self, index: usize) -> Mark {
+        let limit = self.part.limits.get(index);
+        match (self.present, limit) {
+            (Some((row, now)), Some(limit)) => limit.of(row).mark(row, now),
+            _ => {
+                let limit = self.ticket.limit(index);
+                limit.map(|limit| limit.mark()).unwrap_or_default()
+            }
         }
     }
 }

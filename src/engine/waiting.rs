@@ -651,15 +651,15 @@ impl LockedPart<'_> {
         let row = part.row(waiting.row);
         decision.owner = waiting.owner;
         decision.begin(part, place.granted_at().load(Ordering::Relaxed));
-        // Which may be an earlier one than the part is of by now.
-        decision.definition = place.definition();
-        let by_row = self.part.of(row);
+        let by_row = part.of(row);
+        let grant = by_row.grant_as_told(row, place, self.now);
+        decision.definition = grant.definition;
         for (index, cost) in costs.iter() {
-            let mark = by_row.granted_mark(row, place, index, self.now);
+            let mark = grant.mark(index);
             decision.note(Decided { mark, figure: cost });
         }
         decision.set_hold(place.granted_hold());
-        decision.note_key_as_of(row, place.row());
+        decision.note_key_as_of(row, grant.row);
         by_row.note_own_capacities(row, decision);
         self.change_line(None, |line| {
             self.unpin(line.transaction, row);

@@ -135,6 +135,14 @@ fn many_limits_with_capacities_of_their_own_are_told_apart() {
         let most: Vec<u64> = permit.verdicts().map(|verdict| verdict.most_at_once).collect();
         assert_eq!(most, expected.collect::<Vec<u64>>());
     }
+    key.throttle(MINUTE).expect("no error");
+    let request = names.iter().fold(set.request(), |request, name| {
+        request.with(name, 1).expect("declared")
+    });
+    let peeked = key.peek(&request).expect("no error");
+    let most: Vec<u64> = peeked.iter().map(|verdict| verdict.most_at_once).collect();
+    let expected = (0..16).map(|number| if number % 3 == 0 { 1000 + number } else { 100 });
+    assert_eq!(most, expected.collect::<Vec<u64>>(), "also while it is throttled");
 }
 
 #[test]
