@@ -71,9 +71,9 @@ fn a_key_is_given_a_capacity_of_its_own_and_shown_with_it() {
 
     let shown = run(["show", text(&path), "tenants", "acme"]).ended(0).stdout;
     for part in [
-        "10 per 1d, gcra; capacity of its own: 500",
+        "500 per 1d, gcra, at most 999 in any 1d; its own, in place of 10 per 1d, gcra",
         "500 of 500 of its own",
-        "of its own: 1.5",
+        "1.5 per 1d",
     ] {
         assert!(shown.contains(part), "{part} in {shown}");
     }

@@ -207,12 +207,17 @@ fn limits(row: &KeySnapshot, declared: &[Limit]) -> Table {
     table
 }
 
-/// What is declared for the tier of a key, and what it has in place of that.
+/// What is declared for the tier of a key, or what it has in place of that.
 fn declared_for(limit: &KeyLimitSnapshot, declaration: Option<&Limit>) -> String {
-    let mut text = declaration.map(declared::limit).unwrap_or_default();
-    if let (Some(own), Some(declaration)) = (limit.override_capacity, declaration) {
-        text.push_str(&format!("; capacity of its own: {}", declaration.natural(own)));
-    }
+    let text = match (declaration, limit.override_capacity) {
+        (None, _) => String::new(),
+        (Some(declaration), None) => declared::limit(declaration),
+        (Some(declaration), Some(own)) => format!(
+            "{}; its own, in place of {}",
+            declared::limit(&declaration.with_override(own)),
+            declared::limit(declaration)
+        ),
+    };
     sanitise::line(&text)
 }
 
