@@ -68,5 +68,6 @@ def test_what_no_key_can_have_of_its_own_is_an_error(tmp_path: Path) -> None:
     without = sl.open(tmp_path / "without", declared(sl.Keyed(100)))["api"]
     with pytest.raises(sl.RequestError, match="overrides = true"):
         without.override("a", "requests", 5)
+    plain = sl.open(tmp_path / "plain", sl.LimitSet("api", [sl.Calls("requests", 2, DAY)]))["api"]
     with pytest.raises(sl.NotKeyed):
-        sl.open(tmp_path / "plain", sl.LimitSet("api", [sl.Calls("requests", 2, DAY)]))["api"].override("a", "requests", 5)
+        plain.override("a", "requests", 5)
