@@ -218,8 +218,8 @@ class Keyed(_Declared):
             a key that has used little of its limits, and never of one that is limited, held or waited for; or
             `"evict_oldest"`, which gives it the place of the key used longest ago, limited or not.
         store_keys: Whether the first bytes of each key are kept for people to read.
-        overrides: Whether single keys can have capacities of their own, as `Limits.override` gives them. The row of each
-            key has 8 bytes more for each limit then, and 8 more, rounded up to a multiple of 64.
+        overrides: Whether single keys can have capacities of their own, which `Limits.override` gives them. Then the
+            row of each key has 8 bytes more for each limit, and 8 more, rounded up to a multiple of 64.
     """
 
     max_keys: int
