@@ -37,7 +37,7 @@ fn a_key_is_limited_by_the_capacity_of_its_own_and_others_are_not() {
     key.override_capacity("in_flight", 3).expect("a capacity");
     let none = set.request().with("requests", 0).expect("declared");
     let held: Vec<_> =
-        std::iter::from_fn(|| key.try_acquire(&none).expect("no error").permit().ok()).collect();
+        std::iter::from_fn(|| key.try_acquire(&none).expect("no error").into_result().ok()).collect();
     assert_eq!(held.len(), 3);
     assert_eq!(
         key.overrides().expect("no error"),
@@ -46,7 +46,7 @@ fn a_key_is_limited_by_the_capacity_of_its_own_and_others_are_not() {
     drop(held);
     key.clear_override("in_flight").expect("no error");
     let held: Vec<_> =
-        std::iter::from_fn(|| key.try_acquire(&none).expect("no error").permit().ok()).collect();
+        std::iter::from_fn(|| key.try_acquire(&none).expect("no error").into_result().ok()).collect();
     assert_eq!(held.len(), 1);
 }
 
@@ -74,7 +74,7 @@ fn verdicts_refusals_and_errors_say_the_capacity_that_was_decided_by() {
     let permit = key
         .try_acquire(&request)
         .expect("no error")
-        .permit()
+        .into_result()
         .expect("room");
     // It is said of the decision, whatever has changed since.
     key.override_capacity("requests", 40).expect("a capacity");
@@ -93,7 +93,7 @@ fn verdicts_refusals_and_errors_say_the_capacity_that_was_decided_by() {
     let refusal = key
         .try_acquire(&request)
         .expect("no error")
-        .permit()
+        .into_result()
         .expect_err("one is left");
     let refused: Vec<_> = refusal.verdicts().map(|verdict| said(&verdict)).collect();
     assert_eq!(refused, [(1, 16), (1, 1)]);
@@ -130,7 +130,7 @@ fn many_limits_with_capacities_of_their_own_are_told_apart() {
         let permit = key
             .try_acquire(&request)
             .expect("no error")
-            .permit()
+            .into_result()
             .expect("room");
         let most: Vec<u64> = permit.verdicts().map(|verdict| verdict.most_at_once).collect();
         assert_eq!(most, expected.collect::<Vec<u64>>());
@@ -309,7 +309,11 @@ fn what_was_reserved_before_two_changes_of_capacity_is_not_refunded() {
     let key = set.key("a").expect("keyed");
     let five = set.request().with("units", 5).expect("declared");
     let refunded = |changes: &[u64]| {
-        let mut permit = key.try_acquire(&five).expect("no error").permit().expect("room");
+        let mut permit = key
+            .try_acquire(&five)
+            .expect("no error")
+            .into_result()
+            .expect("room");
         for own in changes {
             key.override_capacity("units", *own).expect("a capacity");
         }

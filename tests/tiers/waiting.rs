@@ -142,12 +142,17 @@ fn a_waiter_is_served_when_its_key_is_given_a_larger_capacity() {
     let set = real.segment.set("api").expect("declared");
     let two = set.request().with("requests", 2).expect("declared");
     let key = set.key("a").expect("keyed");
-    drop(key.try_acquire(&two).expect("no error").permit().expect("room"));
+    drop(
+        key.try_acquire(&two)
+            .expect("no error")
+            .into_result()
+            .expect("room"),
+    );
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let key = set.key("a").expect("keyed");
             let admitted = key.acquire(&two, LONG).expect("no error");
-            let permit = admitted.permit().expect("served");
+            let permit = admitted.into_result().expect("served");
             permit.verdicts().next().expect("one limit").most_at_once
         });
         real.wait_for_waiter();
@@ -163,7 +168,12 @@ fn a_waiter_that_the_new_capacity_never_admits_gets_the_error() {
     let set = real.segment.set("api").expect("declared");
     let two = set.request().with("requests", 2).expect("declared");
     let key = set.key("a").expect("keyed");
-    drop(key.try_acquire(&two).expect("no error").permit().expect("room"));
+    drop(
+        key.try_acquire(&two)
+            .expect("no error")
+            .into_result()
+            .expect("room"),
+    );
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let key = set.key("a").expect("keyed");
@@ -191,7 +201,11 @@ fn what_was_granted_by_another_capacity_is_claimed_and_refunded_by_what_is_known
     let set = scene.set();
     let key = set.key("a").expect("keyed");
     let two = set.request().with("units", 2).expect("declared");
-    let held = key.try_acquire(&two).expect("no error").permit().expect("room");
+    let held = key
+        .try_acquire(&two)
+        .expect("no error")
+        .into_result()
+        .expect("room");
     let mut waiting = Box::pin(key.acquire_async(&two, None));
     let mut poll = || waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(poll().is_pending());
@@ -201,7 +215,7 @@ fn what_was_granted_by_another_capacity_is_claimed_and_refunded_by_what_is_known
     let Poll::Ready(outcome) = poll() else {
         panic!("it was granted")
     };
-    let mut permit = outcome.expect("no error").permit().expect("granted");
+    let mut permit = outcome.expect("no error").into_result().expect("granted");
     let said: Vec<(u64, u64)> = permit
         .verdicts()
         .map(|verdict| (verdict.remaining, verdict.most_at_once))
