@@ -59,7 +59,7 @@ impl<'a> AcquireFuture<'a> {
             Box::new(Asked {
                 costs: *costs,
                 key: subject.key,
-                decision: Decision::pending(costs, subject.key.is_some()),
+                decision: Decision::pending(costs, set.engine_set().notes_beside),
                 timeout,
                 deadline: deadline_after(timeout),
                 post: None,

@@ -75,7 +75,7 @@ impl<'a> Address<'a> {
     /// As [`LimitSet::check`].
     pub fn check(&self, request: &Request) -> Result<Checked<'a>, Error> {
         let costs = request.costs_for(self.set)?;
-        let mut decision = Decision::pending(costs, true);
+        let mut decision = Decision::pending(costs, self.set.engine_set().notes_beside);
         let engine = &self.set.shared().engine;
         let set = self.set.engine_set();
         let is_admitted = engine.check_networks(set, &self.networks, costs, &mut decision)?;
@@ -95,7 +95,7 @@ impl<'a> Address<'a> {
         let decision = engine.peek_networks(self.set.engine_set(), &self.networks, costs)?;
         Ok(decision
             .iter()
-            .map(|(index, decided)| Verdict::refused(self.set, decision.definition, index, decided))
+            .map(|(index, decided)| Verdict::refused(self.set, &decision, index, decided))
             .collect())
     }
 

@@ -103,7 +103,7 @@ impl<'a> Checked<'a> {
         };
         self.decision
             .iter()
-            .map(move |(index, decided)| verdict(self.set, self.decision.definition, index, decided))
+            .map(move |(index, decided)| verdict(self.set, &self.decision, index, decided))
     }
 }
 
@@ -187,7 +187,7 @@ impl LimitSet {
             .collect::<Result<Vec<KeyIdentity>, Error>>()?;
         let mut answers: Vec<(Decision, bool)> = keys
             .iter()
-            .map(|_| (Decision::pending(costs, true), false))
+            .map(|_| (Decision::pending(costs, self.engine_set().notes_beside), false))
             .collect();
         let engine = &self.shared().engine;
         engine.check_many(self.engine_set(), &keys, costs, &mut answers)?;
@@ -316,7 +316,7 @@ impl<'a> Subject<'a> {
 
     #[inline]
     fn check_costs(&self, costs: &Costs) -> Result<Checked<'a>, Error> {
-        let mut decision = Decision::pending(costs, self.key.is_some());
+        let mut decision = Decision::pending(costs, self.set.engine_set().notes_beside);
         let engine = &self.set.shared().engine;
         let is_admitted = engine.check(self.target(), costs, &mut decision)?;
         self.set.see_to_batches();

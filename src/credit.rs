@@ -136,10 +136,7 @@ impl LimitSet {
     /// [`Error::KeyRequired`] where the set is keyed; [`Error::UnknownLimit`]; [`Error::NoLocalCredit`] for limits other than rate and calls; [`Error::InvalidBatch`]
     /// where the least is zero or above the most.
     pub fn local_credit(&self, limit: impl LimitName, batch: Batch) -> Result<LocalCredit, Error> {
-        let index = match limit.find(self) {
-            Some(index) => index.0,
-            None => self.require_index(&limit.display())?,
-        };
+        let index = self.require(&limit)?;
         let engine_set = self.subject()?.set.engine_set();
         let kind = engine_set.limits.get(index).map(|limit| limit.kind);
         if !matches!(kind, Some(Kind::Rate | Kind::Calls)) {

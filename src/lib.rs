@@ -41,6 +41,7 @@
 //! | take limits | [`LimitSet::try_acquire`], [`Request`]; [`LimitSet::check`] where nothing is held |
 //! | limit each client by itself | [`SetDeclaration::keyed`], [`Keyed`], [`LimitSet::key`], [`LimitSet::check_many`] |
 //! | give keys quotas by plan | [`SetDeclaration::tier`], [`Tier`], [`Request::with_tier`], [`Key::assign`] |
+//! | give a single key a capacity of its own | [`Keyed::overrides`], [`Key::override_capacity`] |
 //! | limit addresses by their networks | [`Limit::prefix`], [`LimitSet::address`] |
 //! | ask and take nothing | [`LimitSet::peek`], [`LimitSet::forecast`] |
 //! | count what is known afterwards only | [`Limit::budget`], [`LimitSet::debit`], [`Permit::debit`] |
@@ -92,6 +93,7 @@ pub mod documentation;
 mod engine;
 mod error;
 mod key;
+mod key_override;
 mod limit;
 mod limit_set;
 mod mismatch;

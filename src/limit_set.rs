@@ -409,9 +409,7 @@ impl LimitSet {
     ///
     /// [`Error::InvalidAmount`] where it is no whole number of units, and [`Error::UnknownLimit`].
     pub fn units(&self, limit: impl LimitName, natural: &str) -> Result<u64, Error> {
-        let Some(LimitIndex(index)) = limit.find(self) else {
-            return Err(self.unknown_limit(limit.display()));
-        };
+        let index = self.require(&limit)?;
         let declared = self.declared_limits().get(index);
         let units = declared.map(|limit| limit.scale().and_then(|scale| scale.units(natural)));
         match units {
@@ -427,9 +425,15 @@ impl LimitSet {
     }
 
     pub(crate) fn require_index(&self, name: &str) -> Result<usize, Error> {
-        self.limit_index(name)
+        self.require(&name)
+    }
+
+    /// The position of a limit.
+    pub(crate) fn require(&self, limit: &impl LimitName) -> Result<usize, Error> {
+        limit
+            .find(self)
             .map(|LimitIndex(index)| index)
-            .ok_or_else(|| self.unknown_limit(name.to_owned()))
+            .ok_or_else(|| self.unknown_limit(limit.display()))
     }
 
     /// The bit mask of the named limits; of all of them where none is.

@@ -171,7 +171,7 @@ impl<'a> Permit<'a> {
         used: u64,
         costs: &Costs,
     ) -> Result<(bool, Decision), Error> {
-        let mut decision = Decision::pending(costs, self.set.is_keyed());
+        let mut decision = Decision::pending(costs, self.set.engine_set().notes_beside);
         let engine = &self.set.shared().engine;
         let set = self.set.engine_set();
         let is_admitted = engine.debit(set, &self.decision, costs, &mut decision)?;
@@ -428,7 +428,7 @@ impl<'a> Permit<'a> {
     pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'_>> {
         self.decision
             .iter()
-            .map(|(index, decided)| Verdict::admitted(&self.set, self.decision.definition, index, decided))
+            .map(|(index, decided)| Verdict::admitted(&self.set, &self.decision, index, decided))
     }
 
     /// The part of the set that it was taken from.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::engine::{Decided, Decision, DefinitionBits, Details, NEVER, RefusalReason};
+use crate::engine::{Decided, Decision, Details, NEVER, RefusalReason};
 use crate::limit_set::LimitSet;
 
 /// A request was refused: nothing was taken.
@@ -95,7 +95,7 @@ impl Refusal {
     pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'_>> {
         self.details
             .iter()
-            .map(|(index, decided)| Verdict::refused(&self.set, self.details.definition, index, decided))
+            .map(|(index, decided)| Verdict::refused(&self.set, &self.details, index, decided))
     }
 }
 
@@ -165,13 +165,8 @@ pub struct Verdict<'a> {
 
 impl<'a> Verdict<'a> {
     /// What a limit of a refused request, or of one that was only asked about, says.
-    pub(crate) fn refused(
-        set: &'a LimitSet,
-        definition: DefinitionBits,
-        index: usize,
-        decided: &Decided,
-    ) -> Self {
-        let verdict = Self::admitted(set, definition, index, decided);
+    pub(crate) fn refused(set: &'a LimitSet, details: &Details, index: usize, decided: &Decided) -> Self {
+        let verdict = Self::admitted(set, details, index, decided);
         match decided.figure {
             0 => verdict,
             NEVER => Self {
@@ -188,17 +183,12 @@ impl<'a> Verdict<'a> {
     }
 
     /// What a limit of an admitted request says.
-    pub(crate) fn admitted(
-        set: &'a LimitSet,
-        definition: DefinitionBits,
-        index: usize,
-        decided: &Decided,
-    ) -> Self {
-        let stood = set.engine_set().standing(definition, index, decided.mark);
+    pub(crate) fn admitted(set: &'a LimitSet, details: &Details, index: usize, decided: &Decided) -> Self {
+        let stood = set.engine_set().standing(details, index, decided.mark);
         let (standing, most_at_once) = stood.unzip();
         Self {
             limit: name(set, index).unwrap_or_default(),
-            tier: set.tier_name(definition.tier),
+            tier: set.tier_name(details.definition.tier),
             admitted: true,
             remaining: standing.map_or(0, |standing| standing.remaining),
             retry_after: Some(Duration::ZERO),

@@ -123,7 +123,7 @@ impl<'a> Subject<'a> {
         max_delay: Duration,
     ) -> Result<ReserveOutcome<'a>, Error> {
         let costs = request.costs_for(self.set)?;
-        let mut decision = Decision::pending(costs, self.key.is_some());
+        let mut decision = Decision::pending(costs, self.set.engine_set().notes_beside);
         let most = nanos_from_duration(max_delay).unwrap_or(u64::MAX);
         let engine = &self.set.shared().engine;
         Ok(match engine.reserve(self.target(), costs, &mut decision, most)? {

@@ -30,7 +30,7 @@ impl<'a> Subject<'a> {
     #[inline]
     pub(crate) fn try_acquire(&self, request: &Request) -> Result<Outcome<'a>, Error> {
         let costs = request.costs_for(self.set)?;
-        let mut decision = Decision::pending(costs, self.key.is_some());
+        let mut decision = Decision::pending(costs, self.set.engine_set().notes_beside);
         let engine = &self.set.shared().engine;
         let is_admitted = engine.try_acquire(self.target(), costs, &mut decision)?;
         self.set.see_to_batches();
@@ -56,7 +56,7 @@ impl<'a> Subject<'a> {
             return self.try_acquire(request);
         }
         let costs = request.costs_for(self.set)?;
-        let mut decision = Decision::pending(costs, self.key.is_some());
+        let mut decision = Decision::pending(costs, self.set.engine_set().notes_beside);
         let engine = &self.set.shared().engine;
         let acquired = engine.acquire(self.target(), costs, &mut decision, timeout, keep_waiting)?;
         if acquired.is_admitted {
@@ -77,7 +77,7 @@ impl<'a> Subject<'a> {
             .iter()
             .map(|(index, decided)| Verdict {
                 of_dead: of_dead.get(index).copied().unwrap_or(0),
-                ..Verdict::refused(self.set, decision.definition, index, decided)
+                ..Verdict::refused(self.set, &decision, index, decided)
             })
             .collect())
     }

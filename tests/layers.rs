@@ -34,6 +34,7 @@ const LAYERS: &[Layer] = &[
             "config",
             "credit",
             "key",
+            "key_override",
             "limit_set",
             "mismatch",
             "on_demand",

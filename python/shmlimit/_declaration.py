@@ -218,11 +218,14 @@ class Keyed(_Declared):
             a key that has used little of its limits, and never of one that is limited, held or waited for; or
             `"evict_oldest"`, which gives it the place of the key used longest ago, limited or not.
         store_keys: Whether the first bytes of each key are kept for people to read.
+        overrides: Whether single keys can have capacities of their own, which `Limits.override` gives them. Then the
+            row of each key has 8 bytes more for each limit, and 8 more, rounded up to a multiple of 64.
     """
 
     max_keys: int
     when_full: Literal["refuse", "evict_least_used", "evict_oldest"] = field(default="refuse", kw_only=True)
     store_keys: bool = field(default=True, kw_only=True)
+    overrides: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, repr=False)

@@ -166,6 +166,7 @@ fn class_name(error: &Error) -> &'static str {
         | Error::ForeignRequest { .. }
         | Error::NoLocalCredit { .. }
         | Error::InvalidBatch { .. }
+        | Error::CannotOverride { .. }
         | Error::TableFull { .. }
         | Error::EmptyPool => "RequestError",
         Error::AlreadySettled { .. } => "AlreadySettled",

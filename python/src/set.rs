@@ -9,6 +9,7 @@ use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyDict, PyString};
 use shmlimit::{Checked as LibraryChecked, Error, Key, LimitSet, Outcome};
 
+use crate::amount::natural_of;
 use crate::check::{Checked, forecasts};
 use crate::credit::LocalCredit;
 use crate::error::{OrRaise, exception};
@@ -472,6 +473,53 @@ impl Limits {
             None => Ok(false),
             Some(wait) => self.throttle_for(py, wait, key).map(|()| true),
         }
+    }
+
+    /// Gives a key a capacity of its own of a limit, or takes it away.
+    ///
+    /// It is in place of that of the declaration and of any tier, also when these change; the window stays, and a burst
+    /// that is the whole capacity stays that. What the key has used migrates as when another declaration is applied. Its
+    /// row goes to no other key while it has such a capacity, unless the set is declared to evict. The set is declared
+    /// with `keyed=Keyed(..., overrides=True)`.
+    ///
+    /// Args:
+    ///     key: Which key: str, bytes or int.
+    ///     limit: Of which limit.
+    ///     capacity: What the key can use of it; None for what the declaration or its tier says.
+    ///
+    /// Raises:
+    ///     UnknownLimit: There is none of that name.
+    ///     RequestError: No key can have that capacity, or the table of keys has no row for it.
+    #[pyo3(name = "override")]
+    fn override_capacity(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        limit: &str,
+        capacity: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let key = self.handle.set.key(key::bytes(key)?).or_raise(py)?;
+        match capacity {
+            Some(capacity) => {
+                let units = request::units(&self.handle, limit, capacity)?;
+                key.override_capacity(limit, units).or_raise(py)
+            }
+            None => key.clear_override(limit).or_raise(py),
+        }
+    }
+
+    /// The capacities that a key has of its own, by the names of the limits.
+    ///
+    /// Args:
+    ///     key: Which key: str, bytes or int.
+    fn overrides<'py>(&self, py: Python<'py>, key: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+        let key = self.handle.set.key(key::bytes(key)?).or_raise(py)?;
+        let overrides = PyDict::new(py);
+        for (limit, capacity) in key.overrides().or_raise(py)? {
+            let capacity = natural_of(py, &self.handle, &limit, capacity)?;
+            overrides.set_item(limit, capacity)?;
+        }
+        Ok(overrides)
     }
 
     /// Replenishes limits. What is held stays held.

@@ -9,8 +9,8 @@ use super::window::{Weekday, Window};
 use crate::engine::plan::{Adaptive, AdaptivePlan, Kind, LimitPlan};
 use crate::error::DeclarationError;
 use crate::limit::{
-    self, AdaptiveAlgorithm, Budget, Calendar, CalendarUnit, Concurrency, FixedWindow, Gcra, InvalidLimit,
-    LeakyBucket, Rule, SlidingWindow, SlidingWindowCounter, TokenBucket,
+    self, AdaptiveAlgorithm, Budget, Calendar, CalendarUnit, CapacityTerms, Concurrency, FixedWindow, Gcra,
+    InvalidLimit, LeakyBucket, Rule, SlidingWindow, SlidingWindowCounter, TokenBucket,
 };
 use crate::units::nanos_from_duration;
 
@@ -19,13 +19,16 @@ impl Limit {
     pub(super) fn compile(&self, place: &Place<'_>) -> Result<LimitPlan, DeclarationError> {
         self.check(place)?;
         // Checked as it was written, compiled as it is meant.
-        let meant = self.canonical().per_window();
+        let canonical = self.canonical();
+        let terms = canonical.terms();
+        let meant = canonical.per_window();
         let adaptive = meant.adaptive_plan(place)?;
         let rule = meant.rule(place, adaptive.as_ref())?;
         Ok(LimitPlan {
             name: self.name.clone(),
             kind: self.kind,
             rule,
+            terms,
             refund_on_death: self.refunds_on_death(),
             lease: nanos(self.lease),
             shadow: self.shadow.unwrap_or_default(),
@@ -108,6 +111,27 @@ impl Limit {
         rule.map_err(|invalid| DeclarationError::Unsuitable {
             place: place.here(),
             reason: invalid.to_string(),
+        })
+    }
+
+    /// What another capacity of a key means for the rule, of a limit in its canonical form, whose fields have been checked.
+    /// As in a declaration that changes, a burst that is the capacity stays that; a burst of its own stays as it is; and
+    /// beside a rate, the capacity is the bucket.
+    fn terms(&self) -> Option<CapacityTerms> {
+        let by_rate = self.is_by_rate();
+        let meant = self.clone().per_window();
+        let capacity = meant.capacity_units()?;
+        if self.adaptive.is_some() {
+            return None;
+        }
+        let burst = meant.burst.as_ref().and_then(|burst| self.units(burst).ok()?);
+        Some(CapacityTerms {
+            window: match meant.window {
+                Some(Window::Span(length)) => nanos_from_duration(length).unwrap_or(u64::MAX),
+                _ => 0,
+            },
+            rate: by_rate.then_some(capacity),
+            burst: burst.filter(|burst| !by_rate && *burst != capacity),
         })
     }
 

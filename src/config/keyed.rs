@@ -6,7 +6,7 @@ use super::checks::written;
 use super::limit::Limit;
 use super::place::{Place, check_range};
 use super::set::SetDeclaration;
-use crate::engine::plan::{KeyedPlan, PrefixLengths, WhenFull};
+use crate::engine::plan::{KeyedPlan, LimitPlan, PrefixLengths, WhenFull};
 use crate::error::DeclarationError;
 
 const MOST_KEYS: u64 = 1_000_000_000;
@@ -37,6 +37,8 @@ pub struct Keyed {
     pub(super) when_full: Option<WhenFull>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) store_keys: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) overrides: Option<bool>,
 }
 
 impl Keyed {
@@ -46,6 +48,7 @@ impl Keyed {
             max_keys,
             when_full: None,
             store_keys: None,
+            overrides: None,
         }
     }
 
@@ -62,6 +65,16 @@ impl Keyed {
         self
     }
 
+    /// Whether single keys can have [capacities of their own](crate::Key::override_capacity); they cannot unless declared.
+    /// Where they can, the row of each key has a word for each limit whose capacity is a number and does not adapt, and one
+    /// more, of 8 bytes each, before its size is rounded up to a multiple of 64. Where they cannot, that costs nothing.
+    ///
+    /// Not for sets whose limits count networks, or have credit.
+    pub fn overrides(mut self, overrides: bool) -> Self {
+        self.overrides = Some(overrides);
+        self
+    }
+
     pub(super) fn check(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
         check_range(|| place.field("keyed / max_keys"), self.max_keys, 1, MOST_KEYS)
     }
@@ -71,6 +84,7 @@ impl Keyed {
             max_keys: self.max_keys,
             when_full: self.when_full.unwrap_or_default(),
             store_keys: self.store_keys.unwrap_or(true),
+            overrides: self.overrides.unwrap_or_default(),
         }
     }
 
@@ -82,6 +96,8 @@ impl Keyed {
             max_keys: plan.max_keys.min(i64::MAX as u64),
             when_full: Some(plan.when_full),
             store_keys: Some(plan.store_keys),
+            // What most sets leave out is left out of their definitions.
+            overrides: plan.overrides.then_some(true),
         }
     }
 }
@@ -123,6 +139,32 @@ impl Prefix {
 }
 
 impl SetDeclaration {
+    /// Where keys can have capacities of their own, there are limits that this makes sense for.
+    pub(super) fn check_overrides(
+        &self,
+        place: &Place<'_>,
+        limits: &[LimitPlan],
+    ) -> Result<(), DeclarationError> {
+        if self.keyed.as_ref().and_then(|keyed| keyed.overrides) != Some(true) {
+            return Ok(());
+        }
+        let advice = if self.limits.iter().any(|limit| limit.prefix.is_some()) {
+            "networks have no capacities of their own; remove it, or the prefixes of the limits"
+        } else if self.limits.iter().any(|limit| limit.credit.is_some()) {
+            "what a process has drawn in advance does not change with the capacity of its key; remove it, or the credit \
+             of the limit"
+        } else if limits.iter().all(|limit| limit.terms.is_none()) {
+            "every capacity of the set is unlimited or finds itself, so that no key can have another; remove it"
+        } else {
+            return Ok(());
+        };
+        Err(DeclarationError::Misplaced {
+            place: place.field("keyed / overrides"),
+            given: "true".to_owned(),
+            advice: advice.to_owned(),
+        })
+    }
+
     /// The prefixes of the limits fit the set and one another. Each by itself has been checked.
     pub(super) fn check_prefixes(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
         let mut distinct: Vec<(Prefix, &Limit)> = Vec::new();

@@ -471,6 +471,24 @@ impl Limit {
         self.scale().unwrap_or(Scale::ONE).natural(units)
     }
 
+    /// The limit as a key has it whose [own capacity](crate::Key::override_capacity) of it is that, in units.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::Limit;
+    /// let requests = Limit::calls("requests", 10, Duration::from_secs(60));
+    /// assert_eq!(requests.with_override(500).bound().unwrap().units, 999);
+    /// ```
+    pub fn with_override(&self, capacity: u64) -> Self {
+        let units = |amount: &Amount| self.units(amount).ok();
+        let follows = |burst: &Amount| !self.is_by_rate() && units(burst) == units(&self.capacity);
+        Self {
+            burst: self.burst.clone().filter(|burst| !follows(burst)),
+            capacity: Amount::from(self.natural(capacity).as_str()).canonical(),
+            ..self.clone()
+        }
+    }
+
     /// The limit's unit, by which decimal costs become the whole units that the engine counts.
     ///
     /// Cannot fail once the declaration has been validated.

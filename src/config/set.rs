@@ -209,6 +209,7 @@ impl SetDeclaration {
         }
         self.check_prefixes(&place)?;
         let tiers = self.compile_tiers(&place, &limits)?;
+        self.check_overrides(&place, &limits)?;
         self.check_credit(&place)?;
         Ok(SetPlan {
             name: self.name.clone(),

@@ -138,7 +138,7 @@ impl SetDeclaration {
                     limit: Some(&limit.name),
                     ..*place
                 };
-                let rule = self.in_tier(limit, change).compile(&place)?.rule;
+                let LimitPlan { rule, terms, .. } = self.in_tier(limit, change).compile(&place)?;
                 if !rule.can_carry_over(&plan.rule) || !plan.rule.can_carry_over(&rule) {
                     return Err(DeclarationError::Unsuitable {
                         place: place.field("window"),
@@ -147,7 +147,7 @@ impl SetDeclaration {
                             .to_owned(),
                     });
                 }
-                plan.rule = rule;
+                (plan.rule, plan.terms) = (rule, terms);
             }
             tiers.push(TierPlan {
                 name: tier.name.clone(),

@@ -148,6 +148,16 @@
 //! something used. Where `when_full` evicts, it may lose both; where a request names the tier of its key each time, nothing
 //! is lost with the row. Tiers change neither networks, nor adaptive or unlimited limits, nor those with [credit](crate::Limit::credit).
 //!
+//! Where keys can have [capacities of their own](crate::Keyed::overrides), a row has a word more for each limit that such
+//! a capacity makes sense for, and the one word of tiers: with one GCRA limit or one concurrency limit it takes 128 bytes
+//! in place of 64, and with both of them 128 as before. Deciding on a key that has such a capacity takes longer, because its
+//! rule is worked out anew each time. Each change rounds in favour of the limit. What a key reserved before a change is
+//! refunded where its permit saw that change only, and not where its process died. A key that has such a capacity keeps its
+//! row like one that is assigned to a tier, and loses both to `when_full` alike. Where a concurrency limit is raised for
+//! many keys, declare [`holds`](crate::SetDeclaration::holds) for what they may hold together. A capacity that a later
+//! declaration cannot count with exactly is not in force under that. `RateLimit-Policy` of the feature `tower` goes on
+//! saying what the tier of the key promises.
+//!
 //! A row whose limits are all replenished and of which nothing is held or waited for says nothing: another key may have
 //! it from that instant on. Where there is none in either of the two places of a new key, that key is refused
 //! ([`TableFull`](crate::RefusalReason::TableFull)), and no limited key regains anything: whoever can make up keys can

@@ -1,5 +1,6 @@
 //! Taking several limits at once: all of them, or none.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::decision::{
@@ -8,6 +9,7 @@ use super::decision::{
 use super::hold::{FreeHold, HoldReference};
 use super::key::KeyIdentity;
 use super::keys::NoRow;
+use super::limit_rules::LimitRules;
 use super::locked::{LockWait, LockedPart};
 use super::memory::{Row, Rows};
 use super::of_dead::OfDead;
@@ -16,7 +18,6 @@ use super::plan::Kind;
 use super::recover::{Extent, POISONED_BY_COUNTS};
 use super::segment::SegmentEngine;
 use super::set::{Part, PartAt, RuledPart, SetEngine};
-use super::tier::TierIndex;
 use crate::error::Error;
 use crate::limit::Assessment;
 use crate::shm::journal::Transaction;
@@ -82,7 +83,7 @@ impl SegmentEngine {
         if let Some(batches) = &target.set.batches {
             return self.decide_with_credit(target, batches, costs, decision);
         }
-        self.decide_at_once(target, costs, decision, |decision, attempt| {
+        self.decide_at_once(target, decision, |decision, attempt| {
             self.decide(target, costs, decision, attempt)
         })
     }
@@ -92,7 +93,6 @@ impl SegmentEngine {
     pub(super) fn decide_at_once(
         &self,
         target: Target<'_>,
-        costs: &Costs,
         decision: &mut Decision,
         decide: impl Fn(&mut Decision, Attempt) -> Result<Answer, Box<Error>>,
     ) -> Result<bool, Box<Error>> {
@@ -106,14 +106,14 @@ impl SegmentEngine {
         }
         match answer {
             Answer::Admitted => Ok(true),
-            Answer::Impossible => Err(target.part().never_admissible(costs, decision.definition.tier)),
+            Answer::Impossible => Err(target.part().never_admissible(decision.impossible())),
             Answer::Refused | Answer::WorthALook | Answer::MustWait => Ok(false),
         }
     }
 
     /// What `costs` would be told now, and how much dead processes hold, which is left out. Takes and counts nothing.
     pub(crate) fn peek(&self, target: Target<'_>, costs: &Costs) -> Result<(Decision, OfDead), Box<Error>> {
-        let mut decision = Decision::pending(costs, false);
+        let mut decision = Decision::pending(costs, target.set.notes_beside);
         let of_dead = self.look_at_row(target, costs.limits, |at, row| {
             at.assess_all(row.into(), costs, &mut decision);
             decision.wait_at_least(at.throttles(row, costs));
@@ -158,13 +158,11 @@ impl SegmentEngine {
         if attempt == Attempt::BeforeWaiting {
             // In line, what can never be met would keep everybody behind it waiting for ever.
             let part = locked.part.of(row);
-            decision.definition = part.definition();
-            let is_impossible = part.impossible_cost(costs).is_some();
-            return Ok(if is_impossible {
-                Answer::Impossible
-            } else {
-                Answer::MustWait
-            });
+            let Some(impossible) = part.impossible_cost(row, costs) else {
+                return Ok(Answer::MustWait);
+            };
+            decision.note_impossible(impossible);
+            return Ok(Answer::Impossible);
         }
         locked.serve_head(row.index)?;
         if locked.part.nobody_waits(row) {
@@ -261,9 +259,9 @@ impl RuledPart<'_> {
         u32::from(costs.limits.0) & self.set.held_mask & !self.shadow_mask == 0
     }
 
-    /// The first cost that is above what its limit admits at once, and that most: an error and not a refusal. No
-    /// limit takes such a cost, so it is enough to look when something was refused.
-    pub(super) fn impossible_cost(&self, costs: &Costs) -> Option<(usize, u64, u64)> {
+    /// The first cost that is above what its limit admits the key of a row at once, and that most: an error and not a
+    /// refusal. No limit takes such a cost, so it is enough to look when something was refused.
+    pub(super) fn impossible_cost(&self, row: Row<'_>, costs: &Costs) -> Option<(usize, u64, u64)> {
         costs
             .iter()
             .filter(|(index, _)| self.limits.get(*index).is_none_or(|limit| !limit.shadow))
@@ -271,7 +269,9 @@ impl RuledPart<'_> {
                 (
                     index,
                     cost,
-                    self.limits.get(index).map_or(0, |limit| limit.most_at_once),
+                    self.limits
+                        .get(index)
+                        .map_or(0, |limit| limit.of(row).most_at_once),
                 )
             })
             .find(|(_, cost, most)| cost > most)
@@ -290,14 +290,11 @@ impl RuledPart<'_> {
 }
 
 impl Part<'_> {
-    /// Says of a cost that it is above what its limit admits a key of the tier at once. Not under the lock, because the telling allocates.
+    /// Says of a limit, a cost and the most that it admits at once that the one is above the other. Not under the lock,
+    /// because the telling allocates.
     #[cold]
-    pub(super) fn never_admissible(&self, costs: &Costs, tier: TierIndex) -> Box<Error> {
-        let part = self.by_its_definition();
-        let (index, cost, most) = self
-            .by(part.rules.of_tier(tier))
-            .impossible_cost(costs)
-            .unwrap_or_default();
+    pub(super) fn never_admissible(&self, impossible: Option<(usize, u64, u64)>) -> Box<Error> {
+        let (index, cost, most) = impossible.unwrap_or_default();
         Box::new(Error::NeverAdmissible {
             set: self.set.name.to_string(),
             limit: self.set.limit_name(index),
@@ -336,6 +333,7 @@ impl PartAt<'_> {
                 continue;
             };
             let row = rows.of(limit.level);
+            let limit = limit.of(row);
             let figure = match limit.verdict(row, self.now, cost) {
                 Assessment::Admissible => 0,
                 Assessment::Refused { retry_after } => retry_after.unwrap_or(NEVER),
@@ -345,6 +343,7 @@ impl PartAt<'_> {
                 figure,
             });
         }
+        part.note_own_capacities(rows.first(), decision);
     }
 }
 
@@ -361,13 +360,56 @@ impl LockedPart<'_> {
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
+        if self.part.differs_by_key {
+            return self.take_all_of_key(rows, costs, waived, free, decision, attempt);
+        }
         let mut transaction = self.part.memory.journal().begin();
-        decision.begin(self.part.of_request(rows.first(), costs), self.now.monotonic);
+        decision.begin(self.part, self.now.monotonic);
+        let note = |_, decided| decision.note(decided);
+        let limits = &self.part.limits;
+        let limit = |index, _| limits.get(index);
+        let Some(waived) = self.take_each_by(limit, rows, &mut transaction, costs, waived, note) else {
+            drop(transaction);
+            return self.refuse(rows, costs, decision, attempt);
+        };
+        self.commit_taken(transaction, rows, costs, waived, free, decision)
+    }
+
+    /// As [`take_all`](Self::take_all), where the limits may be others for each key.
+    #[inline(never)]
+    fn take_all_of_key(
+        &self,
+        rows: Rows<'_>,
+        costs: &Costs,
+        waived: LimitMask,
+        free: Option<FreeHold>,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
+        let part = self.part.of_request(rows.first(), costs);
+        let mut transaction = self.part.memory.journal().begin();
+        decision.begin(part, self.now.monotonic);
         let note = |_, decided| decision.note(decided);
         let Some(waived) = self.take_each(rows, &mut transaction, costs, waived, note) else {
             drop(transaction);
             return self.refuse(rows, costs, decision, attempt);
         };
+        let answer = self.commit_taken(transaction, rows, costs, waived, free, decision)?;
+        part.note_own_capacities(rows.first(), decision);
+        Ok(answer)
+    }
+
+    /// Makes what was taken final, with the hold and the counts of it.
+    #[inline(always)]
+    fn commit_taken(
+        &self,
+        mut transaction: Transaction<'_>,
+        rows: Rows<'_>,
+        costs: &Costs,
+        waived: LimitMask,
+        free: Option<FreeHold>,
+        decision: &mut Decision,
+    ) -> Result<Answer, Box<Error>> {
         if let Some(free) = free {
             let hold = self.take_hold(
                 &mut transaction,
@@ -395,12 +437,33 @@ impl LockedPart<'_> {
         rows: Rows<'_>,
         transaction: &mut Transaction<'_>,
         costs: &Costs,
+        waived: LimitMask,
+        note: impl FnMut(usize, Decided),
+    ) -> Option<LimitMask> {
+        if !self.part.differs_by_key {
+            let limits = &self.part.limits;
+            let limit = |index, _| limits.get(index);
+            return self.take_each_by(limit, rows, transaction, costs, waived, note);
+        }
+        let limits = &self.part.of_request(rows.first(), costs).rules.limits;
+        let limit = |index, row| limits.get(index).map(|limit: &LimitRules| limit.of(row));
+        self.take_each_by(limit, rows, transaction, costs, waived, note)
+    }
+
+    /// As [`take_each`](Self::take_each), by the limits that are `limit` of a row.
+    #[inline(always)]
+    fn take_each_by<'a, L: Deref<Target = LimitRules>>(
+        &self,
+        limit_of: impl Fn(usize, Row<'a>) -> Option<L>,
+        rows: Rows<'a>,
+        transaction: &mut Transaction<'_>,
+        costs: &Costs,
         mut waived: LimitMask,
         mut note: impl FnMut(usize, Decided),
     ) -> Option<LimitMask> {
-        let limits = &self.part.of_request(rows.first(), costs).rules.limits;
         for (index, cost) in costs.iter() {
-            let limit = limits.get(index)?;
+            // Limits of several networks are the same for all rows.
+            let limit = limit_of(index, rows.first())?;
             let row = rows.of(limit.level);
             let counters = self.part.counters(index);
             let taken = if waived.contains(index) {
@@ -440,8 +503,8 @@ impl LockedPart<'_> {
     ) -> Result<Answer, Box<Error>> {
         // Whoever asked is told after the lock is let go of: the telling allocates.
         let part = self.part.of_request(rows.first(), costs);
-        if part.impossible_cost(costs).is_some() {
-            decision.definition = part.definition();
+        if let Some(impossible) = part.impossible_cost(rows.first(), costs) {
+            decision.note_impossible(impossible);
             return Ok(Answer::Impossible);
         }
         self.at_its_instant().assess_all(rows, costs, decision);

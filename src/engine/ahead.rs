@@ -31,7 +31,7 @@ impl LockedPart<'_> {
         let sums = self.sums_until(row, head, costs, late);
         let by_sums = sums.iter().filter_map(|(index, amount)| {
             let limit = part.limits.get(index).filter(|limit| !limit.shadow)?;
-            let wait = limit.earliest(row, self.now, amount);
+            let wait = limit.of(row).earliest(row, self.now, amount);
             (wait > 0).then_some((index, wait))
         });
         let of_head = self.binding_of_head(row, head);
@@ -43,7 +43,7 @@ impl LockedPart<'_> {
         let costs = self.part.costs_of(self.part.memory.ticket(head)?);
         let part = self.part.of(row);
         let waits = costs.iter().filter_map(|(index, cost)| {
-            match part.limits.get(index)?.verdict(row, self.now, cost) {
+            match part.limits.get(index)?.of(row).verdict(row, self.now, cost) {
                 Assessment::Admissible => None,
                 Assessment::Refused { retry_after } => Some((index, retry_after.unwrap_or(NEVER))),
             }
@@ -68,7 +68,7 @@ impl LockedPart<'_> {
             };
             let asked = self.part.costs_of(ticket);
             let is_given_up = ticket.owner().load(Ordering::Relaxed) == 0;
-            if !is_given_up && part.impossible_cost(&asked).is_none() {
+            if !is_given_up && part.impossible_cost(row, &asked).is_none() {
                 sums.add(&asked);
             }
         }

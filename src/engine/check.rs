@@ -42,7 +42,7 @@ impl SegmentEngine {
             return self.decide_with_credit(target, batches, costs, decision);
         }
         target.set.require_forgettable(costs)?;
-        self.decide_at_once(target, costs, decision, |decision, attempt| {
+        self.decide_at_once(target, decision, |decision, attempt| {
             self.lock(target.part())?
                 .check(target.key, costs, decision, attempt)
         })
@@ -84,7 +84,7 @@ impl SegmentEngine {
                 decision.owner = owner;
                 *admitted = match locked.check(Some(key), costs, decision, Attempt::First)? {
                     Answer::Admitted => true,
-                    Answer::Impossible => return Err(part.never_admissible(costs, decision.definition.tier)),
+                    Answer::Impossible => return Err(part.never_admissible(decision.impossible())),
                     Answer::WorthALook => {
                         worth_a_look = true;
                         locked.check(Some(key), costs, decision, Attempt::Last)? == Answer::Admitted
@@ -131,7 +131,7 @@ impl SegmentEngine {
         let of_dead = self.look_at_row(target, all, |at, row| {
             outlooks.clear();
             let part = at.part.of(row);
-            outlooks.extend(part.limits.iter().map(|limit| at.outlook(limit, row)));
+            outlooks.extend(part.limits.iter().map(|limit| at.outlook(&limit.of(row), row)));
             let throttled_for = at.part.throttled_for(row, at.now);
             if throttled_for > 0 {
                 outlooks

@@ -3,10 +3,9 @@
 use super::acquire::{Answer, Attempt};
 use super::decision::{Costs, Decided, Decision, Stage};
 use super::locked::LockWait;
-use super::refund::Origin;
+use super::refund::{Origin, ReservedBy};
 use super::segment::SegmentEngine;
 use super::set::{DefinitionBits, Part};
-use super::tier::TierIndex;
 use crate::error::Error;
 use crate::limit::Mark;
 
@@ -52,7 +51,7 @@ impl SegmentEngine {
     /// overtaken. It is charged for good: the death of this process gives nothing back.
     pub(crate) fn take_batch(&self, part: Part<'_>, wish: BatchWish) -> Result<BatchAnswer, Box<Error>> {
         let costs = Costs::of_one(wish.limit, wish.needed);
-        let mut decision = Decision::pending(&costs, false);
+        let mut decision = Decision::pending(&costs, 0);
         decision.owner = self.membership.owner()?;
         let answer = match self.decide_batch(part, wish, &costs, &mut decision, Attempt::First)? {
             Err(Answer::WorthALook) => {
@@ -64,8 +63,8 @@ impl SegmentEngine {
         match answer {
             Ok(batch) => Ok(BatchAnswer::Taken(batch)),
             Err(Answer::Impossible) => {
-                let asked = Costs::of_one(wish.limit, wish.asked);
-                Err(part.never_admissible(&asked, TierIndex::default()))
+                let impossible = decision.impossible();
+                Err(part.never_admissible(impossible.map(|(index, _, most)| (index, wish.asked, most))))
             }
             Err(_) => Ok(BatchAnswer::Refused(decision)),
         }
@@ -95,6 +94,7 @@ impl SegmentEngine {
             definition: Some(batch.definition),
             row: row.reference(),
             units_after: 0,
+            capacity: ReservedBy::Own(None),
         };
         let mut transaction = part.memory.journal().begin();
         let refunded =
@@ -129,6 +129,7 @@ impl SegmentEngine {
             return locked.refuse(row.into(), costs, decision, attempt).map(Err);
         };
         if wish.asked > limit.most_at_once {
+            decision.note_impossible((wish.limit, wish.asked, limit.most_at_once));
             return Ok(Err(Answer::Impossible));
         }
         if locked.throttles(row, costs) > 0 {

@@ -105,6 +105,14 @@ pub(crate) struct Decided {
     pub(crate) figure: u64,
 }
 
+/// How many capacities fit where one limit is decided on.
+const OVERRIDES_IN_A_NOTE: usize = 3;
+
+/// How often such room is needed for the capacities that a key has of its own of so many limits.
+pub(super) const fn notes_of_overrides(limits: usize) -> usize {
+    limits.div_ceil(OVERRIDES_IN_A_NOTE)
+}
+
 /// A wait that time does not end.
 pub(crate) const NEVER: u64 = u64::MAX;
 
@@ -230,11 +238,12 @@ impl DerefMut for Decision {
 }
 
 impl Decision {
-    /// Has the room for what is to be decided, because nothing is allocated under a lock.
+    /// Has the room for what is to be decided, because nothing is allocated under a lock: of each limit, and so much
+    /// [beside](super::outline::SetOutline::notes_beside).
     #[inline]
-    pub(crate) fn pending(costs: &Costs, is_keyed: bool) -> Self {
+    pub(crate) fn pending(costs: &Costs, notes_beside: usize) -> Self {
         let mut decided = SmallVec::new();
-        let count = costs.limits.0.count_ones() as usize + usize::from(is_keyed);
+        let count = costs.limits.0.count_ones() as usize + notes_beside;
         if count > DECIDED_INLINE {
             decided.reserve_exact(count);
         }
@@ -348,8 +357,7 @@ impl Decision {
     /// The row that an admitted request was decided on, and the key that had it then; without a key, the only one.
     pub(super) fn key(&self) -> (RowReference, Fingerprint) {
         // Behind the decisions on limits stands the key that they were made on, if there is one.
-        let has_key = self.decided.len() > self.limits.0.count_ones() as usize;
-        match self.decided.last().filter(|_| has_key) {
+        match self.decided.get(self.limits.0.count_ones() as usize) {
             Some(key) => {
                 let fingerprint = Fingerprint {
                     low: key.mark.first,
@@ -359,6 +367,46 @@ impl Decision {
             }
             None => (RowReference::default(), Fingerprint::NONE),
         }
+    }
+
+    /// Notes, behind the key, the capacity of its own that it has of each limit that is asked for. There is room for it.
+    pub(super) fn note_own_capacities(&mut self, capacity: impl Fn(usize) -> Option<NonZeroU64>) {
+        let count = self.limits.0.count_ones() as usize;
+        if self.decided.len() == count {
+            // No key: refused, or only looked at.
+            let (mark, figure) = (Mark::default(), 0);
+            self.decided.push(Decided { mark, figure });
+        }
+        let mut capacities = self
+            .limits
+            .iter()
+            .map(|index| capacity(index).map_or(0, NonZeroU64::get));
+        for _ in 0..notes_of_overrides(count) {
+            let mut next = || capacities.next().unwrap_or(0);
+            let mark = Mark {
+                first: next(),
+                second: next(),
+            };
+            let figure = next();
+            self.details.decided.push(Decided { mark, figure });
+        }
+    }
+
+    /// Notes of what can never be met which limit that is by, the cost, and the most that it admits at once. There is room
+    /// for it: something was asked for.
+    #[cold]
+    pub(super) fn note_impossible(&mut self, (index, first, second): (usize, u64, u64)) {
+        self.decided.clear();
+        self.decided.push(Decided {
+            mark: Mark { first, second },
+            figure: index as u64,
+        });
+    }
+
+    /// What can never be met, where that was [noted](Self::note_impossible).
+    pub(super) fn impossible(&self) -> Option<(usize, u64, u64)> {
+        let Decided { mark, figure } = self.decided.first()?;
+        Some((*figure as usize, mark.first, mark.second))
     }
 
     /// The part of the set that it was decided in.
@@ -374,7 +422,8 @@ impl Decision {
 
     /// Of a look: no limit admits anything before so many nanoseconds have passed.
     pub(super) fn wait_at_least(&mut self, wait: u64) {
-        for decided in &mut self.details.decided {
+        let count = self.limits.0.count_ones() as usize;
+        for decided in self.details.decided.iter_mut().take(count) {
             decided.figure = decided.figure.max(wait);
         }
     }
@@ -438,6 +487,17 @@ impl Details {
     #[inline]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Decided)> {
         self.limits.iter().zip(&self.decided)
+    }
+
+    /// The capacity of its own that the key was decided on with, of a limit that was asked for.
+    pub(crate) fn own_capacity(&self, index: usize) -> Option<NonZeroU64> {
+        let count = self.limits.0.count_ones() as usize;
+        // Most keys have none, and what is decided on them says no more.
+        let noted = self.decided.get(count + 1..)?;
+        let position = self.limits.iter().position(|limit| limit == index)?;
+        let Decided { mark, figure } = noted.get(position / OVERRIDES_IN_A_NOTE)?;
+        let words = [mark.first, mark.second, *figure];
+        NonZeroU64::new(words[position % OVERRIDES_IN_A_NOTE])
     }
 
     /// What binds the first of those who wait before a refused request, and for how long.

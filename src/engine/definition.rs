@@ -203,11 +203,12 @@ impl SegmentEngine {
             let (Some(old), Some(new)) = (limits.0.limits.get(index), limits.1.limits.get(index)) else {
                 continue;
             };
+            let (old, new) = (old.of(row), new.of(row));
             if old.rule == new.rule || row.is_unused() {
                 continue;
             }
             let mut transaction = part.memory.journal().begin();
-            new.carry_over(old, row, &mut transaction, now);
+            new.carry_over(&old, row, &mut transaction, now);
             transaction.store(&control.carried_over, done);
             part.commit(transaction)?;
         }

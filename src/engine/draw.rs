@@ -77,7 +77,7 @@ impl SegmentEngine {
         if self.spend(target, batches, costs, decision) {
             return Ok(true);
         }
-        self.decide_at_once(target, costs, decision, |decision, attempt| {
+        self.decide_at_once(target, decision, |decision, attempt| {
             self.decide(target, costs, decision, attempt)
         })
     }

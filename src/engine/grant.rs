@@ -11,7 +11,7 @@ use super::limit_rules::LimitRules;
 use super::line::{JournalledLine, LineWords};
 use super::locked::LockedPart;
 use super::memory::{Row, TicketPlace};
-use super::refund::Origin;
+use super::refund::{Origin, ReservedBy};
 use super::set::{DefinitionBits, Part, PartAt};
 use super::tier::TierIndex;
 use super::ties::Ties;
@@ -121,8 +121,9 @@ impl<'a> LockedPart<'a> {
                 return Err(self.part.poisoned());
             };
             let costs = self.part.costs_of(ticket);
-            if self.part.of(self.part.row(row)).impossible_cost(&costs).is_some() {
-                // The key has come into a tier that never admits it, or damage: nobody is let into the line with such a
+            let of_line = self.part.row(row);
+            if self.part.of(of_line).impossible_cost(of_line, &costs).is_some() {
+                // The key has come into a tier that never admits it, or been given such a capacity, or damage: nobody is let into the line with such a
                 // cost. Its owner finds the ticket gone and begins anew.
                 self.take_back_ticket(index, &self.part.memory.control().reclaimed_tickets)?;
                 continue;
@@ -293,7 +294,7 @@ impl<'a> LockedPart<'a> {
             let Some(limit) = part.limits.get(index) else {
                 continue;
             };
-            match limit.verdict(row, self.now, cost) {
+            match limit.of(row).verdict(row, self.now, cost) {
                 Assessment::Refused { retry_after: None } => blocked.by_others = true,
                 Assessment::Refused {
                     retry_after: Some(wait),
@@ -368,8 +369,9 @@ impl PartAt<'_> {
                 mark: asked.mark(),
                 figure: cost,
             };
-            let refunded = self.refund_unused(transaction, limit, row, cost, &reserved, origin);
-            note(transaction, limit, refunded);
+            let limit = limit.of(row);
+            let refunded = self.refund_unused(transaction, &limit, row, cost, &reserved, origin);
+            note(transaction, &limit, refunded);
         }
     }
 }
@@ -407,6 +409,7 @@ impl TicketPlace<'_> {
             definition: Some(self.definition()),
             row: self.row(),
             units_after: 0,
+            capacity: ReservedBy::Unknown,
         }
     }
 

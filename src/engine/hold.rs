@@ -198,9 +198,9 @@ impl LockedPart<'_> {
             }
             limit.give_back(row, transaction, amount);
             if ending == Ending::OwnerDied {
-                let refunded = self
-                    .at_its_instant()
-                    .refund_dead(transaction, limit, row, amount, taken);
+                let refunded =
+                    self.at_its_instant()
+                        .refund_dead(transaction, &limit.of(row), row, amount, taken);
                 let reclaimed = if limit.kind == Kind::Concurrency {
                     amount
                 } else {

@@ -64,17 +64,22 @@ impl<'a, Rules> Part<'a, Rules> {
 
 impl RuledPart<'_> {
     /// Whether a row carries no information, and nobody holds or waits for anything by it. A tier that a request named
-    /// is none: the next one names it again. One that the key was assigned to is.
+    /// is none: the next one names it again. One that the key was assigned to is, and so is a capacity of its own.
     pub(crate) fn is_free(&self, row: Row<'_>, now: Now) -> bool {
         let is_untied = row.ties().is_none_or(|ties| ties.load(Ordering::Relaxed) == 0);
-        let is_assigned = self.set.has_tiers() && row.tier().is_assigned;
-        is_untied && !is_assigned && self.is_replenished(row, now) && self.throttled_for(row, now) == 0
+        let is_kept = self.set.differs_by_key() && self.is_kept(row);
+        is_untied && !is_kept && self.is_replenished(row, now) && self.throttled_for(row, now) == 0
+    }
+
+    /// Whether the key of a row was assigned to a tier, or given a capacity of its own.
+    fn is_kept(&self, row: Row<'_>) -> bool {
+        (self.set.has_tiers() && row.tier().is_assigned) || self.has_own_capacities(row)
     }
 
     /// Whether every limit of a row is as if it had never been used.
     pub(crate) fn is_replenished(&self, row: Row<'_>, now: Now) -> bool {
-        let rules = self.rules.of_row(row);
-        rules.limits.iter().all(|limit| limit.is_replenished(row, now))
+        let mut limits = self.rules.of_row(row).limits.iter();
+        limits.all(|limit| limit.of(row).is_replenished(row, now))
     }
 
     fn when_full(&self) -> WhenFull {
@@ -109,6 +114,7 @@ impl RuledPart<'_> {
             used_at,
         };
         for limit in &self.rules.of_row(row).limits {
+            let limit = limit.of(row);
             if let Assessment::Refused { retry_after } = limit.verdict(row, now, 1) {
                 limited_for = limited_for.max(retry_after.unwrap_or(NEVER));
             }
@@ -155,7 +161,7 @@ impl<'a> LockedPart<'a> {
             None if self
                 .part
                 .of_request(Row::ABSENT, costs)
-                .impossible_cost(costs)
+                .impossible_cost(Row::ABSENT, costs)
                 .is_none() =>
             {
                 match self.add_row(key, &[])? {

@@ -5,11 +5,24 @@ use std::sync::atomic::AtomicU64;
 use super::credit_word::CreditWord;
 use super::memory::{JournalledState, RepeatableState, Row, StateWords};
 use super::plan::{CreditPlan, Kind, LimitPlan};
-use crate::limit::{Assessment, Mark, NearThreshold, Now, Rule, Sample};
+use crate::limit::{Assessment, CapacityTerms, Mark, NearThreshold, Now, Rule, Sample};
 use crate::shm::journal::Transaction;
 
+/// Where a limit stands in its set, and its state in a row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LimitPlace {
+    /// Its position in the set.
+    pub(super) index: usize,
+    /// Which of the set's prefix lengths it counts networks of.
+    pub(super) level: usize,
+    /// Of those of the row's state.
+    pub(super) first_word: usize,
+    /// The word that says which capacity the key has of its own.
+    pub(super) override_word: Option<usize>,
+}
+
 /// A limit and where its state lies in a row.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct LimitRules {
     /// Its position in the set.
     pub(crate) index: usize,
@@ -23,8 +36,15 @@ pub(crate) struct LimitRules {
     /// Whether it decides and counts, and never refuses.
     pub(crate) shadow: bool,
     near: NearThreshold,
+    near_percent: u8,
+    /// What another capacity means for the rule.
+    pub(super) terms: Option<CapacityTerms>,
+    /// Which word of a row's state says what capacity its key has of its own; none where it can have none.
+    pub(super) override_word: Option<usize>,
     /// Whether its capacity moves.
     pub(super) adapts: bool,
+    /// Whether its capacity may be another for each key.
+    differs_by_row: bool,
     /// Which of the set's prefix lengths it counts networks of.
     pub(super) level: usize,
     first_word: usize,
@@ -32,10 +52,9 @@ pub(crate) struct LimitRules {
 }
 
 impl LimitRules {
-    /// The limit at `index`, whose state begins at `first_word` of a row's, and which counts networks of that level.
-    pub(crate) fn new(index: usize, plan: &LimitPlan, first_word: usize, level: usize) -> Self {
+    pub(super) fn new(plan: &LimitPlan, place: LimitPlace) -> Self {
         Self {
-            index,
+            index: place.index,
             rule: plan.rule,
             kind: plan.kind,
             most_at_once: plan.rule.most_at_once(),
@@ -43,11 +62,25 @@ impl LimitRules {
             lease: plan.lease,
             credit: plan.credit,
             shadow: plan.shadow,
-            level,
+            level: place.level,
             adapts: plan.adaptive.is_some(),
+            differs_by_row: plan.adaptive.is_some() || place.override_word.is_some(),
             near: plan.rule.near_threshold(plan.near_percent),
-            first_word,
+            near_percent: plan.near_percent,
+            terms: plan.terms,
+            override_word: place.override_word,
+            first_word: place.first_word,
             words: plan.rule.state_words(),
+        }
+    }
+
+    /// The limit by another rule of as many words.
+    pub(super) fn by_rule(&self, rule: Rule) -> Self {
+        Self {
+            rule,
+            most_at_once: rule.most_at_once(),
+            near: rule.near_threshold(self.near_percent),
+            ..*self
         }
     }
 
@@ -188,9 +221,15 @@ impl LimitRules {
             .give_back(&mut JournalledState { words, transaction }, amount);
     }
 
-    /// Forgets what a limit whose capacity moves has learnt: another key starts as declared.
+    /// Forgets what a limit whose capacity moves has learnt, and the capacity of its own that a key has: another key starts
+    /// as declared.
     pub(crate) fn forget(&self, row: Row<'_>, transaction: &mut Transaction<'_>) {
-        if self.adapts {
+        if !self.differs_by_row {
+            return;
+        }
+        if let Some(word) = self.capacity_word(row) {
+            transaction.store(word, 0);
+        } else {
             let words = self.state(row);
             self.rule.reset(&mut JournalledState { words, transaction });
         }

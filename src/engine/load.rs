@@ -29,7 +29,7 @@ impl SegmentEngine {
                 .of(row)
                 .limits
                 .iter()
-                .map(|limit| limit.taken_share(row, now))
+                .map(|limit| limit.of(row).taken_share(row, now))
                 .max()
                 .unwrap_or(0),
             queued: part.memory.control().queued.load(Ordering::Relaxed),

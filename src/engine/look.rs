@@ -5,6 +5,7 @@
 //! anything, which the rules of limits bear.
 
 use std::hint::spin_loop;
+use std::num::NonZeroU64;
 use std::sync::atomic::{Ordering, fence};
 
 use super::acquire::Target;
@@ -56,6 +57,8 @@ pub(crate) struct ObservedKey {
     pub(crate) limits: u32,
     /// How each limit stands without what dead processes hold, in the order of the set's.
     pub(crate) marks: Vec<Mark>,
+    /// And which capacity of its own the key has of it.
+    pub(crate) own_capacities: Vec<Option<NonZeroU64>>,
     /// How much that is.
     pub(crate) of_dead: OfDead,
 }
@@ -188,8 +191,11 @@ impl<'a> RowLooker<'a> {
         let [first, _] = fingerprint.buckets(TableWords(part.memory).buckets().max(1));
         seen.is_in_second_bucket = row.index / BUCKET_ROWS != first;
         seen.marks.clear();
-        seen.marks
-            .extend(part.of(row).limits.iter().map(|limit| limit.mark(row, at.now)));
+        seen.own_capacities.clear();
+        for limit in &part.of(row).limits {
+            seen.marks.push(limit.of(row).mark(row, at.now));
+            seen.own_capacities.push(limit.own_capacity(row));
+        }
         seen.tier = row.tier();
         true
     }

@@ -16,7 +16,6 @@ use super::memory::{Row, Rows};
 use super::plan::PrefixLengths;
 use super::segment::SegmentEngine;
 use super::set::{Part, SetEngine};
-use super::tier::TierIndex;
 use crate::error::Error;
 use crate::table::Fingerprint;
 
@@ -124,7 +123,7 @@ impl SegmentEngine {
         let locked = self.lock(part)?;
         match locked.check_networks(networks, costs, decision)? {
             Answer::Admitted => Ok(true),
-            Answer::Impossible => Err(part.never_admissible(costs, TierIndex::default())),
+            Answer::Impossible => Err(part.never_admissible(decision.impossible())),
             Answer::Refused | Answer::WorthALook | Answer::MustWait => Ok(false),
         }
     }
@@ -136,7 +135,7 @@ impl SegmentEngine {
         networks: &Networks,
         costs: &Costs,
     ) -> Result<Decision, Box<Error>> {
-        let mut decision = Decision::pending(costs, false);
+        let mut decision = Decision::pending(costs, 0);
         let locked = self.lock_to_look(set.part_of_networks(networks))?;
         let rows: RowsOfLevels<'_> = networks
             .iter()
@@ -182,7 +181,7 @@ impl LockedPart<'_> {
                 Some(row) => Ok(row),
                 // Those found before are as good as free where nothing was taken of them yet, and what can never be met
                 // takes no row from anybody.
-                None if self.part.impossible_cost(costs).is_none() => {
+                None if self.part.impossible_cost(Row::ABSENT, costs).is_none() => {
                     self.add_row(&network.identity(), &rows)?
                 }
                 None => Err(NoRow { room_in: None }),

@@ -236,7 +236,8 @@ impl<'a> LeftOut<'a> {
                 limit.give_back(self.row, &mut transaction, amount);
                 self.add(limit, amount);
             } else if refunds {
-                let refunded = at.refund_dead(&mut transaction, limit, self.row, amount, hold.origin());
+                let own = limit.of(self.row);
+                let refunded = at.refund_dead(&mut transaction, &own, self.row, amount, hold.origin());
                 self.add(limit, refunded);
             } else {
                 is_empty &= amount == 0;

@@ -5,7 +5,8 @@ use std::ops::Deref;
 
 use once_cell::race::OnceBox;
 
-use super::plan::{Kind, OnDemand, PrefixLengths, SetPlan};
+use super::decision::notes_of_overrides;
+use super::plan::{KeyedPlan, Kind, OnDemand, PrefixLengths, SetPlan};
 use crate::shm::layout::MOST_LIMITS;
 
 /// A set as every definition of it has it. What a change may bring, which includes every rule, is not in it.
@@ -25,8 +26,13 @@ pub(crate) struct SetOutline {
     pub(super) reads_utc: bool,
     /// The prefix lengths whose networks the limits count, the shortest first; none where keys are any bytes.
     pub(crate) levels: Vec<PrefixLengths>,
-    /// Which word of a row's state says when the key changed its tier; none where there are no tiers.
-    pub(super) tier_word: Option<usize>,
+    /// Which word of a row's state says when the key changed its tier or a capacity of its own; none where keys have
+    /// neither.
+    pub(super) changed_word: Option<usize>,
+    has_tiers: bool,
+    has_overrides: bool,
+    /// What a decision may note beside what it says of each limit.
+    pub(crate) notes_beside: usize,
 }
 
 /// What a set is called. A copy that is made on demand is called nothing until a process asks for it, and from then on
@@ -119,13 +125,31 @@ impl SetOutline {
             adapts: plan.limits.iter().any(|limit| limit.adaptive.is_some()),
             reads_utc: plan.limits.iter().any(|limit| limit.rule.reads_utc()),
             levels: plan.levels(),
-            tier_word: plan.tier_word(),
+            changed_word: plan.changed_word(),
+            has_tiers: !plan.tiers.is_empty(),
+            has_overrides: plan.keyed.is_some_and(|keyed| keyed.overrides),
+            notes_beside: match plan.keyed {
+                None => 0,
+                Some(KeyedPlan { overrides: false, .. }) => 1,
+                Some(KeyedPlan { overrides: true, .. }) => 1 + notes_of_overrides(plan.limits.len()),
+            },
         }
     }
 
     /// Whether keys can be in other tiers than `default`.
     pub(crate) fn has_tiers(&self) -> bool {
-        self.tier_word.is_some()
+        self.has_tiers
+    }
+
+    /// Whether keys can have capacities of their own.
+    pub(crate) fn has_overrides(&self) -> bool {
+        self.has_overrides
+    }
+
+    /// Whether keys can have other limits than the declared ones: tiers, or capacities of their own.
+    #[inline]
+    pub(super) fn differs_by_key(&self) -> bool {
+        self.changed_word.is_some()
     }
 
     /// The name of a limit.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::limit::Rule;
+use crate::limit::{CapacityTerms, Rule};
 
 /// How a limit is taken and given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -58,6 +58,8 @@ pub(crate) struct KeyedPlan {
     pub(crate) when_full: WhenFull,
     /// Whether the first bytes of a key are kept for people to read.
     pub(crate) store_keys: bool,
+    /// Whether a key can have capacities of its own.
+    pub(crate) overrides: bool,
 }
 
 /// How a concurrency limit finds its capacity: `floor <= start <= ceiling`.
@@ -98,6 +100,8 @@ pub(crate) struct LimitPlan {
     pub(crate) name: String,
     pub(crate) kind: Kind,
     pub(crate) rule: Rule,
+    /// What another capacity of a key means for the rule; none where the capacity moves by itself or is no bound.
+    pub(crate) terms: Option<CapacityTerms>,
     /// Whether what a dead holder had reserved is given back.
     pub(crate) refund_on_death: bool,
     /// For how long a hold lasts that is not renewed, in nanoseconds.

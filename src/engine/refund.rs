@@ -8,9 +8,11 @@
 //! | on the row as it is, by the definition of the part | what time has not replenished since |
 //! | by the one before that | the same, carried over to the present rule as the limit itself was at the change |
 //! | for a key of another tier, where that changed once since and the definition did not | as by the definition before |
+//! | for a key with another capacity of its own, likewise | the same, where a permit knows that capacity; otherwise nothing |
 //! | by an earlier one, or one that cannot be read any more | nothing: nothing is certain |
 //! | before a reset, or on a row that has been given to another key since | nothing: it was replenished with the row |
 
+use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 
 use super::credit_word::BatchShare;
@@ -34,6 +36,16 @@ pub(super) struct Origin {
     pub(super) row: RowReference,
     /// Units that were charged together with it and come after it: with time, it is replenished before them.
     pub(super) units_after: u64,
+    pub(super) capacity: ReservedBy,
+}
+
+/// With which capacity of a key's own something was reserved.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ReservedBy {
+    /// With this one, or none.
+    Own(Option<NonZeroU64>),
+    /// Neither holds nor tickets say that.
+    Unknown,
 }
 
 /// The definition that something was reserved by.
@@ -47,13 +59,14 @@ enum Age<'a> {
 }
 
 impl Decision {
-    /// When and where an admitted request reserved what it takes.
-    pub(super) fn origin(&self) -> Origin {
+    /// When and where an admitted request reserved what it takes of a limit.
+    pub(super) fn origin(&self, limit: usize) -> Origin {
         Origin {
             instant: self.decided_at,
             definition: Some(self.definition),
             row: self.key().0,
             units_after: self.batch_share().map_or(0, BatchShare::left),
+            capacity: ReservedBy::Own(self.own_capacity(limit)),
         }
     }
 }
@@ -66,6 +79,7 @@ impl HoldPlace<'_> {
             definition: None,
             row: self.row(),
             units_after: 0,
+            capacity: ReservedBy::Unknown,
         }
     }
 }
@@ -109,13 +123,13 @@ impl PartAt<'_> {
     ) -> u128 {
         let until_now = |from: u64| self.now.monotonic.saturating_sub(from);
         let mark_of = |rule: &Rule| mark.map(|mark| rule.mark_before_last(mark, origin.units_after));
-        let left_of = |former: &SetRules, changed_at: u64| {
-            let former = former.limits.get(limit.index).map(|former| &former.rule);
+        let left_of = |former: &SetRules, capacity: Option<NonZeroU64>, changed_at: u64| {
+            let former = former.limits.get(limit.index);
             former.map_or(0, |former| {
                 let elapsed = (changed_at.saturating_sub(origin.instant), until_now(changed_at));
-                limit
-                    .rule
-                    .left_of_former(former, mark_of(former), elapsed, reserved)
+                let former = former.by_capacity(capacity);
+                let mark = mark_of(&former.rule);
+                limit.rule.left_of_former(&former.rule, mark, elapsed, reserved)
             })
         };
         match (row.age_of(origin.row), self.age(origin)) {
@@ -123,15 +137,23 @@ impl PartAt<'_> {
                 let elapsed = until_now(origin.instant);
                 limit.rule.left(mark_of(&limit.rule), elapsed, reserved)
             }
-            (RowAge::Present, Age::Former { rules, applied_at }) => left_of(rules.of_row(row), applied_at),
+            (RowAge::Present, Age::Former { rules, applied_at }) => {
+                left_of(rules.of_row(row), limit.own_capacity(row), applied_at)
+            }
             (RowAge::OfFormerTier(tier), Age::Present) => {
-                let changed_at = self.part.tier_changed_at(row);
+                // One change: where it was not of the tier, it was of a capacity.
+                let capacity = match origin.capacity {
+                    _ if tier != row.tier().tier => limit.own_capacity(row),
+                    ReservedBy::Own(capacity) => capacity,
+                    ReservedBy::Unknown => return 0,
+                };
+                let changed_at = self.part.changed_at(row);
                 changed_at.map_or(0, |changed_at| {
                     // By the definition of the part, whatever tier this is of.
                     let generation = self.part.rules.generation;
                     let rules = self.part.set.rules.find(|rules| rules.generation == generation);
                     rules.map_or(0, |rules| {
-                        left_of(rules.of_tier(tier), changed_at.load(Ordering::Relaxed))
+                        left_of(rules.of_tier(tier), capacity, changed_at.load(Ordering::Relaxed))
                     })
                 })
             }

@@ -63,7 +63,7 @@ impl SegmentEngine {
                 return Ok(match locked.without_a_row(no_row, costs, decision, attempt)? {
                     Answer::WorthALook => None,
                     Answer::Impossible => {
-                        return Err(part.unruled().never_admissible(costs, decision.definition.tier));
+                        return Err(part.unruled().never_admissible(decision.impossible()));
                     }
                     Answer::Admitted => Some(Reserved::After(0)),
                     _ => Some(Reserved::Refused),
@@ -89,7 +89,7 @@ impl SegmentEngine {
         Ok(match locked.refuse(row.into(), costs, decision, attempt)? {
             Answer::WorthALook => None,
             Answer::Impossible => {
-                return Err(part.unruled().never_admissible(costs, decision.definition.tier));
+                return Err(part.unruled().never_admissible(decision.impossible()));
             }
             _ => Some(Reserved::Refused),
         })
@@ -120,7 +120,7 @@ impl LockedPart<'_> {
         let mut all_reach_ahead = true;
         let limits = &self.part.of(row).rules.limits;
         for (index, cost) in costs.iter() {
-            let limit = limits.get(index)?;
+            let limit = limits.get(index)?.of(row);
             all_reach_ahead &= cost == 0 || limit.rule.reaches_ahead();
             match limit.verdict(row, self.now, cost) {
                 Assessment::Admissible => {}
@@ -146,6 +146,7 @@ impl LockedPart<'_> {
             let Some(limit) = part.limits.get(index) else {
                 continue;
             };
+            let limit = limit.of(row);
             if limit.shadow && limit.assess(row, self.now, cost) != Assessment::Admissible {
                 transaction.add(&self.part.counters(index).would_refuse, 1);
                 decision.note(Decided {
@@ -174,6 +175,7 @@ impl LockedPart<'_> {
             ));
         }
         decision.note_key(row);
+        part.note_own_capacities(row, decision);
         transaction.add(&self.part.memory.control().admitted, 1);
         self.count_on_rows(&mut transaction, row.into(), true);
         self.part.commit(transaction)

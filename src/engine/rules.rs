@@ -1,6 +1,6 @@
 //! What a set decides by, ready to be put to its rows.
 
-use super::limit_rules::LimitRules;
+use super::limit_rules::{LimitPlace, LimitRules};
 use super::plan::{Kind, LimitPlan, PrefixLengths, SetPlan};
 use super::tier::TierIndex;
 use crate::shm::geometry::SetShape;
@@ -24,6 +24,8 @@ pub(crate) struct SetRules {
     pub(super) shadow_mask: u32,
     /// Whether holds can run out.
     pub(crate) has_leases: bool,
+    /// Whether keys can have other limits than these.
+    pub(super) differs_by_key: bool,
     /// By what keys of other tiers are limited, in the order of the definition.
     pub(super) tiers: Vec<SetRules>,
 }
@@ -54,10 +56,36 @@ impl SetPlan {
         of_tiers.fold(held(&self.limits), u64::max)
     }
 
-    /// Where the words of a row lie that are no limit's: behind those of the limits, the instant of the last change of
-    /// tier, where there are tiers.
-    pub(super) fn tier_word(&self) -> Option<usize> {
-        (!self.tiers.is_empty()).then(|| self.limits.iter().map(|limit| limit.rule.state_words()).sum())
+    /// Whether keys can have other limits than the declared ones: tiers, or capacities of their own.
+    pub(super) fn differs_by_key(&self) -> bool {
+        !self.tiers.is_empty() || self.has_overrides()
+    }
+
+    /// Whether keys can have capacities of their own.
+    fn has_overrides(&self) -> bool {
+        self.keyed.is_some_and(|keyed| keyed.overrides)
+    }
+
+    fn words_of_limits(&self) -> usize {
+        self.limits.iter().map(|limit| limit.rule.state_words()).sum()
+    }
+
+    /// Where the first word of a row lies that is no limit's: behind those of the limits, the instant of the last change
+    /// of tier or of a capacity of its own, where there are such.
+    pub(super) fn changed_word(&self) -> Option<usize> {
+        self.differs_by_key().then(|| self.words_of_limits())
+    }
+
+    /// Where a row says which capacity its key has of its own: behind that, a word for each limit that can have such, in
+    /// their order.
+    fn override_words(&self) -> impl Iterator<Item = Option<usize>> {
+        let mut next = self.words_of_limits() + 1;
+        let has_overrides = self.has_overrides();
+        self.limits.iter().map(move |limit| {
+            let word = (has_overrides && limit.terms.is_some()).then_some(next)?;
+            next += 1;
+            Some(word)
+        })
     }
 
     /// The prefix lengths whose networks the limits count, the shortest first.
@@ -81,12 +109,9 @@ impl SetPlan {
         SetShape {
             definition_room,
             limits: self.limits.len() as u64,
-            state_words: self
-                .limits
-                .iter()
-                .map(|limit| limit.rule.state_words() as u64)
-                .sum::<u64>()
-                + u64::from(!self.tiers.is_empty()),
+            state_words: (self.words_of_limits()
+                + usize::from(self.differs_by_key())
+                + self.override_words().flatten().count()) as u64,
             holds: u64::from(self.hold_capacity),
             held_amounts: self.held_limits().len() as u64,
             tickets: u64::from(self.waiters),
@@ -114,15 +139,22 @@ impl SetRules {
         let levels = plan.levels();
         let mut first_word = 0;
         let mut limits = Vec::with_capacity(plan.limits.len());
-        for (index, limit) in plan.limits.iter().enumerate() {
+        for ((index, limit), override_word) in plan.limits.iter().enumerate().zip(plan.override_words()) {
             let level = levels.iter().position(|lengths| Some(*lengths) == limit.prefix);
-            limits.push(LimitRules::new(index, limit, first_word, level.unwrap_or(0)));
+            let place = LimitPlace {
+                index,
+                level: level.unwrap_or(0),
+                first_word,
+                override_word,
+            };
+            limits.push(LimitRules::new(limit, place));
             first_word += limit.rule.state_words();
         }
         let held_indexes = plan.held_limits();
         Self {
             generation,
             tier: TierIndex::default(),
+            differs_by_key: plan.differs_by_key(),
             tiers,
             held_indexes,
             shadow_mask: limits
@@ -133,6 +165,12 @@ impl SetRules {
             limits,
             plan,
         }
+    }
+
+    /// The limit at `index` in each tier.
+    pub(crate) fn in_every_tier(&self, index: usize) -> impl Iterator<Item = &LimitRules> {
+        let rules = std::iter::once(self).chain(&self.tiers);
+        rules.filter_map(move |rules| rules.limits.get(index))
     }
 
     /// The limits that give back, in the order of a hold's amounts.

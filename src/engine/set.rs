@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::batches::Batches;
+use super::decision::Details;
 use super::key::KeyIdentity;
 use super::memory::PartMemory;
 use super::outline::SetOutline;
@@ -144,15 +145,13 @@ impl SetEngine {
     }
 
     /// How a limit stood by the definition that the decision was made by, and how much it admitted at once.
-    pub(crate) fn standing(
-        &self,
-        definition: DefinitionBits,
-        limit: usize,
-        mark: Mark,
-    ) -> Option<(Standing, u64)> {
+    pub(crate) fn standing(&self, decision: &Details, limit: usize, mark: Mark) -> Option<(Standing, u64)> {
+        let definition = decision.definition;
         let by = |rules: &SetRules| definition.is_of(rules.generation);
         let rules = self.rules.find(by).unwrap_or_else(|| self.shown());
+        let own_capacity = decision.own_capacity(limit);
         let limit = rules.of_tier(definition.tier).limits.get(limit)?;
+        let limit = limit.by_capacity(own_capacity);
         let found = limit.rule.found_capacity(mark);
         Some((limit.rule.standing(mark), found.unwrap_or(limit.most_at_once)))
     }

@@ -191,7 +191,7 @@ impl<'a> LockedPart<'a> {
         index: usize,
         used: u64,
     ) -> Option<SettledLimit> {
-        let limit = self.part.of(row).rules.limits.get(index)?;
+        let limit = self.part.of(row).rules.limits.get(index)?.of(row);
         let counters = self.part.counters(index);
         let decided = permit.get(index)?;
         // What a process that was taken for dead had reserved was given back already.
@@ -207,14 +207,14 @@ impl<'a> LockedPart<'a> {
             let unused = reserved - used;
             settled.refunded = self.at_its_instant().refund_unused(
                 transaction,
-                limit,
+                &limit,
                 row,
                 unused,
                 decided,
-                permit.origin(),
+                permit.origin(index),
             );
             let drawn_again = match limit.credit {
-                Some(_) => self.put_back(transaction, limit, row, permit, settled.refunded),
+                Some(_) => self.put_back(transaction, &limit, row, permit, settled.refunded),
                 None => 0,
             };
             transaction.add(&counters.refunded, settled.refunded - drawn_again);

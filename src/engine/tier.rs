@@ -31,7 +31,7 @@ pub(crate) struct TierIndex(pub(crate) u8);
 /// | bits | meaning |
 /// |---|---|
 /// | 32 to 39 | the tier: its position in the definition plus one; zero for `default` |
-/// | 40 to 48 | the tier before, plus one, where the row's generation came of a change of tier; zero where it did not |
+/// | 40 to 48 | the tier before, plus one, where the row's generation came of a change of tier, or of a capacity of its own; zero where it did not |
 /// | 49 | whether the key was assigned to the tier, so that the row is not given to another key while there is a choice |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RowTier {
@@ -56,7 +56,7 @@ impl RowTier {
         }
     }
 
-    fn to_word(self, generation: u32) -> u64 {
+    pub(super) fn to_word(self, generation: u32) -> u64 {
         let former = self.former.map_or(0, |former| u64::from(former.0) + 1);
         let assigned = if self.is_assigned { ASSIGNED_BIT } else { 0 };
         u64::from(generation) | u64::from(self.tier.0) << TIER_SHIFT | former << FORMER_SHIFT | assigned
@@ -67,9 +67,9 @@ impl RowTier {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RowAge {
     Present,
-    /// Its key has changed its tier once, from this one.
+    /// Its key has changed its tier once, from this one; where it is in this one, a capacity of its own.
     OfFormerTier(TierIndex),
-    /// It has been reset, or is another key's, or its key has changed its tier more than once.
+    /// It has been reset, or is another key's, or its key has changed its tier or a capacity more than once.
     Void,
 }
 
@@ -161,9 +161,9 @@ impl<'a> RuledPart<'a> {
         }
     }
 
-    /// When the tier of the row's key changed last, on the segment clock.
-    pub(super) fn tier_changed_at<'r>(&self, row: Row<'r>) -> Option<&'r AtomicU64> {
-        row.state(self.set.tier_word?, 1).first()
+    /// When the tier of the row's key changed last, or a capacity of its own, on the segment clock.
+    pub(super) fn changed_at<'r>(&self, row: Row<'r>) -> Option<&'r AtomicU64> {
+        row.state(self.set.changed_word?, 1).first()
     }
 }
 
@@ -260,8 +260,9 @@ impl LockedPart<'_> {
         }
         let (old, new) = (part.rules.of_tier(before.tier), part.rules.of_tier(tier));
         for (old, new) in old.limits.iter().zip(&new.limits) {
+            let (old, new) = (old.of(row), new.of(row));
             if old.rule != new.rule {
-                new.carry_over(old, row, &mut transaction, self.now);
+                new.carry_over(&old, row, &mut transaction, self.now);
             }
         }
         let after = RowTier {
@@ -270,7 +271,7 @@ impl LockedPart<'_> {
             is_assigned,
         };
         transaction.store(word, after.to_word(generation.wrapping_add(1)));
-        if let Some(changed_at) = part.tier_changed_at(row) {
+        if let Some(changed_at) = part.changed_at(row) {
             transaction.store(changed_at, self.now.monotonic);
         }
         part.commit(transaction)?;

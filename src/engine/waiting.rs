@@ -184,7 +184,7 @@ impl SegmentEngine {
         }
         match self.decide(target, costs, decision, Attempt::BeforeWaiting)? {
             Answer::Admitted => Ok(Acquired::at_once(true)),
-            Answer::Impossible => Err(target.part().never_admissible(costs, decision.definition.tier)),
+            Answer::Impossible => Err(target.part().never_admissible(decision.impossible())),
             answer => {
                 let wait = Wait {
                     deadline: deadline_after(timeout),
@@ -266,7 +266,7 @@ impl SegmentEngine {
         match answer {
             Answer::Admitted => return Ok(Begun::Decided(true)),
             Answer::Refused => return Ok(Begun::Decided(false)),
-            Answer::Impossible => return Err(part.never_admissible(costs, decision.definition.tier)),
+            Answer::Impossible => return Err(part.never_admissible(decision.impossible())),
             Answer::WorthALook => {
                 self.reclaim_if_due(part, LockWait::Timeout)?;
             }
@@ -302,9 +302,7 @@ impl SegmentEngine {
             Err(no_row) => {
                 return match locked.without_a_row(no_row, costs, decision, attempt)? {
                     Answer::WorthALook => Ok(None),
-                    Answer::Impossible => {
-                        Err(part.unruled().never_admissible(costs, decision.definition.tier))
-                    }
+                    Answer::Impossible => Err(part.unruled().never_admissible(decision.impossible())),
                     Answer::Admitted => Ok(Some(Begun::Decided(true))),
                     _ => Ok(Some(Begun::Decided(false))),
                 };
@@ -319,7 +317,7 @@ impl SegmentEngine {
             match self.take_or_refuse(&locked, row, costs, decision, Attempt::Waiting)? {
                 Answer::Admitted => return Ok(Some(Begun::Decided(true))),
                 Answer::Impossible => {
-                    return Err(part.unruled().never_admissible(costs, decision.definition.tier));
+                    return Err(part.unruled().never_admissible(decision.impossible()));
                 }
                 Answer::Refused | Answer::WorthALook | Answer::MustWait => {}
             }
@@ -653,14 +651,16 @@ impl LockedPart<'_> {
         let row = part.row(waiting.row);
         decision.owner = waiting.owner;
         decision.begin(part, place.granted_at().load(Ordering::Relaxed));
-        // Which may be an earlier one than the part is of by now.
-        decision.definition = place.definition();
-        for (limit, cost) in costs.iter() {
-            let mark = place.limit(limit).map(|limit| limit.mark()).unwrap_or_default();
+        let by_row = part.of(row);
+        let grant = by_row.grant_as_told(row, place, self.now);
+        decision.definition = grant.definition;
+        for (index, cost) in costs.iter() {
+            let mark = grant.mark(index);
             decision.note(Decided { mark, figure: cost });
         }
         decision.set_hold(place.granted_hold());
-        decision.note_key_as_of(row, place.row());
+        decision.note_key_as_of(row, grant.row);
+        by_row.note_own_capacities(row, decision);
         self.change_line(None, |line| {
             self.unpin(line.transaction, row);
             queue::claim(line, index)

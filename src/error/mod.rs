@@ -276,7 +276,19 @@ pub enum Error {
         /// The names there are.
         known: Vec<String>,
     },
-    /// A key cannot be assigned to a tier, because its set has no row for it.
+    /// A key cannot be given a capacity of its own.
+    #[error("set `{set}`, limit `{limit}`: no key can have the capacity {capacity} of its own: {reason}")]
+    CannotOverride {
+        /// The set.
+        set: String,
+        /// The limit.
+        limit: String,
+        /// The capacity asked for, in units.
+        capacity: u64,
+        /// Why not, and what to do about it.
+        reason: String,
+    },
+    /// A key cannot be assigned to a tier, or given a capacity of its own, because its set has no row for it.
     #[error(
         "the table of set `{set}` has no row for another key: declare a larger `max_keys`, or what `when_full` evicts"
     )]

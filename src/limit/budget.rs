@@ -16,6 +16,13 @@ impl Budget {
         Ok(Self { window })
     }
 
+    /// The same window with another capacity, which is positive.
+    pub(super) fn with_capacity(self, capacity: u64) -> Self {
+        Self {
+            window: self.window.with_capacity(capacity),
+        }
+    }
+
     pub(crate) fn state_words(&self) -> usize {
         self.window.state_words()
     }

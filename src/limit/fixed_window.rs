@@ -58,6 +58,11 @@ impl FixedWindow {
         Self::new(capacity, Alignment::Calendar(calendar))
     }
 
+    /// The same window with another capacity, which is positive.
+    pub(super) fn with_capacity(self, capacity: u64) -> Self {
+        Self { capacity, ..self }
+    }
+
     fn new(capacity: u64, alignment: Alignment) -> Result<Self, InvalidLimit> {
         if capacity == 0 {
             return Err(InvalidLimit::Zero("capacity"));

@@ -133,6 +133,17 @@ pub(crate) struct Standing {
     pub(crate) reset_after: u64,
 }
 
+/// What another capacity means for a limit whose price and burst follow from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CapacityTerms {
+    /// In nanoseconds; zero where there is none, or it is not what a price is worked out of.
+    pub(crate) window: u64,
+    /// What comes back in a window, where the capacity does not say that.
+    pub(crate) rate: Option<u64>,
+    /// The burst, where it is not as large as the capacity.
+    pub(crate) burst: Option<u64>,
+}
+
 /// Why the parameters of a limit cannot be declared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidLimit {

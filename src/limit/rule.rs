@@ -4,8 +4,9 @@ use std::mem;
 
 use super::backlog::BacklogBound;
 use super::{
-    Adaptive, Assessment, Budget, Concurrency, FixedWindow, Gcra, LeakyBucket, Mark, NearThreshold, Now,
-    Sample, SlidingWindow, SlidingWindowCounter, Standing, State, StateMut, TokenBucket,
+    Adaptive, Assessment, Budget, CapacityTerms, Concurrency, FixedWindow, Gcra, InvalidLimit, LeakyBucket,
+    Mark, NearThreshold, Now, Sample, SlidingWindow, SlidingWindowCounter, Standing, State, StateMut,
+    TokenBucket,
 };
 
 /// A declared limit: its algorithm and parameters, without its state.
@@ -373,6 +374,27 @@ impl Rule {
             Self::Budget(rule) => rule.share(mark),
             Self::Concurrency(_) | Self::Adaptive(_) | Self::Unlimited => 0,
         }
+    }
+
+    /// The same rule with another capacity. A fixed, sliding or counted window stays as it is cut, with as many entries and
+    /// buckets; `terms` say what becomes of the price and the burst of the others.
+    pub(crate) fn with_capacity(&self, capacity: u64, terms: CapacityTerms) -> Result<Self, InvalidLimit> {
+        if capacity == 0 {
+            return Err(InvalidLimit::Zero("capacity"));
+        }
+        let per_window = terms.rate.unwrap_or(capacity);
+        let burst = terms.burst.unwrap_or(capacity);
+        Ok(match *self {
+            Self::TokenBucket(_) => Self::TokenBucket(TokenBucket::new(per_window, terms.window, burst)?),
+            Self::Gcra(_) => Self::Gcra(Gcra::new(per_window, terms.window, burst)?),
+            Self::LeakyBucket(_) => Self::LeakyBucket(LeakyBucket::new(per_window, terms.window, burst)?),
+            Self::FixedWindow(rule) => Self::FixedWindow(rule.with_capacity(capacity)),
+            Self::SlidingWindow(rule) => Self::SlidingWindow(rule.with_capacity(capacity)),
+            Self::SlidingWindowCounter(rule) => Self::SlidingWindowCounter(rule.with_capacity(capacity)),
+            Self::Budget(rule) => Self::Budget(rule.with_capacity(capacity)),
+            Self::Concurrency(_) => Self::Concurrency(Concurrency::new(capacity)?),
+            Self::Adaptive(_) | Self::Unlimited => *self,
+        })
     }
 
     /// Whether the state of a limit that was declared as `old` can go on as this rule's: the same algorithm, as many

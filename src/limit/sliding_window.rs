@@ -86,6 +86,11 @@ impl SlidingWindow {
         })
     }
 
+    /// The same window and entries with another capacity, which is positive.
+    pub(super) fn with_capacity(self, capacity: u64) -> Self {
+        Self { capacity, ..self }
+    }
+
     pub(crate) fn state_words(&self) -> usize {
         Self::RING + 2 * self.slots() as usize
     }

@@ -69,6 +69,11 @@ impl SlidingWindowCounter {
         })
     }
 
+    /// The same window and buckets with another capacity, which is positive.
+    pub(super) fn with_capacity(self, capacity: u64) -> Self {
+        Self { capacity, ..self }
+    }
+
     pub(crate) fn state_words(&self) -> usize {
         2 * (self.buckets as usize + 1)
     }

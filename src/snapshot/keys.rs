@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 
 use serde::{Serialize, Serializer};
 
@@ -64,6 +65,9 @@ pub struct KeyLimitSnapshot {
     pub kind: Kind,
     /// The most that can be taken at once; none where it is unlimited.
     pub most_at_once: Option<u64>,
+    /// The capacity of [its own](crate::Key::override_capacity) that the key has, in units; none where that of its tier is
+    /// in force.
+    pub override_capacity: Option<u64>,
     /// Of an [adaptive](crate::Limit::adaptive) limit, the capacity that it has found for now.
     pub found_capacity: Option<u64>,
     /// Units that could be taken now.
@@ -183,6 +187,7 @@ impl KeySnapshot {
             name: set.limit_name(limit.index),
             kind: limit.kind,
             most_at_once: most_at_once(limit),
+            override_capacity: None,
             found_capacity: None,
             remaining: 0,
             of_dead: 0,
@@ -238,11 +243,14 @@ impl KeySnapshot {
         self.of_dead = seen.pins_of_dead;
         self.waiting = seen.waiting;
         self.second_bucket = seen.is_in_second_bucket;
-        let standings = rules.limits.iter().zip(&seen.marks);
+        let seen_of_limits = seen.marks.iter().zip(&seen.own_capacities);
+        let standings = rules.limits.iter().zip(seen_of_limits);
         let standings = standings.filter(|(limit, _)| is_its(limit.index));
-        for (snapshot, (limit, mark)) in self.limits.iter_mut().zip(standings) {
+        for (snapshot, (limit, (mark, own_capacity))) in self.limits.iter_mut().zip(standings) {
+            let limit = limit.by_capacity(*own_capacity);
             let standing = limit.rule.standing(*mark);
-            snapshot.most_at_once = most_at_once(limit);
+            snapshot.override_capacity = own_capacity.map(NonZeroU64::get);
+            snapshot.most_at_once = most_at_once(&limit);
             snapshot.found_capacity = limit.rule.found_capacity(*mark);
             snapshot.remaining = standing.remaining;
             snapshot.of_dead = seen.of_dead.get(limit.index).copied().unwrap_or(0);

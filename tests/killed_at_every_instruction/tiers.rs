@@ -1,23 +1,16 @@
-//! What is killed of tiers: a key that begins in one, that changes it, and what others find of its row.
+//! What is killed of tiers and of capacities that keys have of their own: a key that begins with one, that changes it, and
+//! what others find of its row.
 
-use shmlimit::{Algorithm, Keyed, Limit, OnDeath, SetDeclaration, Tier, WhenFull};
+use shmlimit::{Algorithm, Keyed, Limit, LimitSet, OnDeath, SetDeclaration, Tier, WhenFull};
 
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
 use crate::subject::{KEY, Subject};
 
-/// One limit of each way to go on counting in another tier: some with more, some with less, over another time.
-fn tiers() -> SetDeclaration {
-    let gold = Tier::new("gold")
-        .capacity("requests", 1_000)
-        .capacity("tokens", 5_000)
-        .window("tokens", YEAR * 2)
-        .capacity("counted", 2_000)
-        .window("counted", YEAR / 2)
-        .capacity("in_flight", 2);
+/// One limit of each way to go on counting by another rule.
+fn limits() -> SetDeclaration {
     SetDeclaration::new(SET)
         .waiters(2)
         .holds(4)
-        .keyed(Keyed::new(20).store_keys(false).when_full(WhenFull::EvictOldest))
         .limit(Limit::calls("requests", 100, YEAR))
         .limit(
             Limit::rate("tokens", 10_000, YEAR)
@@ -30,7 +23,26 @@ fn tiers() -> SetDeclaration {
                 .entries(2),
         )
         .limit(Limit::concurrency("in_flight", 3))
-        .tier(gold)
+}
+
+fn table() -> Keyed {
+    Keyed::new(20).store_keys(false).when_full(WhenFull::EvictOldest)
+}
+
+/// Some with more, some with less, over another time.
+fn tiers() -> SetDeclaration {
+    let gold = Tier::new("gold")
+        .capacity("requests", 1_000)
+        .capacity("tokens", 5_000)
+        .window("tokens", YEAR * 2)
+        .capacity("counted", 2_000)
+        .window("counted", YEAR / 2)
+        .capacity("in_flight", 2);
+    limits().keyed(table()).tier(gold)
+}
+
+fn overrides() -> SetDeclaration {
+    limits().keyed(table().overrides(true))
 }
 
 fn assign(victim: &Victim) {
@@ -96,6 +108,93 @@ fn evict_an_assigned_key(victim: &Victim) {
     request_in_a_tier(victim);
 }
 
+/// Of a bucket, whose state is written anew.
+fn override_capacity(victim: &Victim) {
+    let set = victim.set();
+    let key = set.key(KEY).expect("keyed");
+    victim.begins();
+    let overridden = key.override_capacity("tokens", 5_000).is_ok();
+    victim.ends();
+    assert!(overridden);
+}
+
+fn override_of_a_key_in_use(victim: &Victim) {
+    let set = victim.set();
+    let _held = admitted(&set, &everything(&set, 2));
+    override_capacity(victim);
+}
+
+/// Lets the key have more of each limit.
+fn have_capacities(set: &LimitSet) {
+    for (limit, capacity) in [
+        ("requests", 200),
+        ("tokens", 20_000),
+        ("counted", 2_000),
+        ("in_flight", 6),
+    ] {
+        let key = set.key(KEY).expect("keyed");
+        key.override_capacity(limit, capacity).expect("a capacity");
+    }
+}
+
+fn clear_override(victim: &Victim) {
+    let set = victim.set();
+    have_capacities(&set);
+    let _held = admitted(&set, &everything(&set, 150));
+    let key = set.key(KEY).expect("keyed");
+    victim.begins();
+    let cleared = key.clear_override("requests").is_ok();
+    victim.ends();
+    assert!(cleared);
+}
+
+fn request_with_overrides(victim: &Victim) {
+    let set = victim.set();
+    have_capacities(&set);
+    let request = everything(&set, 150);
+    let subject = Subject::of(&set);
+    victim.begins();
+    let outcome = subject.try_acquire(&request);
+    victim.ends();
+    victim.expects(outcome.expect("works").is_admitted());
+}
+
+/// What was reserved before is refunded by the capacity before.
+fn settle_after_an_override(victim: &Victim) {
+    let set = victim.set();
+    let mut permit = admitted(&set, &everything(&set, 20));
+    let key = set.key(KEY).expect("keyed");
+    key.override_capacity("tokens", 5_000).expect("a capacity");
+    let tokens = set.limit_index("tokens").expect("declared");
+    victim.begins();
+    let settled = permit.settle([(tokens, 5)]).is_ok();
+    victim.ends();
+    assert!(settled);
+}
+
+/// A table of keys with capacities of their own, of which one has to go.
+fn evict_an_overridden_key(victim: &Victim) {
+    let set = victim.set();
+    for number in 0..32 {
+        let key = set.key(format!("other {number}")).expect("keyed");
+        key.override_capacity("tokens", 5_000).expect("a row");
+    }
+    let request = everything(&set, 1);
+    let subject = Subject::of(&set);
+    victim.begins();
+    let outcome = subject.try_acquire(&request);
+    victim.ends();
+    victim.expects(outcome.expect("works").is_admitted());
+}
+
+/// As [`operation`], by a key of a set whose keys can have capacities of their own.
+const fn by_override(name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
+    Operation {
+        is_keyed: true,
+        ..operation(name, overrides, transactions, run)
+    }
+}
+
 /// As [`operation`], by a key of a set with tiers.
 const fn by_tier(name: &'static str, transactions: usize, run: fn(&Victim)) -> Operation {
     Operation {
@@ -115,4 +214,20 @@ pub const TIER_OPERATIONS: &[Operation] = &[
     by_tier("tier, reset", 1, reset_a_key),
     // The reset of the row before.
     by_tier("tier, eviction of an assigned key", 5, evict_an_assigned_key),
+    // The row, its reset, the capacity.
+    by_override("override, of a new key", 3, override_capacity),
+    by_override("override, of a key in use", 1, override_of_a_key_in_use),
+    by_override("override, taken away", 1, clear_override),
+    by_override(
+        "override, request of a key that has some",
+        1,
+        request_with_overrides,
+    ),
+    by_override("override, settle after a change", 1, settle_after_an_override),
+    // The reset of the row, the row, the decision.
+    by_override(
+        "override, eviction of a key that has one",
+        3,
+        evict_an_overridden_key,
+    ),
 ];

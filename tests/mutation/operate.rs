@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use shmlimit::{Error, LimitSet, Outcome, Permit, Segment, SegmentSnapshot};
 
-use super::specimen::{key_of, take_by_key, try_set, wait_for_set};
+use super::specimen::{change_limits, key_of, take_by_key, try_set, wait_for_set};
 
 /// A permit, or nothing.
 pub fn acquire(set: &LimitSet) -> Result<Permit<'_>, Option<Error>> {
@@ -101,6 +101,9 @@ fn use_keys(set: &LimitSet) {
         for number in 0..5 {
             check(take_by_key(set, &format!("new {number}")).err());
         }
+        read(&key.overrides());
+        check(key.clear_override("calls").err());
+        check(change_limits(set).err());
         check(key.reset(&[]).err());
     }
 }

@@ -11,7 +11,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, getpid};
 use shmlimit::{
     Algorithm, Align, Checked, Declaration, Error, Key, Keyed, Limit, LimitSet, OnDeath, OpenOptions,
-    Outcome, Request, Segment, SegmentReader, SetDeclaration, WhenFull, Window,
+    Outcome, Request, Segment, SegmentReader, SetDeclaration, Tier, WhenFull, Window,
 };
 
 use super::Damage;
@@ -162,11 +162,12 @@ fn declaration() -> Declaration {
         .set(
             // Two buckets, and keys enough to fill both.
             SetDeclaration::new("keyed")
-                .keyed(Keyed::new(40).when_full(WhenFull::EvictOldest))
+                .keyed(Keyed::new(40).when_full(WhenFull::EvictOldest).overrides(true))
                 .holds(4)
                 .waiters(4)
                 .limit(calls("calls", Algorithm::Gcra))
-                .limit(Limit::concurrency("a", 5)),
+                .limit(Limit::concurrency("a", 5))
+                .tier(Tier::new("gold").capacity("calls", 3_000_017)),
         )
 }
 
@@ -185,6 +186,7 @@ fn leave_traces(segment: &Segment) {
             for number in 1..ROWS - UNUSED_ROWS {
                 check(take_by_key(&set, &format!("other {number}")).err());
             }
+            check(change_limits(&set).err());
         }
         for round in 0..3 {
             let Ok(permit) = acquire(&set) else { continue };
@@ -232,6 +234,16 @@ pub fn wait_for_set(set: &LimitSet) -> Result<Outcome<'_>, Error> {
         Some(key) => key.acquire(&request, Duration::from_nanos(1)),
         None => set.acquire(&request, Duration::from_nanos(1)),
     }
+}
+
+/// Puts the key into a tier, and gives it capacities of its own.
+pub fn change_limits(set: &LimitSet) -> Result<(), Error> {
+    if let Some(key) = key_of(set)? {
+        key.assign("gold")?;
+        key.override_capacity("calls", 2_000_003)?;
+        key.override_capacity("a", 6)?;
+    }
+    Ok(())
 }
 
 /// As [`try_set`], but for another key than the others, for good.

@@ -1,6 +1,7 @@
-//! Quotas that differ by key: the tiers of a keyed set.
+//! Quotas that differ by key: the tiers of a keyed set, and capacities that single keys have of their own.
 
 mod migration;
+mod overrides;
 mod table;
 mod waiting;
 

@@ -3,15 +3,35 @@
 use std::cell::RefCell;
 
 use proptest::prelude::*;
-use shmlimit::{Align, Amount, OnDeath, Permit, Verdict};
+use shmlimit::{Align, OnDeath, Permit, Verdict};
 
 use super::*;
 
-/// A key that changes its tier, and beside it a set whose declaration changes with it, at the same time.
+/// A key that changes its tier or its capacity, and beside it a set whose declaration changes with it, at the same time.
 struct Twins {
     scene: Scene,
     beside: Scene,
-    tiers: Vec<Limit>,
+    kind: Kind,
+    has_overrides: bool,
+    now: RefCell<InForce>,
+}
+
+/// By what the key is limited.
+#[derive(Clone, Debug)]
+struct InForce {
+    tiers: [Terms; 3],
+    tier: usize,
+    own: Option<u64>,
+}
+
+impl InForce {
+    fn terms(&self) -> Terms {
+        let (capacity, burst, seconds) = self.tiers[self.tier];
+        let own = self.own.unwrap_or(capacity);
+        // A burst that is the whole capacity stays that.
+        let burst = if burst == capacity { own } else { burst };
+        (own, burst, seconds)
+    }
 }
 
 /// A tier's capacity, burst and window in seconds.
@@ -80,27 +100,65 @@ impl Kind {
 const NAMES: [&str; 3] = ["default", "one", "two"];
 
 impl Twins {
-    fn new(kind: Kind, terms: [Terms; 3]) -> Self {
-        let tiers = terms.map(|terms| kind.limit(terms)).to_vec();
-        let set = keyed(10).limit(tiers[0].clone());
-        let set = set
-            .tier(kind.tier(NAMES[1], terms[1]))
-            .tier(kind.tier(NAMES[2], terms[2]));
+    fn new(kind: Kind, tiers: [Terms; 3], has_overrides: bool) -> Self {
         Self {
-            scene: Scene::new(set),
-            beside: Scene::new(Self::plain(&tiers[0])),
-            tiers,
+            scene: Scene::new(Self::tiered(kind, tiers, has_overrides)),
+            beside: Scene::new(Self::plain(kind, tiers[0])),
+            kind,
+            has_overrides,
+            now: RefCell::new(InForce {
+                tiers,
+                tier: 0,
+                own: None,
+            }),
         }
     }
 
-    fn plain(limit: &Limit) -> SetDeclaration {
-        SetDeclaration::new("api").limit(limit.clone())
+    fn plain(kind: Kind, terms: Terms) -> SetDeclaration {
+        SetDeclaration::new("api").limit(kind.limit(terms))
     }
 
-    fn change(&self, tier: usize) {
-        self.scene.set().assign("key", NAMES[tier]).expect("a tier");
-        let declaration = Declaration::new().set(Self::plain(&self.tiers[tier]));
-        self.beside.segment.apply(&declaration).expect("applicable");
+    fn tiered(kind: Kind, tiers: [Terms; 3], has_overrides: bool) -> SetDeclaration {
+        SetDeclaration::new("api")
+            .keyed(Keyed::new(10).overrides(has_overrides))
+            .limit(kind.limit(tiers[0]))
+            .tier(kind.tier(NAMES[1], tiers[1]))
+            .tier(kind.tier(NAMES[2], tiers[2]))
+    }
+
+    /// One change of either, or none where the key would not notice.
+    fn change(&self, change: Change) {
+        let mut now = self.now.borrow_mut();
+        let mut next = now.clone();
+        match change {
+            Change::Tier(tier) => next.tier = tier,
+            Change::Own(own) => next.own = own,
+            Change::Declared(terms) => next.tiers[next.tier] = terms,
+        }
+        let noticed = |in_force: &InForce| {
+            let (capacity, burst, seconds) = in_force.terms();
+            let burst = self.kind.has_burst().then_some(burst);
+            (capacity, burst, self.kind.window(seconds))
+        };
+        if noticed(&next) == noticed(&now) {
+            return;
+        }
+        let set = self.scene.set();
+        let key = set.key("key").expect("keyed");
+        match change {
+            Change::Tier(tier) => key.assign(NAMES[tier]).expect("a tier"),
+            Change::Own(Some(own)) => key.override_capacity("units", own).expect("a capacity"),
+            Change::Own(None) => key.clear_override("units").expect("no error"),
+            Change::Declared(_) => {
+                let set = Self::tiered(self.kind, next.tiers, self.has_overrides);
+                let applied = self.scene.segment.apply(&Declaration::new().set(set));
+                assert!(!applied.expect("applicable").is_empty());
+            }
+        }
+        let beside = Self::plain(self.kind, next.terms());
+        let applied = self.beside.segment.apply(&Declaration::new().set(beside));
+        assert!(!applied.expect("applicable").is_empty());
+        *now = next;
     }
 
     fn advance(&self, time: Duration) {
@@ -115,17 +173,44 @@ enum Step {
     Settle(usize, u64),
     Release(usize),
     Advance(u64),
-    Change(usize),
+    Change(Change),
     Restart,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Tier(usize),
+    /// The capacity of its own.
+    Own(Option<u64>),
+    /// What is declared for its tier.
+    Declared(Terms),
+}
+
+fn tiers() -> impl Strategy<Value = Change> {
+    (0_usize..3).prop_map(Change::Tier)
+}
+
+/// A burst of its own, or the whole capacity.
+fn any_terms() -> impl Strategy<Value = Terms> {
+    let terms = (1_u64..40, prop::option::of(1_u64..40), 1_u64..20);
+    terms.prop_map(|(capacity, burst, seconds)| (capacity, burst.unwrap_or(capacity), seconds))
+}
+
+fn changes() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        2 => tiers(),
+        4 => prop::option::weighted(0.8, 1_u64..60).prop_map(Change::Own),
+        1 => any_terms().prop_map(Change::Declared),
+    ]
+}
+
+fn steps(change: impl Strategy<Value = Change>) -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => (0_u64..12).prop_map(Step::Take),
         3 => (any::<usize>(), 0_u64..20).prop_map(|(which, used)| Step::Settle(which, used)),
         1 => any::<usize>().prop_map(Step::Release),
         3 => (0_u64..3_000_000_000).prop_map(Step::Advance),
-        2 => (0_usize..3).prop_map(Step::Change),
+        2 => change.prop_map(Step::Change),
         1 => Just(Step::Restart),
     ];
     proptest::collection::vec(step, 1..60)
@@ -156,93 +241,122 @@ fn said(verdict: &Verdict<'_>) -> (bool, u64, Option<Duration>, Duration, u64) {
     )
 }
 
+/// Whatever happens to the key, and at the same time to the set beside, both say the same.
+fn go_on_as_one(twins: &Twins, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let kind = twins.kind;
+    let mut sets = (twins.scene.set(), twins.beside.set());
+    let others = twins.scene.set();
+    others.assign("neighbour", "two").expect("a tier");
+    let permits: RefCell<Vec<(Permit<'static>, Permit<'static>)>> = RefCell::default();
+    // One that has no row would begin in its tier with all that there is.
+    let begun = sets.0.request().with("units", 0).expect("declared");
+    drop(
+        sets.0
+            .key("key")
+            .expect("keyed")
+            .try_acquire(&begun)
+            .expect("no error"),
+    );
+    for step in steps {
+        match step {
+            Step::Take(cost) => {
+                let cost = if kind == Kind::Budget { 0 } else { cost };
+                let request = |set: &LimitSet| set.request().with("units", cost).expect("declared");
+                let key = sets.0.key("key").expect("keyed");
+                let ours = key.try_acquire(&request(&sets.0));
+                let theirs = sets.1.try_acquire(&request(&sets.1));
+                match (ours, theirs) {
+                    (Ok(ours), Ok(theirs)) => {
+                        prop_assert_eq!(ours.is_admitted(), theirs.is_admitted());
+                        if let (Ok(ours), Ok(theirs)) = (ours.into_result(), theirs.into_result()) {
+                            prop_assert_eq!(
+                                ours.verdicts().map(|verdict| said(&verdict)).collect::<Vec<_>>(),
+                                theirs
+                                    .verdicts()
+                                    .map(|verdict| said(&verdict))
+                                    .collect::<Vec<_>>()
+                            );
+                            permits
+                                .borrow_mut()
+                                .push((ours.into_owned(), theirs.into_owned()));
+                        }
+                    }
+                    (
+                        Err(Error::NeverAdmissible { most, .. }),
+                        Err(Error::NeverAdmissible { most: beside, .. }),
+                    ) => prop_assert_eq!(most, beside),
+                    (ours, theirs) => {
+                        let what = format!("{ours:?}, and beside it {theirs:?}");
+                        return Err(TestCaseError::fail(what));
+                    }
+                }
+            }
+            Step::Settle(which, used) => {
+                let mut permits = permits.borrow_mut();
+                if permits.is_empty() || kind == Kind::Concurrency {
+                    continue;
+                }
+                let which = which % permits.len();
+                let (mut ours, mut theirs) = permits.swap_remove(which);
+                let said = |permit: &mut Permit<'_>| {
+                    let settled = permit.settle([("units", used)]).expect("not settled yet");
+                    (settled.refunded("units"), settled.overdraft("units"))
+                };
+                prop_assert_eq!(said(&mut ours), said(&mut theirs));
+            }
+            Step::Release(which) => {
+                let mut permits = permits.borrow_mut();
+                if !permits.is_empty() {
+                    let which = which % permits.len();
+                    drop(permits.swap_remove(which));
+                }
+            }
+            Step::Advance(nanos) => twins.advance(Duration::from_nanos(nanos)),
+            Step::Change(change) => twins.change(change),
+            // A process that has heard of nothing yet.
+            Step::Restart => sets.0 = twins.scene.other().set("api").expect("declared"),
+        }
+        let look = |verdicts: Result<Vec<Verdict<'_>>, Error>| {
+            verdicts.expect("no error").iter().map(said).collect::<Vec<_>>()
+        };
+        let one = |set: &LimitSet| {
+            let cost = u64::from(kind != Kind::Budget);
+            set.request().with("units", cost).expect("declared")
+        };
+        let ours = look(sets.0.key("key").expect("keyed").peek(&one(&sets.0)));
+        let theirs = look(sets.1.peek(&one(&sets.1)));
+        prop_assert_eq!(ours, theirs);
+    }
+    let neighbour = others.key("neighbour").expect("keyed");
+    let verdicts = neighbour
+        .peek(&others.request().with("units", 0).expect("declared"))
+        .expect("no error");
+    let (capacity, burst, _) = twins.now.borrow().tiers[2];
+    let most = if kind.has_burst() { burst } else { capacity };
+    if !twins.has_overrides {
+        // Otherwise its tier may have been declared anew.
+        prop_assert_eq!(verdicts[0].remaining, most);
+    }
+    Ok(())
+}
+
 proptest! {
     #[test]
     fn a_key_whose_tier_changes_goes_on_as_a_set_to_which_that_is_applied(
         kind in kinds(),
-        terms in [(1_u64..40, 1_u64..40, 1_u64..20), (1..40, 1..40, 1..20), (1..40, 1..40, 1..20)],
-        steps in steps(),
+        terms in [any_terms(), any_terms(), any_terms()],
+        steps in steps(tiers()),
     ) {
-        let twins = Twins::new(kind, terms);
-        let mut sets = (twins.scene.set(), twins.beside.set());
-        let others = twins.scene.set();
-        others.assign("neighbour", "two").expect("a tier");
-        let permits: RefCell<Vec<(Permit<'static>, Permit<'static>)>> = RefCell::default();
-        // One that has no row would begin in its tier with all that there is.
-        let begun = sets.0.request().with("units", 0).expect("declared");
-        drop(sets.0.key("key").expect("keyed").try_acquire(&begun).expect("no error"));
-        for step in steps {
-            match step {
-                Step::Take(cost) => {
-                    let cost = if kind == Kind::Budget { 0 } else { cost };
-                    let request = |set: &LimitSet| set.request().with("units", cost).expect("declared");
-                    let key = sets.0.key("key").expect("keyed");
-                    let ours = key.try_acquire(&request(&sets.0));
-                    let theirs = sets.1.try_acquire(&request(&sets.1));
-                    match (ours, theirs) {
-                        (Ok(ours), Ok(theirs)) => {
-                            prop_assert_eq!(ours.is_admitted(), theirs.is_admitted());
-                            if let (Ok(ours), Ok(theirs)) = (ours.into_result(), theirs.into_result()) {
-                                prop_assert_eq!(
-                                    ours.verdicts().map(|verdict| said(&verdict)).collect::<Vec<_>>(),
-                                    theirs.verdicts().map(|verdict| said(&verdict)).collect::<Vec<_>>()
-                                );
-                                permits.borrow_mut().push((ours.into_owned(), theirs.into_owned()));
-                            }
-                        }
-                        (
-                            Err(Error::NeverAdmissible { most, .. }),
-                            Err(Error::NeverAdmissible { most: beside, .. }),
-                        ) => prop_assert_eq!(most, beside),
-                        (ours, theirs) => {
-                            let what = format!("{ours:?}, and beside it {theirs:?}");
-                            return Err(TestCaseError::fail(what));
-                        }
-                    }
-                }
-                Step::Settle(which, used) => {
-                    let mut permits = permits.borrow_mut();
-                    if permits.is_empty() || kind == Kind::Concurrency {
-                        continue;
-                    }
-                    let which = which % permits.len();
-                    let (mut ours, mut theirs) = permits.swap_remove(which);
-                    let said = |permit: &mut Permit<'_>| {
-                        let settled = permit.settle([("units", used)]).expect("not settled yet");
-                        (settled.refunded("units"), settled.overdraft("units"))
-                    };
-                    prop_assert_eq!(said(&mut ours), said(&mut theirs));
-                }
-                Step::Release(which) => {
-                    let mut permits = permits.borrow_mut();
-                    if !permits.is_empty() {
-                        let which = which % permits.len();
-                        drop(permits.swap_remove(which));
-                    }
-                }
-                Step::Advance(nanos) => twins.advance(Duration::from_nanos(nanos)),
-                Step::Change(tier) => twins.change(tier),
-                // A process that has heard of nothing yet.
-                Step::Restart => sets.0 = twins.scene.other().set("api").expect("declared"),
-            }
-            let look = |verdicts: Result<Vec<Verdict<'_>>, Error>| {
-                verdicts.expect("no error").iter().map(said).collect::<Vec<_>>()
-            };
-            let one = |set: &LimitSet| {
-                let cost = u64::from(kind != Kind::Budget);
-                set.request().with("units", cost).expect("declared")
-            };
-            let ours = look(sets.0.key("key").expect("keyed").peek(&one(&sets.0)));
-            let theirs = look(sets.1.peek(&one(&sets.1)));
-            prop_assert_eq!(ours, theirs);
-        }
-        let neighbour = others.key("neighbour").expect("keyed");
-        let capacity = twins.tiers[2].capacity();
-        let most = twins.tiers[2].burst_amount().unwrap_or(capacity);
-        let Amount::Whole(most) = most else { unreachable!("as it was declared") };
-        let request = others.request().with("units", 0).expect("declared");
-        let verdicts = neighbour.peek(&request).expect("no error");
-        prop_assert_eq!(verdicts[0].remaining, *most);
+        go_on_as_one(&Twins::new(kind, terms, false), steps)?;
+    }
+
+    #[test]
+    fn a_key_whose_tier_and_own_capacity_and_declaration_change_goes_on_as_a_set_to_which_that_is_applied(
+        kind in kinds(),
+        terms in [any_terms(), any_terms(), any_terms()],
+        steps in steps(changes()),
+    ) {
+        go_on_as_one(&Twins::new(kind, terms, true), steps)?;
     }
 }
 

@@ -1,5 +1,7 @@
-//! Those who wait are served by the limits of the tier that their key is in now.
+//! Those who wait are served by the limits that their key has now.
 
+use std::future::Future;
+use std::task::{Context, Poll, Waker};
 use std::thread;
 
 use shmlimit::OpenOptions;
@@ -23,9 +25,13 @@ struct Real {
 
 impl Real {
     fn new() -> Self {
+        Self::of(one_a_day())
+    }
+
+    fn of(set: SetDeclaration) -> Self {
         let folder = tempfile::tempdir().expect("a directory");
         let path = folder.path().join("limits");
-        let segment = OpenOptions::new().create(path, &Declaration::new().set(one_a_day()));
+        let segment = OpenOptions::new().create(path, &Declaration::new().set(set));
         Self {
             _folder: folder,
             segment: segment.expect("a segment"),
@@ -121,4 +127,101 @@ fn a_waiter_that_its_new_tier_never_admits_gets_the_error() {
             other => panic!("{other:?}"),
         }
     });
+}
+
+fn two_a_day() -> SetDeclaration {
+    let day = Duration::from_secs(86_400);
+    SetDeclaration::new("api")
+        .keyed(Keyed::new(10).overrides(true))
+        .limit(Limit::calls("requests", 2, day))
+}
+
+#[test]
+fn a_waiter_is_served_when_its_key_is_given_a_larger_capacity() {
+    let real = Real::of(two_a_day());
+    let set = real.segment.set("api").expect("declared");
+    let two = set.request().with("requests", 2).expect("declared");
+    let key = set.key("a").expect("keyed");
+    drop(
+        key.try_acquire(&two)
+            .expect("no error")
+            .into_result()
+            .expect("room"),
+    );
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let key = set.key("a").expect("keyed");
+            let admitted = key.acquire(&two, LONG).expect("no error");
+            let permit = admitted.into_result().expect("served");
+            permit.verdicts().next().expect("one limit").most_at_once
+        });
+        real.wait_for_waiter();
+        // Of a day's refill of so many, two come in no time.
+        key.override_capacity("requests", 1 << 40).expect("a capacity");
+        assert_eq!(waiter.join().expect("no panic"), 1 << 40);
+    });
+}
+
+#[test]
+fn a_waiter_that_the_new_capacity_never_admits_gets_the_error() {
+    let real = Real::of(two_a_day());
+    let set = real.segment.set("api").expect("declared");
+    let two = set.request().with("requests", 2).expect("declared");
+    let key = set.key("a").expect("keyed");
+    drop(
+        key.try_acquire(&two)
+            .expect("no error")
+            .into_result()
+            .expect("room"),
+    );
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let key = set.key("a").expect("keyed");
+            key.acquire(&two, LONG).map(|outcome| outcome.is_admitted())
+        });
+        real.wait_for_waiter();
+        key.override_capacity("requests", 1).expect("a capacity");
+        match waiter.join().expect("no panic") {
+            Err(Error::NeverAdmissible { most, .. }) => assert_eq!(most, 1),
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+/// Between the grant and the claim, the capacity may change once more.
+#[test]
+fn what_was_granted_by_another_capacity_is_claimed_and_refunded_by_what_is_known() {
+    let hour = Duration::from_secs(3600);
+    let scene = Scene::new(
+        SetDeclaration::new("api")
+            .keyed(Keyed::new(10).overrides(true))
+            .limit(Limit::rate("units", 4, hour).algorithm(Algorithm::TokenBucket))
+            .limit(Limit::concurrency("in_flight", 1)),
+    );
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    let two = set.request().with("units", 2).expect("declared");
+    let held = key
+        .try_acquire(&two)
+        .expect("no error")
+        .into_result()
+        .expect("room");
+    let mut waiting = Box::pin(key.acquire_async(&two, None));
+    let mut poll = || waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll().is_pending());
+    // Granted, and not claimed yet.
+    drop(held);
+    key.override_capacity("units", 100).expect("a capacity");
+    let Poll::Ready(outcome) = poll() else {
+        panic!("it was granted")
+    };
+    let mut permit = outcome.expect("no error").into_result().expect("granted");
+    let said: Vec<(u64, u64)> = permit
+        .verdicts()
+        .map(|verdict| (verdict.remaining, verdict.most_at_once))
+        .collect();
+    assert_eq!(said, [(0, 100), (0, 1)]);
+    // By which capacity it was reserved is not known any more.
+    let settled = permit.settle([("units", 0)]).expect("not settled yet");
+    assert_eq!(settled.refunded("units"), 0);
 }

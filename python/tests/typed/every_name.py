@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import assert_type
 
@@ -66,9 +67,20 @@ def declare(directory: Path) -> sl.Segment:
     assert_type(REQUESTS.bound, str | None)
     declared = [
         sl.LimitSet("openai", [REQUESTS, TOKENS, IN_FLIGHT], metadata={"region": "us-east-1"}),
-        sl.LimitSet("tenants", [REQUESTS, SPENT], keyed=sl.Keyed(1000, when_full="evict_least_used"), tiers=[GOLD]),
+        sl.LimitSet(
+            "tenants",
+            [REQUESTS, SPENT],
+            keyed=sl.Keyed(1000, when_full="evict_least_used", overrides=True),
+            tiers=[GOLD],
+        ),
     ]
     return sl.open(directory / "typed.limits", declared, participants=64, lock_timeout=1.0)
+
+
+def change(tenants: sl.Limits) -> None:
+    tenants.override("acme", "requests", 500)
+    assert_type(tenants.overrides("acme"), dict[str, int | Decimal])
+    tenants.override("acme", "requests", None)
 
 
 def take(limits: sl.Limits) -> None:
@@ -211,6 +223,7 @@ def main(directory: Path) -> None:
     assert_type(segment["openai"], sl.Limits)
     take(segment["openai"])
     hold_back(segment["openai"])
+    change(segment["tenants"])
     refuse(directory)
     count(segment["tenants"])
     sort_into_tiers(segment["tenants"])

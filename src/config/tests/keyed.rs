@@ -22,13 +22,18 @@ fn a_table_refuses_and_stores_keys_unless_declared() {
         max_keys: 100_000,
         when_full: WhenFull::Refuse,
         store_keys: true,
+        overrides: false,
     };
     assert_eq!(plan(Keyed::new(100_000)), Some(by_default));
-    let other = Keyed::new(1).when_full(WhenFull::EvictOldest).store_keys(false);
+    let other = Keyed::new(1)
+        .when_full(WhenFull::EvictOldest)
+        .store_keys(false)
+        .overrides(true);
     let expected = KeyedPlan {
         max_keys: 1,
         when_full: WhenFull::EvictOldest,
         store_keys: false,
+        overrides: true,
     };
     assert_eq!(plan(other), Some(expected));
     let least = plan(Keyed::new(1).when_full(WhenFull::EvictLeastUsed)).expect("keyed");
@@ -262,4 +267,42 @@ fn a_table_that_only_one_of_them_has_is_one_difference() {
             r#"set "s" / keyed: declared { max_keys = 5, store_keys = true, when_full = "refuse" }, in the segment absent"#
         ]
     );
+}
+
+/// What the engine works out while it decides is what a declaration of that capacity would be compiled to.
+#[test]
+fn a_limit_with_a_capacity_of_a_key_s_own_is_the_rule_that_is_declared_so() {
+    let rate = |algorithm| Limit::rate("l", 10, MINUTE).algorithm(algorithm);
+    for limit in [
+        rate(Algorithm::Gcra),
+        rate(Algorithm::Gcra).burst(3),
+        rate(Algorithm::TokenBucket).burst(10),
+        rate(Algorithm::LeakyBucket).unit("0.01"),
+        rate(Algorithm::FixedWindow),
+        rate(Algorithm::SlidingWindow).entries(7),
+        rate(Algorithm::SlidingWindowCounter).buckets(3),
+        Limit::calls("l", 10, Window::Month).algorithm(Algorithm::FixedWindow),
+        Limit::leaky_bucket("l", 4, "0.5", Duration::from_secs(1)),
+        Limit::budget("l", 10, MINUTE),
+        Limit::concurrency("l", 10),
+    ] {
+        let compiled = |limit: &Limit| plan(&declaring(limit.clone()));
+        // As it is stored, with everything written out, it means the same.
+        for limit in [limit.clone(), limit.canonical()] {
+            let LimitPlan { rule, terms, .. } = compiled(&limit);
+            let terms = terms.expect("a capacity that can be another");
+            for own in [1, 7, 10, 1_000_000] {
+                let expected = compiled(&limit.with_override(own)).rule;
+                assert_eq!(
+                    rule.with_capacity(own, terms),
+                    Ok(expected),
+                    "{limit:?} with {own}"
+                );
+            }
+        }
+    }
+    let ceiling = Limit::concurrency("l", 10).adaptive(Adaptive::Aimd).ceiling(20);
+    for limit in [Limit::calls("l", "unlimited", MINUTE), ceiling] {
+        assert_eq!(plan(&declaring(limit)).terms, None);
+    }
 }

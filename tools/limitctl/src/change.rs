@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use shmlimit::{Declaration, Difference, SegmentReader};
+use shmlimit::{Declaration, Difference, Segment, SegmentReader};
 
 use crate::arguments::Access;
 use crate::command::as_text;
@@ -41,10 +41,10 @@ struct Report {
 
 /// One value, before and after.
 #[derive(Debug, Serialize)]
-struct Step {
-    place: String,
-    before: Option<String>,
-    after: Option<String>,
+pub struct Step {
+    pub place: String,
+    pub before: Option<String>,
+    pub after: Option<String>,
 }
 
 impl Change {
@@ -61,10 +61,20 @@ impl Change {
             let segment = self.access.options().open(path)?;
             segment.apply(&asked(&segment.declaration_in_force()?)?)?
         };
+        self.report(path, changes.iter().map(Step::of).collect())
+    }
+
+    /// Opens the segment as it is, to change something that no declaration says.
+    pub fn open(self, path: &Path) -> Result<Segment, Failure> {
+        Ok(self.access.options().open(path)?)
+    }
+
+    /// Says what was changed, or would be.
+    pub fn report(self, path: &Path, changes: Vec<Step>) -> Result<(), Failure> {
         let report = Report {
             path: as_text(path),
             dry_run: self.dry_run,
-            changes: changes.iter().map(Step::of).collect(),
+            changes,
         };
         if self.json {
             output::print_json(&report)

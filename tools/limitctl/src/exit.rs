@@ -154,6 +154,7 @@ fn code_of(error: &Error) -> ExitCode {
         Error::UnknownSet { .. }
         | Error::UnknownLimit { .. }
         | Error::UnknownTier { .. }
+        | Error::CannotOverride { .. }
         | Error::CostRequired { .. }
         | Error::NeverAdmissible { .. }
         | Error::KeyRequired { .. }

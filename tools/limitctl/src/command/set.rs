@@ -1,5 +1,7 @@
 //! `limitctl set`.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -9,8 +11,9 @@ use serde::de::value::{Error as ValueError, StrDeserializer};
 use shmlimit::{Declaration, Error, Window};
 use toml::{Table, Value};
 
-use crate::change::Change;
+use crate::change::{Change, Step};
 use crate::exit::{ExitCode, Failure};
+use crate::text::key;
 
 /// Change single values of a limit of a live segment
 ///
@@ -19,6 +22,12 @@ use crate::exit::{ExitCode, Failure};
 ///     limitctl set /dev/shm/gateway.limits chat requests capacity=200 window=30s
 ///
 /// A burst that is the whole capacity stays that, unless it is named.
+///
+/// Where the set is declared with `overrides = true`, a single key can have a capacity of its own, which none takes away:
+///
+///     limitctl set /dev/shm/gateway.limits tenants requests capacity=500 --key acme
+///
+/// What it has used migrates as with a change of the declaration, and it keeps the capacity when another is applied. Its row goes to no other key, unless the set is declared to evict.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct Set {
@@ -45,6 +54,12 @@ pub struct Set {
     /// The fields of declarations that can change in place: capacity, burst, rate, floor and ceiling (amounts), window, interval, lease and latency_limit (times), near_limit (a percentage), shadow (true or false). None as a value, such as lease=none, is what holds where nothing is declared.
     #[arg(value_name = "FIELD=VALUE", required = true, value_parser = assignment)]
     values: Vec<Assignment>,
+
+    /// Give only this key the capacity
+    ///
+    /// Exactly the bytes that programs use, also where nothing is kept of keys. Of a key, nothing but the capacity can be changed.
+    #[arg(long, value_name = "KEY", conflicts_with = "dry_run")]
+    key: Option<OsString>,
 }
 
 /// `FIELD=VALUE`
@@ -80,9 +95,64 @@ const FIELDS: [(&str, Form); 11] = [
 
 impl Set {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        self.change
-            .carry_out(&self.segment, |in_force| self.edit(in_force))?;
+        match &self.key {
+            Some(key) => self.override_capacity(key.as_bytes())?,
+            None => self
+                .change
+                .carry_out(&self.segment, |in_force| self.edit(in_force))?,
+        }
         Ok(ExitCode::Done)
+    }
+
+    /// Gives a key a capacity of its own, or takes it away.
+    fn override_capacity(&self, key: &[u8]) -> Result<(), Failure> {
+        let value = match &self.values[..] {
+            [Assignment { field, value }] if field == "capacity" => value,
+            _ => {
+                return Err(Failure::new(
+                    ExitCode::Usage,
+                    "a key can have a capacity of its own and nothing else: write capacity=200, or capacity=none",
+                ));
+            }
+        };
+        let segment = self.change.open(&self.segment)?;
+        let set = segment.set(&self.set)?;
+        let key_of_set = set.key(key)?;
+        let own = || -> Result<Option<u64>, Error> {
+            let overrides = key_of_set.overrides()?;
+            let own = overrides.into_iter().find(|(limit, _)| *limit == self.limit);
+            Ok(own.map(|(_, capacity)| capacity))
+        };
+        let before = own()?;
+        match value {
+            Some(value) => {
+                let natural = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                let units = set.units(&self.limit, &natural)?;
+                key_of_set.override_capacity(&self.limit, units)?;
+            }
+            None => key_of_set.clear_override(&self.limit)?,
+        }
+        let after = own()?;
+        let in_force = segment.declaration_in_force()?;
+        let declared = in_force
+            .sets()
+            .iter()
+            .find(|declared| declared.name() == self.set);
+        let declared = declared.and_then(|set| set.limits().iter().find(|limit| limit.name() == self.limit));
+        let natural = |units: u64| declared.map_or_else(|| units.to_string(), |limit| limit.natural(units));
+        let step = Step {
+            place: format!(
+                "set {:?} / key {} / limit {:?} / capacity",
+                self.set,
+                key::typed(key),
+                self.limit
+            ),
+            before: before.map(natural),
+            after: after.map(natural),
+        };
+        let changed = before != after;
+        self.change
+            .report(&self.segment, changed.then_some(step).into_iter().collect())
     }
 
     /// The declaration with the values in it.

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use shmlimit::{
-    Error, HoldSnapshot, KeyLabel, KeySnapshot, Limit, SegmentReader, SetDeclaration, TicketSnapshot,
+    Error, HoldSnapshot, KeyLabel, KeyLimitSnapshot, KeySnapshot, Limit, SegmentReader, SetDeclaration,
+    TicketSnapshot,
 };
 
 use super::{aligned, amounts, as_text};
@@ -199,11 +200,25 @@ fn limits(row: &KeySnapshot, declared: &[Limit]) -> Table {
         table.row(vec![
             sanitise::line(&limit.name).into(),
             word(&limit.kind).into(),
-            sanitise::line(&declaration.map(declared::limit).unwrap_or_default()).into(),
+            declared_for(limit, declaration).into(),
             key::standing(limit),
         ]);
     }
     table
+}
+
+/// What is declared for the tier of a key, or what it has in place of that.
+fn declared_for(limit: &KeyLimitSnapshot, declaration: Option<&Limit>) -> String {
+    let text = match (declaration, limit.override_capacity) {
+        (None, _) => String::new(),
+        (Some(declaration), None) => declared::limit(declaration),
+        (Some(declaration), Some(own)) => format!(
+            "{}; its own, in place of {}",
+            declared::limit(&declaration.with_override(own)),
+            declared::limit(declaration)
+        ),
+    };
+    sanitise::line(&text)
 }
 
 /// Who holds something of the key, and who waits for it.

@@ -43,6 +43,9 @@ pub fn standing(limit: &KeyLimitSnapshot) -> Cell {
         return "unlimited".into();
     };
     let mut text = format!("{} of {}", count(limit.remaining), count(most));
+    if limit.override_capacity.is_some() {
+        text.push_str(" of its own");
+    }
     if limit.found_capacity.is_some() {
         text.push_str(" for now");
     }

@@ -1,0 +1,433 @@
+//! Capacities that single keys have of their own.
+
+use shmlimit::WhenFull;
+
+use super::*;
+
+/// Of the smallest table.
+const ROWS: usize = 32;
+
+fn with_overrides(max_keys: u64) -> SetDeclaration {
+    SetDeclaration::new("api").keyed(Keyed::new(max_keys).overrides(true))
+}
+
+fn two_limits() -> SetDeclaration {
+    with_overrides(100)
+        .limit(
+            Limit::calls("requests", 10, MINUTE)
+                .algorithm(Algorithm::SlidingWindow)
+                .entries(64),
+        )
+        .limit(Limit::concurrency("in_flight", 1))
+}
+
+fn is_admitted(set: &LimitSet, key: &str) -> bool {
+    let key = set.key(key).expect("keyed");
+    key.check(&set.request()).expect("no error").is_admitted()
+}
+
+#[test]
+fn a_key_is_limited_by_the_capacity_of_its_own_and_others_are_not() {
+    let scene = Scene::new(two_limits());
+    let set = scene.set();
+    let key = set.key("large").expect("keyed");
+    key.override_capacity("requests", 25).expect("a capacity");
+    assert_eq!(admitted(&set, "large"), 25);
+    assert_eq!(admitted(&set, "other"), 10);
+    key.override_capacity("in_flight", 3).expect("a capacity");
+    let none = set.request().with("requests", 0).expect("declared");
+    let held: Vec<_> =
+        std::iter::from_fn(|| key.try_acquire(&none).expect("no error").into_result().ok()).collect();
+    assert_eq!(held.len(), 3);
+    assert_eq!(
+        key.overrides().expect("no error"),
+        [("requests".to_owned(), 25), ("in_flight".to_owned(), 3)]
+    );
+    drop(held);
+    key.clear_override("in_flight").expect("no error");
+    let held: Vec<_> =
+        std::iter::from_fn(|| key.try_acquire(&none).expect("no error").into_result().ok()).collect();
+    assert_eq!(held.len(), 1);
+}
+
+#[test]
+fn what_was_used_stays_used_when_a_capacity_comes_and_goes() {
+    let scene = Scene::new(two_limits());
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    assert_eq!(admitted(&set, "a"), 10);
+    key.override_capacity("requests", 12).expect("a capacity");
+    assert_eq!(admitted(&set, "a"), 2);
+    key.clear_override("requests").expect("no error");
+    assert_eq!(admitted(&set, "a"), 0);
+    scene.advance(MINUTE);
+    assert_eq!(admitted(&set, "a"), 10);
+}
+
+#[test]
+fn verdicts_refusals_and_errors_say_the_capacity_that_was_decided_by() {
+    let scene = Scene::new(two_limits());
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    key.override_capacity("requests", 20).expect("a capacity");
+    let request = set.request().with("requests", 15).expect("declared");
+    let permit = key
+        .try_acquire(&request)
+        .expect("no error")
+        .into_result()
+        .expect("room");
+    // It is said of the decision, whatever has changed since.
+    key.override_capacity("requests", 40).expect("a capacity");
+    let said = |verdict: &shmlimit::Verdict<'_>| (verdict.remaining, verdict.most_at_once);
+    assert_eq!(
+        permit
+            .verdicts()
+            .map(|verdict| said(&verdict))
+            .collect::<Vec<_>>(),
+        [(5, 20), (0, 1)]
+    );
+    let peeked = key.peek(&request).expect("no error");
+    assert_eq!(peeked.iter().map(said).collect::<Vec<_>>(), [(25, 40), (0, 1)]);
+    drop(permit);
+    key.override_capacity("requests", 16).expect("a capacity");
+    let refusal = key
+        .try_acquire(&request)
+        .expect("no error")
+        .into_result()
+        .expect_err("one is left");
+    let refused: Vec<_> = refusal.verdicts().map(|verdict| said(&verdict)).collect();
+    assert_eq!(refused, [(1, 16), (1, 1)]);
+    key.override_capacity("requests", 14).expect("a capacity");
+    match key.try_acquire(&request) {
+        Err(Error::NeverAdmissible { cost, most, .. }) => assert_eq!((cost, most), (15, 14)),
+        other => panic!("{other:?}"),
+    }
+    let forecast = key.forecast().expect("no error");
+    assert_eq!(forecast[0].spendable, 0);
+}
+
+#[test]
+fn many_limits_with_capacities_of_their_own_are_told_apart() {
+    let names: Vec<String> = (0..16).map(|number| format!("limit {number}")).collect();
+    let declared = names.iter().fold(with_overrides(10), |set, name| {
+        set.limit(Limit::calls(name, 100, MINUTE))
+    });
+    let scene = Scene::new(declared);
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    for (name, own) in names.iter().zip(1000..).step_by(3) {
+        key.override_capacity(name, own).expect("a capacity");
+    }
+    for asked in [0..16, 3..7, 9..10, 14..16] {
+        let mut request = set.request();
+        for name in &names {
+            request = request.with(name, 0).expect("declared");
+        }
+        for name in &names[asked] {
+            request = request.with(name, 1).expect("declared");
+        }
+        let expected = (0..16).map(|number| if number % 3 == 0 { 1000 + number } else { 100 });
+        let permit = key
+            .try_acquire(&request)
+            .expect("no error")
+            .into_result()
+            .expect("room");
+        let most: Vec<u64> = permit.verdicts().map(|verdict| verdict.most_at_once).collect();
+        assert_eq!(most, expected.collect::<Vec<u64>>());
+    }
+    key.throttle(MINUTE).expect("no error");
+    let request = names.iter().fold(set.request(), |request, name| {
+        request.with(name, 1).expect("declared")
+    });
+    let peeked = key.peek(&request).expect("no error");
+    let most: Vec<u64> = peeked.iter().map(|verdict| verdict.most_at_once).collect();
+    let expected = (0..16).map(|number| if number % 3 == 0 { 1000 + number } else { 100 });
+    assert_eq!(most, expected.collect::<Vec<u64>>(), "also while it is throttled");
+}
+
+#[test]
+fn a_capacity_that_no_key_can_have_is_an_error_that_says_why() {
+    let scene = Scene::new(
+        with_overrides(10)
+            .limit(Limit::calls("requests", 10, MINUTE))
+            .limit(Limit::calls("free", "unlimited", MINUTE)),
+    );
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    let why = |limit: &str, capacity| match key.override_capacity(limit, capacity) {
+        Err(Error::CannotOverride { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    };
+    assert!(why("requests", 0).contains("at least 1"));
+    assert!(why("free", 5).contains("unlimited"));
+    assert!(matches!(
+        key.override_capacity("typo", 5),
+        Err(Error::UnknownLimit { .. })
+    ));
+    assert_eq!(set.table_usage().expect("keyed").used, 0, "and changes nothing");
+    let without = Scene::new(keyed(10).limit(Limit::calls("requests", 10, MINUTE)));
+    let set = without.set();
+    match set.key("a").expect("keyed").override_capacity("requests", 5) {
+        Err(Error::CannotOverride { reason, .. }) => assert!(reason.contains("overrides = true"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_capacity_of_its_own_wins_over_that_of_its_tier_and_stays_when_the_tier_changes() {
+    let scene = Scene::new(
+        with_overrides(100)
+            .limit(Limit::calls("requests", 10, MINUTE).algorithm(Algorithm::FixedWindow))
+            .tier(Tier::new("gold").capacity("requests", 100)),
+    );
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    key.override_capacity("requests", 30).expect("a capacity");
+    for tier in ["gold", "default"] {
+        key.assign(tier).expect("a tier");
+        let verdicts = key.peek(&set.request()).expect("no error");
+        assert_eq!(verdicts[0].most_at_once, 30, "{tier}");
+    }
+    key.assign("gold").expect("a tier");
+    key.clear_override("requests").expect("no error");
+    assert_eq!(key.peek(&set.request()).expect("no error")[0].most_at_once, 100);
+}
+
+#[test]
+fn a_capacity_of_its_own_survives_another_declaration() {
+    let of = |capacity, seconds| {
+        let window = Duration::from_secs(seconds);
+        with_overrides(100).limit(Limit::calls("requests", capacity, window).algorithm(Algorithm::Gcra))
+    };
+    let scene = Scene::new(of(10, 60));
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    key.override_capacity("requests", 30).expect("a capacity");
+    key.reset(&[]).expect("no error");
+    assert_eq!(admitted_calls(&set, "a"), 30);
+    let other = scene.other();
+    other
+        .apply(&Declaration::new().set(of(500, 30)))
+        .expect("applicable");
+    // The window is that of the declaration: 30 in 30 seconds.
+    scene.advance(Duration::from_secs(10));
+    assert_eq!(admitted_calls(&set, "a"), 10);
+    assert_eq!(admitted_calls(&set, "b"), 500);
+}
+
+fn admitted_calls(set: &LimitSet, key: &str) -> u64 {
+    (0..).take_while(|_: &u64| is_admitted(set, key)).count() as u64
+}
+
+#[test]
+fn a_leaky_bucket_by_rate_gets_another_bucket_and_drains_as_before() {
+    let limit = Limit::leaky_bucket("requests", 4, 2, Duration::from_secs(1));
+    let scene = Scene::new(with_overrides(100).limit(limit));
+    let set = scene.set();
+    set.key("a")
+        .expect("keyed")
+        .override_capacity("requests", 10)
+        .expect("a capacity");
+    assert_eq!(admitted_calls(&set, "a"), 10);
+    scene.advance(Duration::from_secs(1));
+    assert_eq!(admitted_calls(&set, "a"), 2);
+}
+
+#[test]
+fn a_key_keeps_its_row_until_its_last_capacity_is_taken_away() {
+    let set = with_overrides(1)
+        .limit(Limit::calls("requests", 10, MINUTE))
+        .limit(Limit::calls("others", 10, MINUTE));
+    let scene = Scene::new(set);
+    let set = scene.set();
+    for key in 0..ROWS {
+        let key = set.key(key.to_string()).expect("keyed");
+        key.override_capacity("requests", 20).expect("a row");
+    }
+    let seventh = set.key("7").expect("keyed");
+    seventh.override_capacity("others", 20).expect("a row");
+    scene.advance(MINUTE);
+    assert!(!is_admitted(&set, "new"));
+    let new = set.key("new").expect("keyed");
+    assert!(matches!(
+        new.override_capacity("requests", 20),
+        Err(Error::TableFull { .. })
+    ));
+    new.clear_override("requests").expect("which it does not have");
+    seventh.clear_override("requests").expect("no error");
+    scene.advance(MINUTE);
+    assert!(!is_admitted(&set, "new"));
+    seventh.clear_override("others").expect("no error");
+    scene.advance(MINUTE);
+    assert!(is_admitted(&set, "new"));
+    assert_eq!(admitted_calls(&set, "new"), 9, "as declared");
+}
+
+#[test]
+fn a_key_that_is_evicted_begins_again_as_declared() {
+    for when_full in [WhenFull::EvictOldest, WhenFull::EvictLeastUsed] {
+        let keyed = Keyed::new(1).overrides(true).when_full(when_full);
+        let set = SetDeclaration::new("api").keyed(keyed);
+        let scene = Scene::new(set.limit(Limit::calls("requests", 10, MINUTE)));
+        let set = scene.set();
+        for key in 0..ROWS {
+            let key = set.key(key.to_string()).expect("keyed");
+            key.override_capacity("requests", 20).expect("a row");
+            scene.advance(Duration::from_nanos(1));
+        }
+        scene.advance(MINUTE);
+        assert_eq!(admitted_calls(&set, "new"), 10, "{when_full:?}");
+        let evicted = set.table_usage().expect("keyed").evicted_in_use;
+        assert_eq!(evicted, 1, "not silently");
+        let own = |key: &str| set.key(key).expect("keyed").overrides().expect("no error").len();
+        assert_eq!((own("0"), own("1"), own("new")), (0, 1, 0));
+    }
+}
+
+#[test]
+fn a_reset_replenishes_a_key_and_leaves_it_its_capacity() {
+    let scene = Scene::new(two_limits());
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    key.override_capacity("requests", 20).expect("a capacity");
+    for reset in [0, 1] {
+        assert_eq!(admitted(&set, "a"), 20);
+        if reset == 0 {
+            assert!(key.reset(&[]).expect("no error"));
+        } else {
+            set.reset(&[], false).expect("no error");
+        }
+    }
+    assert_eq!(admitted(&set, "a"), 20);
+}
+
+#[test]
+fn what_was_reserved_before_two_changes_of_capacity_is_not_refunded() {
+    let limit = Limit::rate("units", 10, MINUTE).algorithm(Algorithm::TokenBucket);
+    let scene = Scene::new(with_overrides(10).limit(limit));
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    let five = set.request().with("units", 5).expect("declared");
+    let refunded = |changes: &[u64]| {
+        let mut permit = key
+            .try_acquire(&five)
+            .expect("no error")
+            .into_result()
+            .expect("room");
+        for own in changes {
+            key.override_capacity("units", *own).expect("a capacity");
+        }
+        let settled = permit.settle([("units", 0)]).expect("not settled yet");
+        key.clear_override("units").expect("no error");
+        key.reset(&[]).expect("no error");
+        settled.refunded("units")
+    };
+    assert_eq!(refunded(&[]), 5);
+    assert_eq!(refunded(&[100]), 5);
+    assert_eq!(refunded(&[100, 100]), 5, "the same capacity is no change");
+    assert_eq!(refunded(&[100, 99]), 0);
+}
+
+#[test]
+fn keys_are_shown_with_the_capacities_of_their_own() {
+    let scene = Scene::new(two_limits());
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    key.override_capacity("requests", 20).expect("a capacity");
+    let reader = SegmentReader::open(scene.folder.path().join("limits")).expect("a segment");
+    let shown = reader.key("api", "a").expect("no error").expect("a row");
+    let limits: Vec<_> = shown
+        .limits
+        .iter()
+        .map(|limit| (limit.override_capacity, limit.most_at_once))
+        .collect();
+    assert_eq!(limits, [(Some(20), Some(20)), (None, Some(1))]);
+}
+
+#[test]
+fn a_declaration_says_whether_keys_have_capacities_of_their_own_for_good() {
+    let limit = || Limit::calls("requests", 10, MINUTE);
+    let with = Scene::new(with_overrides(10).limit(limit()));
+    let without = Scene::new(keyed(10).limit(limit()));
+    for (scene, asked) in [
+        (&with, keyed(10).limit(limit())),
+        (&without, with_overrides(10).limit(limit())),
+    ] {
+        match scene.segment.apply(&Declaration::new().set(asked)) {
+            Err(Error::CannotApply { differences, .. }) => {
+                assert!(differences.join("; ").contains("overrides"), "{differences:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let toml = r#"
+        [[set]]
+        name = "api"
+        keyed = { max_keys = 10, overrides = true }
+          [[set.limit]]
+          name = "requests"
+          kind = "calls"
+          capacity = 10
+          window = "1m"
+    "#;
+    let read = Declaration::from_toml(toml).expect("valid");
+    let declared = Declaration::new().set(with_overrides(10).limit(limit()));
+    assert_eq!(read.differences(&declared), []);
+    let not = Declaration::new().set(keyed(10).limit(limit()));
+    let explicitly = SetDeclaration::new("api").keyed(Keyed::new(10).overrides(false));
+    let explicitly = Declaration::new().set(explicitly.limit(limit()));
+    assert_eq!(explicitly.differences(&not), []);
+}
+
+#[test]
+fn what_no_key_can_have_of_its_own_is_not_declared() {
+    let invalid = |set: SetDeclaration| {
+        let invalid = Declaration::new().set(set).validate();
+        invalid.expect_err("invalid").to_string()
+    };
+    let networks = with_overrides(10).limit(Limit::calls("requests", 1, MINUTE).prefix(24, 64));
+    assert!(invalid(networks).contains("networks have no capacities of their own"));
+    let credit =
+        with_overrides(10).limit(Limit::calls("requests", 100, MINUTE).credit(shmlimit::Credit::batch(10)));
+    assert!(invalid(credit).contains("drawn in advance"));
+    let unlimited = with_overrides(10).limit(Limit::calls("requests", "unlimited", MINUTE));
+    assert!(invalid(unlimited).contains("unlimited or finds itself"));
+}
+
+/// Bytes of the file, and rows of the table.
+fn size(set: SetDeclaration) -> (u64, u64) {
+    let scene = Scene::new(set);
+    let path = scene.folder.path().join("limits");
+    let file = std::fs::metadata(path).expect("a segment").len();
+    (file, scene.set().table_usage().expect("keyed").rows)
+}
+
+#[test]
+fn a_row_has_a_word_for_each_limit_and_one_more_only_where_keys_have_capacities_of_their_own() {
+    let size_of = |overrides: Option<bool>, limits: &[Limit]| {
+        let keyed = overrides.into_iter().fold(Keyed::new(10_000), Keyed::overrides);
+        let set = SetDeclaration::new("api").keyed(keyed);
+        size(limits.iter().cloned().fold(set, SetDeclaration::limit))
+    };
+    let requests = |name: &str| Limit::calls(name, 10, MINUTE);
+    let in_flight = || Limit::concurrency("in_flight", 10);
+    // A row is 48 bytes and 8 for each word, in lines of 64; a limit of calls has two words, and one of concurrency one.
+    for (limits, more) in [
+        (vec![requests("a")], 64),
+        (vec![in_flight()], 64),
+        // 72 and 24 bytes more.
+        (vec![requests("a"), in_flight()], 0),
+        (vec![requests("a"), requests("b"), requests("c")], 0),
+        // 112 and 40.
+        (
+            vec![requests("a"), requests("b"), requests("c"), requests("d")],
+            64,
+        ),
+    ] {
+        let (without, rows) = size_of(None, &limits);
+        assert_eq!(size_of(Some(false), &limits), (without, rows), "{limits:?}");
+        let (with, _) = size_of(Some(true), &limits);
+        // The declaration says so, which may take a line more.
+        assert_eq!((with - without) / rows, more, "{limits:?}");
+    }
+}
