@@ -34,10 +34,6 @@ _ALGORITHMS: dict[RateLimitAlgorithm, Algorithm] = {
     RateLimitAlgorithm.GCRA: "gcra",
 }
 
-# Concurry's log has an entry per token. So many requests are told apart here; where a window has more, room
-# is made late by at most one part in as many of it, and never early.
-_MOST_ENTRIES = 8192
-
 _swept = threading.Event()
 
 
@@ -70,15 +66,12 @@ def _declared(limit: Limit) -> DeclaredLimit:
     algorithm = _ALGORITHMS[limit.algorithm]
     # Concurry's windows begin when it is used, not at full minutes.
     align: Literal["first_use"] | None = "first_use" if algorithm == "fixed_window" else None
-    logged = algorithm == "sliding_window" and not unlimited
-    entries = max(1, int(min(limit.capacity, _MOST_ENTRIES))) if logged else None
+    # No `entries`, which would tie a segment to the number that it was created with.
     places = decimals(limit)
     if isinstance(limit, CallLimit) and places == 0:
-        return shmlimit.Calls(limit.key, capacity, limit.window, algorithm=algorithm, align=align, entries=entries)
+        return shmlimit.Calls(limit.key, capacity, limit.window, algorithm=algorithm, align=align)
     unit = f"{10**-places:.{places}f}" if places else None
-    return shmlimit.Rate(
-        limit.key, capacity, limit.window, algorithm=algorithm, align=align, entries=entries, unit=unit
-    )
+    return shmlimit.Rate(limit.key, capacity, limit.window, algorithm=algorithm, align=align, unit=unit)
 
 
 def _open(path: str, declared: shmlimit.LimitSet | None = None) -> shmlimit.Segment:

@@ -15,7 +15,7 @@ import pytest
 from conftest import PATIENCE, queued, wait_until
 
 import shmlimit
-from shmlimit.concurry import CallLimit, LimitPool, LimitSet, RateLimit, ResourceLimit
+from shmlimit.concurry import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit
 
 # From Python 3.12 on forking beside threads is warned about; these limits are meant to survive it.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -289,10 +289,34 @@ print(sum(limits.try_acquire().successful for _ in range(3)))
 def test_unrelated_programs_share_by_path(segment_path):
     assert [run(NAMED, str(segment_path)) for _ in range(3)] == [["3"], ["2"], ["0"]]
     assert segment_path.exists()
-    with pytest.raises(ValueError, match="capacity"):
-        LimitSet(limits=[CallLimit(window="day", capacity=6)], shared=True, path=segment_path, name="calls")
+    with pytest.raises(ValueError, match="algorithm"):
+        LimitSet(
+            limits=[CallLimit(window="day", capacity=5, algorithm="GCRA")],
+            shared=True,
+            path=segment_path,
+            name="calls",
+        )
     with pytest.raises(ValueError, match="shared"):
         LimitSet(limits=[CallLimit(window="day", capacity=5)], path=segment_path)
+
+
+@pytest.mark.parametrize("algorithm", list(RateLimitAlgorithm))
+def test_a_set_at_a_path_starts_with_another_number_and_keeps_what_was_counted(segment_path, algorithm):
+    def admitted(capacity):
+        limits = LimitSet(
+            limits=[
+                CallLimit(window="day", capacity=capacity, algorithm=algorithm),
+                RateLimit(key="tokens", window="day", capacity=100 * capacity, algorithm=algorithm),
+            ],
+            shared=True,
+            path=segment_path,
+            name="api",
+        )
+        return sum(limits.try_acquire(requested={"tokens": 100}).successful for _ in range(30))
+
+    backlog = algorithm in (RateLimitAlgorithm.TokenBucket, RateLimitAlgorithm.LeakyBucket, RateLimitAlgorithm.GCRA)
+    # What a bucket has left stays as it is, and a raised limit does not grant the past.
+    assert (admitted(10), admitted(20)) == ((10, 0) if backlog else (10, 10))
 
 
 MIGRATED = """
