@@ -3,6 +3,7 @@
 import json
 import logging
 import pickle
+import re
 import shlex
 import subprocess
 import sys
@@ -196,3 +197,28 @@ def test_concurrys_sets_that_share_a_path_apply_another_capacity(segment_path, c
         acquisition.__enter__()
         acquisition.__exit__(None, None, None)
     del renewed
+
+
+GUIDE = Path(__file__).parents[2] / "docs" / "rollouts.md"
+
+
+def rows_of_what_is_left():
+    """The rows of the guide: which algorithms, the capacity before and after, and how much is left then."""
+    lines = iter(GUIDE.read_text().splitlines())
+    header = next(line for line in lines if line.startswith("| with 100 used |"))
+    columns = [re.findall("`(.*?)`", cell) for cell in header.split("|")[2:4]]
+    for line in lines:
+        if numbers := re.match(r"\| (\d+) (?:raised|lowered) to (\d+) \|(.*)\|(.*)\|", line):
+            for algorithms, cell in zip(columns, numbers.groups()[2:], strict=True):
+                left = cell.split()[0]
+                for algorithm in algorithms:
+                    yield algorithm, int(numbers[1]), int(numbers[2]), 0 if left == "none" else int(left)
+
+
+@pytest.mark.parametrize(("algorithm", "before", "after", "left"), list(rows_of_what_is_left()))
+def test_what_is_left_after_a_changed_number_is_what_the_guide_says(segment_path, algorithm, before, after, left):
+    clock = sl.VirtualClock(1_767_225_600)
+    first = sl.open(segment_path, of(before, algorithm=algorithm), clock=clock)["api"]
+    assert first.check({"requests": 100})
+    changed = sl.open(segment_path, of(after, algorithm=algorithm), clock=clock)["api"]
+    assert sum(bool(changed.check()) for _ in range(max(before, after))) == left
