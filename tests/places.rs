@@ -146,8 +146,20 @@ fn a_strangers_file_in_a_folder_that_others_may_write_is_not_trusted() {
     create(&path);
     chown(&path, Some(stranger), None).expect("given away");
     drop(Segment::open(&path).expect("nobody else can have put it there"));
-    fs::set_permissions(folder.path(), Permissions::from_mode(0o1777)).expect("its mode");
+    let given = |mode| fs::set_permissions(folder.path(), Permissions::from_mode(mode)).expect("its mode");
+    given(0o770);
     check_untrusted(&path, &format!("belongs to user {stranger}"));
+    check_untrusted(
+        &path,
+        "take group and others the right to write there (chmod 2750)",
+    );
+    // As /dev/shm, which all programs of the host need as it is.
+    given(0o1777);
+    check_untrusted(&path, &format!("belongs to user {stranger}"));
+    check_untrusted(
+        &path,
+        "leave its mode as it is: put the segment into a directory of its own in it",
+    );
     drop(
         SegmentOptions::new()
             .trust_any_owner(true)

@@ -134,6 +134,12 @@ as_user(1002, 2000, lambda: bool(sl.open(sys.argv[1], trust_any_owner=True)["api
     one, other, trusting = lines_of(script, directory / "x.limits")
     assert (one, trusting) == ("True", "True")
     assert other.startswith("Untrusted: ")
+    assert f"its directory {directory} others may write: take group and others the right to write there" in other
+    # As /dev/shm is, which nobody should be advised to close.
+    directory.chmod(0o1777)
+    [public] = lines_of('as_user(1002, 2000, lambda: sl.open(sys.argv[1]))', directory / "x.limits")
+    assert f"its directory {directory} is for all users, so leave its mode as it is" in public
+    assert "chmod" not in public
 
 
 def test_too_small_a_place_for_shared_memory_is_an_error_at_the_beginning(directory):

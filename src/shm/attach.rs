@@ -338,11 +338,22 @@ pub(crate) fn check_file(file: &File, path: &Path, trust_any_owner: bool) -> Res
                     .into(),
             ));
         }
-        if metadata.uid() != own && metadata.uid() != 0 && folder_is_writable_by_others(path) {
+        let folder = folder_of(path);
+        let access = access_to_folder(folder);
+        if metadata.uid() != own && metadata.uid() != 0 && access != FolderAccess::Own {
             let owner = metadata.uid();
+            let remedy = match access {
+                // Its mode is what its users need.
+                FolderAccess::Public => {
+                    "is for all users, so leave its mode as it is: put the segment into a directory of its own in it, which \
+                     only its owner may write (mode 2750)"
+                }
+                _ => "others may write: take group and others the right to write there (chmod 2750)",
+            };
             return Err(untrusted(format!(
-                "it belongs to user {owner} in a directory that others may write; take group and others the right to write \
-                 there (chmod 2750), or open it with trust_any_owner (--trust-any-owner)"
+                "it belongs to user {owner}, and its directory {} {remedy}, or open it with trust_any_owner \
+                 (--trust-any-owner)",
+                folder.display()
             )));
         }
     }
@@ -373,13 +384,33 @@ pub(crate) fn start_of(file: &File, path: &Path) -> Result<u64, Error> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-fn folder_is_writable_by_others(path: &Path) -> bool {
-    let folder = path
-        .parent()
+/// Who may put files into a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FolderAccess {
+    /// Its owner alone.
+    Own,
+    /// Others, too.
+    Shared,
+    /// Everyone, who may remove only what is their own: `/dev/shm`, `/tmp`.
+    Public,
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent()
         .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+        .unwrap_or(Path::new("."))
+}
+
+fn access_to_folder(folder: &Path) -> FolderAccess {
     // A folder that cannot be examined is given no credit.
-    std::fs::metadata(folder).map_or(true, |metadata| metadata.mode() & 0o022 != 0)
+    let mode = std::fs::metadata(folder).map_or(0o022, |metadata| metadata.mode());
+    if mode & 0o022 == 0 {
+        FolderAccess::Own
+    } else if mode & 0o1002 == 0o1002 {
+        FolderAccess::Public
+    } else {
+        FolderAccess::Shared
+    }
 }
 
 /// Whether the header is one that this build can work with.
