@@ -38,7 +38,9 @@ impl Segment {
     /// What can change in place: capacities, windows and bursts, leases, metadata, shadow, `near_limit`, what becomes of
     /// new keys of a full table, and the bounds of an adaptive limit. Whatever else differs is refused, all of it named,
     /// and then nothing is changed. A concurrency can be raised as far as there are
-    /// [holds](crate::SetDeclaration::holds) for it, so declare more of them where it may have to be.
+    /// [holds](crate::SetDeclaration::holds) for it, so declare more of them where it may have to be. A sliding window keeps
+    /// its [entries](crate::Limit::entries): where they are fewer than a new segment would have for the new capacity, units
+    /// come back late by up to that part of the window, and the change says so.
     ///
     /// Nothing is lost and nothing is given away. What a bucket held stays, at most its new burst, and refills at the new
     /// rate from now on: a raised limit does not grant the past. What a window counted stays counted, against the new

@@ -8,7 +8,7 @@ use std::time::Duration;
 use process::{Child, Dice, PATIENCE, SharedWords, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Batch, CreditOutcome, Declaration, Error, Keyed, Limit, LimitSet, OnDeath, OpenOptions,
-    Outcome, Permit, ReserveOutcome, Segment, SetDeclaration, VirtualClock,
+    Outcome, Permit, ReserveOutcome, Segment, SegmentReader, SetDeclaration, Tier, VirtualClock,
 };
 use tempfile::TempDir;
 
@@ -627,4 +627,61 @@ fn a_grant_that_is_claimed_after_a_change_is_refunded_as_what_it_was_granted() {
         39
     );
     assert_eq!(remaining(&live.other, None), 100);
+}
+
+#[test]
+fn a_raised_sliding_window_admits_all_of_its_new_capacity() {
+    let sliding = |capacity| Limit::calls("units", capacity, MINUTE).algorithm(Algorithm::SlidingWindow);
+    for (before, after) in [(2, 60), (10, 100)] {
+        let live = Live::new(plain(sliding(before)));
+        for _ in 0..before {
+            drop(take(&live.set, 1));
+        }
+        let changes = live.apply(plain(sliding(after)));
+        assert_eq!(
+            changes,
+            [format!(
+                "set \"api\" / limit \"units\" / capacity: declared {after}, in the segment {before}"
+            )]
+        );
+        // What was taken before the change has expired.
+        live.clock.advance_to(live.clock.now() + MINUTE);
+        for _ in 0..10 * after {
+            assert!(
+                matches!(ask(&live.set, 1), Outcome::Admitted(_)),
+                "{before} raised to {after}"
+            );
+            live.clock.advance_to(live.clock.now() + MINUTE / after as u32);
+        }
+    }
+}
+
+#[test]
+fn a_change_that_leaves_a_short_log_says_so_and_what_to_do() {
+    let sliding = |capacity| Limit::calls("units", capacity, MINUTE).algorithm(Algorithm::SlidingWindow);
+    let gold = |capacity| keyed(sliding(2)).tier(Tier::new("gold").capacity("units", capacity));
+    let note = "its log keeps 2 entries: beyond as many requests in a window, units come back late by up to 1/2 of it; only \
+                a new segment can have more, by `entries = 60`";
+    for (stored, asked) in [
+        (keyed(sliding(2)), keyed(sliding(60))),
+        (plain(sliding(2).entries(2)), plain(sliding(60).entries(2))),
+        (gold(2), gold(60)),
+    ] {
+        let live = Live::new(stored);
+        let preview = SegmentReader::open(live.segment.path()).expect("opens");
+        let preview = preview.preview(&declare(asked.clone())).expect("can change");
+        let [change] = &live.apply(asked)[..] else {
+            panic!("one change")
+        };
+        assert!(
+            change.ends_with(&format!("capacity: declared 60, in the segment 2 ({note})")),
+            "{change}"
+        );
+        assert_eq!(preview[0].to_string(), *change);
+    }
+    // Nothing is worth saying where a new segment would have no more.
+    let live = Live::new(keyed(sliding(5000)));
+    assert!(!live.apply(keyed(sliding(9000)))[0].contains("entries"));
+    let live = Live::new(keyed(sliding(60).entries(60)));
+    assert!(!live.apply(keyed(sliding(30).entries(60)))[0].contains("entries"));
 }

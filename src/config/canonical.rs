@@ -8,6 +8,10 @@ use crate::engine::plan::Kind;
 
 const NEAR_PERCENT: u32 = 80;
 
+/// So many entries a sliding window has unless declared, of 32 bytes each: units come back late by at most this part of
+/// the window, whatever the capacity is or becomes.
+pub(super) const MAX_DEFAULT_ENTRIES: u32 = 1024;
+
 impl Limit {
     /// The same limit with every default written out and every value written in the one canonical way, so that two
     /// limits mean the same exactly where their canonical forms are equal, given that both are declared
@@ -68,10 +72,8 @@ impl Limit {
         self.buckets.unwrap_or(10)
     }
 
+    /// What [`SetDeclaration::with_entries`](super::SetDeclaration::with_entries) has declared, of a limit in its set.
     pub(super) fn effective_entries(&self) -> u32 {
-        const MOST_BY_DEFAULT: u32 = 1024;
-        let by_capacity = self.capacity_units().and_then(|units| u32::try_from(units).ok());
-        self.entries
-            .unwrap_or_else(|| by_capacity.map_or(MOST_BY_DEFAULT, |units| units.min(MOST_BY_DEFAULT)))
+        self.entries.unwrap_or(MAX_DEFAULT_ENTRIES)
     }
 }

@@ -31,6 +31,7 @@ pub struct Difference {
     in_segment: Option<String>,
     assignment: Option<Assignment>,
     is_of_versions: bool,
+    note: Option<String>,
 }
 
 /// A field of a limit that `limitctl set` can change, and what it is to be: `capacity=20`.
@@ -65,7 +66,13 @@ impl Difference {
             in_segment: in_segment.map(|version| version.to_string()),
             assignment: None,
             is_of_versions: true,
+            note: None,
         }
+    }
+
+    /// Has it say more: what follows from it, and what to do.
+    pub(super) fn note(&mut self, note: String) {
+        self.note = Some(note);
     }
 
     /// Whether only the versions differ.
@@ -102,7 +109,11 @@ impl fmt::Display for Difference {
             f,
             "{}: declared {declared}, in the segment {in_segment}",
             self.path
-        )
+        )?;
+        match &self.note {
+            Some(note) => write!(f, " ({note})"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -244,6 +255,7 @@ fn compare_values(
             in_segment: in_segment.map(shown),
             assignment: place.assignment(declared),
             is_of_versions: false,
+            note: None,
         }),
     }
 }
@@ -269,6 +281,7 @@ fn compare_named(
                 in_segment: None,
                 assignment: None,
                 is_of_versions: false,
+                note: None,
             }),
         }
     }
@@ -280,6 +293,7 @@ fn compare_named(
                 in_segment: present(),
                 assignment: None,
                 is_of_versions: false,
+                note: None,
             });
         }
     }
@@ -294,6 +308,7 @@ fn compare_named(
             in_segment: order(there),
             assignment: None,
             is_of_versions: false,
+            note: None,
         });
     }
 }

@@ -289,8 +289,13 @@ impl Limit {
         self
     }
 
-    /// How many takings a [`SlidingWindow`](Algorithm::SlidingWindow) remembers exactly, from 1 to 65536; as many
-    /// as the capacity has units, at most 1024, unless declared.
+    /// How many takings a [`SlidingWindow`](Algorithm::SlidingWindow) remembers exactly, from 1 to 65536. Beyond as many
+    /// in a window, units come back late by up to that part of it, and never early. Each takes 32 bytes, of each key in a
+    /// keyed set.
+    ///
+    /// Unless declared 1024, which serve any capacity: at most a 1024th of the window is lost. In a keyed set as many as the
+    /// largest capacity of any tier has units, at most 1024. The number cannot change in a live segment: declare as many as
+    /// the capacity may ever have units, where that is to be [raised](crate::Segment::apply).
     pub fn entries(mut self, entries: u32) -> Self {
         self.entries = Some(entries);
         self

@@ -201,7 +201,7 @@ impl SetDeclaration {
                         .to_owned(),
                 });
             }
-            let plan = self.with_room_for_tiers(limit).compile(&place)?;
+            let plan = self.with_entries(limit).compile(&place)?;
             limits.push(LimitPlan {
                 shadow: plan.shadow || self.shadow == Some(true),
                 ..plan
@@ -303,7 +303,7 @@ impl SetDeclaration {
     /// written for each of them.
     pub(super) fn canonical(&self) -> Self {
         let limit = |limit: &Limit| {
-            let limit = self.with_room_for_tiers(limit).canonical();
+            let limit = self.with_entries(limit).canonical();
             let shadow = Some(limit.shadow == Some(true) || self.shadow == Some(true));
             Limit { shadow, ..limit }
         };

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use super::amount::Amount;
+use super::canonical::MAX_DEFAULT_ENTRIES;
 use super::checks::written;
+use super::difference::Difference;
 use super::limit::{Algorithm, Limit};
 use super::place::{Place, check_name, check_range};
 use super::set::SetDeclaration;
@@ -102,6 +104,15 @@ impl Tier {
     pub fn name(&self) -> &str {
         &self.name
     }
+}
+
+/// So many entries tell all requests of a window apart, or nearly: more make little difference.
+fn useful_entries(limit: &Limit, capacity: &Amount) -> u32 {
+    let units = limit.units(capacity).ok().flatten();
+    let entries = units.and_then(|units| u32::try_from(units).ok());
+    entries.map_or(MAX_DEFAULT_ENTRIES, |entries| {
+        entries.clamp(1, MAX_DEFAULT_ENTRIES)
+    })
 }
 
 impl SetDeclaration {
@@ -275,7 +286,7 @@ impl SetDeclaration {
 
     /// The limit as keys of a tier have it.
     fn in_tier(&self, limit: &Limit, change: &TierLimit) -> Limit {
-        let limit = self.with_room_for_tiers(limit);
+        let limit = self.with_entries(limit);
         let change = change.clone();
         Limit {
             capacity: change.capacity.unwrap_or(limit.capacity),
@@ -287,24 +298,51 @@ impl SetDeclaration {
         }
     }
 
-    /// The limit, with the entries declared that the largest tier has by default: all tiers share the state.
-    pub(super) fn with_room_for_tiers(&self, limit: &Limit) -> Limit {
+    /// The limit, with the entries declared that it has by default.
+    ///
+    /// Without keys that is the maximum, so that the capacity can be raised in the live segment. With keys each row has a
+    /// log, which is as long as the largest capacity of any tier: all tiers share the state.
+    pub(super) fn with_entries(&self, limit: &Limit) -> Limit {
         let mut limit = limit.clone();
-        if limit.algorithm == Some(Algorithm::SlidingWindow)
-            && limit.entries.is_none()
-            && !self.tiers.is_empty()
-        {
-            let capacities = self.capacities_of(&limit);
-            let entries = capacities.map(|capacity| {
-                let limit = Limit {
-                    capacity: capacity.clone(),
-                    ..limit.clone()
-                };
-                limit.effective_entries()
+        if limit.effective_algorithm() == Some(Algorithm::SlidingWindow) && limit.entries.is_none() {
+            limit.entries = Some(match self.keyed {
+                None => MAX_DEFAULT_ENTRIES,
+                Some(_) => {
+                    let useful = |capacity| useful_entries(&limit, capacity);
+                    self.capacities_of(&limit).map(useful).max().unwrap_or(1)
+                }
             });
-            limit.entries = entries.max();
         }
         limit
+    }
+
+    /// Says beside each changed capacity of a sliding window that the log has fewer entries than a new one would have,
+    /// which cannot change in a live segment. This is the set as it is to be, in the canonical form.
+    pub(crate) fn note_short_logs(&self, differences: &mut [Difference]) {
+        for limit in &self.limits {
+            let Some(entries) = limit.entries else { continue };
+            let mut note = |place: &str, capacity: &Amount| {
+                let useful = useful_entries(limit, capacity);
+                let path = format!("set {:?} / {place} / capacity", self.name);
+                if let Some(difference) = differences.iter_mut().find(|it| it.path() == path)
+                    && entries < useful
+                {
+                    difference.note(format!(
+                        "its log keeps {entries} entries: beyond as many requests in a window, units come back late by up \
+                         to 1/{entries} of it; only a new segment can have more, by `entries = {useful}`"
+                    ));
+                }
+            };
+            note(&format!("limit {:?}", limit.name), &limit.capacity);
+            for tier in &self.tiers {
+                if let Some(capacity) = tier.limits.get(&limit.name).and_then(|it| it.capacity.as_ref()) {
+                    note(
+                        &format!("tier {:?} / limits / {}", tier.name, limit.name),
+                        capacity,
+                    );
+                }
+            }
+        }
     }
 
     /// The most that the capacity of a limit can be for any key, in whole units, where it can be counted.

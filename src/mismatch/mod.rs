@@ -237,7 +237,8 @@ fn applied(in_force: &Declaration, asked: &Declaration) -> Result<Declaration, V
 
 fn step(stored: &StoredSet, set: &SetDeclaration, version: Option<u64>, author: Author) -> Step {
     let changed = Declaration::new().set(set.clone());
-    let differences = changed.differences(&stored.to_declaration());
+    let mut differences = changed.differences(&stored.to_declaration());
+    set.note_short_logs(&mut differences);
     match author {
         Author::Program => {
             let declared = StoredSet::declared(set.clone(), version).in_place_of(stored);

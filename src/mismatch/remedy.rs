@@ -65,6 +65,11 @@ pub(super) fn is_in_use(path: &Path, stored: &StoredDeclaration, asked: &Declara
     }
 }
 
+/// The command that gives the file that mode.
+pub(super) fn change_mode(path: &Path, mode: u32) -> String {
+    format!("`chmod {mode:04o} {}`", quoted(&path.to_string_lossy()))
+}
+
 fn all_differences(stored: &StoredDeclaration, asked: &Declaration) -> Vec<String> {
     let differences = asked.differences_to_apply(&stored.to_declaration());
     differences.iter().map(ToString::to_string).collect()

@@ -284,7 +284,7 @@ fn what_a_limit_is_does_not_change() {
         (
             sliding().entries(9),
             sliding(),
-            "entries: declared 9, in the segment 5",
+            "entries: declared 9, in the segment 1024",
         ),
         (
             Limit::calls("l", "unlimited", MINUTE),

@@ -53,7 +53,7 @@ fn every_algorithm_compiles_to_its_rule() {
     );
     assert_eq!(
         rule_of(&format!("{CALLS}, algorithm = \"sliding_window\"")),
-        Rule::SlidingWindow(SlidingWindow::new(9, MINUTE_NANOS, 9).expect("valid")),
+        Rule::SlidingWindow(SlidingWindow::new(9, MINUTE_NANOS, 1024).expect("valid")),
     );
     assert_eq!(
         rule_of("kind = \"calls\", capacity = 5000, window = \"1m\", algorithm = \"sliding_window\""),
