@@ -338,10 +338,12 @@ impl OpenOptions {
     /// Opens the segment; where it was `declared`, only with that declaration, or what comes of it.
     fn open_absolute(&self, path: &Path, declared: Option<&Declaration>) -> Result<Segment, Error> {
         let understand = |verified: &Verified| compile_definitions(verified, path);
+        let mut mode = None;
         let (attached, (stored, plans)) = attach(path, self.trust_any_owner, understand, |candidate| {
             let Some(declared) = declared else {
                 return Ok(Admission::Join);
             };
+            mode = Some(candidate.mode()?);
             let definitions = candidate.definitions()?;
             let stored = read_definitions(&definitions, candidate.participants(), path)?;
             self.on_mismatch
@@ -359,7 +361,13 @@ impl OpenOptions {
         }
         let (declaration, mismatches) = match declared {
             None => (stored.to_declaration(), Vec::new()),
-            Some(declared) => self.reconcile(&engine, declared)?,
+            Some(declared) => {
+                let (declaration, mut mismatches) = self.reconcile(&engine, declared)?;
+                let mode = declared.segment().declared_mode().zip(mode);
+                mismatches
+                    .extend(mode.and_then(|(declared, found)| Mismatch::of_modes(path, declared, found)));
+                (declaration, mismatches)
+            }
         };
         for mismatch in &mismatches {
             mismatch.report(path);

@@ -2,6 +2,8 @@
 
 mod process;
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -101,7 +103,7 @@ fn another_number_is_applied_to_the_live_segment_and_named() {
         panic!("{:?}", segment.mismatches())
     };
     assert_eq!(mismatch.outcome(), MismatchOutcome::Replaced);
-    assert_eq!((mismatch.set(), mismatch.declared_version()), ("api", None));
+    assert_eq!((mismatch.set(), mismatch.declared_version()), (Some("api"), None));
     let text = mismatch.to_string();
     assert!(
         text.contains("capacity: declared 20, in the segment 10"),
@@ -444,4 +446,41 @@ fn a_program_cannot_declare_the_mark_of_an_operator() {
         assert!(error.to_string().contains("segment / version"), "{error}");
     }
     api(1).version((1 << 63) - 1).validate().expect("the highest");
+}
+
+#[test]
+fn another_mode_is_named_with_the_command_that_helps_and_changes_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("limits");
+    let mode = || fs::metadata(&path).expect("a file").permissions().mode() & 0o777;
+    for way in [OnMismatch::Apply, OnMismatch::Error, OnMismatch::RecreateIfUnused] {
+        let created = open(&path, way, &api(10).mode(0o640)).expect("created");
+        assert!(
+            created.mismatches().is_empty(),
+            "it has the mode that is declared"
+        );
+        let undeclared = open(&path, way, &api(10)).expect("opens");
+        assert!(undeclared.mismatches().is_empty(), "no mode is declared");
+        let differing = open(&path, way, &api(10).mode(0o660)).expect("opens");
+        let [mismatch] = differing.mismatches() else {
+            panic!("{:?}", differing.mismatches())
+        };
+        assert_eq!(
+            (mismatch.set(), mismatch.outcome()),
+            (None, MismatchOutcome::KeptMode)
+        );
+        assert_eq!(
+            mismatch.to_string(),
+            format!(
+                "the file keeps its mode, which differs from that declared: segment / mode: declared \"0660\", in the \
+                 segment \"0640\" (`chmod 0660 {}`, by its owner, changes it)",
+                path.display()
+            )
+        );
+        assert_eq!(mode(), 0o640);
+        fs::set_permissions(&path, Permissions::from_mode(0o660)).expect("as it says");
+        let followed = open(&path, way, &api(10).mode(0o660)).expect("opens");
+        assert!(followed.mismatches().is_empty());
+        created.retire();
+    }
 }

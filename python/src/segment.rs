@@ -48,7 +48,7 @@ impl Segment {
 /// What became of a difference between a segment and a declaration, in this package's words.
 #[derive(Serialize)]
 struct Mismatch<'a> {
-    set: &'a str,
+    set: Option<&'a str>,
     outcome: &'static str,
     differences: Vec<String>,
     declared_version: Option<u64>,
@@ -65,6 +65,7 @@ impl<'a> Mismatch<'a> {
                 MismatchOutcome::Replaced => "replaced",
                 MismatchOutcome::KeptNewer => "kept_newer",
                 MismatchOutcome::KeptEdited => "kept_edited",
+                MismatchOutcome::KeptMode => "kept_mode",
                 _ => "unknown",
             },
             differences: mismatch.differences().iter().map(ToString::to_string).collect(),

@@ -199,6 +199,20 @@ def test_concurrys_sets_that_share_a_path_apply_another_capacity(segment_path, c
     del renewed
 
 
+def test_another_mode_is_logged_with_the_command_that_helps_and_changes_nothing(segment_path, caplog):
+    sl.open(segment_path, of(5)).close()
+    [kept] = sl.open(segment_path, of(5), mode=0o660).mismatches
+    assert (kept["set"], kept["outcome"]) == (None, "kept_mode")
+    assert f"chmod 0660 {segment_path}" in kept["message"]
+    [record] = [each for each in caplog.records if each.name == "shmlimit"]
+    assert record.levelno == logging.WARNING
+    assert kept["message"] in record.getMessage()
+    assert segment_path.stat().st_mode & 0o777 == 0o600
+    segment_path.chmod(0o660)
+    assert sl.open(segment_path, of(5), mode=0o660).mismatches == []
+    assert sl.open(segment_path, of(5)).mismatches == []
+
+
 GUIDE = Path(__file__).parents[2] / "docs" / "rollouts.md"
 
 

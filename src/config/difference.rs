@@ -70,6 +70,19 @@ impl Difference {
         }
     }
 
+    /// Of the permissions of the file, which `command` makes those that are declared.
+    pub(crate) fn of_modes(declared: u32, in_segment: u32, command: &str) -> Self {
+        let shown = |mode| Some(format!("\"{mode:04o}\""));
+        Self {
+            path: "segment / mode".to_owned(),
+            declared: shown(declared),
+            in_segment: shown(in_segment),
+            assignment: None,
+            is_of_versions: false,
+            note: Some(format!("{command}, by its owner, changes it")),
+        }
+    }
+
     /// Has it say more: what follows from it, and what to do.
     pub(super) fn note(&mut self, note: String) {
         self.note = Some(note);

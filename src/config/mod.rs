@@ -208,6 +208,9 @@ impl Declaration {
     }
 
     /// The permissions of the segment's file, at most 0777 and including 0600; 0600 unless declared.
+    ///
+    /// A file that exists keeps its own, and a difference is one of the
+    /// [mismatches](crate::Segment::mismatches).
     pub fn mode(mut self, mode: u32) -> Self {
         self.segment.mode = Some(Octal(mode));
         self
@@ -415,6 +418,11 @@ impl SegmentOptions {
     /// The permissions of the file.
     pub fn mode(&self) -> u32 {
         self.mode.map_or(0o600, |Octal(mode)| mode)
+    }
+
+    /// The permissions of the file, if the declaration says so.
+    pub(crate) fn declared_mode(&self) -> Option<u32> {
+        self.mode.map(|Octal(mode)| mode)
     }
 
     /// How many processes may be attached at once.

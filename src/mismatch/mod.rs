@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::Path;
 
 pub(crate) use remedy::needs_another_file;
-use remedy::{can_be_applied, is_in_use};
+use remedy::{can_be_applied, change_mode, is_in_use};
 
 use crate::config::stored::{StoredDeclaration, StoredSet};
 use crate::config::{Declaration, Difference, SetDeclaration};
@@ -39,10 +39,10 @@ pub enum OnMismatch {
     RecreateIfUnused,
 }
 
-/// How a set of a segment differed from the declaration that the segment was opened with, and what became of that.
+/// How a set of a segment, or its file, differed from the declaration that the segment was opened with, and what became of that.
 #[derive(Clone, Debug)]
 pub struct Mismatch {
-    set: String,
+    set: Option<String>,
     outcome: MismatchOutcome,
     differences: Vec<Difference>,
     declared_version: Option<u64>,
@@ -62,12 +62,29 @@ pub enum MismatchOutcome {
     KeptNewer,
     /// An operator has changed the set, and the declaration is of no higher version: what is in force stays.
     KeptEdited,
+    /// The file has another [mode](Declaration::mode) than is declared. It stays: only its owner changes it, on purpose.
+    KeptMode,
 }
 
 impl Mismatch {
-    /// The name of the set.
-    pub fn set(&self) -> &str {
-        &self.set
+    /// Of the file, where its mode is not that which is declared.
+    pub(crate) fn of_modes(path: &Path, declared: u32, in_segment: u32) -> Option<Self> {
+        (declared != in_segment).then(|| Self {
+            set: None,
+            outcome: MismatchOutcome::KeptMode,
+            differences: vec![Difference::of_modes(
+                declared,
+                in_segment,
+                &change_mode(path, declared),
+            )],
+            declared_version: None,
+            segment_version: None,
+        })
+    }
+
+    /// The name of the set; none where it is the file that differs.
+    pub fn set(&self) -> Option<&str> {
+        self.set.as_deref()
     }
 
     /// What became of it.
@@ -120,7 +137,7 @@ impl Mismatch {
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { set, .. } = self;
+        let set = self.set().unwrap_or_default();
         match self.outcome {
             MismatchOutcome::Upgraded => {
                 write!(f, "set `{set}` was changed to a declaration of a higher version")
@@ -139,6 +156,9 @@ impl fmt::Display for Mismatch {
                 "set `{set}` stays as an operator has changed it, and differs from this declaration; a higher version \
                  of it, or `limitctl apply`, changes it"
             ),
+            MismatchOutcome::KeptMode => {
+                f.write_str("the file keeps its mode, which differs from that declared")
+            }
         }?;
         for (index, difference) in self.differences.iter().enumerate() {
             write!(f, "{} {difference}", if index == 0 { ":" } else { "," })?;
@@ -267,12 +287,13 @@ fn step_of_program(stored: &StoredSet, declared: StoredSet, mut differences: Vec
         MismatchOutcome::Replaced
     };
     let mismatch = mismatch(stored, &declared, outcome, differences);
-    match outcome {
-        MismatchOutcome::Upgraded | MismatchOutcome::Replaced => Step::Change {
+    if matches!(outcome, MismatchOutcome::Upgraded | MismatchOutcome::Replaced) {
+        Step::Change {
             to: declared,
             mismatch,
-        },
-        MismatchOutcome::KeptNewer | MismatchOutcome::KeptEdited => Step::Keep(mismatch),
+        }
+    } else {
+        Step::Keep(mismatch)
     }
 }
 
@@ -296,7 +317,7 @@ fn mismatch(
     differences: Vec<Difference>,
 ) -> Mismatch {
     Mismatch {
-        set: declared.set().name().to_owned(),
+        set: Some(declared.set().name().to_owned()),
         outcome,
         differences,
         declared_version: declared.version(),

@@ -158,6 +158,13 @@ impl Candidate<'_> {
         self.verified.geometry.participants
     }
 
+    /// The permissions of the file.
+    pub(crate) fn mode(&self) -> Result<u32, Error> {
+        let metadata = self.file.metadata();
+        let metadata = metadata.map_err(|source| io_error("examine", self.path, source))?;
+        Ok(metadata.mode() & 0o777)
+    }
+
     /// The other processes that are attached.
     pub(crate) fn other_processes(&self) -> Vec<u64> {
         let own = CopyIdentity::own();
