@@ -284,13 +284,13 @@ Config: TypeAlias = "str | os.PathLike[str] | LimitSet | Iterable[LimitSet] | Ma
 
 
 def declaration(
-    config: Config, *, mode: int | None = None, participants: int | None = None, version: int | None = None
+    config: Config, *, mode: int | str | None = None, participants: int | None = None, version: int | None = None
 ) -> _native.Declaration:
     """Reads a declaration, in whichever form it is.
 
     Args:
         config: The declaration.
-        mode: Permissions of the file, where the declaration is of sets alone.
+        mode: Permissions of the file, as a number or octal text, where the declaration is of sets alone.
         participants: How many processes may be attached at once, where the declaration is of sets alone.
         version: Of the declaration, in place of that in it.
 
@@ -309,8 +309,8 @@ def declaration(
     return declared.with_version(number)
 
 
-def _read(config: Config, mode: int | None, participants: int | None) -> _native.Declaration:
-    segment = {"mode": None if mode is None else f"{mode:04o}", "participants": participants}
+def _read(config: Config, mode: int | str | None, participants: int | None) -> _native.Declaration:
+    segment = {"mode": None if mode is None else _permissions(mode), "participants": participants}
     is_whole = isinstance(config, (str, os.PathLike, Mapping))
     if is_whole and any(each is not None for each in segment.values()):
         raise DeclarationError("a whole declaration says mode and participants itself: in [segment]")
@@ -324,64 +324,117 @@ def _read(config: Config, mode: int | None, participants: int | None) -> _native
         for each in sets:
             if not isinstance(each, LimitSet):
                 raise TypeError(f"{each!r} is no declaration of a set: give a LimitSet")
-        document = {"segment": _plain(segment), "set": [_fields(each) for each in sets]}
+        document = _plain({"segment": segment, "set": sets})
     try:
         return _native.Declaration.from_json(json.dumps(document, ensure_ascii=False))
     except UnicodeEncodeError as error:
         raise DeclarationError(f"{error.object[error.start : error.end]!r} in a declaration is not Unicode") from error
 
 
-def _fields(declared: object) -> object:
-    """What was declared, as the fields of the TOML."""
-    if not dataclasses.is_dataclass(declared) or isinstance(declared, type):
-        raise TypeError(f"{declared!r} is no declaration: give a LimitSet of Rate, Calls, Budget and Concurrency")
-    fields = {each.name: getattr(declared, each.name) for each in dataclasses.fields(declared)}
+def _permissions(mode: object) -> str:
+    """The mode of a file in the words of the TOML."""
+    if isinstance(mode, str):
+        return mode
+    if isinstance(mode, Integral) and not isinstance(mode, bool):
+        return f"{int(mode):04o}"
+    raise TypeError(f'mode is {mode!r}: give permissions such as 0o660, or "0660"')
+
+
+def _fields(declared: _Declared, place: str = "") -> object:
+    """What was declared, as the fields of the TOML. `place` is where it stands, for messages."""
+    fields = {each.name: getattr(declared, each.name) for each in dataclasses.fields(declared)}  # type: ignore[arg-type]
     if isinstance(declared, LimitSet):
-        fields["limit"] = [_fields(limit) for limit in fields.pop("limits")]
-        fields["tier"] = [_fields(tier) for tier in fields.pop("tiers")] or None
-        keyed = fields["keyed"]
-        if isinstance(keyed, int):
-            fields["keyed"] = {"max_keys": keyed}
-        elif keyed is not None:
-            fields["keyed"] = _fields(keyed)
-    elif not isinstance(declared, (Keyed, Tier)):
-        fields["kind"] = getattr(declared, "kind", None)
-    return _plain(fields)
+        fields["limit"] = _members(
+            fields.pop("limits"), _LIMITS, f"{place} / limits", "Rate, Calls, Budget and Concurrency"
+        )
+        fields["tier"] = _members(fields.pop("tiers"), (Tier,), f"{place} / tiers", "Tier") or None
+        fields["keyed"] = _table(fields["keyed"], f"{place} / keyed")
+    elif isinstance(declared, _LIMITS):
+        fields["kind"] = declared.kind
+    return _plain(fields, place=place)
 
 
+def _members(given: object, kinds: tuple[type, ...], place: str, names: str) -> list[object]:
+    """What a set is declared with several of."""
+    if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
+        advice = "in brackets, as a list" if isinstance(given, kinds) else f"a list of {names}"
+        raise TypeError(f"{place} is {given!r}: give {advice}")
+    members = list(given)
+    for each in members:
+        if not isinstance(each, kinds):
+            raise TypeError(f"{place} has {each!r}: give {names}")
+    return members
+
+
+def _table(keyed: object, place: str) -> object:
+    """What a set has of keys."""
+    if keyed is None or isinstance(keyed, Keyed):
+        return keyed
+    if isinstance(keyed, Integral) and not isinstance(keyed, bool):
+        return Keyed(int(keyed))
+    raise TypeError(f"{place} is {keyed!r}: give a Keyed, or how many keys there is room for")
+
+
+_LIMITS = (Rate, Calls, Budget, Concurrency)
 _SPANS = frozenset({"window", "interval", "lease", "latency_limit"})
+_AMOUNTS = frozenset({"capacity", "burst", "rate", "floor", "ceiling"})
+_MOST = 2**64 - 1
 
 
-def _plain(value: object, name: str | None = None) -> object:
-    """The same in types that JSON has, without what is not given."""
-    if isinstance(value, (LimitSet, Rate, Calls, Budget, Concurrency, Keyed, Tier)):
-        return _fields(value)
+def _plain(value: object, name: str | None = None, place: str = "") -> object:
+    """The same in types that JSON has, without what is not given. `place` is where it stands, for messages."""
+    if isinstance(value, _Declared):
+        return _fields(value, place)
+    if name == "metadata" and isinstance(value, Mapping):
+        # The user's, whatever its keys are called.
+        return {key: _text(each, f"{place} / {key}") for key, each in value.items()}
     if isinstance(value, Mapping):
-        # Metadata is the user's, whatever its keys are called.
-        return {
-            key: each if key == "metadata" else _plain(each, key) for key, each in value.items() if each is not None
-        }
+        joined = f"{place} / " if place else ""
+        fields = {key: each for key, each in value.items() if each is not None}
+        return {key: _plain(each, key, f"{joined}{key}") for key, each in fields.items()}
     if isinstance(value, bool):
         if name in _SPANS:
-            raise TypeError(f"{value!r} is no {name}: give seconds, a timedelta or text")
+            raise TypeError(f"{place} is {value!r}: give seconds, a timedelta or text")
         return value
     if isinstance(value, Integral):
         value = int(value)
+        if name in _AMOUNTS:
+            # JSON has no whole number as large, and text says how much is too much.
+            return value if value <= _MOST else str(value)
+        if name not in _SPANS and not 0 <= value <= _MOST:
+            advice = "a number that is not negative" if value < 0 else "less"
+            raise DeclarationError(f"{place} is {value}: give {advice}")
     if isinstance(value, timedelta) or (name in _SPANS and isinstance(value, (int, float))):
-        return _span(value)
+        return _span(value, place)
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, float):
         # Not as the types of others write themselves.
         return format(Decimal(float.__repr__(value)), "f")
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_plain(each, name, f"{place}{_named(each)}") for each in value]
     if value is None or isinstance(value, (str, int)):
         return value
-    raise TypeError(f"{name or 'a value'} is {value!r}: give a str, a number, or what it is documented to be")
+    if name == "name":
+        return _text(value, place)
+    raise TypeError(f"{place or 'a value'} is {value!r}: give a str, a number, or what it is documented to be")
 
 
-def _span(value: timedelta | float) -> str:
+def _text(value: object, place: str) -> str:
+    if isinstance(value, str):
+        return value
+    raise TypeError(f"{place} is {value!r}: give a str")
+
+
+def _named(member: object) -> str:
+    """The name of what is one of several, as messages have it after what it is."""
+    name = member.get("name") if isinstance(member, Mapping) else getattr(member, "name", None)
+    if name is None:
+        return ""
+    return f' "{name}"' if isinstance(name, str) else f" {name!r}"
+
+
+def _span(value: timedelta | float, place: str) -> str:
     """A span of time in the words of the TOML, to the nanosecond."""
     if isinstance(value, timedelta):
         microseconds = (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
@@ -389,6 +442,6 @@ def _span(value: timedelta | float) -> str:
     if isinstance(value, int):
         return f"{value}s"
     if not math.isfinite(value):
-        raise DeclarationError(f"{value!r} seconds are no span of time: give a finite number")
+        raise DeclarationError(f"{place} is {value!r}: give a finite number of seconds")
     nanoseconds = Decimal(float.__repr__(value)) * 1_000_000_000
     return f"{int(nanoseconds.to_integral_value())}ns"

@@ -180,8 +180,8 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         """In what the segment differed from the declaration that it was opened with, set by set.
 
         Each has `set`, `outcome` (`"upgraded"`, `"replaced"`, `"kept_newer"`, `"kept_edited"`), `differences`,
-        `declared_version`, `segment_version` and `message`. A file with another mode than is declared is one more, whose
-        `set` is None and whose outcome is `"kept_mode"`.
+        `declared_version`, `segment_version` and `message`. A file with another mode than is declared is one more,
+        whose `set` is None and whose outcome is `"kept_mode"`.
         """
         mismatches: list[dict[str, Any]] = json.loads(self._mismatches())
         return mismatches
@@ -278,7 +278,7 @@ def open(  # noqa: A001
     path: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None = None,
     config: Config | None = None,
     *,
-    mode: int | None = None,
+    mode: int | str | None = None,
     participants: int | None = None,
     strict: bool = True,
     lock_timeout: float | timedelta = 2.0,
@@ -293,8 +293,8 @@ def open(  # noqa: A001
     Args:
         path: The file, usually in /dev/shm; where the declaration says it unless given.
         config: The declaration: the path of a file of TOML, one or more `LimitSet`s, or a mapping as of the TOML.
-        mode: Permissions of the file, such as 0o660; 0o600 unless given. Only beside `LimitSet`s. A file that exists
-            keeps its own: a difference is in `mismatches` and logged, with the command that changes it.
+        mode: Permissions of the file, such as 0o660 or `"0660"`; 0o600 unless given. Only beside `LimitSet`s. A file
+            that exists keeps its own: a difference is in `mismatches` and logged, with the command that changes it.
         participants: How many processes may have it open at once; 256 unless given. Only beside `LimitSet`s.
         strict: Makes limits that are named and that a set does not have an error; otherwise they are skipped, with a
             warning once for each name.

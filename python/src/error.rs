@@ -13,8 +13,13 @@ use crate::log;
 
 /// The exception for an error of the library.
 pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
+    raised_saying(py, error, message(error))
+}
+
+/// As [`raised`], with a message of its own.
+pub fn raised_saying(py: Python<'_>, error: &Error, message: String) -> PyErr {
     let class = class_name(error);
-    let exception = exception(py, class, message(error));
+    let exception = exception(py, class, message);
     let details = || -> PyResult<()> {
         let value = exception.value(py);
         if let Some(errno) = errno(error) {

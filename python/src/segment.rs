@@ -262,7 +262,14 @@ pub fn remove(path: &Bound<'_, PyAny>, force: bool) -> PyResult<()> {
     let path = file_path(path)?;
     let removal = if force { Removal::Forced } else { Removal::Unused };
     let removed: Result<(), Error> = py.detach(|| OpenOptions::new().remove(path, removal));
-    removed.or_raise(py)
+    removed.map_err(|error| match &error {
+        // Not as where one is to be opened: there is nothing to create.
+        Error::NotFound { path } => {
+            let message = format!("there is no segment at {}: nothing was removed", path.display());
+            error::raised_saying(py, &error, message)
+        }
+        _ => error::raised(py, &error),
+    })
 }
 
 /// A value as JSON, which the package reads into plain dictionaries.

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 import warnings
@@ -103,6 +104,76 @@ def test_a_wrong_value_in_a_declaration_is_named_with_its_place(segment_path, li
     with pytest.raises(error, match=place):
         sl.open(segment_path, sl.LimitSet("api", [limit]))
     assert not segment_path.exists()
+
+
+A = sl.Calls("a", 5, 60)
+
+
+@pytest.mark.parametrize(
+    ("declared", "error", "message"),
+    [
+        (sl.LimitSet("api", [sl.Calls(b"a", 5, 60)]), TypeError, "set \"api\" / limit b'a' / name is b'a': give a str"),
+        (
+            sl.LimitSet("api", [sl.Calls("a", 5, 60, burst=object())]),
+            TypeError,
+            'set "api" / limit "a" / burst is <object object',
+        ),
+        (
+            sl.LimitSet("api", [sl.Calls("a", 5, float("nan"))]),
+            sl.DeclarationError,
+            'set "api" / limit "a" / window is nan: give a finite number of seconds',
+        ),
+        (
+            sl.LimitSet("api", [sl.Calls("a", 5, True)]),
+            TypeError,
+            'set "api" / limit "a" / window is True: give seconds',
+        ),
+        (sl.LimitSet("api", [A], keyed="x"), TypeError, "set \"api\" / keyed is 'x': give a Keyed, or how many keys"),
+        (
+            sl.LimitSet("api", [A], keyed=-3),
+            sl.DeclarationError,
+            'set "api" / keyed / max_keys is -3: give a number that is not negative',
+        ),
+        (sl.LimitSet("api", [A], waiters=10**30), sl.DeclarationError, f'set "api" / waiters is {10**30}: give less'),
+        (
+            sl.LimitSet("api", [sl.Calls("a", 10**30, 60)]),
+            sl.DeclarationError,
+            f'set "api" / limit "a" / capacity: "{10**30}" is more than',
+        ),
+        (sl.LimitSet("api", A), TypeError, f'set "api" / limits is {A!r}: give in brackets, as a list'),
+        (sl.LimitSet("api", "a"), TypeError, "set \"api\" / limits is 'a': give a list of Rate, Calls, Budget"),
+        (sl.LimitSet("api", [5]), TypeError, 'set "api" / limits has 5: give Rate, Calls, Budget and Concurrency'),
+        (sl.LimitSet("api", [A], metadata={"zone": 5}), TypeError, 'set "api" / metadata / zone is 5: give a str'),
+        (
+            sl.LimitSet("api", [A], keyed=9, tiers=[sl.Tier("gold", {"a": {"capacity": object()}})]),
+            TypeError,
+            'set "api" / tier "gold" / limits / a / capacity is <object',
+        ),
+        (
+            {"set": [{"name": "api", "limit": [{"name": "a", "burst": b""}]}]},
+            TypeError,
+            'set "api" / limit "a" / burst is',
+        ),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_named_with_its_place_and_what_to_give(segment_path, declared, error, message):
+    with pytest.raises(error, match="^" + re.escape(message)):
+        sl.open(segment_path, declared)
+    assert not segment_path.exists()
+
+
+def test_a_mode_is_a_number_or_octal_text(segment_path):
+    sl.open(segment_path, sl.LimitSet("api", [A]), mode="0640")
+    assert segment_path.stat().st_mode & 0o777 == 0o640
+    for mode, error in [(6.4, TypeError), (True, TypeError), ("rw", sl.DeclarationError), (660, sl.DeclarationError)]:
+        with pytest.raises(error, match="mode"):
+            sl.open(segment_path, sl.LimitSet("api", [A]), mode=mode)
+
+
+def test_a_segment_that_is_to_be_removed_and_is_not_there_is_said_to_be_missing_and_no_more(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no segment at .*: nothing was removed$") as raised:
+        sl.remove(tmp_path / "none.limits")
+    assert (type(raised.value), raised.value.path) == (sl.NotFound, str(tmp_path / "none.limits"))
 
 
 def test_a_path_may_be_given_as_bytes(segment_path):
