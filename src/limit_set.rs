@@ -329,7 +329,8 @@ impl LimitSet {
         self.acquire_async(request, timeout).into_owned()
     }
 
-    /// What each limit would say to the request now. Takes and counts nothing.
+    /// What each limit would say to the request now. Takes and counts nothing. A rate has no default cost here either:
+    /// [`forecast`](Self::forecast) says without one what is left.
     ///
     /// What dead processes hold, or is held for longer than its lease, is left out and reported as
     /// [`of_dead`](Verdict::of_dead): a request that needs it is given it. Each holder's process is asked for, so where

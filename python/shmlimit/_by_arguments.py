@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, TypeAlias
 
@@ -14,6 +15,34 @@ Costs: TypeAlias = Mapping[str, Amount]
 
 Key: TypeAlias = str | bytes | int | IPv4Address | IPv6Address
 """Who is limited."""
+
+
+def check_costs(costs: object) -> None:
+    """Sees that costs name limits, where they are given, for what only uses them later.
+
+    Args:
+        costs: The costs.
+
+    Raises:
+        TypeError: They are no mapping.
+    """
+    if costs is not None and not hasattr(costs, "items"):
+        raise TypeError(f'{costs!r} names no limits: give a mapping of names to amounts, such as {{"tokens": 1500}}')
+
+
+def check_timeout(timeout: float | timedelta | None) -> None:
+    """Sees that a timeout is not negative, for what only uses it later.
+
+    Args:
+        timeout: The timeout.
+
+    Raises:
+        ValueError: It is.
+    """
+    if timeout is not None and (timeout.total_seconds() if isinstance(timeout, timedelta) else timeout) < 0:
+        raise ValueError(
+            f"timeout is {timeout!r}: give seconds from 0, which does not wait, or None to wait for as long as it takes"
+        )
 
 
 @dataclass(frozen=True)

@@ -109,9 +109,17 @@ class Rate(_Windowed):
         interval: In what time that drains; a second unless given.
         algorithm: How it decides; `"gcra"` unless given.
         bound: The most that passes in any stretch as long as the window, in words.
-        burst: How much can be taken at once; the capacity unless given.
-        credit: Such as `{"batch": 10}`: each process draws units in batches and admits from them without the lock, of a
-            limit alone in its set. With `"window_coupled": True` no fixed window sees more than the capacity.
+        burst: With `"gcra"`, `"token_bucket"` and `"leaky_bucket"`: how much can be taken at once; the capacity unless
+            given.
+        align: With `"fixed_window"`: where windows start, at multiples of their length since the Unix epoch, `"utc"`
+            (unless given), or with the first request, `"first_use"`.
+        utc_offset: The offset of a calendar window, such as `"+05:30"`; that of UTC unless given.
+        week_start: The first day of `"calendar:week"`; Monday unless given.
+        buckets: With `"sliding_window_counter"`: into how many parts the window is divided, from 1 to 60; 10 unless
+            given.
+        entries: With `"sliding_window"`: how many requests its log tells apart, from 1 to 65536. Beyond as many in a
+            window, units come back late by up to that part of it, and never early. 1024 unless given; in a keyed set as
+            many as the capacity has units, at most 1024. It cannot change in a live segment.
         unit: The size of one unit, such as `"0.001"`, so that amounts may be decimals.
         on_death: What becomes of what a killed holder had reserved: `"charge"` (unless given) or `"refund"`.
         near_limit: From which percentage of the capacity on an admission counts as near the limit.

@@ -241,7 +241,12 @@ class Refused(Error):
 
 
 class AcquireTimeout(Refused, TimeoutError):
-    """Time was up before the request could be met."""
+    """Time was up before the request could be met. The message says so, and what bound at the end."""
+
+    def __init__(self, refusal: Refusal | str) -> None:
+        super().__init__(refusal)
+        if self.refusal is not None:
+            self.args = (f"time was up: {refusal}",)
 
 
 class BlockingAcquireWarning(RuntimeWarning):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from shmlimit import _native
 from shmlimit._acquisition import Acquisition, admitted
-from shmlimit._by_arguments import ByArguments, Costs, Key
+from shmlimit._by_arguments import ByArguments, Costs, Key, check_costs, check_timeout
 from shmlimit._limited import P, R, wrap
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ class Limits(_native.Limits):
         Args:
             costs: What to take of each limit; as for `try_acquire`.
             key: Who is limited, where the set is keyed; each key has a line of its own.
-            timeout: Seconds to wait at most; unless given, as long as it takes where there is room in the queue, which
-                has the `waiters` of the set's declaration.
+            timeout: Seconds to wait at most, from 0, which does not wait; unless given, as long as it takes where there
+                is room in the queue, which has the `waiters` of the set's declaration.
             heartbeat: Whether the leases of what is held are renewed by a thread of this process until it is released,
                 for work of unknown length. A holder that hangs keeps its place then, until its process ends.
             tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
@@ -78,6 +78,7 @@ class Limits(_native.Limits):
             AcquireTimeout: Time was up. Its `refusal` says what bound at the end.
             Refused: The queue or the table of keys is full.
             RequestError: No waiting could help.
+            ValueError: The timeout is negative.
         """
         return admitted(self._acquire(costs, key, timeout, heartbeat, tier))
 
@@ -107,7 +108,11 @@ class Limits(_native.Limits):
             AcquireTimeout: When awaited, as `acquire`.
             Refused: When awaited, as `acquire`.
             RequestError: When awaited, as `acquire`.
+            TypeError: At once, where the costs are no mapping.
+            ValueError: At once, where the timeout is negative.
         """
+        check_costs(costs)
+        check_timeout(timeout)
         return Acquisition(lambda: self._begin(costs, key, timeout, heartbeat, tier))
 
     @overload
@@ -152,7 +157,16 @@ class Limits(_native.Limits):
 
         Returns:
             The limited function, or what makes a function one. Called, it raises what `acquire` raises.
+
+        Raises:
+            TypeError: The costs are no mapping and no function, or what is to be limited is no function.
+            ValueError: The timeout is negative.
         """
+        if function is not None and not (callable(function) or isinstance(function, (staticmethod, classmethod))):
+            raise TypeError(f'{function!r} is no function: name what to take, as in limited(costs={{"tokens": 1500}})')
+        if not callable(costs):
+            check_costs(costs)
+        check_timeout(timeout)
         taken = ByArguments(costs, key, tier)
 
         def acquire(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Permit:

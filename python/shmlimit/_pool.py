@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shmlimit import _native
 from shmlimit._acquisition import Acquisition, admitted
+from shmlimit._by_arguments import Costs, check_costs, check_timeout
 
 if TYPE_CHECKING:
-    from shmlimit._by_arguments import Costs
     from shmlimit._limits import Limits
 
 
@@ -70,7 +70,7 @@ class Pool(_native.Pool):
 
         Args:
             costs: What to take of each limit.
-            timeout: Seconds to wait at most; as long as it takes unless given.
+            timeout: Seconds to wait at most, from 0, which does not wait; as long as it takes unless given.
             heartbeat: Whether the leases of what is held are renewed until it is released.
 
         Returns:
@@ -80,6 +80,7 @@ class Pool(_native.Pool):
             AcquireTimeout: Time was up.
             Refused: The line is full.
             RequestError: No waiting could help.
+            ValueError: The timeout is negative.
         """
         return admitted(self._acquire(costs, timeout, heartbeat))
 
@@ -99,7 +100,11 @@ class Pool(_native.Pool):
         Raises:
             AcquireTimeout: When awaited, as `acquire`.
             Refused: When awaited, as `acquire`.
+            TypeError: At once, where the costs are no mapping.
+            ValueError: At once, where the timeout is negative.
         """
+        check_costs(costs)
+        check_timeout(timeout)
         return Acquisition(lambda: self._begin(costs, timeout, heartbeat))
 
     def __getitem__(self, index: int) -> Limits:

@@ -19,9 +19,20 @@ pub fn duration(object: &Bound<'_, PyAny>) -> PyResult<Duration> {
     Ok(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
 }
 
-/// A timeout as it is given: none, or as [`duration`].
+/// A timeout as it is given: none, or as [`duration`], but not less than nothing.
 pub fn timeout(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Duration>> {
-    object.map(duration).transpose()
+    let Some(object) = object else { return Ok(None) };
+    let is_negative = match object.cast::<PyDelta>() {
+        Ok(delta) => delta.call_method0("total_seconds")?.extract::<f64>()? < 0.0,
+        Err(_) => object.extract::<f64>()? < 0.0,
+    };
+    if is_negative {
+        return Err(PyValueError::new_err(format!(
+            "timeout is {}: give seconds from 0, which does not wait, or None to wait for as long as it takes",
+            object.repr()?
+        )));
+    }
+    duration(object).map(Some)
 }
 
 /// Seconds that are not fewer than what they stand for, so that who sleeps for them does not wake too early.

@@ -325,7 +325,8 @@ impl Limits {
         Ok(answers.each().map(Checked::new).collect())
     }
 
-    /// Asks what each limit would say. Takes and counts nothing.
+    /// Asks what each limit would say. Takes and counts nothing. A rate has no default cost here either: `forecast` says
+    /// without one what is left.
     ///
     /// Args:
     ///     costs: What to take of each limit, by name. Unless given, one of each calls and concurrency limit. Otherwise what it
@@ -334,6 +335,9 @@ impl Limits {
     ///
     /// Returns:
     ///     The verdicts by the names of their limits.
+    ///
+    /// Raises:
+    ///     CostRequired: There is a rate, and the request names nothing.
     #[pyo3(signature = (costs=None, *, key=None))]
     fn peek<'py>(
         &self,

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import warnings
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,48 @@ def test_an_amount_that_cannot_be_is_an_invalid_amount(open_set, amount):
     limits = open_set(sl.Rate("tokens", 100, 3600))
     with pytest.raises(sl.InvalidAmount, match=str(amount)):
         limits.try_acquire({"tokens": amount})
+
+
+@pytest.mark.parametrize("timeout", [-1, -0.001, timedelta(seconds=-1)])
+def test_a_negative_timeout_is_an_error_at_the_call(open_set, timeout):
+    limits = open_set(NAMED)
+    pool = sl.Pool([limits])
+    for call in [limits.acquire, limits.acquire_async, limits.limited, pool.acquire, pool.acquire_async]:
+        with pytest.raises(ValueError, match=r"timeout is .*: give seconds from 0"):
+            call(timeout=timeout)
+    limits.acquire(timeout=0)
+    with pytest.raises(sl.AcquireTimeout):
+        limits.acquire(timeout=0)
+
+
+def test_costs_that_are_only_used_later_are_looked_at_at_the_call(open_set):
+    limits = open_set(NAMED)
+    for call in [limits.acquire_async, sl.Pool([limits]).acquire_async]:
+        with pytest.raises(TypeError, match="5 names no limits: give a mapping"):
+            call(5)
+    with pytest.raises(TypeError, match="5 names no limits: give a mapping"):
+        limits.limited(costs=5)
+    with pytest.raises(TypeError, match="5 is no function: name what to take, as in limited\\(costs="):
+        limits.limited(5)
+
+
+def test_a_wait_that_ends_in_time_says_that_time_was_up(open_set):
+    limits = open_set(sl.Concurrency("in_flight", 1))
+    with limits.acquire():
+        refusal = limits.try_acquire()
+        with pytest.raises(TimeoutError, match=r"^time was up: ") as raised:
+            limits.acquire(timeout=0)
+    assert str(raised.value) == f"time was up: {refusal}"
+    # Where it arrives it says the same, once.
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+def test_peek_without_the_cost_of_a_rate_names_what_needs_none(open_set):
+    limits = open_set(sl.Rate("tokens", 100, 3600))
+    with pytest.raises(sl.CostRequired, match="forecast"):
+        limits.peek()
+    assert limits.forecast()["tokens"].spendable == 100
+    assert limits.peek({"tokens": 1})["tokens"].admitted
 
 
 @pytest.mark.parametrize("costs", [5, "tokens", [("tokens", 1)], {1: 1}])

@@ -297,7 +297,9 @@ pub enum Error {
         set: String,
     },
     /// A rate limit has no default cost, and the request names nothing.
-    #[error("limit `{limit}` of set `{set}` is a rate: the request must name a cost")]
+    #[error(
+        "limit `{limit}` of set `{set}` is a rate: the request must name a cost (`forecast` says without one what is left)"
+    )]
     CostRequired {
         /// The set.
         set: String,
