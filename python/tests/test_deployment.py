@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import shmlimit as sl
+
 GUIDE = Path(__file__).parents[2] / "docs" / "python" / "deployment.md"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="skipped: only root may become another user")
@@ -54,6 +56,14 @@ def lines_of(script, *arguments, command=()):
     return run.stdout.splitlines()
 
 
+def assert_in_guide(message, **named):
+    """Asserts that the guide shows that message, in which tests have other paths and users than its example."""
+    shown = " ".join(GUIDE.read_text().split())
+    for there, here in named.values():
+        message = message.replace(str(there), str(here))
+    assert " ".join(message.split()) in shown, message
+
+
 @pytest.fixture
 def directory():
     path = Path(f"/dev/shm/shmlimit-users-{uuid.uuid4().hex}")
@@ -76,6 +86,9 @@ print(bool(limits.check()))
         assert "belongs to user 0 and group 0 with mode 0600, and this process is of user 65534" in line
         assert "opens it after that" in line
     assert own == "True"
+    begin = refused[0].split("; ")[0]
+    users = ("user 65534 and group 65534", "user 33 and group 33")
+    assert_in_guide(f"{begin}; ...", path=(directory / "x.limits", "/dev/shm/myapp.limits"), users=users)
 
 
 def test_who_opens_after_the_user_changed_needs_nothing_more(directory):
@@ -107,6 +120,7 @@ as_user(65534, 65534, lambda: limiter.hit(parse("2/hour"), "ann"))
     [line] = lines_of(script, directory / "counts")
     assert line.startswith("PermissionError: ")
     assert "belongs to user 0 with mode 0700, and this process is of user 65534: remove it" in line
+    assert_in_guide(line, path=(directory / "counts", "/dev/shm/myapp"), user=("user 65534", "user 33"))
 
 
 def test_users_of_a_group_share_a_file_that_root_made_for_it(directory):
@@ -121,6 +135,8 @@ as_user(1003, 2001, lambda: bool(sl.open(sys.argv[1])["api"].check()))
     one, other, outside = lines_of(script, directory / "x.limits")
     assert (one, other) == ("True", "False")
     assert f"{directory} belongs to user 0 and group 2000 with mode 2750, and this process is of user 1003" in outside
+    paths = {"file": (directory / "x.limits", "/run/myapp/api.limits"), "directory": (directory, "/run/myapp")}
+    assert_in_guide(f"{outside.split('; ')[0]}; ...", **paths)
 
 
 def test_a_file_of_another_user_in_a_directory_that_others_can_write_must_be_trusted(directory):
@@ -137,9 +153,10 @@ as_user(1002, 2000, lambda: bool(sl.open(sys.argv[1], trust_any_owner=True)["api
     assert f"its directory {directory} others may write: take group and others the right to write there" in other
     # As /dev/shm is, which nobody should be advised to close.
     directory.chmod(0o1777)
-    [public] = lines_of('as_user(1002, 2000, lambda: sl.open(sys.argv[1]))', directory / "x.limits")
+    [public] = lines_of("as_user(1002, 2000, lambda: sl.open(sys.argv[1]))", directory / "x.limits")
     assert f"its directory {directory} is for all users, so leave its mode as it is" in public
     assert "chmod" not in public
+    assert_in_guide(public, file=(directory / "x.limits", "/dev/shm/api.limits"), directory=(directory, "/dev/shm"))
 
 
 def test_too_small_a_place_for_shared_memory_is_an_error_at_the_beginning(directory):
@@ -158,7 +175,20 @@ print(os.listdir(os.path.dirname(sys.argv[1])))
     command = ["unshare", "-m", "sh", "-c", mount + '"$@"', "sh"]
     message, left = lines_of(script, directory / "x.limits", command=command)
     assert re.match(r"no room for \d+ bytes at .*--shm-size", message)
+    assert_in_guide(f"NoSpace: {message}", path=(directory / "x.limits", "/dev/shm/myapp.limits"))
     assert left == "[]"
+
+
+def test_a_segment_is_as_large_as_the_guide_says(directory):
+    [claimed] = re.findall(
+        r"One limit takes ([\d.]+) MB without keys, ([\d.]+) MB for 10,000 keys and ([\d.]+) MB for 100,000",
+        GUIDE.read_text(),
+    )
+    for keyed, megabytes in zip([None, 10_000, 100_000], map(float, claimed), strict=True):
+        path = directory / f"{keyed}.limits"
+        limits = [sl.Calls("requests", 5, 60, algorithm="gcra")]
+        sl.open(path, sl.LimitSet("api", limits, keyed=keyed)).close()
+        assert path.stat().st_size / 1e6 == pytest.approx(megabytes, rel=0.06)
 
 
 @pytest.mark.skipif(shutil.which("systemd-tmpfiles") is None, reason="skipped: there is no systemd-tmpfiles")
