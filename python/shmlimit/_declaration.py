@@ -365,7 +365,7 @@ def _fields(declared: _Declared, place: str = "") -> object:
 def _members(given: object, kinds: tuple[type, ...], place: str, names: str) -> list[object]:
     """What a set is declared with several of."""
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
-        advice = "in brackets, as a list" if isinstance(given, kinds) else f"a list of {names}"
+        advice = "it in a list, in brackets" if isinstance(given, kinds) else f"a list of {names}"
         raise TypeError(f"{place} is {given!r}: give {advice}")
     members = list(given)
     for each in members:

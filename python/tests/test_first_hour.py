@@ -183,7 +183,7 @@ A = sl.Calls("a", 5, 60)
             sl.DeclarationError,
             f'set "api" / limit "a" / capacity: "{10**30}" is more than',
         ),
-        (sl.LimitSet("api", A), TypeError, f'set "api" / limits is {A!r}: give in brackets, as a list'),
+        (sl.LimitSet("api", A), TypeError, f'set "api" / limits is {A!r}: give it in a list, in brackets'),
         (sl.LimitSet("api", "a"), TypeError, "set \"api\" / limits is 'a': give a list of Rate, Calls, Budget"),
         (sl.LimitSet("api", [5]), TypeError, 'set "api" / limits has 5: give Rate, Calls, Budget and Concurrency'),
         (sl.LimitSet("api", [A], metadata={"zone": 5}), TypeError, 'set "api" / metadata / zone is 5: give a str'),

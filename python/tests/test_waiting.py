@@ -28,7 +28,7 @@ def test_who_waits_gets_what_is_released(open_set):
 def test_a_timeout_is_a_timeout_error_that_says_what_bound(open_set):
     limits = open_set(sl.Concurrency("in_flight", 1))
     held = limits.acquire()
-    for timeout in [0, 0.01, timedelta(milliseconds=10), -1]:
+    for timeout in [0, 0.01, timedelta(milliseconds=10)]:
         with pytest.raises(TimeoutError) as raised:
             limits.acquire(timeout=timeout)
         assert isinstance(raised.value, sl.AcquireTimeout)
