@@ -84,7 +84,7 @@ impl Difference {
     }
 
     /// Has it say more: what follows from it, and what to do.
-    pub(super) fn note(&mut self, note: String) {
+    pub(super) fn add_note(&mut self, note: String) {
         self.note = Some(note);
     }
 
@@ -106,6 +106,12 @@ impl Difference {
     /// The declared value as TOML writes it, where there is one. A whole set or limit is `present`.
     pub fn declared(&self) -> Option<&str> {
         self.declared.as_deref()
+    }
+
+    /// What follows from it and what to do, where that is worth saying: such as that the log of a sliding window stays
+    /// [short](crate::Limit::entries).
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 
     /// The segment's value as TOML writes it, where there is one. A whole set or limit is `present`.

@@ -327,7 +327,7 @@ impl SetDeclaration {
                 if let Some(difference) = differences.iter_mut().find(|it| it.path() == path)
                     && entries < useful
                 {
-                    difference.note(format!(
+                    difference.add_note(format!(
                         "its log keeps {entries} entries: beyond as many requests in a window, units come back late by up \
                          to 1/{entries} of it; only a new segment can have more, by `entries = {useful}`"
                     ));

@@ -45,6 +45,9 @@ pub struct Step {
     pub place: String,
     pub before: Option<String>,
     pub after: Option<String>,
+    /// What follows from it, where that is worth saying.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 impl Change {
@@ -102,6 +105,9 @@ impl Report {
                 side(&step.before),
                 style::paint(style::GOOD, side(&step.after))
             ));
+            if let Some(note) = &step.note {
+                text.push_str(&format!("    {}\n", sanitise::line(note)));
+            }
         }
         text
     }
@@ -113,6 +119,7 @@ impl Step {
             place: change.path().to_owned(),
             before: change.in_segment().map(str::to_owned),
             after: change.declared().map(str::to_owned),
+            note: change.note().map(str::to_owned),
         }
     }
 }

@@ -419,3 +419,33 @@ fn keys_go_by_the_change_as_well() {
     assert_eq!(json["rows"][0]["limits"][0]["remaining"], 2);
     assert_eq!(json["rows"][0]["limits"][0]["most_at_once"], 6);
 }
+
+#[test]
+fn a_change_that_leaves_a_short_log_says_so_and_what_to_do() {
+    let folder = folder();
+    let path = folder.path().join("limits");
+    let declaration = r#"
+        [[set]]
+        name = "api"
+        keyed = { max_keys = 100 }
+        limit = [{ name = "requests", kind = "calls", capacity = 2, window = "1m", algorithm = "sliding_window" }]
+    "#;
+    run([
+        "create",
+        "--config",
+        &write(folder.path(), declaration),
+        text(&path),
+    ])
+    .ended(0);
+    let raised = declaration.replace("capacity = 2", "capacity = 60");
+    let note = "its log keeps 2 entries";
+    let preview = apply(&path, &raised, &["--dry-run", "--json"]).ended(0).json();
+    let preview = preview["changes"][0]["note"].as_str().expect("a note");
+    assert!(preview.starts_with(note), "{preview}");
+    let said = apply(&path, &raised, &[]).ended(0).stdout;
+    assert!(said.contains(note) && said.contains("`entries = 60`"), "{said}");
+    let said = set(&path, &["api", "requests", "capacity=90"]).ended(0).stdout;
+    assert!(said.contains(note), "{said}");
+    let window = set(&path, &["api", "requests", "window=2m"]).ended(0).stdout;
+    assert!(!window.contains(note), "{window}");
+}

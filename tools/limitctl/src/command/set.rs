@@ -149,6 +149,7 @@ impl Set {
             ),
             before: before.map(natural),
             after: after.map(natural),
+            note: None,
         };
         let changed = before != after;
         self.change
