@@ -190,8 +190,8 @@
 //! # Live changes
 //!
 //! [`Segment::apply`](crate::Segment::apply) is in force for the next operation of every process, whichever that is. The
-//! memory of a segment cannot change: kinds, algorithms, units, the number and the order of limits and sets, keys, holds
-//! and waiters need a new one. Each set changes as a whole and by itself, part by part as its shards are next used, so of
+//! memory of a segment cannot change: kinds, algorithms, units, the number and the order of limits and sets, keys, holds,
+//! waiters and the [entries](crate::Limit::entries) of sliding windows need a new one. Each set changes as a whole and by itself, part by part as its shards are next used, so of
 //! two sets that change, one may be asked by its new limits and the other by its old ones.
 //!
 //! A bucket keeps what it has left, at most its new burst, and fills at the new rate from then on; a window keeps what it
