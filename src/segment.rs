@@ -581,10 +581,6 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
 /// Creates the file and does not open it.
 fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
     declaration.validate()?;
-    lay_out_file(path, declaration)
-}
-
-fn lay_out_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
     let stored = StoredDeclaration::of(declaration);
     let sets = stored.sets();
     let plans = sets
@@ -669,30 +665,4 @@ pub(crate) fn compile_definitions(
         .iter()
         .map(|definition| definition.generation);
     Ok((stored, generations.zip(plans).collect()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::{Limit, SetDeclaration};
-
-    #[test]
-    fn what_cannot_be_declared_any_more_is_opened_and_used_where_a_segment_has_it() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("limits");
-        let set = SetDeclaration::new("../a").limit(Limit::calls("b/c", 1, Duration::from_nanos(1)));
-        let declaration = Declaration::new().set(set);
-        assert!(matches!(
-            Segment::create(&path, &declaration),
-            Err(Error::Declaration(_))
-        ));
-        lay_out_file(&path, &declaration).expect("as before");
-        let segment = Segment::open(&path).expect("opened");
-        let set = segment.set("../a").expect("there");
-        let request = set.request().with("b/c", 1).expect("there");
-        assert!(set.try_acquire(&request).expect("works").is_admitted());
-        let text = segment.declaration().to_toml().expect("shown as it is");
-        assert!(text.contains("1ns"), "{text}");
-        assert!(Declaration::from_toml(&text).is_err());
-    }
 }

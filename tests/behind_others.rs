@@ -194,6 +194,28 @@ fn a_full_queue_and_a_timeout_say_how_long_those_before_take() {
 }
 
 #[test]
+fn what_a_fixed_window_counted_above_its_capacity_ends_with_it() {
+    let ten = Limit::rate("0", 10, Duration::from_secs(10))
+        .algorithm(Algorithm::FixedWindow)
+        .align(Align::FirstUse);
+    let scene = Scene::new(set_of(&[]).limit(ten));
+    let request = scene.set.request().with("0", 1).expect("declared");
+    let permit = scene.set.try_acquire(&request).expect("works").into_result();
+    permit
+        .expect("room")
+        .settle([("0", 30)])
+        .expect("charged above the capacity");
+    let waiting = scene.enqueue(&[5]).expect("has to wait");
+    let said = scene.ask(&[5]).expect_err("one waits").retry_after();
+    assert_eq!(
+        said,
+        Some(Duration::from_secs(10)),
+        "both find room in the next window"
+    );
+    drop(waiting);
+}
+
+#[test]
 fn the_queue_of_another_key_counts_for_nothing() {
     let scene = Scene::new(
         SetDeclaration::new("api")

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use process::{Child, Dice, PATIENCE, SharedWords, eventually, in_own_process};
 use shmlimit::{
-    Algorithm, Batch, CreditOutcome, Declaration, Error, Keyed, Limit, LimitSet, OnDeath, OpenOptions,
+    Algorithm, Align, Batch, CreditOutcome, Declaration, Error, Keyed, Limit, LimitSet, OnDeath, OpenOptions,
     Outcome, Permit, ReserveOutcome, Segment, SegmentReader, SetDeclaration, Tier, VirtualClock,
 };
 use tempfile::TempDir;
@@ -328,7 +328,9 @@ fn a_process_that_was_attached_before_decides_by_the_new_definition_at_once() {
         |folder| {
             let of = |capacity| {
                 declare(plain(
-                    Limit::calls("units", capacity, 60 * MINUTE).algorithm(Algorithm::FixedWindow),
+                    Limit::calls("units", capacity, 60 * MINUTE)
+                        .algorithm(Algorithm::FixedWindow)
+                        .align(Align::FirstUse),
                 ))
             };
             let segment = Segment::create(folder.join("limits"), &of(5)).expect("a segment");

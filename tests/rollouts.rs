@@ -14,7 +14,7 @@ use hyper::body::Bytes;
 use hyper::{Request, Response};
 use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
 use shmlimit::tower::{Demand, LimitLayer};
-use shmlimit::{Algorithm, Declaration, Limit, OnMismatch, OpenOptions, Segment, SetDeclaration};
+use shmlimit::{Algorithm, Align, Declaration, Limit, OnMismatch, OpenOptions, Segment, SetDeclaration};
 use tower::{Layer, ServiceExt, service_fn};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -43,8 +43,15 @@ type Status = Pin<Box<dyn Future<Output = u16>>>;
 /// Sends one request; answers the status.
 type Ask<'a> = Box<dyn Fn() -> Status + 'a>;
 
+/// From its first use on: an hour of the clock may end in the middle of a test.
+fn of_the_hour(name: &str, capacity: u64) -> Limit {
+    Limit::calls(name, capacity, HOUR)
+        .algorithm(Algorithm::FixedWindow)
+        .align(Align::FirstUse)
+}
+
 fn requests(capacity: u64) -> Limit {
-    Limit::calls("requests", capacity, HOUR).algorithm(Algorithm::FixedWindow)
+    of_the_hour("requests", capacity)
 }
 
 fn api(limits: impl IntoIterator<Item = Limit>) -> SetDeclaration {
@@ -246,8 +253,7 @@ fn an_added_limit_is_rolled_out_in_a_segment_of_its_own_beside_the_former() {
         };
         let (path_again, added_again) = (path.clone(), added.clone());
         let latter = move |words| {
-            let of_bursts = SetDeclaration::new("bursts")
-                .limit(Limit::calls("burst", 600, HOUR).algorithm(Algorithm::FixedWindow));
+            let of_bursts = SetDeclaration::new("bursts").limit(of_the_hour("burst", 600));
             let added = open(&added_again, 1, of_bursts);
             behind_both(&open(&path_again, 1, api([requests(1000)])), &added, words)
         };
@@ -276,11 +282,7 @@ fn a_limit_is_taken_out_by_a_shadow_first_and_dropped_when_no_process_uses_the_s
     let test = "a_limit_is_taken_out_by_a_shadow_first_and_dropped_when_no_process_uses_the_segment";
     in_own_process(test, PATIENCE, |folder| {
         let path = folder.join("limits");
-        let daily = |shadow| {
-            Limit::calls("daily", 150, HOUR)
-                .algorithm(Algorithm::FixedWindow)
-                .shadow(shadow)
-        };
+        let daily = |shadow| of_the_hour("daily", 150).shadow(shadow);
         let release = |version, shadow| {
             let path = path.clone();
             move |words| {
@@ -323,7 +325,7 @@ fn a_release_with_other_limits_takes_over_where_the_segment_is_replaced_by_force
         crew.send(100);
         // The next segment is made beside it and moved over it, so that no moment is without one.
         let next = folder.join("limits.next");
-        let burst = Limit::calls("burst", 300, HOUR).algorithm(Algorithm::FixedWindow);
+        let burst = of_the_hour("burst", 300);
         drop(open(&next, 2, api([requests(400), burst])));
         crew.more(50);
         std::fs::rename(&next, &path).expect("moved");

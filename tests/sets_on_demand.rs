@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use process::{Child, Dice, PATIENCE, SharedWords, eventually, in_own_process};
 use shmlimit::{
-    Algorithm, Declaration, DeclarationError, Error, Keyed, Limit, OnMismatch, OpenOptions, Segment,
+    Algorithm, Align, Declaration, DeclarationError, Error, Keyed, Limit, OnMismatch, OpenOptions, Segment,
     SegmentReader, SetDeclaration,
 };
 
@@ -200,8 +200,10 @@ fn who_looks_only_sees_the_sets_that_were_asked_for_and_makes_none() {
 fn a_change_of_the_template_reaches_its_copies_which_keep_their_names_and_what_they_counted() {
     let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
     let path = folder.path().join("limits");
-    let of =
-        |capacity| template_of(Limit::calls("requests", capacity, HOUR).algorithm(Algorithm::FixedWindow));
+    let of = |capacity| {
+        let hour = Limit::calls("requests", capacity, HOUR).algorithm(Algorithm::FixedWindow);
+        template_of(hour.align(Align::FirstUse))
+    };
     let windows = Segment::open_or_create(&path, &of(CAPACITY)).expect("a segment");
     assert_eq!(use_up(&windows, "upload"), CAPACITY);
     let apply = OpenOptions::new().on_mismatch(OnMismatch::Apply);

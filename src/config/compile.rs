@@ -5,6 +5,7 @@ use super::credit::Credit;
 use super::keyed::Prefix;
 use super::limit::{Algorithm, Align, Limit};
 use super::place::{Place, check_range};
+use super::shortest_window::check_window;
 use super::window::{Weekday, Window};
 use crate::engine::plan::{Adaptive, AdaptivePlan, Kind, LimitPlan};
 use crate::error::DeclarationError;
@@ -18,6 +19,8 @@ impl Limit {
     /// The rule that decides, or what is wrong with the limit.
     pub(super) fn compile(&self, place: &Place<'_>) -> Result<LimitPlan, DeclarationError> {
         self.check(place)?;
+        check_window(place, "window", self.window)?;
+        check_window(place, "interval", self.interval)?;
         // Checked as it was written, compiled as it is meant.
         let canonical = self.canonical();
         let terms = canonical.terms();

@@ -7,7 +7,6 @@ mod by_rate;
 mod canonical;
 mod checks;
 mod compile;
-mod creation;
 mod credit;
 mod difference;
 mod keyed;
@@ -15,6 +14,7 @@ mod limit;
 mod on_demand;
 mod place;
 mod set;
+mod shortest_window;
 pub(crate) mod stored;
 pub(crate) mod tier;
 mod window;
@@ -300,9 +300,9 @@ impl Declaration {
     /// # Errors
     ///
     /// What [`validate`](Self::validate) finds, and [`DeclarationError::NotUnicode`] for a path that TOML cannot
-    /// express. What a segment may hold, and declarations may not ask for any more, is no error here.
+    /// express.
     pub fn to_toml(&self) -> Result<String, DeclarationError> {
-        self.compile()?;
+        self.validate()?;
         self.canonical_toml()
     }
 
@@ -321,8 +321,7 @@ impl Declaration {
     ///
     /// The first thing that is wrong, with its place and what to do about it.
     pub fn validate(&self) -> Result<(), DeclarationError> {
-        self.compile()?;
-        self.check_for_creation()
+        self.compile().map(drop)
     }
 
     /// How the segment's file is created.

@@ -1,6 +1,6 @@
 //! Sets that are made when they are asked for: copies of a declared one.
 
-use super::place::{check_new_name, check_range};
+use super::place::{check_name, check_range};
 use super::{Declaration, MOST_SETS, SegmentOptions, SetDeclaration};
 use crate::error::DeclarationError;
 
@@ -22,7 +22,7 @@ impl SegmentOptions {
 impl Declaration {
     /// Whether a set may be called so.
     pub(crate) fn check_set_name(name: &str) -> Result<(), DeclarationError> {
-        check_new_name(|| "set on demand".to_owned(), name)
+        check_name(|| "set on demand".to_owned(), name)
     }
 
     /// How many copies of a set there is room for; none where no set is copied.

@@ -59,23 +59,9 @@ pub(super) fn check_range(
     }
 }
 
-/// Whether `given` may name something in a file, or an entry of metadata.
+/// Whether `given` may name something. Names become parts of paths: of files, of metrics, of the places that messages name.
+/// There may be parts in a name, as in `openai/gpt-4o`, but none that leads out of them.
 pub(super) fn check_name(place: impl FnOnce() -> String, given: &str) -> Result<(), DeclarationError> {
-    if (1..=64).contains(&given.len()) && !given.chars().any(char::is_control) {
-        Ok(())
-    } else {
-        Err(DeclarationError::Name {
-            place: place(),
-            given: given.to_owned(),
-            rule: "write 1 to 64 bytes without control characters",
-        })
-    }
-}
-
-/// Whether `given`, which may name something in a file, may be the name of a set, a limit or a tier that is declared now.
-/// Names become parts of paths: of files, of metrics, of the places that messages name. There may be parts in a name, as
-/// in `openai/gpt-4o`, but none that leads out of them.
-pub(super) fn check_new_name(place: impl FnOnce() -> String, given: &str) -> Result<(), DeclarationError> {
     let leads_elsewhere = |part: &str| part.is_empty() || part.starts_with('.');
     if !given.is_empty() && given.split('/').any(leads_elsewhere) {
         Err(DeclarationError::Name {
@@ -84,6 +70,19 @@ pub(super) fn check_new_name(place: impl FnOnce() -> String, given: &str) -> Res
             rule: "no part of it between `/` may be empty or begin with `.`",
         })
     } else {
-        check_name(place, given)
+        check_label(place, given)
+    }
+}
+
+/// Whether `given` may be the key of an entry of metadata.
+pub(super) fn check_label(place: impl FnOnce() -> String, given: &str) -> Result<(), DeclarationError> {
+    if (1..=64).contains(&given.len()) && !given.chars().any(char::is_control) {
+        Ok(())
+    } else {
+        Err(DeclarationError::Name {
+            place: place(),
+            given: given.to_owned(),
+            rule: "write 1 to 64 bytes without control characters",
+        })
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::keyed::Keyed;
 use super::limit::Limit;
-use super::place::{Place, check_name, check_range};
+use super::place::{Place, check_label, check_name, check_range};
 use super::tier::Tier;
 use crate::engine::plan::{Kind, LimitPlan, SetPlan};
 use crate::error::DeclarationError;
@@ -233,7 +233,7 @@ impl SetDeclaration {
             MOST_METADATA,
         )?;
         for (key, value) in &self.metadata {
-            check_name(|| place.field("metadata"), key)?;
+            check_label(|| place.field("metadata"), key)?;
             let bytes = || format!("{} / bytes", place.field(&format!("metadata / {key:?}")));
             check_range(bytes, value.len() as u64, 0, MOST_METADATA_VALUE_BYTES)?;
         }

@@ -87,7 +87,7 @@ impl StoredSet {
         if let Some(OnDemand { name: Some(name) }) = &on_demand {
             check_name(|| "segment / on_demand".to_owned(), name).map_err(|error| error.to_string())?;
         }
-        declaration.compile().map_err(|error| error.to_string())?;
+        declaration.validate().map_err(|error| error.to_string())?;
         let version = declaration.segment.version;
         let Ok([set]) = <[_; 1]>::try_from(declaration.sets) else {
             return Err("it does not define one set".to_owned());
@@ -104,7 +104,7 @@ impl StoredSet {
     pub(crate) fn to_text(&self) -> Result<String, DeclarationError> {
         let mut declaration = self.to_declaration();
         declaration.segment.version = self.version;
-        declaration.compile()?;
+        declaration.validate()?;
         declaration.segment.edited = self.is_edited.then_some(true);
         let copy = self.on_demand.as_ref();
         declaration.segment.on_demand = copy.map(|copy| copy.name.clone().unwrap_or_default());

@@ -103,7 +103,8 @@ impl FixedWindow {
     /// open it is not known when it turns, and neither is how long periods of a calendar are: these count as nothing.
     pub(super) fn earliest(&self, state: &(impl State + ?Sized), now: Now, amount: u64) -> u64 {
         let Open { used, turns_in } = self.open(state, now).unwrap_or(Open { used: 0, turns_in: 0 });
-        let excess = used.saturating_add(amount).saturating_sub(self.capacity);
+        // What was charged above the capacity ends with its window: none of it counts in the next.
+        let excess = amount.saturating_sub(self.capacity.saturating_sub(used));
         let Some(later) = excess.div_ceil(self.capacity).checked_sub(1) else {
             return 0;
         };
