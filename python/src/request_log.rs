@@ -3,9 +3,10 @@
 //! Whoever waits does so without the interpreter's lock, and must not ask for it: what is told there is kept until the answer
 //! is given out, which is done with the lock.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
-use std::thread::{self, ThreadId};
+use std::cell::Cell;
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -15,24 +16,31 @@ use crate::log;
 use crate::refusal::reason;
 use crate::seconds::seconds;
 
-/// Events that are kept at most. Each thread takes its own before it returns, and the library tells of no more than twenty a
-/// second of a set: what is dropped is what a forked child has of its parent's other threads.
+/// Events that are kept at most of a thread. It logs its own before it returns, so that only those of waits that were closed stay
+/// until its next request; where the set is not asked any more, newer events push them out.
 const MAX_EVENTS: usize = 1024;
 
-/// How often the lock of the queue is tried: whoever has it moves a few words, and calls nothing.
-const TRIES: usize = 1000;
+thread_local! {
+    /// Events that this thread was told of and has not logged yet, each with the log that it is of.
+    ///
+    /// No lock guards them: a child that is forked while another thread of its parent keeps an event is not affected.
+    static NOT_LOGGED: Cell<Vec<(u64, Event)>> = const { Cell::new(Vec::new()) };
+}
 
-/// Events that were told of and are not logged yet.
+/// Events of requests that were told of and are not logged yet.
 ///
 /// They are logged by the thread whose request they are about, so that records have its name and the context of its task.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RequestLog {
-    queue: Mutex<VecDeque<(ThreadId, Event)>>,
+    /// Tells the events of one log from those of the others of this process.
+    number: u64,
 }
 
 /// An event, as it is logged.
 #[derive(Debug)]
 struct Event {
+    /// The process that made the request: a forked child has a copy of what the thread that forked it had not logged.
+    process: u32,
     set: String,
     label: Option<String>,
     what: What,
@@ -55,7 +63,10 @@ enum What {
 impl RequestLog {
     /// Has the events of what is opened kept in a queue.
     pub fn observe(options: OpenOptions) -> (OpenOptions, Arc<Self>) {
-        let log = Arc::new(Self::default());
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let log = Arc::new(Self {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+        });
         let observer = Arc::clone(&log);
         let options = options.on_request_event(move |event| observer.keep(event));
         (options, log)
@@ -65,12 +76,15 @@ impl RequestLog {
         let Some(event) = Event::of(event) else {
             return;
         };
-        if let Some(mut queue) = self.lock() {
-            if queue.len() >= MAX_EVENTS {
-                queue.pop_front();
+        // Of a thread that is ending nothing is logged any more.
+        let _ = NOT_LOGGED.try_with(|events| {
+            let mut kept = events.take();
+            if kept.len() >= MAX_EVENTS {
+                kept.remove(0);
             }
-            queue.push_back((thread::current().id(), event));
-        }
+            kept.push((self.number, event));
+            events.set(kept);
+        });
     }
 
     /// Logs what was told of requests of this thread.
@@ -80,35 +94,25 @@ impl RequestLog {
     /// What a filter or a handler of the logger raises first.
     pub fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let mut logged = Ok(());
-        // Not logged under the lock: a handler may make requests of its own. All of them, whichever raises.
+        // Taken before they are logged: a handler may make requests of its own. All of them, whichever raises.
         for event in self.take() {
-            logged = logged.and(event.log(py));
+            // Asked of each: a handler may fork, too.
+            if event.process == process::id() {
+                logged = logged.and(event.log(py));
+            }
         }
         logged
     }
 
     fn take(&self) -> Vec<Event> {
-        let Some(mut queue) = self.lock() else {
-            return Vec::new();
-        };
-        let this = thread::current().id();
-        let (own, others) = queue
-            .drain(..)
-            .partition::<VecDeque<_>, _>(|(thread, _)| *thread == this);
-        *queue = others;
-        own.into_iter().map(|(_, event)| event).collect()
-    }
-
-    /// The queue; none where a child was forked while another thread of its parent had it, which leaves it locked for ever.
-    fn lock(&self) -> Option<MutexGuard<'_, VecDeque<(ThreadId, Event)>>> {
-        for _ in 0..TRIES {
-            match self.queue.try_lock() {
-                Ok(queue) => return Some(queue),
-                Err(TryLockError::Poisoned(queue)) => return Some(queue.into_inner()),
-                Err(TryLockError::WouldBlock) => thread::yield_now(),
-            }
-        }
-        None
+        let taken = NOT_LOGGED.try_with(|events| {
+            let mut kept = events.take();
+            let own = kept.extract_if(.., |(log, _)| *log == self.number);
+            let own = own.map(|(_, event)| event).collect();
+            events.set(kept);
+            own
+        });
+        taken.unwrap_or_default()
     }
 }
 
@@ -131,6 +135,7 @@ impl Event {
             _ => return None,
         };
         Some(Self {
+            process: process::id(),
             set: event.set.to_owned(),
             label: event.label.map(str::to_owned),
             what,

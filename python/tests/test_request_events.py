@@ -388,6 +388,36 @@ def test_a_child_that_is_forked_while_threads_wait_logs_its_own_requests(
     assert [(record.label, record.admitted) for record in caplog.records] == [("parent", True)]  # type: ignore[attr-defined]
 
 
+def test_a_child_that_is_forked_while_events_are_logged_leaves_them_to_its_parent(
+    shmlimit_segment: OpenSegment, logged: Logged
+) -> None:
+    work = shmlimit_segment(ONE_AT_A_TIME, log_requests=True)["work"]
+    children: list[int] = []
+    seen = 0
+
+    def fork_once(_record: logging.LogRecord) -> bool:
+        nonlocal seen
+        seen += 1
+        if not children:
+            children.append(os.fork())
+        return True
+
+    logger = logging.getLogger("shmlimit")
+    with work.acquire():
+        logger.addFilter(fork_once)
+        try:
+            # Logs that it waited, and that it was refused; the child is forked between the two.
+            with pytest.raises(sl.AcquireTimeout):
+                work.labelled("parent").acquire(timeout=0.001)
+        finally:
+            if children == [0]:
+                os._exit(seen)
+            logger.removeFilter(fork_once)
+    _, status = os.waitpid(children[0], 0)
+    assert os.waitstatus_to_exitcode(status) == 1, "the child has logged the request of its parent once more"
+    assert [each["event"] for each in logged()] == ["backpressure_wait", "request_denied"]
+
+
 def test_what_is_closed_and_let_go_of_has_logged_everything(shmlimit_segment: OpenSegment, logged: Logged) -> None:
     segment = shmlimit_segment(ONE_AN_HOUR, log_requests=True)
     mail = segment["mail"]
