@@ -81,7 +81,8 @@ enum Returned {
     Lost,
 }
 
-/// Gives back what was granted to a wait that was interrupted: nobody has it to make use of.
+/// Gives back what was granted to a request that raises, because it was interrupted or its logging raised: nobody has it to
+/// make use of.
 pub fn undo(outcome: Kept<Outcome<'static>>) {
     if let Ok(mut permit) = outcome.separate(Outcome::into_result) {
         permit.get_mut().abandon();

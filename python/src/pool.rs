@@ -34,16 +34,25 @@ impl Pool {
         Ok(prepared)
     }
 
-    /// What the pool answered, as the outcome of the member that it chose, once what was told of that is logged.
+    /// What the pool answered, as the outcome of the member that it chose, once what was told of that is logged. Where that
+    /// raises, nothing is taken.
     fn answered(
         &self,
         py: Python<'_>,
         answer: Kept<Result<Chosen<'static>, Error>>,
     ) -> PyResult<Kept<Outcome<'static>>> {
-        self.handle.log_requests(py)?;
-        match answer.separate(|answer| answer) {
+        let logged = self.handle.log_requests(py);
+        let outcome = match answer.separate(|answer| answer) {
             Ok(chosen) => Ok(chosen.map_to_member(|Chosen { index, outcome }| (index, outcome))),
-            Err(error) => Err(raised(py, error.get())),
+            Err(error) => Err(error),
+        };
+        match (logged, outcome) {
+            (Ok(()), Ok(outcome)) => Ok(outcome),
+            (Ok(()), Err(error)) => Err(raised(py, error.get())),
+            (Err(raised), outcome) => {
+                let _ = outcome.map(permit::undo);
+                Err(raised)
+            }
         }
     }
 

@@ -103,7 +103,10 @@ impl Waiting {
                 }
             },
         };
-        self.asked.log_requests(py)?;
+        if let Err(raised) = self.asked.log_requests(py) {
+            let _ = outcome.map(permit::undo);
+            return Err(raised);
+        }
         permit::answer(py, outcome.or_raise(py)?, self.heartbeat).map(Some)
     }
 

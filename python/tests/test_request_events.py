@@ -12,6 +12,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -270,41 +271,72 @@ def test_what_is_logged_of_may_make_requests_of_its_own(shmlimit_segment: OpenSe
     assert told >= 10
 
 
-def test_a_permit_is_given_back_where_logging_raises(shmlimit_segment: OpenSegment) -> None:
-    segment = shmlimit_segment(ONE_AT_A_TIME, log_requests=True)
-    work = segment["work"]
+class Stop(BaseException):
+    """What a filter raises here, as an interruption would be."""
 
-    def fail(_record: logging.LogRecord) -> bool:
-        raise ZeroDivisionError
 
-    def release_once_it_waits(permit: sl.Permit) -> None:
-        until(lambda: queued(segment, "work") == 1, "somebody in line")
-        permit.release()
+@contextmanager
+def stopped_at(event: str) -> Iterator[None]:
+    """Has the logger raise `Stop` for an event."""
 
-    def wait_in_a_thread() -> None:
-        work.acquire(timeout=DEADLINE)
-
-    def wait_in_a_task() -> None:
-        async def wait() -> None:
-            await work.acquire_async(timeout=DEADLINE)
-
-        asyncio.run(wait())
+    def stop(record: logging.LogRecord) -> bool:
+        if record.event == event:  # type: ignore[attr-defined]
+            raise Stop
+        return True
 
     logger = logging.getLogger("shmlimit")
     level = logger.level
     logger.setLevel(logging.INFO)
-    logger.addFilter(fail)
+    logger.addFilter(stop)
     try:
-        for wait in (wait_in_a_thread, wait_in_a_task):
-            other = threading.Thread(target=release_once_it_waits, args=(work.acquire(),))
-            other.start()
-            with pytest.raises(ZeroDivisionError):
-                wait()
-            other.join(DEADLINE)
+        yield
     finally:
-        logger.removeFilter(fail)
+        logger.removeFilter(stop)
         logger.setLevel(level)
-    assert work.try_acquire()
+
+
+def wait_in_a_task(limits: sl.Limits | sl.Pool) -> None:
+    """Waits in a task of a loop of its own."""
+
+    async def wait() -> None:
+        await limits.acquire_async(timeout=DEADLINE)
+
+    asyncio.run(wait())
+
+
+@pytest.mark.parametrize("of_pool", [False, True], ids=["set", "pool"])
+@pytest.mark.parametrize("in_task", [False, True], ids=["thread", "task"])
+def test_what_a_wait_was_granted_is_given_back_where_logging_raises(
+    shmlimit_segment: OpenSegment, of_pool: bool, in_task: bool
+) -> None:
+    declared = sl.LimitSet("work", [sl.Concurrency("slots", 1), sl.Calls("sent", 100, "1h")])
+    segment = shmlimit_segment(declared, log_requests=True)
+    work = segment["work"]
+    asked = sl.Pool([work]) if of_pool else work
+    permit = work.acquire()
+
+    def release_once_it_waits() -> None:
+        until(lambda: queued(segment, "work") == 1, "a request in the queue")
+        permit.release()
+
+    other = threading.Thread(target=release_once_it_waits)
+    other.start()
+    with stopped_at("backpressure_wait"), pytest.raises(Stop):
+        wait_in_a_task(asked) if in_task else asked.acquire(timeout=DEADLINE)
+    other.join(DEADLINE)
+    verdicts = work.peek()
+    assert (verdicts["slots"].remaining, verdicts["sent"].remaining) == (1, 99)
+
+
+def test_what_a_pool_took_of_another_member_is_given_back_where_logging_raises(shmlimit_segment: OpenSegment) -> None:
+    calls = [sl.Calls("sent", 100, "1h")]
+    segment = shmlimit_segment(sl.LimitSet("east", calls), sl.LimitSet("west", calls), log_requests=True)
+    pool = sl.Pool([segment["east"], segment["west"]], failover=True, worker_index=0)
+    segment["east"].throttle(60)
+    # The first request asks the first member first, which refuses it.
+    with stopped_at("request_denied"), pytest.raises(Stop):
+        pool.try_acquire({"sent": 50})
+    assert segment["west"].peek()["sent"].remaining == 100
 
 
 def test_what_raises_for_one_event_keeps_no_other_from_being_logged(
