@@ -1,9 +1,13 @@
 //! What is said to the logger `shmlimit`: that which has no caller to be raised to, and what was asked for.
+//!
+//! That a record could not be logged is no failure of the request that it is about: exceptions of the logger are reported as those
+//! that cannot be raised. Only what ends a program or a task is raised, such as an interruption.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use pyo3::exceptions::PyException;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -12,9 +16,9 @@ use shmlimit::Error;
 /// Logs a warning.
 pub fn warning(py: Python<'_>, message: &str) -> PyResult<()> {
     let message = PyString::new(py, message);
-    logger(py)?
-        .call_method1(intern!(py, "warning"), ("%s", message))
-        .map(drop)
+    let logger = logger(py)?;
+    let logged = logger.call_method1(intern!(py, "warning"), ("%s", message));
+    without_failures(&logger, logged)
 }
 
 /// As [`warning`], of what a warning of Python's says already: not where it would only be printed once more.
@@ -31,9 +35,20 @@ pub fn information(py: Python<'_>, message: &str, fields: &Bound<'_, PyDict>) ->
     const INFO: i32 = 20;
     let keywords = PyDict::new(py);
     keywords.set_item(intern!(py, "extra"), fields)?;
-    logger(py)?
-        .call_method(intern!(py, "log"), (INFO, "%s", message), Some(&keywords))
-        .map(drop)
+    let logger = logger(py)?;
+    let logged = logger.call_method(intern!(py, "log"), (INFO, "%s", message), Some(&keywords));
+    without_failures(&logger, logged)
+}
+
+fn without_failures(logger: &Bound<'_, PyAny>, logged: PyResult<Bound<'_, PyAny>>) -> PyResult<()> {
+    let py = logger.py();
+    match logged {
+        Err(error) if error.is_instance_of::<PyException>(py) => {
+            error.write_unraisable(py, Some(logger));
+            Ok(())
+        }
+        logged => logged.map(drop),
+    }
 }
 
 /// As [`warning`], by what is being garbage-collected: there is nobody to raise anything to, and what was being raised goes

@@ -16,8 +16,8 @@ use crate::log;
 use crate::refusal::reason;
 use crate::seconds::seconds;
 
-/// Events that are kept at most of a thread. It logs its own before it returns, so that only those of waits that were closed stay
-/// until its next request; where the set is not asked any more, newer events push them out.
+/// Events that are kept at most of a thread: newer ones push out older. It logs its own before it returns, and the library tells
+/// of no more than twenty a second of a set, so that only what is not asked any more leaves any behind.
 const MAX_EVENTS: usize = 1024;
 
 thread_local! {
@@ -91,7 +91,7 @@ impl RequestLog {
     ///
     /// # Errors
     ///
-    /// What a filter or a handler of the logger raises first.
+    /// What a filter or a handler of the logger raises first, of what [`log`] lets out.
     pub fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let mut logged = Ok(());
         // Taken before they are logged: a handler may make requests of its own. All of them, whichever raises.

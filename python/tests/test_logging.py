@@ -40,6 +40,16 @@ def test_a_permit_that_is_collected_after_its_lease_ran_out_is_logged(lent, capl
     assert caplog.records[0].levelno == logging.WARNING
 
 
+def test_a_permit_is_released_though_the_logger_fails(lent, monkeypatch):
+    permit, _other = lent()
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+    monkeypatch.setattr(logging.getLogger("shmlimit"), "filters", [lambda record: 1 / 0])
+    permit.release()
+    assert permit.reclaimed
+    assert [failure.exc_type for failure in reported] == [ZeroDivisionError]
+
+
 def test_a_block_that_fails_after_its_lease_ran_out_raises_its_own_exception_and_logs(lent, caplog):
     permit, _other = lent()
     with pytest.raises(ZeroDivisionError), permit:

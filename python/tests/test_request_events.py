@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -343,20 +344,36 @@ def test_what_raises_for_one_event_keeps_no_other_from_being_logged(
     shmlimit_segment: OpenSegment, logged: Logged
 ) -> None:
     work = shmlimit_segment(ONE_AT_A_TIME, log_requests=True)["work"]
+    with work.acquire(), stopped_at("backpressure_wait"), pytest.raises(Stop):
+        work.acquire(timeout=0.005)
+    assert [each["event"] for each in logged()] == ["request_denied"]
 
-    def fail(record: logging.LogRecord) -> bool:
-        if record.event == "backpressure_wait":  # type: ignore[attr-defined]
-            raise ZeroDivisionError
-        return True
+
+def test_a_refusal_stays_one_where_the_logger_fails(
+    shmlimit_segment: OpenSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mail = shmlimit_segment(ONE_AN_HOUR, log_requests=True)["mail"]
+    reported: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+    make = logging.getLogRecordFactory()
+
+    def with_a_label(*arguments: Any, **named: Any) -> logging.LogRecord:
+        record = make(*arguments, **named)
+        record.label = "of the application"  # type: ignore[attr-defined]
+        return record
 
     logger = logging.getLogger("shmlimit")
-    logger.addFilter(fail)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logging.setLogRecordFactory(with_a_label)
     try:
-        with work.acquire(), pytest.raises(ZeroDivisionError):
-            work.acquire(timeout=0.005)
+        answers = [bool(mail.check()) for _ in range(2)]
     finally:
-        logger.removeFilter(fail)
-    assert [each["event"] for each in logged()] == ["request_denied"]
+        logging.setLogRecordFactory(make)
+        logger.setLevel(level)
+    assert answers == [True, False]
+    (failure,) = reported
+    assert (failure.exc_type, failure.object) == (KeyError, logger)
 
 
 @pytest.fixture
