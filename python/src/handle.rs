@@ -87,9 +87,10 @@ pub struct PoolHandle {
 }
 
 impl PoolHandle {
-    /// As [`Handle::log_requests`], of all sets that may have been asked.
+    /// As [`Handle::log_requests`], of all sets that may have been asked, whichever raises.
     pub fn log_requests(&self, py: Python<'_>) -> PyResult<()> {
-        self.members.iter().try_for_each(|member| member.log_requests(py))
+        let logged = self.members.iter().map(|member| member.log_requests(py));
+        logged.fold(Ok(()), Result::and)
     }
 }
 

@@ -213,6 +213,22 @@ def test_a_pool_logs_all_members_that_refused(shmlimit_segment: OpenSegment, log
     assert len(permits) == 2
 
 
+def test_a_pool_logs_all_members_that_refused_also_where_one_raises(
+    shmlimit_segment: OpenSegment, logged: Logged
+) -> None:
+    # Each of a segment of its own, and so of a log of its own.
+    sets = [shmlimit_segment(sl.LimitSet(name, [sl.Calls("sent", 1, "1h")]), log_requests=True) for name in ("a", "b")]
+    pool = sl.Pool([sets[0]["a"], sets[1]["b"]], failover=True, worker_index=0)
+    for member in pool:
+        member.throttle(60)
+    with stopped_at("request_denied") as seen, pytest.raises(Stop):
+        pool.try_acquire()
+    assert seen == ["a", "b"]
+    assert logged() == []
+    assert not pool.try_acquire()
+    assert sorted(each["set_name"] for each in logged()) == ["a", "b"]
+
+
 def test_many_keys_and_networks_are_logged(shmlimit_segment: OpenSegment, logged: Logged) -> None:
     requests = sl.Calls("requests", 1, "1h")
     networks = sl.Calls("network", 1, "1h", prefix={"ipv4": 24, "ipv6": 48})
@@ -277,11 +293,13 @@ class Stop(BaseException):
 
 
 @contextmanager
-def stopped_at(event: str) -> Iterator[None]:
-    """Has the logger raise `Stop` for an event."""
+def stopped_at(event: str) -> Iterator[list[str]]:
+    """Has the logger raise `Stop` for an event; gives the sets of those for which it did."""
+    sets: list[str] = []
 
     def stop(record: logging.LogRecord) -> bool:
         if record.event == event:  # type: ignore[attr-defined]
+            sets.append(record.set_name)  # type: ignore[attr-defined]
             raise Stop
         return True
 
@@ -290,7 +308,7 @@ def stopped_at(event: str) -> Iterator[None]:
     logger.setLevel(logging.INFO)
     logger.addFilter(stop)
     try:
-        yield
+        yield sets
     finally:
         logger.removeFilter(stop)
         logger.setLevel(level)
