@@ -151,7 +151,8 @@ impl Event {
     }
 
     fn message(&self) -> String {
-        let of_label = self.label.iter().map(|label| format!(" ({label})"));
+        // Quoted: it may hold what comes from outside, which must not pass for a line of its own.
+        let of_label = self.label.iter().map(|label| format!(" ({label:?})"));
         let what = match &self.what {
             What::Denied {
                 limit,

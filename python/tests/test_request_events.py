@@ -98,9 +98,23 @@ def test_the_message_says_it_too(
     mail.throttle(7200)
     mail.check()
     assert [record.getMessage() for record in caplog.records] == [
-        "request_denied: set mail (newsletter): denied by limit sent, rate, retry after 3600.000 s",
+        'request_denied: set mail ("newsletter"): denied by limit sent, rate, retry after 3600.000 s',
         "request_denied: set mail: denied, throttled, retry after 7200.000 s",
     ]
+
+
+def test_a_label_cannot_pass_for_another_message(
+    shmlimit_segment: OpenSegment, shmlimit_clock: sl.VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="shmlimit")
+    label = 'a"): denied\nrequest_denied: set other'
+    mail = shmlimit_segment(ONE_AN_HOUR, log_requests=True)["mail"].labelled(label)
+    mail.check()
+    mail.check()
+    (record,) = caplog.records
+    written = r"""request_denied: set mail ("a\"): denied\nrequest_denied: set other"): denied by limit sent"""
+    assert record.getMessage().startswith(written)
+    assert record.label == label  # type: ignore[attr-defined]
 
 
 def test_nothing_is_logged_unless_it_was_asked_for(shmlimit_segment: OpenSegment, logged: Logged) -> None:
