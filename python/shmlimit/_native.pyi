@@ -81,7 +81,7 @@ class Verdict:
         reset_after: float,
         capacity: int | Decimal | None,
         of_dead: int | Decimal,
-        tier: str,
+        tier: str = "default",
     ) -> Self: ...
     @property
     def limit(self) -> str: ...

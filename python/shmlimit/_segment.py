@@ -20,7 +20,7 @@ from shmlimit._errors import DeclarationError
 from shmlimit._limits import Limits
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Self
 
 Manner: TypeAlias = tuple[bool, float | timedelta, bool, bool]
 """How a segment was opened: strict, the timeout of locks, whether any owner is trusted, whether requests are logged."""
@@ -343,21 +343,30 @@ def open(  # noqa: A001
     )
 
 
-def reopen(path: str, *manner: Unpack[Manner]) -> Segment:
+def reopen(
+    path: str,
+    strict: bool,
+    lock_timeout: float | timedelta,
+    trust_any_owner: bool,
+    log_requests: bool = False,
+) -> Segment:
     """Opens a segment that a pickle names, or gives the one that this process has open.
 
     Args:
         path: The file.
-        manner: How it was opened.
+        strict: As it was opened.
+        lock_timeout: As it was opened.
+        trust_any_owner: As it was opened.
+        log_requests: As it was opened; a worker of a version without it does not say.
 
     Returns:
         The segment.
     """
+    manner: Manner = strict, lock_timeout, trust_any_owner, log_requests
     with _opening:
         segment = _opened.get((path, manner))
     if segment is not None and not segment.closed and segment._file == _file_at(path):
         return segment
-    strict, lock_timeout, trust_any_owner, log_requests = manner
     segment = open(
         path,
         strict=strict,

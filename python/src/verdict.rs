@@ -54,8 +54,9 @@ impl Verdict {
 
 #[pymethods]
 impl Verdict {
+    // A worker of a version without tiers pickled none.
     #[new]
-    #[pyo3(signature = (limit, admitted, remaining, retry_after, reset_after, capacity, of_dead, tier))]
+    #[pyo3(signature = (limit, admitted, remaining, retry_after, reset_after, capacity, of_dead, tier="default"))]
     #[expect(clippy::too_many_arguments, reason = "a pickle calls it with each field")]
     fn new(
         limit: String,
@@ -65,7 +66,7 @@ impl Verdict {
         reset_after: f64,
         capacity: Option<Py<PyAny>>,
         of_dead: Py<PyAny>,
-        tier: String,
+        tier: &str,
     ) -> Self {
         Self {
             limit,
@@ -75,7 +76,7 @@ impl Verdict {
             retry_after,
             reset_after,
             capacity,
-            tier,
+            tier: tier.to_owned(),
         }
     }
 

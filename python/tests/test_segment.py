@@ -221,6 +221,27 @@ def test_a_pickle_opens_as_its_handle_was_opened(segment_path):
     assert b"admitted" in there.stdout
 
 
+def test_a_pickle_of_a_worker_that_knew_no_logging_of_requests_is_read(segment_path):
+    segment = sl.open(segment_path, sl.LimitSet("set", [sl.Calls("c", 5, 3600)]), strict=False)
+    reopen, (path, *manner) = segment.__reduce__()
+    former = (path, *manner[:3])
+    assert len(manner) == 4
+    assert reopen(*former) is segment
+    sl.remove(segment_path, force=True)
+    sl.open(segment_path, sl.LimitSet("set", [sl.Calls("c", 5, 3600)]))
+    again = reopen(*former)
+    assert again is not segment
+    assert not again.strict
+    assert again["set"].check()
+
+
+def test_a_verdict_of_a_worker_that_knew_no_tiers_is_of_the_default_tier(open_set):
+    (verdict,) = open_set(sl.Calls("c", 5, 3600)).peek().values()
+    made, fields = verdict.__reduce__()
+    assert fields[-1] == "default"
+    assert made(*fields[:-1]) == verdict
+
+
 def test_segments_can_be_made_without_open_and_derived_from(segment_path):
     class Own(sl.Segment):
         pass
