@@ -191,7 +191,8 @@ impl Permit {
     ///
     /// Args:
     ///     response: A response of requests, httpx, aiohttp, urllib3 or `http.client`, or an exception that has its status and
-    ///         headers: whatever has `headers`, and `status_code` or `status`. Or a mapping of headers.
+    ///         headers, or has it as its `response`, as those of requests, httpx, openai and anthropic: whatever has `headers`,
+    ///         and `status_code` or `status`. Or a mapping of headers.
     ///     status: The status, beside a mapping of headers.
     ///
     /// Returns:

@@ -11,23 +11,46 @@ use shmlimit::tower::throttled_by;
 
 /// For how long a response says that its server takes nothing; none where it does not.
 ///
-/// It is an object with `headers` and `status_code` or `status`, as the usual clients give, or a mapping of headers, with the
-/// status beside it.
+/// It is an object with `headers` and `status_code` or `status`, as the usual clients give, or an exception that has them on its
+/// `response`, or a mapping of headers, with the status beside it.
 pub fn throttled_for(response: &Bound<'_, PyAny>, status: Option<u16>) -> PyResult<Option<Duration>> {
-    let status = status.map_or_else(|| status_of(response), Ok)?;
-    let fields = fields_of(response)?;
+    let with_headers = with_headers(response)?;
+    let status = match status {
+        Some(_) => status,
+        None => status_of(response, &with_headers)?,
+    };
+    let Some(status) = status else {
+        return Ok(None);
+    };
+    let fields = fields_of(&with_headers)?;
     // What is no status of HTTP says nothing.
     Ok(StatusCode::from_u16(status)
         .ok()
         .and_then(|status| throttled_by(status, &fields)))
 }
 
-fn status_of(response: &Bound<'_, PyAny>) -> PyResult<u16> {
+/// What has the headers, or is the mapping of them: exceptions have a response of theirs, which is None where there was none.
+fn with_headers<'py>(response: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = response.py();
-    for name in [intern!(py, "status_code"), intern!(py, "status")] {
-        if let Some(status) = response.getattr_opt(name)? {
-            return status.extract();
+    if response.hasattr(intern!(py, "headers"))? {
+        return Ok(response.clone());
+    }
+    let of_exception = response.getattr_opt(intern!(py, "response"))?;
+    Ok(of_exception.unwrap_or_else(|| response.clone()))
+}
+
+/// The status; none where there was no response.
+fn status_of(response: &Bound<'_, PyAny>, with_headers: &Bound<'_, PyAny>) -> PyResult<Option<u16>> {
+    let py = response.py();
+    for object in [response, with_headers] {
+        for name in [intern!(py, "status_code"), intern!(py, "status")] {
+            if let Some(status) = object.getattr_opt(name)? {
+                return status.extract().map(Some);
+            }
         }
+    }
+    if with_headers.is_none() && !response.is_none() {
+        return Ok(None);
     }
     Err(PyTypeError::new_err(format!(
         "{} has no status_code and no status: give the status of the response beside its headers, as status=429",

@@ -192,15 +192,30 @@ def of_aiohttp(url: str) -> object:
     return asyncio.run(get())
 
 
-CLIENTS: list[Callable[[str], object]] = [
-    of_aiohttp,
-    lambda url: urllib3.PoolManager(retries=False).request("GET", url),
-    requests.get,
-    httpx.get,
-]
+def raised(get: Callable[[str], Any]) -> Callable[[str], object]:
+    """What a client raises where it is to raise for what is no success."""
+
+    def raise_for_status(url: str) -> object:
+        with pytest.raises((requests.HTTPError, httpx.HTTPStatusError)) as failure:
+            get(url).raise_for_status()
+        return failure.value
+
+    return raise_for_status
 
 
-@pytest.mark.parametrize("client", CLIENTS, ids=["aiohttp", "urllib3", "requests", "httpx"])
+CLIENTS: dict[str, Callable[[str], object]] = {
+    "aiohttp": of_aiohttp,
+    "urllib3": lambda url: urllib3.PoolManager(retries=False).request("GET", url),
+    "requests": requests.get,
+    "httpx": httpx.get,
+    "requests-error": raised(requests.get),
+    "httpx-error": raised(httpx.get),
+    # Such as the errors of openai and anthropic.
+    "error-with-status": lambda url: SimpleNamespace(status_code=429, response=httpx.get(url)),
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
 def test_the_responses_of_the_usual_clients_are_read(
     shmlimit_segment: OpenSegment, provider: str, client: Callable[[str], object]
 ) -> None:
@@ -271,6 +286,16 @@ def test_what_is_no_response_is_said(shmlimit_segment: OpenSegment) -> None:
         limits.respect(429, status=429)
     error = SimpleNamespace(status=429, headers=None)
     assert limits.respect(error)
+    with pytest.raises(TypeError, match="status_code"):
+        limits.respect(SimpleNamespace(response={"Error": {"Code": "Throttling"}}))
+
+
+def test_an_error_without_a_response_says_nothing(shmlimit_segment: OpenSegment) -> None:
+    limits = shmlimit_segment(sl.LimitSet("provider", [REQUESTS]))["provider"]
+    assert not limits.respect(requests.ConnectionError("refused"))
+    assert limits.check()
+    assert limits.respect(requests.ConnectionError("refused"), status=429)
+    assert limits.check().reason == "throttled"
 
 
 def test_a_lost_lease_is_logged_as_where_it_is_released(
