@@ -194,15 +194,22 @@ impl Permit {
     ///         headers, or has it as its `response`, as those of requests, httpx, openai and anthropic: whatever has `headers`,
     ///         and `status_code` or `status`. Or a mapping of headers.
     ///     status: The status, beside a mapping of headers.
+    ///     most: For how long it throttles at most, whatever the response says: seconds, or a timedelta. Unless given, the 31 days
+    ///         of `throttled`: give it where the server is not trusted to stop all processes for that long.
     ///
     /// Returns:
     ///     Whether it throttled, which releases the permit. Otherwise nothing has changed.
     ///
     /// Raises:
     ///     AlreadyReleased: It throttles, and the permit was released before.
-    #[pyo3(signature = (response, *, status=None))]
-    fn respect(this: &Bound<'_, Self>, response: &Bound<'_, PyAny>, status: Option<u16>) -> PyResult<bool> {
-        let Some(wait) = response::throttled_for(response, status)? else {
+    #[pyo3(signature = (response, *, status=None, most=None))]
+    fn respect(
+        this: &Bound<'_, Self>,
+        response: &Bound<'_, PyAny>,
+        status: Option<u16>,
+        most: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
+        let Some(wait) = response::throttled_for(response, status, most)? else {
             return Ok(false);
         };
         this.try_borrow_mut()?.throttle(this.py(), wait).map(|()| true)

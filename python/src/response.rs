@@ -9,11 +9,18 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use shmlimit::tower::throttled_by;
 
+use crate::seconds;
+
 /// For how long a response says that its server takes nothing; none where it does not.
 ///
 /// It is an object with `headers` and `status_code` or `status`, as the usual clients give, or an exception that has them on its
-/// `response`, or a mapping of headers, with the status beside it.
-pub fn throttled_for(response: &Bound<'_, PyAny>, status: Option<u16>) -> PyResult<Option<Duration>> {
+/// `response`, or a mapping of headers, with the status beside it. It says no longer than `most`, where that is given.
+pub fn throttled_for(
+    response: &Bound<'_, PyAny>,
+    status: Option<u16>,
+    most: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<Duration>> {
+    let most = most.map(seconds::duration).transpose()?;
     let with_headers = with_headers(response)?;
     let status = match status {
         Some(_) => status,
@@ -24,9 +31,10 @@ pub fn throttled_for(response: &Bound<'_, PyAny>, status: Option<u16>) -> PyResu
     };
     let fields = fields_of(&with_headers)?;
     // What is no status of HTTP says nothing.
-    Ok(StatusCode::from_u16(status)
+    let wait = StatusCode::from_u16(status)
         .ok()
-        .and_then(|status| throttled_by(status, &fields)))
+        .and_then(|status| throttled_by(status, &fields));
+    Ok(wait.map(|wait| most.map_or(wait, |most| wait.min(most))))
 }
 
 /// What has the headers, or is the mapping of them: exceptions have a response of theirs, which is None where there was none.

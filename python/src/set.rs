@@ -458,6 +458,7 @@ impl Limits {
     /// Args:
     ///     response: The response, or a mapping of its headers.
     ///     status: The status, beside a mapping of headers.
+    ///     most: For how long it throttles at most, as for `Permit.respect`.
     ///     key: Of which key, where the set is keyed.
     ///
     /// Returns:
@@ -465,15 +466,16 @@ impl Limits {
     ///
     /// Raises:
     ///     KeyRequired: It throttles, the set is keyed, and no key is named.
-    #[pyo3(signature = (response, *, status=None, key=None))]
+    #[pyo3(signature = (response, *, status=None, most=None, key=None))]
     fn respect(
         &self,
         py: Python<'_>,
         response: &Bound<'_, PyAny>,
         status: Option<u16>,
+        most: Object<'_, '_>,
         key: Object<'_, '_>,
     ) -> PyResult<bool> {
-        match response::throttled_for(response, status)? {
+        match response::throttled_for(response, status, most)? {
             None => Ok(false),
             Some(wait) => self.throttle_for(py, wait, key).map(|()| true),
         }
