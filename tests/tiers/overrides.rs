@@ -174,6 +174,59 @@ fn a_capacity_that_no_key_can_have_is_an_error_that_says_why() {
 }
 
 #[test]
+fn the_concurrency_of_one_key_is_never_raised_beyond_the_holds_of_its_shard() {
+    let scene = Scene::new(
+        with_overrides(100)
+            .holds(64)
+            .limit(Limit::concurrency("in_flight", 4))
+            .limit(Limit::concurrency("exports", 4))
+            .limit(Limit::calls("requests", 10, MINUTE))
+            .tier(Tier::new("gold").capacity("exports", 14)),
+    );
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    let refused = |limit: &str, capacity| match key.override_capacity(limit, capacity) {
+        Err(Error::CannotOverride { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    };
+    let reason = refused("in_flight", 5_000);
+    assert!(
+        reason.contains("64") && reason.contains("declare `holds`"),
+        "{reason}"
+    );
+    // In the tier that has the most of the other limit.
+    refused("in_flight", 51);
+    assert_eq!(set.table_usage().expect("keyed").used, 0, "and changes nothing");
+    key.override_capacity("in_flight", 50).expect("50 + 14");
+    key.override_capacity("requests", 5_000)
+        .expect("nothing of it is held");
+    // What the key has of its own of the other limit counts.
+    refused("exports", 15);
+    key.override_capacity("exports", 14).expect("50 + 14");
+    assert_eq!(key.overrides().expect("no error").len(), 3);
+    // Less is possible, and nothing at all.
+    key.override_capacity("in_flight", 49).expect("less");
+    key.clear_override("in_flight").expect("no error");
+    key.override_capacity("exports", 60).expect("4 + 60");
+}
+
+#[test]
+fn a_key_may_have_as_much_as_was_declared_for_fewer_holds() {
+    let scene = Scene::new(
+        with_overrides(100)
+            .holds(8)
+            .limit(Limit::concurrency("in_flight", 20)),
+    );
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    key.override_capacity("in_flight", 20).expect("as declared");
+    assert!(matches!(
+        key.override_capacity("in_flight", 21),
+        Err(Error::CannotOverride { .. })
+    ));
+}
+
+#[test]
 fn a_capacity_of_its_own_wins_over_that_of_its_tier_and_stays_when_the_tier_changes() {
     let scene = Scene::new(
         with_overrides(100)
