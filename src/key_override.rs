@@ -51,7 +51,7 @@ impl Key<'_> {
     /// # Errors
     ///
     /// [`Error::UnknownLimit`]; [`Error::CannotOverride`] where the set has no overrides, the limit has no capacity that
-    /// can be another, that one cannot be declared, or the concurrency limits of the key would add up to more than the
+    /// can be another, that one cannot be declared or is `u64::MAX`, which stands for unlimited, or the concurrency limits of the key would add up to more than the
     /// [holds](crate::SetDeclaration::holds) of a shard and than declared; [`Error::TableFull`] where the key has no row and can have none;
     /// [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`].
     pub fn override_capacity(&self, limit: impl LimitName, capacity: u64) -> Result<(), Error> {
@@ -122,6 +122,12 @@ impl LimitSet {
         let Some(own) = NonZeroU64::new(capacity) else {
             return Err(refused("a capacity is at least 1".to_owned()));
         };
+        // The word for it in a declaration.
+        if capacity == u64::MAX {
+            return Err(refused(
+                "unlimited is no capacity of a key's own; give a number".to_owned(),
+            ));
+        }
         for limit in set.shown().in_every_tier(index) {
             match LimitRules::with_capacity(limit, capacity) {
                 Ok(Some(_)) => {}

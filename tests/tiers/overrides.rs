@@ -174,6 +174,20 @@ fn a_capacity_that_no_key_can_have_is_an_error_that_says_why() {
 }
 
 #[test]
+fn unlimited_is_no_capacity_of_its_own() {
+    let scene = Scene::new(two_limits().holds(64));
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    for limit in ["requests", "in_flight"] {
+        match key.override_capacity(limit, u64::MAX) {
+            Err(Error::CannotOverride { reason, .. }) => assert!(reason.contains("unlimited"), "{reason}"),
+            other => panic!("{limit}: {other:?}"),
+        }
+    }
+    assert_eq!(key.overrides().expect("no error"), []);
+}
+
+#[test]
 fn the_concurrency_of_one_key_is_never_raised_beyond_the_holds_of_its_shard() {
     let scene = Scene::new(
         with_overrides(100)
