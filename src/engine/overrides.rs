@@ -73,6 +73,11 @@ impl LimitRules {
         Ok(Some(self.by_rule(rule)))
     }
 
+    /// Whether keys can have capacities of their own of it.
+    pub(super) fn is_overridable(&self) -> bool {
+        self.override_word.is_some()
+    }
+
     /// The capacity that the key of a row has of its own.
     pub(crate) fn own_capacity(&self, row: Row<'_>) -> Option<NonZeroU64> {
         NonZeroU64::new(self.capacity_word(row)?.load(Ordering::Relaxed))

@@ -241,6 +241,93 @@ fn a_key_may_have_as_much_as_was_declared_for_fewer_holds() {
 }
 
 #[test]
+fn a_check_of_many_keys_refuses_those_that_never_admit_the_cost_and_answers_the_others() {
+    for algorithm in [
+        Algorithm::Gcra,
+        Algorithm::TokenBucket,
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingWindowCounter,
+    ] {
+        let scene = Scene::new(
+            with_overrides(100)
+                .limit(Limit::calls("other", 1_000, MINUTE))
+                .limit(Limit::calls("requests", 10, MINUTE).algorithm(algorithm))
+                .tier(Tier::new("small").capacity("requests", 3)),
+        );
+        let set = scene.set();
+        set.key("own")
+            .expect("keyed")
+            .override_capacity("requests", 4)
+            .expect("a capacity");
+        set.assign("small", "small").expect("a tier");
+        let request = set.request().with("requests", 5).expect("declared");
+        let answers = set
+            .check_many(&["a", "own", "b", "small", "a", "a"], &request)
+            .expect("no error");
+        let admitted: Vec<bool> = answers.iter().map(|answer| answer.is_admitted()).collect();
+        assert_eq!(admitted, [true, false, true, false, true, false], "{algorithm:?}");
+        for (position, most) in [(1, 4), (3, 3)] {
+            let answer = &answers[position];
+            assert_eq!((answer.binding(), answer.retry_after()), (Some("requests"), None));
+            assert_eq!(answer.reason(), Some(shmlimit::RefusalReason::Rate));
+            let refusal = answer.refusal().expect("refused");
+            let said: Vec<_> = refusal
+                .verdicts()
+                .map(|verdict| (verdict.admitted, verdict.remaining, verdict.most_at_once))
+                .collect();
+            assert_eq!(
+                said,
+                [(true, 1_000, 1_000), (false, most, most)],
+                "it took nothing"
+            );
+        }
+        assert!(
+            answers[5].retry_after().is_some(),
+            "as any other that was refused"
+        );
+        let counts = scene.segment.snapshot().expect("no error").sets[0].limits[1].counts;
+        assert_eq!((counts.admitted, counts.refused), (3, 3));
+    }
+}
+
+#[test]
+fn what_no_key_admits_by_the_definition_is_an_error_before_any_is_charged() {
+    let limited = |set: SetDeclaration| {
+        set.limit(Limit::calls("requests", 10, MINUTE))
+            .tier(Tier::new("large").capacity("requests", 20))
+    };
+    let scene = Scene::new(limited(keyed(100)));
+    let set = scene.set();
+    let cost = |units| set.request().with("requests", units).expect("declared");
+    assert!(matches!(
+        set.check_many(&["a", "b"], &cost(21)),
+        Err(Error::NeverAdmissible { cost: 21, .. })
+    ));
+    set.assign("b", "large").expect("a tier");
+    let answers = set
+        .check_many(&["a", "b"], &cost(11))
+        .expect("another tier admits it");
+    assert_eq!(
+        [false, true],
+        [answers[0].is_admitted(), answers[1].is_admitted()]
+    );
+    // What single keys may have of their own is not known to the definition.
+    let scene = Scene::new(limited(with_overrides(100)));
+    let set = scene.set();
+    set.key("b")
+        .expect("keyed")
+        .override_capacity("requests", 30)
+        .expect("a capacity");
+    let cost = set.request().with("requests", 30).expect("declared");
+    let answers = set.check_many(&["a", "b"], &cost).expect("one of them admits it");
+    assert_eq!(
+        [false, true],
+        [answers[0].is_admitted(), answers[1].is_admitted()]
+    );
+}
+
+#[test]
 fn a_capacity_of_its_own_wins_over_that_of_its_tier_and_stays_when_the_tier_changes() {
     let scene = Scene::new(
         with_overrides(100)
