@@ -23,7 +23,8 @@ impl Key<'_> {
     /// and for a dead process, nothing. Then those who wait are served by the new capacity.
     ///
     /// The row of a key that has such a capacity goes to no other key, unless the set is declared to
-    /// [evict](crate::WhenFull); then the key begins again as declared. So declare [`max_keys`](crate::Keyed::new) for as
+    /// [evict](crate::WhenFull): with `EvictLeastUsed` when no other row would do, with `EvictOldest` when it was used the
+    /// longest ago. Then the key begins again as declared. So declare [`max_keys`](crate::Keyed::new) for as
     /// many keys as have capacities of their own, and the others.
     ///
     /// ```

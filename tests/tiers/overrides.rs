@@ -439,6 +439,46 @@ fn a_key_that_is_evicted_begins_again_as_declared() {
 }
 
 #[test]
+fn keys_that_were_given_something_of_their_own_are_the_last_to_be_evicted_by_usage() {
+    let keyed = Keyed::new(1).overrides(true).when_full(WhenFull::EvictLeastUsed);
+    let set = SetDeclaration::new("api").keyed(keyed);
+    let scene = Scene::new(
+        set.limit(Limit::calls("requests", 10, MINUTE))
+            .tier(Tier::new("gold").capacity("requests", 100)),
+    );
+    let set = scene.set();
+    for key in 0..ROWS {
+        let name = key.to_string();
+        match key {
+            3 => set
+                .key(&name)
+                .expect("keyed")
+                .override_capacity("requests", 20)
+                .expect("a row"),
+            4 => set.assign(&name, "gold").expect("a row"),
+            _ => {}
+        }
+        if !(3..=4).contains(&key) {
+            assert!(is_admitted(&set, &name));
+            assert!(is_admitted(&set, &name));
+        }
+        scene.advance(Duration::from_nanos(1));
+    }
+    for new in 0..ROWS {
+        assert!(is_admitted(&set, &format!("new {new}")));
+        scene.advance(Duration::from_nanos(1));
+    }
+    let usage = set.table_usage().expect("keyed");
+    assert_eq!(usage.evicted_in_use, ROWS as u64);
+    let key = |name| set.key(name).expect("keyed");
+    assert_eq!(
+        key("3").overrides().expect("no error"),
+        [("requests".to_owned(), 20)]
+    );
+    assert_eq!(key("4").tier().expect("no error"), "gold");
+}
+
+#[test]
 fn a_reset_replenishes_a_key_and_leaves_it_its_capacity() {
     let scene = Scene::new(two_limits());
     let set = scene.set();
