@@ -156,7 +156,9 @@ impl LimitSet {
     /// each than one check after the other, the more so the larger the table is.
     ///
     /// Each key is decided by itself: one that is refused takes nothing and changes nothing for the others. A key that
-    /// is named twice is decided twice.
+    /// is named twice is decided twice. A cost that is above what only some keys ever admit at once, because of their
+    /// [tier](crate::Tier) or a [capacity of their own](Key::override_capacity), is no error: each of those is refused by
+    /// that limit, with no [`retry_after`](Checked::retry_after).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -174,7 +176,9 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// As [`key`](Self::key) and [`check`](Self::check). After an error some keys may have been charged.
+    /// As [`key`](Self::key) and [`check`](Self::check). After an error some keys may have been charged, but not after
+    /// [`Error::NeverAdmissible`]: that is for a cost above what the limit admits at once in every tier, where no key can have
+    /// a capacity of its own of the limit.
     pub fn check_many<K: AsRef<[u8]>>(
         &self,
         keys: &[K],

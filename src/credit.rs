@@ -1,6 +1,6 @@
 //! Units that a process has taken in advance and spends by itself.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, TryLockError, Weak};
 
 use crate::attendant::{self, Return, UnspentBatch};
 use crate::engine::plan::Kind;
@@ -309,39 +309,53 @@ impl Drop for LocalCredit {
 /// segment share them, and whichever is still open will do to return them.
 #[derive(Debug, Default)]
 struct DrawingHandles {
-    open: Mutex<Vec<Weak<SharedSegment>>>,
+    open: Mutex<Vec<OpenHandle>>,
 }
+
+/// A segment, and a handle of it.
+type OpenHandle = (Weak<Membership>, Weak<SharedSegment>);
 
 static DRAWING_HANDLES: PerProcess<DrawingHandles> = PerProcess::new();
 
 impl DrawingHandles {
-    /// Those of this process. A forked child has those of its parent, unless another thread was just changing the list.
+    /// Those of this process.
     fn get() -> Option<&'static Self> {
-        let inherited = |parent: &Self| {
-            let open = parent.open.try_lock();
-            Self {
-                open: Mutex::new(open.map(|open| open.clone()).unwrap_or_default()),
-            }
-        };
         DRAWING_HANDLES
-            .get_or(|parent| parent.map(inherited).unwrap_or_default())
+            .get_or(|parent| parent.map(Self::inherited).unwrap_or_default())
             .ok()
     }
 
-    /// Notes a handle that was opened.
-    fn add(&self, shared: &Arc<SharedSegment>) {
-        let mut open = lock(&self.open);
-        open.retain(|handle| handle.strong_count() > 0);
-        open.push(Arc::downgrade(shared));
+    /// Those that a forked child has from its parent, unless another thread was just using the list: then it has those by
+    /// which it [draws](UnusedBatches::of) and those that it opens.
+    fn inherited(&self) -> Self {
+        let open = match self.open.try_lock() {
+            Ok(open) => open.clone(),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().clone(),
+            Err(TryLockError::WouldBlock) => Vec::new(),
+        };
+        Self {
+            open: Mutex::new(open),
+        }
     }
 
-    /// The handles of one segment. Without the list's lock: who drops the last of them detaches.
+    /// Notes an open handle, if it is not known yet.
+    fn add(&self, shared: &Arc<SharedSegment>) {
+        let mut open = lock(&self.open);
+        open.retain(|(_, handle)| handle.strong_count() > 0);
+        if !open
+            .iter()
+            .any(|(_, handle)| handle.as_ptr() == Arc::as_ptr(shared))
+        {
+            open.push((Arc::downgrade(&shared.engine.membership), Arc::downgrade(shared)));
+        }
+    }
+
+    /// The handles of one segment. Those of others stay as they are, and none is dropped under the list's lock: dropping the
+    /// last handle of a segment detaches, which waits for locks.
     fn of(&self, membership: &Weak<Membership>) -> Vec<Arc<SharedSegment>> {
         let open = lock(&self.open).clone();
-        let handles = open.iter().filter_map(Weak::upgrade);
-        handles
-            .filter(|shared| Arc::as_ptr(&shared.engine.membership) == membership.as_ptr())
-            .collect()
+        let of_segment = open.iter().filter(|(of, _)| of.ptr_eq(membership));
+        of_segment.filter_map(|(_, handle)| handle.upgrade()).collect()
     }
 }
 
@@ -366,6 +380,10 @@ pub(crate) struct UnusedBatches {
 
 impl UnusedBatches {
     fn of(set: &LimitSet) -> Self {
+        // A forked child may not have it from its parent.
+        if let Some(handles) = DrawingHandles::get() {
+            handles.add(set.shared());
+        }
         Self {
             membership: Arc::downgrade(&set.shared().engine.membership),
             set: set.position(),
@@ -416,5 +434,68 @@ impl LimitSet {
         if attendant::return_unused(UnusedBatches::of(self), self.shared()).is_err() {
             self.engine_set().leave_batches_unattended();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{Credit, Declaration, Limit, Segment, SetDeclaration};
+
+    fn opened(folder: &tempfile::TempDir, name: &str) -> (Segment, LimitSet) {
+        let limit = Limit::calls("requests", 100, Duration::from_secs(60)).credit(Credit::batch(10));
+        let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
+        let segment = Segment::create(folder.path().join(name), &declaration).expect("a segment");
+        let set = segment.set("api").expect("declared");
+        (segment, set)
+    }
+
+    #[test]
+    fn a_child_has_the_handles_of_its_parent_also_after_a_panic_among_them() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let (_segment, set) = opened(&folder, "limits");
+        let membership = Arc::downgrade(&set.shared().engine.membership);
+        let parent = DrawingHandles::default();
+        parent.add(set.shared());
+        parent.add(set.shared());
+        std::thread::scope(|scope| {
+            let panics = scope.spawn(|| {
+                let _open = parent.open.lock();
+                panic!("with the list's lock");
+            });
+            assert!(panics.join().is_err());
+        });
+        assert_eq!(parent.inherited().of(&membership).len(), 1);
+    }
+
+    #[test]
+    fn handles_are_found_by_their_segment() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let (_one, set_of_one) = opened(&folder, "one");
+        let (other, set_of_other) = opened(&folder, "other");
+        let handles = DrawingHandles::default();
+        handles.add(set_of_one.shared());
+        handles.add(set_of_other.shared());
+        let of_other = Arc::downgrade(&set_of_other.shared().engine.membership);
+        let found = handles.of(&of_other);
+        assert_eq!(found.len(), 1);
+        assert!(Arc::ptr_eq(&found[0], set_of_other.shared()));
+        drop((found, other, set_of_other));
+        assert!(handles.of(&of_other).is_empty());
+    }
+
+    #[test]
+    fn a_handle_that_a_child_did_not_inherit_is_known_when_batches_are_drawn_by_it() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let (_segment, set) = opened(&folder, "limits");
+        let membership = Arc::downgrade(&set.shared().engine.membership);
+        let handles = DrawingHandles::get().expect("a page");
+        // As after a fork while another thread used the list.
+        lock(&handles.open).retain(|(of, _)| !of.ptr_eq(&membership));
+        assert!(handles.of(&membership).is_empty());
+        let _batches = UnusedBatches::of(&set);
+        assert_eq!(handles.of(&membership).len(), 1);
     }
 }

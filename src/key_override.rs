@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use crate::engine::LimitRules;
+use crate::engine::{LimitRules, Overridden};
 use crate::error::Error;
 use crate::key::Key;
 use crate::limit_set::{LimitName, LimitSet};
@@ -23,7 +23,8 @@ impl Key<'_> {
     /// and for a dead process, nothing. Then those who wait are served by the new capacity.
     ///
     /// The row of a key that has such a capacity goes to no other key, unless the set is declared to
-    /// [evict](crate::WhenFull); then the key begins again as declared. So declare [`max_keys`](crate::Keyed::new) for as
+    /// [evict](crate::WhenFull): with `EvictLeastUsed` when no other row would do, with `EvictOldest` when it was used the
+    /// longest ago. Then the key begins again as declared. So declare [`max_keys`](crate::Keyed::new) for as
     /// many keys as have capacities of their own, and the others.
     ///
     /// ```
@@ -51,7 +52,8 @@ impl Key<'_> {
     /// # Errors
     ///
     /// [`Error::UnknownLimit`]; [`Error::CannotOverride`] where the set has no overrides, the limit has no capacity that
-    /// can be another, or that one cannot be declared; [`Error::TableFull`] where the key has no row and can have none;
+    /// can be another, that one cannot be declared or is `u64::MAX`, which stands for unlimited, or the concurrency limits of the key would add up to more than the
+    /// [holds](crate::SetDeclaration::holds) of a shard and than declared; [`Error::TableFull`] where the key has no row and can have none;
     /// [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`].
     pub fn override_capacity(&self, limit: impl LimitName, capacity: u64) -> Result<(), Error> {
         let set = self.subject.set;
@@ -65,7 +67,7 @@ impl Key<'_> {
     ///
     /// # Errors
     ///
-    /// As [`override_capacity`](Self::override_capacity).
+    /// [`Error::UnknownLimit`]; [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`].
     pub fn clear_override(&self, limit: impl LimitName) -> Result<(), Error> {
         let index = self.subject.set.require(&limit)?;
         self.change_capacity(index, None)
@@ -91,19 +93,23 @@ impl Key<'_> {
     fn change_capacity(&self, index: usize, capacity: Option<NonZeroU64>) -> Result<(), Error> {
         let set = self.subject.set;
         let target = self.subject.target();
-        let has_row = match target.key {
-            Some(key) => {
-                let engine = &set.shared().engine;
-                engine.override_capacity(target.part(), key, index, capacity)?
-            }
-            None => true,
-        };
-        if has_row {
+        let Some(key) = target.key else {
             return Ok(());
+        };
+        let engine = &set.shared().engine;
+        match engine.override_capacity(target.part(), key, index, capacity)? {
+            Overridden::Done => Ok(()),
+            Overridden::NoRow => Err(Error::TableFull {
+                set: set.name().to_owned(),
+            }),
+            Overridden::TooFewHolds { holds, concurrency } => {
+                let reason = format!(
+                    "the key could hold {concurrency} at once, and {holds} holds are too few for that; declare \
+                     `holds` for as many, which takes a new segment"
+                );
+                Err(set.cannot_override(index, capacity.map_or(0, NonZeroU64::get), reason))
+            }
         }
-        Err(Error::TableFull {
-            set: set.name().to_owned(),
-        })
     }
 }
 
@@ -113,15 +119,16 @@ impl LimitSet {
         let set = self.engine_set();
         // Another definition may have come into force since this process heard of one.
         self.shared().engine.definitions().keep_up(set);
-        let refused = |reason: String| Error::CannotOverride {
-            set: self.name().to_owned(),
-            limit: set.limit_name(index),
-            capacity,
-            reason,
-        };
+        let refused = |reason: String| self.cannot_override(index, capacity, reason);
         let Some(own) = NonZeroU64::new(capacity) else {
             return Err(refused("a capacity is at least 1".to_owned()));
         };
+        // The word for it in a declaration.
+        if capacity == u64::MAX {
+            return Err(refused(
+                "unlimited is no capacity of a key's own; give a number".to_owned(),
+            ));
+        }
         for limit in set.shown().in_every_tier(index) {
             match LimitRules::with_capacity(limit, capacity) {
                 Ok(Some(_)) => {}
@@ -137,5 +144,14 @@ impl LimitSet {
             }
         }
         Ok(own)
+    }
+    #[cold]
+    fn cannot_override(&self, index: usize, capacity: u64, reason: String) -> Error {
+        Error::CannotOverride {
+            set: self.name().to_owned(),
+            limit: self.engine_set().limit_name(index),
+            capacity,
+            reason,
+        }
     }
 }

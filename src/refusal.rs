@@ -79,11 +79,15 @@ impl Refusal {
     }
 
     /// After how long the request would be admitted if nobody else took anything: never before, always at exactly
-    /// that instant. None where time alone does not help.
+    /// that instant, with two exceptions. None where time alone does not help.
     ///
     /// Behind others in the queue it is a lower bound: the first of them cannot be admitted earlier, and neither can all
     /// of the first 16 of them and then this request, as long as they stay and give nothing back. Where the queue is
-    /// longer, or their work is held, it takes longer.
+    /// longer, or their work is held, it takes longer. One that has died stays until it is found dead.
+    ///
+    /// With [credit](crate::Limit::credit) of an algorithm that does not refund it is an upper bound where this process has
+    /// some of a batch left, though less than it needs: that is not counted on, because it may be taken back and lost
+    /// meanwhile.
     ///
     /// Of a new key for which the table had no row: when the first of the limited keys in its places is limited no
     /// longer, where the set was declared to evict the least used.

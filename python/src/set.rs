@@ -297,6 +297,8 @@ impl Limits {
 
     /// As `check` for each of many keys, decided at one instant, faster than one after the other.
     ///
+    /// A key whose tier, or whose own capacity, never admits the cost is refused like others, with no `retry_after`.
+    ///
     /// Args:
     ///     keys: The keys. One that is named twice is decided twice.
     ///     costs: What to take of each limit, of each key.
@@ -306,6 +308,7 @@ impl Limits {
     ///     The answers in the order of the keys.
     ///
     /// Raises:
+    ///     NeverAdmissible: No key can ever be admitted that cost. None was charged.
     ///     RequestError: As `check`. Some keys may have been charged then.
     #[pyo3(signature = (keys, costs=None, *, tier=None))]
     fn check_many(

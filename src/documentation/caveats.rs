@@ -153,8 +153,10 @@
 //! in place of 64, and with both of them 128 as before. Deciding on a key that has such a capacity takes longer, because its
 //! rule is worked out anew each time. Each change rounds in favour of the limit. What a key reserved before a change is
 //! refunded where its permit saw that change only, and not where its process died. A key that has such a capacity keeps its
-//! row like one that is assigned to a tier, and loses both to `when_full` alike. Where a concurrency limit is raised for
-//! many keys, declare [`holds`](crate::SetDeclaration::holds) for what they may hold together. A capacity that a later
+//! row like one that is assigned to a tier, and loses both to `when_full` alike: with `evict_least_used` only where no other
+//! row of its two places may be evicted, and with `evict_oldest` by its age. One key may have no more concurrency, added
+//! up over its limits, than its shard has holds, or than was declared. Where a concurrency limit is raised for many keys,
+//! declare [`holds`](crate::SetDeclaration::holds) for what they may hold together. A capacity that a later
 //! declaration cannot count with exactly is not in force under that. `RateLimit-Policy` of the feature `tower` goes on
 //! saying what the tier of the key promises.
 //!

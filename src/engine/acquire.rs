@@ -520,6 +520,13 @@ impl LockedPart<'_> {
             _ => None,
         };
         self.note_wait(rows.first(), costs, decision, late)?;
+        self.count_refusal(rows, decision)?;
+        Ok(Answer::Refused)
+    }
+
+    /// Counts a refusal that is decided.
+    #[inline(always)]
+    pub(super) fn count_refusal(&self, rows: Rows<'_>, decision: &Decision) -> Result<(), Box<Error>> {
         let reason = self.part.set.refusal_reason(decision);
         let mut transaction = self.part.memory.journal().begin();
         transaction.add(self.refusal_counter(reason), 1);
@@ -529,8 +536,7 @@ impl LockedPart<'_> {
             }
         }
         self.count_on_rows(&mut transaction, rows, false);
-        self.part.commit(transaction)?;
-        Ok(Answer::Refused)
+        self.part.commit(transaction)
     }
 
     /// Notes what a refused request waits for besides its own limits: that nothing is admitted for a while, or that those

@@ -9,7 +9,7 @@ use super::locked::{LockWait, LockedPart};
 use super::memory::Row;
 use super::plan::Kind;
 use super::segment::SegmentEngine;
-use super::set::{Part, PartAt, SetEngine};
+use super::set::{Part, PartAt, RuledPart, SetEngine};
 use crate::error::Error;
 use crate::limit::{Assessment, Standing};
 use crate::shm::layout::BUCKET_ROWS;
@@ -48,7 +48,8 @@ impl SegmentEngine {
         })
     }
 
-    /// As [`check`](Self::check) for each of many keys, all at one instant. `answers` has one for each key.
+    /// As [`check`](Self::check) for each of many keys, all at one instant. `answers` has one for each key. A key that never
+    /// admits the costs is refused like others; an error is what no key admits, by the definition, before any is charged.
     pub(crate) fn check_many(
         &self,
         set: &SetEngine,
@@ -71,6 +72,7 @@ impl SegmentEngine {
             set.part_of(Some(key)).prefetch_row(key);
         }
         let now = self.now(set.part(0));
+        let mut is_any_admitted = false;
         for group in order.chunk_by(|one, other| one.0 == other.0) {
             let part = set.part(group[0].0);
             let mut locked = self.lock_as_of(part, now)?;
@@ -82,15 +84,22 @@ impl SegmentEngine {
                     continue;
                 };
                 decision.owner = owner;
-                *admitted = match locked.check(Some(key), costs, decision, Attempt::First)? {
-                    Answer::Admitted => true,
-                    Answer::Impossible => return Err(part.never_admissible(decision.impossible())),
-                    Answer::WorthALook => {
-                        worth_a_look = true;
-                        locked.check(Some(key), costs, decision, Attempt::Last)? == Answer::Admitted
+                let mut answer = locked.check(Some(key), costs, decision, Attempt::First)?;
+                if answer == Answer::WorthALook {
+                    worth_a_look = true;
+                    answer = locked.check(Some(key), costs, decision, Attempt::Last)?;
+                }
+                if answer == Answer::Impossible {
+                    // Some were charged only where the definition has changed meanwhile.
+                    if !is_any_admitted && locked.part.is_impossible_for_every_key(costs) {
+                        let impossible = decision.impossible();
+                        drop(locked);
+                        return Err(part.never_admissible(impossible));
                     }
-                    Answer::Refused | Answer::MustWait => false,
-                };
+                    locked.refuse_forever(key, costs, decision)?;
+                }
+                *admitted = answer == Answer::Admitted;
+                is_any_admitted |= *admitted;
             }
             drop(locked);
             if worth_a_look {
@@ -228,6 +237,41 @@ impl LockedPart<'_> {
             }
         }
         self.take_all(row.into(), costs, LimitMask::default(), None, decision, attempt)
+    }
+}
+
+impl LockedPart<'_> {
+    /// Refuses a key what it never admits, as one of many that are asked.
+    #[cold]
+    fn refuse_forever(
+        &self,
+        key: &KeyIdentity,
+        costs: &Costs,
+        decision: &mut Decision,
+    ) -> Result<(), Box<Error>> {
+        let row = self.part.find_row_of(key.fingerprint).unwrap_or(Row::ABSENT);
+        // Whatever else the key would have to wait for, this is the reason.
+        decision.set_stage(Stage::Reserved);
+        self.at_its_instant().assess_all(row.into(), costs, decision);
+        self.count_refusal(row.into(), decision)
+    }
+}
+
+impl RuledPart<'_> {
+    /// Whether no key can be admitted the costs: in no tier, and with no capacity of its own.
+    #[cold]
+    fn is_impossible_for_every_key(&self, costs: &Costs) -> bool {
+        let tiers = std::iter::once(self.rules).chain(&self.rules.tiers);
+        let mut tiers = tiers.map(|rules| self.unruled().by(rules));
+        tiers.all(|part| part.is_impossible_whatever_the_key(costs))
+    }
+
+    /// Whether a cost is above what its limit admits at once, and no key can have another capacity of that limit.
+    fn is_impossible_whatever_the_key(&self, costs: &Costs) -> bool {
+        costs.iter().any(|(index, cost)| {
+            let limit = self.limits.get(index);
+            limit.is_some_and(|limit| !limit.shadow && !limit.is_overridable() && cost > limit.most_at_once)
+        })
     }
 }
 

@@ -108,8 +108,10 @@ impl RuledPart<'_> {
 
     fn claim_by_usage(&self, row: Row<'_>, used_at: u64, now: Now) -> Claim {
         let mut limited_for = self.throttled_for(row, now);
+        // A key that was given something of its own loses more than usage, which time does not give back.
+        let is_kept = self.set.differs_by_key() && self.is_kept(row);
         let mut usage = Usage {
-            share: 0,
+            share: if is_kept { u64::MAX } else { 0 },
             replenished_in: 0,
             used_at,
         };

@@ -13,6 +13,7 @@ use super::key::KeyIdentity;
 use super::limit_rules::LimitRules;
 use super::locked::{LockWait, LockedPart};
 use super::memory::{Row, TicketPlace};
+use super::plan::Kind;
 use super::row_reference::RowReference;
 use super::segment::SegmentEngine;
 use super::set::{DefinitionBits, Part, RuledPart};
@@ -72,6 +73,11 @@ impl LimitRules {
         Ok(Some(self.by_rule(rule)))
     }
 
+    /// Whether keys can have capacities of their own of it.
+    pub(super) fn is_overridable(&self) -> bool {
+        self.override_word.is_some()
+    }
+
     /// The capacity that the key of a row has of its own.
     pub(crate) fn own_capacity(&self, row: Row<'_>) -> Option<NonZeroU64> {
         NonZeroU64::new(self.capacity_word(row)?.load(Ordering::Relaxed))
@@ -95,6 +101,57 @@ impl RuledPart<'_> {
         if self.differs_by_key && self.has_own_capacities(row) {
             decision.note_own_capacities(|index| self.limits.get(index)?.own_capacity(row));
         }
+    }
+}
+
+/// What became of a capacity that a key was to have of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Overridden {
+    Done,
+    /// The key has no row, and can have none.
+    NoRow,
+    /// A shard has fewer holds than the key could have permits at once.
+    TooFewHolds {
+        /// Holds of a shard.
+        holds: u64,
+        /// What the concurrency limits of the key would add up to.
+        concurrency: u64,
+    },
+}
+
+impl RuledPart<'_> {
+    /// Why a key cannot have a capacity: with it, permits of this key could take all holds of its shard from the others,
+    /// which is declared on purpose or not at all. So for a key as for a declaration that is applied. The other limits
+    /// count with what the key has of its own or would have without, whichever is more: that can always be taken away.
+    fn too_few_holds(&self, row: Row<'_>, changed: usize, capacity: NonZeroU64) -> Option<Overridden> {
+        let limit = self.limits.get(changed)?;
+        if limit.kind != Kind::Concurrency {
+            return None;
+        }
+        let with = |own: Option<NonZeroU64>| {
+            let of_tiers = std::iter::once(self.rules).chain(&self.rules.tiers).map(|rules| {
+                let held = rules
+                    .limits
+                    .iter()
+                    .filter(|limit| limit.kind == Kind::Concurrency);
+                held.map(|limit| {
+                    if limit.index == changed {
+                        return limit.by_capacity(own).most_at_once;
+                    }
+                    let own = limit.by_capacity(limit.own_capacity(row)).most_at_once;
+                    own.max(limit.most_at_once)
+                })
+                .filter(|most| *most < u64::MAX)
+                .fold(0, u64::saturating_add)
+            });
+            of_tiers.fold(0, u64::max)
+        };
+        let (holds, concurrency) = (self.memory.hold_capacity(), with(Some(capacity)));
+        // What is less than before is no reason, however much it is.
+        let most = holds
+            .max(self.rules.plan.most_held())
+            .max(with(limit.own_capacity(row)));
+        (concurrency > most).then_some(Overridden::TooFewHolds { holds, concurrency })
     }
 }
 
@@ -154,17 +211,17 @@ impl GrantAsTold<'_> {
 }
 
 impl SegmentEngine {
-    /// Gives a key a capacity of its own, or takes it away. For that its row is made if it has none; answers whether it
-    /// has one then: the table may have none left.
+    /// Gives a key a capacity of its own, or takes it away. For that its row is made if it has none.
     pub(crate) fn override_capacity(
         &self,
         part: Part<'_>,
         key: &KeyIdentity,
         limit: usize,
         capacity: Option<NonZeroU64>,
-    ) -> Result<bool, Box<Error>> {
-        if self.try_override(part, key, limit, capacity)? {
-            return Ok(true);
+    ) -> Result<Overridden, Box<Error>> {
+        match self.try_override(part, key, limit, capacity)? {
+            Overridden::NoRow => {}
+            answer => return Ok(answer),
         }
         // Dead processes may keep rows that would do.
         self.reclaim_if_due(part, LockWait::Timeout)?;
@@ -177,18 +234,23 @@ impl SegmentEngine {
         key: &KeyIdentity,
         limit: usize,
         capacity: Option<NonZeroU64>,
-    ) -> Result<bool, Box<Error>> {
+    ) -> Result<Overridden, Box<Error>> {
         let mut locked = self.lock(part)?;
-        match locked.part.find_row_of(key.fingerprint) {
+        let found = locked.part.find_row_of(key.fingerprint);
+        let row = found.unwrap_or(Row::ABSENT);
+        if let Some(refused) = capacity.and_then(|capacity| locked.part.too_few_holds(row, limit, capacity)) {
+            return Ok(refused);
+        }
+        match found {
             Some(row) => locked.change_own_capacity(row, limit, capacity)?,
             // It has none already.
             None if capacity.is_none() => {}
             None => match locked.add_row(key, &[])? {
                 Ok(row) => locked.begin_with_own_capacity(row, limit, capacity)?,
-                Err(_) => return Ok(false),
+                Err(_) => return Ok(Overridden::NoRow),
             },
         }
-        Ok(true)
+        Ok(Overridden::Done)
     }
 
     /// The capacity of each limit that a key has of its own, with the limit's position.

@@ -44,7 +44,8 @@ pub enum WhenFull {
     /// It takes the place of the key that has used the least of its limits, of those that share its places; never of
     /// one that is held or waited for, nor of one that a limit would refuse one unit more. So many new keys push out
     /// one another and those that are hardly used, and a limited key stays limited. Where all are held, waited for or
-    /// limited, the new key is refused.
+    /// limited, the new key is refused. Keys that were assigned to a [tier](crate::Tier) or given a
+    /// [capacity of their own](crate::Key::override_capacity), which they would lose, are the last to be pushed out.
     EvictLeastUsed,
     /// It takes the place of the key that was used the longest ago, be it limited: with its usage forgotten, that key
     /// regains its quota.

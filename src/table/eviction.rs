@@ -19,7 +19,8 @@ pub(crate) enum Claim {
 /// How much a key loses with its row, and whose loss is the least: they are compared field by field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Usage {
-    /// The largest share that is used of any of its limits, in parts of 2^32; zero where shares are not compared.
+    /// The largest share that is used of any of its limits, in parts of 2^32; zero where shares are not compared, and
+    /// above all shares where the key was given a tier or a capacity of its own.
     pub(crate) share: u64,
     /// Nanoseconds until all of its limits are completely replenished; zero where that is not compared.
     pub(crate) replenished_in: u64,

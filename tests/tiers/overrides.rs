@@ -174,6 +174,160 @@ fn a_capacity_that_no_key_can_have_is_an_error_that_says_why() {
 }
 
 #[test]
+fn unlimited_is_no_capacity_of_its_own() {
+    let scene = Scene::new(two_limits().holds(64));
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    for limit in ["requests", "in_flight"] {
+        match key.override_capacity(limit, u64::MAX) {
+            Err(Error::CannotOverride { reason, .. }) => assert!(reason.contains("unlimited"), "{reason}"),
+            other => panic!("{limit}: {other:?}"),
+        }
+    }
+    assert_eq!(key.overrides().expect("no error"), []);
+}
+
+#[test]
+fn the_concurrency_of_one_key_is_never_raised_beyond_the_holds_of_its_shard() {
+    let scene = Scene::new(
+        with_overrides(100)
+            .holds(64)
+            .limit(Limit::concurrency("in_flight", 4))
+            .limit(Limit::concurrency("exports", 4))
+            .limit(Limit::calls("requests", 10, MINUTE))
+            .tier(Tier::new("gold").capacity("exports", 14)),
+    );
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    let refused = |limit: &str, capacity| match key.override_capacity(limit, capacity) {
+        Err(Error::CannotOverride { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    };
+    let reason = refused("in_flight", 5_000);
+    assert!(
+        reason.contains("64") && reason.contains("declare `holds`"),
+        "{reason}"
+    );
+    // In the tier that has the most of the other limit.
+    refused("in_flight", 51);
+    assert_eq!(set.table_usage().expect("keyed").used, 0, "and changes nothing");
+    key.override_capacity("in_flight", 50).expect("50 + 14");
+    key.override_capacity("requests", 5_000)
+        .expect("nothing of it is held");
+    // What the key has of its own of the other limit counts.
+    refused("exports", 15);
+    key.override_capacity("exports", 14).expect("50 + 14");
+    assert_eq!(key.overrides().expect("no error").len(), 3);
+    // Less is possible, and nothing at all.
+    key.override_capacity("in_flight", 49).expect("less");
+    key.clear_override("in_flight").expect("no error");
+    key.override_capacity("exports", 60).expect("4 + 60");
+}
+
+#[test]
+fn a_key_may_have_as_much_as_was_declared_for_fewer_holds() {
+    let scene = Scene::new(
+        with_overrides(100)
+            .holds(8)
+            .limit(Limit::concurrency("in_flight", 20)),
+    );
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    key.override_capacity("in_flight", 20).expect("as declared");
+    assert!(matches!(
+        key.override_capacity("in_flight", 21),
+        Err(Error::CannotOverride { .. })
+    ));
+}
+
+#[test]
+fn a_check_of_many_keys_refuses_those_that_never_admit_the_cost_and_answers_the_others() {
+    for algorithm in [
+        Algorithm::Gcra,
+        Algorithm::TokenBucket,
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingWindowCounter,
+    ] {
+        let scene = Scene::new(
+            with_overrides(100)
+                .limit(Limit::calls("other", 1_000, MINUTE))
+                .limit(Limit::calls("requests", 10, MINUTE).algorithm(algorithm))
+                .tier(Tier::new("small").capacity("requests", 3)),
+        );
+        let set = scene.set();
+        set.key("own")
+            .expect("keyed")
+            .override_capacity("requests", 4)
+            .expect("a capacity");
+        set.assign("small", "small").expect("a tier");
+        let request = set.request().with("requests", 5).expect("declared");
+        let answers = set
+            .check_many(&["a", "own", "b", "small", "a", "a"], &request)
+            .expect("no error");
+        let admitted: Vec<bool> = answers.iter().map(|answer| answer.is_admitted()).collect();
+        assert_eq!(admitted, [true, false, true, false, true, false], "{algorithm:?}");
+        for (position, most) in [(1, 4), (3, 3)] {
+            let answer = &answers[position];
+            assert_eq!((answer.binding(), answer.retry_after()), (Some("requests"), None));
+            assert_eq!(answer.reason(), Some(shmlimit::RefusalReason::Rate));
+            let refusal = answer.refusal().expect("refused");
+            let said: Vec<_> = refusal
+                .verdicts()
+                .map(|verdict| (verdict.admitted, verdict.remaining, verdict.most_at_once))
+                .collect();
+            assert_eq!(
+                said,
+                [(true, 1_000, 1_000), (false, most, most)],
+                "it took nothing"
+            );
+        }
+        assert!(
+            answers[5].retry_after().is_some(),
+            "as any other that was refused"
+        );
+        let counts = scene.segment.snapshot().expect("no error").sets[0].limits[1].counts;
+        assert_eq!((counts.admitted, counts.refused), (3, 3));
+    }
+}
+
+#[test]
+fn what_no_key_admits_by_the_definition_is_an_error_before_any_is_charged() {
+    let limited = |set: SetDeclaration| {
+        set.limit(Limit::calls("requests", 10, MINUTE))
+            .tier(Tier::new("large").capacity("requests", 20))
+    };
+    let scene = Scene::new(limited(keyed(100)));
+    let set = scene.set();
+    let cost = |units| set.request().with("requests", units).expect("declared");
+    assert!(matches!(
+        set.check_many(&["a", "b"], &cost(21)),
+        Err(Error::NeverAdmissible { cost: 21, .. })
+    ));
+    set.assign("b", "large").expect("a tier");
+    let answers = set
+        .check_many(&["a", "b"], &cost(11))
+        .expect("another tier admits it");
+    assert_eq!(
+        [false, true],
+        [answers[0].is_admitted(), answers[1].is_admitted()]
+    );
+    // What single keys may have of their own is not known to the definition.
+    let scene = Scene::new(limited(with_overrides(100)));
+    let set = scene.set();
+    set.key("b")
+        .expect("keyed")
+        .override_capacity("requests", 30)
+        .expect("a capacity");
+    let cost = set.request().with("requests", 30).expect("declared");
+    let answers = set.check_many(&["a", "b"], &cost).expect("one of them admits it");
+    assert_eq!(
+        [false, true],
+        [answers[0].is_admitted(), answers[1].is_admitted()]
+    );
+}
+
+#[test]
 fn a_capacity_of_its_own_wins_over_that_of_its_tier_and_stays_when_the_tier_changes() {
     let scene = Scene::new(
         with_overrides(100)
@@ -282,6 +436,46 @@ fn a_key_that_is_evicted_begins_again_as_declared() {
         let own = |key: &str| set.key(key).expect("keyed").overrides().expect("no error").len();
         assert_eq!((own("0"), own("1"), own("new")), (0, 1, 0));
     }
+}
+
+#[test]
+fn keys_that_were_given_something_of_their_own_are_the_last_to_be_evicted_by_usage() {
+    let keyed = Keyed::new(1).overrides(true).when_full(WhenFull::EvictLeastUsed);
+    let set = SetDeclaration::new("api").keyed(keyed);
+    let scene = Scene::new(
+        set.limit(Limit::calls("requests", 10, MINUTE))
+            .tier(Tier::new("gold").capacity("requests", 100)),
+    );
+    let set = scene.set();
+    for key in 0..ROWS {
+        let name = key.to_string();
+        match key {
+            3 => set
+                .key(&name)
+                .expect("keyed")
+                .override_capacity("requests", 20)
+                .expect("a row"),
+            4 => set.assign(&name, "gold").expect("a row"),
+            _ => {}
+        }
+        if !(3..=4).contains(&key) {
+            assert!(is_admitted(&set, &name));
+            assert!(is_admitted(&set, &name));
+        }
+        scene.advance(Duration::from_nanos(1));
+    }
+    for new in 0..ROWS {
+        assert!(is_admitted(&set, &format!("new {new}")));
+        scene.advance(Duration::from_nanos(1));
+    }
+    let usage = set.table_usage().expect("keyed");
+    assert_eq!(usage.evicted_in_use, ROWS as u64);
+    let key = |name| set.key(name).expect("keyed");
+    assert_eq!(
+        key("3").overrides().expect("no error"),
+        [("requests".to_owned(), 20)]
+    );
+    assert_eq!(key("4").tier().expect("no error"), "gold");
 }
 
 #[test]
