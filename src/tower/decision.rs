@@ -42,7 +42,7 @@ struct Fields {
 impl Decision {
     /// Asks the limits, which answer at once.
     pub(super) fn at_once(demand: &Demand, settings: &Settings) -> Self {
-        Self::ask(demand, settings).unwrap_or_else(|error| match after_removal(demand, &error) {
+        Self::ask(demand, settings).unwrap_or_else(|error| match demand.after(&error) {
             Some(Ok(demand)) => Self::ask(&demand, settings)
                 .unwrap_or_else(|error| Self::not_decided(&demand, error, settings)),
             Some(Err(error)) => Self::failed(error, settings),
@@ -66,7 +66,7 @@ impl Decision {
             Ok(decision) => return decision,
             Err(error) => error,
         };
-        match after_removal(demand, &error) {
+        match demand.after(&error) {
             Some(Ok(demand)) => {
                 // In the queue of the successor, for as long as is left.
                 let left = longest.saturating_sub(began.elapsed());
@@ -165,14 +165,6 @@ impl Decision {
     /// For requests that are not limited.
     pub(super) fn unlimited() -> Self {
         Self::Admitted(Admission::default())
-    }
-}
-
-/// The demand to go on with, where the segment was removed and has a successor.
-fn after_removal(demand: &Demand, error: &Error) -> Option<Result<Demand, Error>> {
-    match error {
-        Error::Removed { .. } => demand.of_successor(),
-        _ => None,
     }
 }
 

@@ -213,8 +213,11 @@ impl Demand {
         self
     }
 
-    /// The same demand of the successor of its segment, if that was removed and has one.
-    pub(super) fn of_successor(&self) -> Option<Result<Self, Error>> {
+    /// The demand to go on with after an error: the same one of the successor of its segment, if that was removed and has one.
+    pub(super) fn after(&self, error: &Error) -> Option<Result<Self, Error>> {
+        if !matches!(error, Error::Removed { .. }) {
+            return None;
+        }
         let told = match self.told.of_successor(self.set())? {
             Ok(told) => told,
             Err(error) => return Some(Err(error)),

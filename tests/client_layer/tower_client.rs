@@ -65,6 +65,22 @@ async fn a_refusal_of_this_host_is_an_error_and_one_of_the_upstream_a_response()
 }
 
 #[tokio::test]
+async fn requests_go_on_under_the_segment_that_took_the_place_of_a_removed_one() {
+    let mut limits = Limits::new(requests(1));
+    let upstream = Upstream::answering([(200, &[])]).await;
+    let (at_once, waiting) = (limits.layer(), limits.layer().wait(PATIENCE));
+    drop(send(&at_once, &upstream).await.expect("sent"));
+    limits.replace(requests(2));
+    drop(send(&at_once, &upstream).await.expect("room in the successor"));
+    drop(send(&waiting, &upstream).await.expect("room in the successor"));
+    let refused = send(&at_once, &upstream)
+        .await
+        .expect_err("the third of a minute");
+    assert_eq!(refused.refusal().and_then(|it| it.binding()), Some("requests"));
+    assert_eq!(upstream.asked(), 3);
+}
+
+#[tokio::test]
 async fn an_upstream_that_says_to_wait_is_left_alone_by_all() {
     let cases: [(Answer, f64); 5] = [
         ((429, &[("retry-after", "30")]), 30.0),

@@ -10,7 +10,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use shmlimit::tower::{ClientLimitLayer, Demand};
-use shmlimit::{Declaration, LimitSet, Segment, SetDeclaration};
+use shmlimit::{Declaration, LimitSet, OpenOptions, Removal, Segment, SetDeclaration};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -33,6 +33,15 @@ impl Limits {
             segment: Segment::create(path, &Declaration::new().set(set)).expect("a segment"),
             _folder: folder,
         }
+    }
+
+    /// Removes the segment, and puts another at its path.
+    pub fn replace(&mut self, set: SetDeclaration) {
+        let path = self.segment.path().to_owned();
+        OpenOptions::new()
+            .remove(&path, Removal::Forced)
+            .expect("removed");
+        self.segment = Segment::create(path, &Declaration::new().set(set)).expect("a segment");
     }
 
     pub fn set(&self) -> LimitSet {

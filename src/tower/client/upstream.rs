@@ -1,6 +1,6 @@
 //! What is common to all clients: taking the limits before a request, and telling them how it went.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::{Extensions, HeaderMap, StatusCode};
 
@@ -71,6 +71,22 @@ impl Settings {
         let Some(demand) = demand? else {
             return Ok(Sent::default());
         };
+        let began = Instant::now();
+        let error = match self.ask(&demand, self.wait).await {
+            Err(NotSent::Failed(error)) => error,
+            taken => return taken,
+        };
+        match demand.after(&error) {
+            Some(demand) => {
+                // In the queue of the successor, for as long as is left.
+                let left = self.wait.map(|longest| longest.saturating_sub(began.elapsed()));
+                self.ask(&demand?, left).await
+            }
+            None => Err(NotSent::Failed(error)),
+        }
+    }
+
+    async fn ask(self, demand: &Demand, wait: Option<Duration>) -> Result<Sent, NotSent> {
         let outcome = match demand.asked()? {
             // Nothing is held of networks, and nobody waits for them.
             Asked::Networks(address) => {
@@ -80,7 +96,7 @@ impl Settings {
                     Err(refusal) => Err(NotSent::Refused(refusal)),
                 };
             }
-            Asked::Subject(subject) => match self.wait {
+            Asked::Subject(subject) => match wait {
                 None => subject.try_acquire(demand.request())?,
                 Some(longest) => subject.acquire_async(demand.request(), Some(longest)).await?,
             },
