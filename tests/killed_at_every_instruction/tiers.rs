@@ -130,7 +130,8 @@ fn have_capacities(set: &LimitSet) {
         ("requests", 200),
         ("tokens", 20_000),
         ("counted", 2_000),
-        ("in_flight", 6),
+        // No more than there are holds.
+        ("in_flight", 4),
     ] {
         let key = set.key(KEY).expect("keyed");
         key.override_capacity(limit, capacity).expect("a capacity");
