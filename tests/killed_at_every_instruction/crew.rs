@@ -8,7 +8,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use shmlimit::{
-    AcquireFuture, Batch, Error, Kind, LimitIndex, LimitSet, OpenOptions, Permit, ReserveOutcome, Segment,
+    AcquireFuture, Batch, Error, Kind, LimitIndex, LimitSet, OpenOptions, Outcome, Permit, ReserveOutcome,
+    Segment,
 };
 
 use crate::bystanders::Bystander;
@@ -271,6 +272,13 @@ impl<'a> Post<'a> {
         }
     }
 
+    /// Whether the waiters come before a call decides whether it is admitted, so what it is charged is counted apart.
+    fn note_admission(&self, outcome: Outcome<'_>) {
+        if outcome.is_admitted() {
+            self.gate.note_admitted();
+        }
+    }
+
     /// The limit that credit is taken of. Keyed sets give none.
     fn credit_limit(&self) -> Option<&'static str> {
         ["tokens", "requests", "gcra that refunds"]
@@ -298,7 +306,7 @@ impl<'a> Post<'a> {
     }
 }
 
-fn look<'a>(future: &mut Pin<Box<AcquireFuture<'a>>>) -> Poll<Result<shmlimit::Outcome<'a>, Error>> {
+fn look<'a>(future: &mut Pin<Box<AcquireFuture<'a>>>) -> Poll<Result<Outcome<'a>, Error>> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
@@ -330,7 +338,11 @@ fn ask(post: &Post<'_>) {
     let request = everything(post.set, 1);
     let subject = subject(post.set, post.number);
     post.stand_by();
-    post.with_result(|| subject.try_acquire(&request).map(drop));
+    post.with_result(|| {
+        subject
+            .try_acquire(&request)
+            .map(|outcome| post.note_admission(outcome))
+    });
     post.has_repeated();
 }
 
@@ -342,7 +354,8 @@ fn let_a_wait_end(post: &Post<'_>) {
     post.gate.arrive_and_wait_for(Step::Act);
     if let Some(future) = &mut future {
         match post.timed(BOUND_WITH_RESULT, || look(future)) {
-            Poll::Ready(Ok(_) | Err(Error::LockStuck { .. })) => {}
+            Poll::Ready(Ok(outcome)) => post.note_admission(outcome),
+            Poll::Ready(Err(Error::LockStuck { .. })) => {}
             Poll::Ready(Err(error)) => post.complain(FAILED, &error.to_string()),
             Poll::Pending => post.complain(FAILED, "waits on after its time"),
         }

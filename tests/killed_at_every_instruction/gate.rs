@@ -31,7 +31,8 @@ pub struct Gate {
 const STEP: usize = 0;
 const ARRIVED: usize = 1;
 const REPEATED: usize = 2;
-const FIRST_FREE: usize = 3;
+const ADMITTED: usize = 3;
+const FIRST_FREE: usize = 4;
 
 /// How many words each of the crew has for itself.
 const OWN_WORDS: usize = 1;
@@ -99,6 +100,15 @@ impl Gate {
 
     pub fn repeated(&self) -> u64 {
         self.words[REPEATED].load(Ordering::SeqCst)
+    }
+
+    /// A call that is admitted or refused depending on what comes first was admitted, for one unit of each rate.
+    pub fn note_admitted(&self) {
+        self.words[ADMITTED].fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub fn admitted(&self) -> u64 {
+        self.words[ADMITTED].load(Ordering::SeqCst)
     }
 
     /// What a member has to complain of, as bits of its own choice.

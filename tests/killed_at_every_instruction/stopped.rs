@@ -25,7 +25,8 @@ use crate::tracee::{Place, Stop};
 /// How long what others do in the background may take until it is seen.
 const SOON: Duration = Duration::from_secs(2);
 
-/// What is used of each rate of a set without keys, by position.
+/// What is used of each rate of a set without keys, by position, without what calls of the crew are charged that the
+/// order of events may admit or refuse.
 type Used = Vec<u64>;
 
 /// Where the victim stands while the crew acts.
@@ -113,7 +114,7 @@ pub fn stop_everywhere(operation: Operation, most: usize, everywhere: bool) -> T
     tally
 }
 
-/// A unit may be replenished meanwhile.
+/// A unit may be replenished meanwhile, and the victim's own call may be admitted or refused.
 fn widen(expected: &mut Option<Vec<RangeInclusive<u64>>>, used: &[u64]) {
     let around = used.iter().map(|used| used.saturating_sub(1)..=used + 1);
     let wider = match expected.take() {
@@ -278,7 +279,10 @@ impl Rehearsal<'_> {
             .map(|limit| {
                 let is_rate = matches!(limit.kind, Kind::Rate | Kind::Calls);
                 let most = limit.most_at_once.filter(|_| is_rate);
-                most.map_or(0, |most| most.saturating_sub(limit.remaining))
+                most.map_or(0, |most| {
+                    let used = most.saturating_sub(limit.remaining);
+                    used.saturating_sub(self.gate.admitted())
+                })
             })
             .collect()
     }
