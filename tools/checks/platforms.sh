@@ -26,8 +26,11 @@ done
 [ "$thorough" = --thorough ] || exit 0
 
 if has_target $MUSL && has musl-gcc; then
+    # A static program loads no library: all but the example that is one, of which two copies are loaded elsewhere.
     # shellcheck disable=SC2086
-    step cargo test --locked $ours --target $MUSL
+    step cargo test --locked $ours --target $MUSL --lib --bins --tests --example axum_gateway --example prefork_server
+    # shellcheck disable=SC2086
+    step cargo test --locked $ours --target $MUSL --doc
     step cargo test --locked --release --target $MUSL --test killed_at_every_instruction
 else
     skip "the suite and the crash harness with musl" "target $MUSL with musl-gcc"
