@@ -58,7 +58,7 @@
 //! | see who uses what | [`SegmentReader::keys`], [`SegmentReader::key`], also of a [`Segment`] |
 //! | repair and start again | [`Segment::recover`], [`LimitSet::reset`], [`Segment::retire`] |
 //! | try limits out in no time | [`VirtualClock`], [`OpenOptions::virtual_clock`] |
-//! | limit an HTTP service | the feature `tower`: `tower::LimitLayer`, `tower::Demand::by_header` |
+//! | limit an HTTP service | the feature `tower`: `tower::LimitLayer`, `tower::Demand::by_header`; for other servers [`http::PolicyHeaders`] |
 //! | be told of refusals and waits | [`OpenOptions::on_request_event`], [`Request::label`] |
 //! | report to a subscriber | the feature `tracing`: unknown names, permits that could not be released, segments that were removed; each refusal and wait, where [asked for](OpenOptions::trace_requests) |
 //!
@@ -92,6 +92,7 @@ mod credit;
 pub mod documentation;
 mod engine;
 mod error;
+pub mod http;
 mod key;
 mod key_override;
 mod limit;

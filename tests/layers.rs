@@ -33,6 +33,7 @@ const LAYERS: &[Layer] = &[
             "check",
             "config",
             "credit",
+            "http",
             "key",
             "key_override",
             "limit_set",

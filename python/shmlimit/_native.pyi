@@ -19,6 +19,7 @@ __all__ = [
     "Limits",
     "LocalCredit",
     "Permit",
+    "PolicyHeaders",
     "Pool",
     "Ready",
     "Refusal",
@@ -36,6 +37,8 @@ __all__ = [
 
 _Span: TypeAlias = float | timedelta
 _Path: TypeAlias = str | bytes | PathLike[str] | PathLike[bytes]
+_HeaderFields: TypeAlias = list[tuple[str, str]]
+_Answer: TypeAlias = tuple[int, bytes, _HeaderFields]
 
 __version__: Final[str]
 
@@ -251,6 +254,8 @@ class Limits:
     @property
     def keyed(self) -> bool: ...
     @property
+    def _counts_networks(self) -> bool: ...
+    @property
     def metadata(self) -> dict[str, str]: ...
     @property
     def limit_names(self) -> tuple[str, ...]: ...
@@ -291,6 +296,24 @@ class Limits:
     def reset(self, *limits: str, key: Key | None = None, counters: bool = False) -> None: ...
     def table_usage(self) -> dict[str, int] | None: ...
     def leased(self, limit: str, *, least: int = 1, most: int = 1024) -> LocalCredit: ...
+
+@final
+class PolicyHeaders:
+    def __new__(
+        cls,
+        limits: Limits,
+        *,
+        advertise: str = "always",
+        quota_units: dict[str, str] | None = None,
+        prefix: str = "",
+    ) -> Self: ...
+    def admission(self, admitted: Permit | Checked) -> _HeaderFields: ...
+    def refusal(self, refused: Refusal | Checked) -> _Answer: ...
+    def never_admissible(self, limit: str) -> _Answer: ...
+    @staticmethod
+    def without_a_key() -> _Answer: ...
+    @staticmethod
+    def failed() -> _Answer: ...
 
 @disjoint_base
 class Pool:

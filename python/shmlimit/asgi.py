@@ -15,15 +15,19 @@ fields it adds, is described in `docs/python/web.md`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from datetime import timedelta
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shmlimit import Limits
+from shmlimit._web.admission import Admission, AdmissionControl, Answer
 from shmlimit._web.departure import ClientGone, Departures, Message, Receive
-from shmlimit._web.door import Admission, Advertise, Costs, Door, OnError, is_server_error
-from shmlimit._web.keys import ClientAddress, Header, KeyFinder
-from shmlimit._web.problem import Answer
+from shmlimit._web.keys import ClientAddress, Header
+from shmlimit._web.options import with_options_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from shmlimit._web.options import LimitOptions
 
 __all__ = ["ClientAddress", "Header", "LimitMiddleware"]
 
@@ -39,56 +43,22 @@ class LimitMiddleware:
     scopes, such as `lifespan`, pass.
     """
 
+    @with_options_of(AdmissionControl.__init__)
     def __init__(
         self,
         app: Application,
         limits: Limits,
-        *,
-        key: KeyFinder[Scope] | None = None,
-        costs: Costs | Callable[[Scope], Costs | None] | None = None,
-        timeout: float | timedelta | None = None,
-        exempt: Callable[[Scope], bool] | None = None,
-        on_error: OnError = "refuse",
-        advertise: Advertise = "always",
-        fails_with: Callable[[int], bool] = is_server_error,
-        quota_units: Mapping[str, str] | None = None,
-        policy_prefix: str = "",
-        tier: str | Callable[[Scope], str | None] | None = None,
+        **options: Unpack[LimitOptions[Scope]],
     ) -> None:
         """Puts limits before an application.
 
         Args:
             app: The application.
             limits: The set that every request has to pass.
-            key: Whose limits a request is held against, for keyed sets: `Header`, `ClientAddress`, or a callable of
-                the scope. One that finds none is answered 400.
-            costs: What a request takes, by limit; or a callable of the scope that says so.
-            timeout: How long a request may wait in line instead of being refused at once.
-            exempt: Says of a scope whether it is not limited, as health checks are not.
-            on_error: What to do when the limits cannot be asked: `"refuse"` answers 500, `"admit"` lets the request
-                through as though it were not limited.
-            advertise: Which responses tell how the limits stand: `"always"`, `"when_refused"` or `"never"`.
-            fails_with: Which statuses say that the work failed, for adaptive concurrency.
-            quota_units: By rate limit or budget, the unit in which clients are told of it, such as
-                `"content-bytes"`. They are not told of others.
-            policy_prefix: What stands before the names of limits wherever clients read them.
-            tier: The tier that the key of a request is put into, and stays in; or a callable of the scope that
-                says so. Unless given, or where that is None, it stays in the one that it is in.
+            **options: What is asked of the limits, and what becomes of a request: `docs/python/web.md` has a table.
         """
         self.app = app
-        self._door: Door[Scope] = Door(
-            limits,
-            key=key,
-            costs=costs,
-            timeout=timeout,
-            exempt=exempt,
-            on_error=on_error,
-            advertise=advertise,
-            fails_with=fails_with,
-            quota_units=quota_units,
-            policy_prefix=policy_prefix,
-            tier=tier,
-        )
+        self._control: AdmissionControl[Scope] = AdmissionControl(limits, **options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one scope."""
@@ -97,7 +67,7 @@ class LimitMiddleware:
             return
         head = _ScopeHead(scope)
         if scope["type"] == "websocket":
-            decision = await self._door.decide_async(head)
+            decision = await self._control.decide_async(head)
             if isinstance(decision, Admission):
                 await self._serve(decision, scope, receive, send)
             else:
@@ -105,13 +75,13 @@ class LimitMiddleware:
             return
         departures = Departures(receive)
         try:
-            if self._door.waits:
-                waited = await departures.unless_left(self._door.decide_async(head), _give_back)
+            if self._control.waits:
+                waited = await departures.unless_left(self._control.decide_async(head), _give_back)
                 if waited is None:
                     return
                 decision = waited
             else:
-                decision = self._door.decide(head)
+                decision = self._control.decide(head)
             if isinstance(decision, Admission):
                 await self._serve(decision, scope, departures.receive, send, departures.has_left)
             else:

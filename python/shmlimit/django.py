@@ -27,9 +27,8 @@ from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
 import shmlimit
-from shmlimit._web.door import Admission, Door
+from shmlimit._web.admission import Admission, AdmissionControl, Answer
 from shmlimit._web.keys import ClientAddress, Header
-from shmlimit._web.problem import Answer
 
 __all__ = ["ClientAddress", "Header", "LimitMiddleware"]
 
@@ -74,33 +73,27 @@ class LimitMiddleware:
             limits = segment[options.pop("set")]
         except KeyError as missing:
             raise ImproperlyConfigured(f"SHMLIMIT must name the set of limits to ask: {missing}") from missing
-        self._door: Door[HttpRequest] = Door(limits, **options)
+        self._control: AdmissionControl[HttpRequest] = AdmissionControl(limits, **options)
 
     def __call__(self, request: HttpRequest) -> Any:
         """Serves one request; answers a coroutine where the site is asynchronous."""
         if self._is_async:
             return self._serve_async(request)
-        decision = self._door.decide(_RequestHead(request))
+        decision = self._control.decide(_RequestHead(request))
         if isinstance(decision, Answer):
             return _answered(decision)
         get_response: Callable[[HttpRequest], HttpResponseBase] = self._get_response
-        try:
+        with decision.released_by_exceptions():
             response = get_response(request)
-        except BaseException as error:
-            decision.release(failed=isinstance(error, Exception))
-            raise
         return _held(response, decision)
 
     async def _serve_async(self, request: HttpRequest) -> HttpResponseBase:
-        decision = await self._door.decide_async(_RequestHead(request))
+        decision = await self._control.decide_async(_RequestHead(request))
         if isinstance(decision, Answer):
             return _answered(decision)
         get_response: Callable[[HttpRequest], Awaitable[HttpResponseBase]] = self._get_response
-        try:
+        with decision.released_by_exceptions():
             response = await get_response(request)
-        except BaseException as error:
-            decision.release(failed=isinstance(error, Exception))
-            raise
         return _held(response, decision)
 
 
@@ -115,7 +108,7 @@ class _RequestHead:
         return self.request.META.get("REMOTE_ADDR") or None
 
     def header_values(self, name: str) -> list[str]:
-        # Several of one name are joined with commas before anybody here sees them.
+        # Several of one name are joined with commas before they arrive here.
         value = self.request.headers.get(name)
         return [] if value is None else [value]
 
@@ -147,24 +140,16 @@ def _held(response: HttpResponseBase, admission: Admission) -> HttpResponseBase:
 
 
 def _parts(parts: Iterator[bytes], admission: Admission) -> Iterator[bytes]:
-    try:
+    with admission.released_by_exceptions():
         yield from parts
-    except Exception:
-        admission.release(failed=True)
-        raise
-    finally:
-        admission.release()
+    admission.release()
 
 
 async def _parts_async(parts: AsyncIterator[bytes], admission: Admission) -> AsyncIterator[bytes]:
-    try:
+    with admission.released_by_exceptions():
         async for part in parts:
             yield part
-    except Exception:
-        admission.release(failed=True)
-        raise
-    finally:
-        admission.release()
+    admission.release()
 
 
 def _answered(answer: Answer) -> HttpResponse:

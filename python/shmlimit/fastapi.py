@@ -20,8 +20,8 @@ has returned). A path that wants it, to settle what it used, takes it as a param
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from datetime import timedelta
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from fastapi import HTTPException, Request
 from fastapi import Response as FastAPIResponse
@@ -31,9 +31,14 @@ from starlette.requests import Request as StarletteRequest
 from starlette.responses import Response
 
 from shmlimit import Limits, Permit
-from shmlimit._web.door import Advertise, Costs, Door, OnError, is_server_error
-from shmlimit._web.keys import ClientAddress, Header, KeyFinder
-from shmlimit._web.problem import Answer
+from shmlimit._web.admission import AdmissionControl, Answer
+from shmlimit._web.keys import ClientAddress, Header
+from shmlimit._web.options import with_options_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from shmlimit._web.options import LimitOptions
 
 __all__ = ["ClientAddress", "Header", "LimitRefused", "Limited", "problem_response"]
 
@@ -62,61 +67,24 @@ class Limited:
     """A dependency that a set of limits has to admit: it gives the permit, or none where the request is not limited.
 
     A response of a path that returns a `Response` of its own is not given the RateLimit fields: FastAPI takes it as it
-    is. Where all responses should tell, use `shmlimit.asgi.LimitMiddleware`.
+    is. Where all responses should have them, use `shmlimit.asgi.LimitMiddleware`.
+
+    `fails_with` is asked of the statuses of an `HTTPException`; any other exception says that the work failed.
     """
 
-    def __init__(
-        self,
-        limits: Limits,
-        *,
-        key: KeyFinder[HTTPConnection] | None = None,
-        costs: Costs | Callable[[HTTPConnection], Costs | None] | None = None,
-        timeout: float | timedelta | None = None,
-        exempt: Callable[[HTTPConnection], bool] | None = None,
-        on_error: OnError = "refuse",
-        advertise: Advertise = "always",
-        fails_with: Callable[[int], bool] = is_server_error,
-        quota_units: Mapping[str, str] | None = None,
-        policy_prefix: str = "",
-        tier: str | Callable[[HTTPConnection], str | None] | None = None,
-    ) -> None:
+    @with_options_of(AdmissionControl.__init__)
+    def __init__(self, limits: Limits, **options: Unpack[LimitOptions[HTTPConnection]]) -> None:
         """Makes a dependency.
 
         Args:
             limits: The set that every request has to pass.
-            key: Whose limits a request is held against, for keyed sets: `Header`, `ClientAddress`, or a callable of
-                the request. One that finds none is answered 400.
-            costs: What a request takes, by limit; or a callable of the request that says so.
-            timeout: How long a request may wait in line instead of being refused at once.
-            exempt: Says of a request whether it is not limited.
-            on_error: What to do when the limits cannot be asked: `"refuse"` answers 500, `"admit"` lets the request
-                through as though it were not limited.
-            advertise: Which responses tell how the limits stand: `"always"`, `"when_refused"` or `"never"`.
-            fails_with: Which statuses of an `HTTPException` say that the work failed, for adaptive concurrency. Any
-                other exception does.
-            quota_units: By rate limit or budget, the unit in which clients are told of it, such as
-                `"content-bytes"`. They are not told of others.
-            policy_prefix: What stands before the names of limits wherever clients read them.
-            tier: The tier that the key of a request is put into, and stays in; or a callable of the request that
-                says so. Unless given, or where that is None, it stays in the one that it is in.
+            **options: What is asked of the limits, and what becomes of a request: `docs/python/web.md` has a table.
         """
-        self._door: Door[HTTPConnection] = Door(
-            limits,
-            key=key,
-            costs=costs,
-            timeout=timeout,
-            exempt=exempt,
-            on_error=on_error,
-            advertise=advertise,
-            fails_with=fails_with,
-            quota_units=quota_units,
-            policy_prefix=policy_prefix,
-            tier=tier,
-        )
+        self._control: AdmissionControl[HTTPConnection] = AdmissionControl(limits, **options)
 
     async def __call__(self, request: Request, response: FastAPIResponse) -> AsyncIterator[Permit | None]:
         """Asks the limits before the path's function is called, and gives back what it took after the response."""
-        decision = await self._door.decide_async(_RequestHead(request))
+        decision = await self._control.decide_async(_RequestHead(request))
         if isinstance(decision, Answer):
             raise LimitRefused(decision)
         admission = decision

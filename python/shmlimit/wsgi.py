@@ -15,18 +15,20 @@ fields it adds, is described in `docs/python/web.md`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from shmlimit import Limits
-from shmlimit._web.door import Admission, Advertise, Costs, Door, OnError, is_server_error
-from shmlimit._web.keys import ClientAddress, Header, KeyFinder
-from shmlimit._web.problem import Answer
+from shmlimit._web.admission import Admission, AdmissionControl, Answer
+from shmlimit._web.keys import ClientAddress, Header
+from shmlimit._web.options import with_options_of
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+    from typing_extensions import Unpack
+
+    from shmlimit._web.options import LimitOptions
 
 __all__ = ["ClientAddress", "Header", "LimitMiddleware"]
 
@@ -34,60 +36,26 @@ __all__ = ["ClientAddress", "Header", "LimitMiddleware"]
 class LimitMiddleware:
     """Lets a request through to the application when a set of limits admits it."""
 
+    @with_options_of(AdmissionControl.__init__)
     def __init__(
         self,
         app: WSGIApplication,
         limits: Limits,
-        *,
-        key: KeyFinder[WSGIEnvironment] | None = None,
-        costs: Costs | Callable[[WSGIEnvironment], Costs | None] | None = None,
-        timeout: float | timedelta | None = None,
-        exempt: Callable[[WSGIEnvironment], bool] | None = None,
-        on_error: OnError = "refuse",
-        advertise: Advertise = "always",
-        fails_with: Callable[[int], bool] = is_server_error,
-        quota_units: Mapping[str, str] | None = None,
-        policy_prefix: str = "",
-        tier: str | Callable[[WSGIEnvironment], str | None] | None = None,
+        **options: Unpack[LimitOptions[WSGIEnvironment]],
     ) -> None:
         """Puts limits before an application.
 
         Args:
             app: The application.
             limits: The set that every request has to pass.
-            key: Whose limits a request is held against, for keyed sets: `Header`, `ClientAddress`, or a callable of
-                the environment. One that finds none is answered 400.
-            costs: What a request takes, by limit; or a callable of the environment that says so.
-            timeout: How long a request may wait in line, and its worker with it, instead of being refused at once.
-            exempt: Says of an environment whether it is not limited, as health checks are not.
-            on_error: What to do when the limits cannot be asked: `"refuse"` answers 500, `"admit"` lets the request
-                through as though it were not limited.
-            advertise: Which responses tell how the limits stand: `"always"`, `"when_refused"` or `"never"`.
-            fails_with: Which statuses say that the work failed, for adaptive concurrency.
-            quota_units: By rate limit or budget, the unit in which clients are told of it, such as
-                `"content-bytes"`. They are not told of others.
-            policy_prefix: What stands before the names of limits wherever clients read them.
-            tier: The tier that the key of a request is put into, and stays in; or a callable of the environment that
-                says so. Unless given, or where that is None, it stays in the one that it is in.
+            **options: What is asked of the limits, and what becomes of a request: `docs/python/web.md` has a table.
         """
         self.app = app
-        self._door: Door[WSGIEnvironment] = Door(
-            limits,
-            key=key,
-            costs=costs,
-            timeout=timeout,
-            exempt=exempt,
-            on_error=on_error,
-            advertise=advertise,
-            fails_with=fails_with,
-            quota_units=quota_units,
-            policy_prefix=policy_prefix,
-            tier=tier,
-        )
+        self._control: AdmissionControl[WSGIEnvironment] = AdmissionControl(limits, **options)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Serves one request."""
-        decision = self._door.decide(_EnvironmentHead(environ))
+        decision = self._control.decide(_EnvironmentHead(environ))
         if isinstance(decision, Answer):
             start_response(f"{decision.status} {HTTPStatus(decision.status).phrase}", decision.headers)
             return [] if environ["REQUEST_METHOD"] == "HEAD" else [decision.body]
@@ -101,11 +69,8 @@ class LimitMiddleware:
                 return start_response(status, headers + admission.fields)
             return start_response(status, headers + admission.fields, exc_info)
 
-        try:
+        with admission.released_by_exceptions():
             body = self.app(environ, start_limited)
-        except BaseException as error:
-            admission.release(failed=isinstance(error, Exception))
-            raise
         return _HeldBody(body, admission)
 
 
@@ -134,7 +99,7 @@ class _HeldBody:
             raise
 
     def close(self) -> None:
-        """Lets go of the application's body, and then of the permit."""
+        """Closes the application's body, and then releases the permit."""
         try:
             if hasattr(self._body, "close"):
                 self._body.close()

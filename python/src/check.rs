@@ -1,5 +1,6 @@
 //! Answers that hold nothing, and forecasts, as Python meets them.
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -40,6 +41,20 @@ impl Checked {
     pub fn new(checked: Kept<shmlimit::Checked<'static>>) -> Self {
         Self {
             answer: Answer::Given(checked),
+        }
+    }
+
+    /// The answer, as the library gave it.
+    ///
+    /// # Errors
+    ///
+    /// `ValueError`, where it comes out of a pickle, which keeps what the answer says only.
+    pub fn library_check(&self) -> PyResult<&shmlimit::Checked<'static>> {
+        match &self.answer {
+            Answer::Given(checked) => Ok(checked.get()),
+            Answer::Restored(_) => Err(PyValueError::new_err(
+                "the answer comes out of a pickle: use it where it was given",
+            )),
         }
     }
 

@@ -22,6 +22,7 @@ mod interruption;
 mod key;
 mod log;
 mod permit;
+mod policy_headers;
 mod pool;
 mod ready;
 mod refusal;
@@ -63,6 +64,8 @@ mod _native {
     use crate::declaration::{Declaration, bound};
     #[pymodule_export]
     use crate::permit::Permit;
+    #[pymodule_export]
+    use crate::policy_headers::PolicyHeaders;
     #[pymodule_export]
     use crate::pool::Pool;
     #[pymodule_export]

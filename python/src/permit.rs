@@ -27,6 +27,11 @@ impl Permit {
         Self { permit }
     }
 
+    /// What each limit said, as the library has it.
+    pub fn library_verdicts(&self) -> impl Iterator<Item = shmlimit::Verdict<'_>> {
+        self.permit.get().verdicts()
+    }
+
     fn give_back(&mut self, dropped: bool) -> Result<Returned, Error> {
         self.end(|permit| match dropped {
             true => permit.release_dropped(),

@@ -20,6 +20,11 @@ impl Refusal {
     pub fn new(refusal: Kept<shmlimit::Refusal>) -> Self {
         Self { refusal }
     }
+
+    /// The refusal, as the library has it.
+    pub fn library_refusal(&self) -> &shmlimit::Refusal {
+        self.refusal.get()
+    }
 }
 
 #[pymethods]

@@ -138,6 +138,12 @@ impl Limits {
         self.handle.set.is_keyed()
     }
 
+    /// Whether its limits are those of the networks of an address, which are taken and not held.
+    #[getter]
+    fn _counts_networks(&self) -> bool {
+        self.handle.is_by_address
+    }
+
     /// What the set was declared with: region, endpoint, account.
     #[getter]
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

@@ -12,6 +12,7 @@ import pytest
 import shmlimit as sl
 
 PROGRAM = Path(__file__).parent / "typed" / "every_name.py"
+OPTIONS = PROGRAM.with_name("web_options.py")
 
 
 def checked(*command):
@@ -35,8 +36,8 @@ def test_the_program_runs(tmp_path):
     assert sl.__version__ in run.stdout
 
 
-def test_mypy_finds_nothing_in_it(tmp_path):
-    code, said = checked("mypy", "--strict", "--no-incremental", "--config-file=", str(PROGRAM))
+def test_mypy_finds_nothing_in_it_and_knows_the_options_of_integrations():
+    code, said = checked("mypy", "--strict", "--no-incremental", "--config-file=", str(PROGRAM), str(OPTIONS))
     assert code == 0, said
 
 

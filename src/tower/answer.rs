@@ -6,11 +6,13 @@ use std::sync::Arc;
 use http::Response;
 use http::request::Parts;
 
-use super::problem::{self, Caller};
+use super::grpc::{Caller, as_grpc};
+use super::response;
 use crate::error::Error;
+use crate::http::Problem;
 use crate::refusal::Refusal;
 
-/// Why a request did not reach the service: what [`on_rejection`](super::LimitLayer::on_rejection) is told.
+/// Why a request did not reach the service: what [`on_rejection`](super::LimitLayer::on_rejection) is given.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Rejection<'a> {
@@ -28,7 +30,7 @@ pub(super) type Shape =
 /// What is answered in place of the service.
 #[derive(Debug)]
 pub(super) struct Answer {
-    response: Response<String>,
+    problem: Problem,
     why: Why,
 }
 
@@ -39,16 +41,16 @@ enum Why {
 }
 
 impl Answer {
-    pub(super) fn refused(response: Response<String>, refusal: Refusal) -> Self {
+    pub(super) fn refused(problem: Problem, refusal: Refusal) -> Self {
         Self {
-            response,
+            problem,
             why: Why::Refused(refusal),
         }
     }
 
-    pub(super) fn failed(response: Response<String>, error: Arc<Error>) -> Self {
+    pub(super) fn failed(problem: Problem, error: Arc<Error>) -> Self {
         Self {
-            response,
+            problem,
             why: Why::Failed(error),
         }
     }
@@ -56,10 +58,10 @@ impl Answer {
     /// The response to a request, in the form that its sender understands and the application wants. Why it was given is
     /// in its extensions, for the layers around this one.
     pub(super) fn into_response(self, head: &Parts, shape: Option<&Shape>) -> Response<String> {
-        let mut response = match Caller::of(head) {
-            Caller::Grpc => problem::as_grpc(self.response),
-            Caller::Http => self.response,
-        };
+        let mut response = response::of_problem(self.problem);
+        if Caller::of(head) == Caller::Grpc {
+            response = as_grpc(response);
+        }
         if let Some(shape) = shape {
             let why = match &self.why {
                 Why::Refused(refusal) => Rejection::Refused(refusal),

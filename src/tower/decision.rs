@@ -3,19 +3,20 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response};
+use http::{Extensions, Response};
 
 use super::answer::Answer;
 use super::body::LimitBody;
 use super::demand::{Asked, Demand};
 use super::held::Held;
-use super::layer::{Advertise, OnError, Settings};
+use super::layer::{OnError, Settings};
 use super::permit_handle::SharedPermit;
-use super::problem;
+use super::response;
 use crate::check::Checked;
 use crate::error::Error;
+use crate::http::{Fields, Problem};
 use crate::permit::Outcome;
-use crate::refusal::{Refusal, Verdict};
+use crate::refusal::Refusal;
 
 /// Whether the service is called.
 pub(super) enum Decision {
@@ -30,13 +31,6 @@ pub(super) struct Admission {
     fields: Fields,
     /// Why the limits could not be asked, where the request was admitted nevertheless.
     error: Option<Arc<Error>>,
-}
-
-/// What clients are told. Neither field may be empty.
-#[derive(Debug, Default)]
-struct Fields {
-    policy: Option<HeaderValue>,
-    standing: Option<HeaderValue>,
 }
 
 impl Decision {
@@ -92,7 +86,7 @@ impl Decision {
     fn of_outcome(demand: &Demand, outcome: Outcome<'_>, settings: &Settings) -> Self {
         match outcome {
             Outcome::Admitted(permit) => {
-                let fields = Fields::of_admitted(demand, permit.verdicts(), settings);
+                let fields = demand.headers().admission(permit.verdicts(), settings.advertise);
                 let held = SharedPermit::new(Held::new(permit.into_owned(), settings.is_failure));
                 Self::Admitted(Admission {
                     held: Some(held),
@@ -108,23 +102,15 @@ impl Decision {
         match checked.refusal() {
             Some(refusal) => Self::refused(demand, refusal, settings),
             None => Self::Admitted(Admission {
-                fields: Fields::of_admitted(demand, checked.verdicts(), settings),
+                fields: demand.headers().admission(checked.verdicts(), settings.advertise),
                 ..Admission::default()
             }),
         }
     }
 
     fn refused(demand: &Demand, refusal: Refusal, settings: &Settings) -> Self {
-        let policies = demand.policies();
-        let mut response = problem::refused(demand.set(), &policies, &refusal);
-        if settings.advertise != Advertise::Never {
-            let fields = Fields {
-                policy: policies.policy(demand.set(), refusal.verdicts()),
-                standing: policies.standing(demand.set(), refusal.verdicts(), false),
-            };
-            fields.append_to(response.headers_mut());
-        }
-        Self::Answered(Answer::refused(response, refusal))
+        let problem = demand.headers().refusal(&refusal, settings.advertise);
+        Self::Answered(Answer::refused(problem, refusal))
     }
 
     fn not_decided(demand: &Demand, error: Error, settings: &Settings) -> Self {
@@ -132,23 +118,14 @@ impl Decision {
         let Error::NeverAdmissible { limit, .. } = &error else {
             return Self::failed(error, settings);
         };
-        let policies = demand.policies();
-        let mut response = problem::quota_exceeded(demand.set(), &policies, &[limit]);
-        if settings.advertise != Advertise::Never {
-            let fields = Fields {
-                policy: policies.policy(demand.set(), std::iter::empty()),
-                standing: None,
-            };
-            fields.append_to(response.headers_mut());
-        }
-        Self::Answered(Answer::failed(response, Arc::new(error)))
+        let problem = demand.headers().never_admissible(limit, settings.advertise);
+        Self::Answered(Answer::failed(problem, Arc::new(error)))
     }
 
     pub(super) fn failed(error: Error, settings: &Settings) -> Self {
         // Clients say what their key is. Where errors admit, a bad one must not be a way past the limits.
         if matches!(error, Error::KeyRequired { .. } | Error::InvalidKey { .. }) {
-            let response = problem::without_a_key();
-            return Self::Answered(Answer::failed(response, Arc::new(error)));
+            return Self::Answered(Answer::failed(Problem::without_a_key(), Arc::new(error)));
         }
         #[cfg(feature = "tracing")]
         tracing::error!(%error, "the limits of a request could not be asked");
@@ -158,7 +135,7 @@ impl Decision {
                 error: Some(error),
                 ..Admission::default()
             }),
-            OnError::Refuse => Self::Answered(Answer::failed(problem::failed(), error)),
+            OnError::Refuse => Self::Answered(Answer::failed(Problem::failed(), error)),
         }
     }
 
@@ -176,13 +153,13 @@ impl Admission {
         }
     }
 
-    /// The service's response, under the permit and with what clients are told.
+    /// The service's response, under the permit and with the fields that say how the limits stand.
     pub(super) fn complete<B>(self, response: Response<B>) -> Response<LimitBody<B>> {
         if let Some(held) = &self.held {
             held.note_status(response.status());
         }
         let mut response = response.map(|body| LimitBody::new(body, self.held));
-        self.fields.append_to(response.headers_mut());
+        response::append(self.fields, response.headers_mut());
         if let Some(error) = self.error {
             response.extensions_mut().insert(error);
         }
@@ -193,36 +170,6 @@ impl Admission {
     pub(super) fn fail(self) {
         if let Some(held) = &self.held {
             held.note_failure();
-        }
-    }
-}
-
-impl Fields {
-    /// Described after the decision, by which this process hears of limits that have changed.
-    fn of_admitted<'a>(
-        demand: &Demand,
-        verdicts: impl Iterator<Item = Verdict<'a>>,
-        settings: &Settings,
-    ) -> Self {
-        if settings.advertise != Advertise::Always {
-            return Self::default();
-        }
-        let policies = demand.policies();
-        let verdicts: Vec<_> = verdicts.collect();
-        Self {
-            policy: policies.policy(demand.set(), verdicts.iter().copied()),
-            standing: policies.standing(demand.set(), verdicts.into_iter(), true),
-        }
-    }
-
-    /// Both are lists, and the service may be limited by others as well: what is there already stays.
-    fn append_to(self, headers: &mut HeaderMap) {
-        const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-        const STANDING: HeaderName = HeaderName::from_static("ratelimit");
-        for (name, value) in [(POLICY, self.policy), (STANDING, self.standing)] {
-            if let Some(value) = value {
-                headers.append(name, value);
-            }
         }
     }
 }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use http::request::Parts;
 use smallvec::SmallVec;
 
-use super::fields::Policies;
-use super::told::Told;
 use crate::address::Address;
 use crate::engine::KeyIdentity;
 use crate::error::Error;
+use crate::http::PolicyHeaders;
 use crate::limit_set::{LimitName, LimitSet};
 use crate::request::Request;
 use crate::subject::Subject;
@@ -81,16 +80,16 @@ pub(super) enum Asked<'a> {
     Networks(Address<'a>),
 }
 
-/// A set of limits, what to take of it and as whom, and how clients are told of it.
+/// A set of limits, what to take of it and as whom, and how clients know its limits.
 ///
-/// Making one describes the set's limits for all responses, until they [change](crate::Segment::apply); clones share
+/// The set's limits are described once for all responses, until they [change](crate::Segment::apply); clones share
 /// that, so make it at the start and clone it for each request.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Demand {
     request: Request,
     client: Client,
-    told: Arc<Told>,
+    headers: Arc<PolicyHeaders>,
 }
 
 /// Keys up to this length, which is that of a UUID as text, are kept without an allocation.
@@ -118,7 +117,7 @@ impl Demand {
     pub fn new(request: Request) -> Result<Self, Error> {
         request.require_costs()?;
         Ok(Self {
-            told: Arc::new(Told::of(request.limit_set())),
+            headers: Arc::new(PolicyHeaders::new(request.limit_set())),
             client: Client::Everyone,
             request,
         })
@@ -200,8 +199,9 @@ impl Demand {
     /// As [`Request::set`].
     pub fn quota_unit(mut self, limit: impl LimitName, unit: impl Into<String>) -> Result<Self, Error> {
         let set = self.request.limit_set();
-        if let Some(index) = set.resolve(&limit)? {
-            Arc::make_mut(&mut self.told).set_unit(set, index, unit.into());
+        let index = set.resolve(&limit)?;
+        if let Some(name) = index.and_then(|index| set.limits().nth(index)) {
+            self.headers = Arc::new(Arc::unwrap_or_clone(self.headers).with_quota_unit(name, unit));
         }
         Ok(self)
     }
@@ -209,7 +209,7 @@ impl Demand {
     /// What stands before the names of limits wherever clients read them; nothing unless given. For services whose
     /// sets have limits of the same name, which clients would take for one.
     pub fn policy_prefix(mut self, prefix: impl Into<String>) -> Self {
-        Arc::make_mut(&mut self.told).set_prefix(self.request.limit_set(), prefix.into());
+        self.headers = Arc::new(Arc::unwrap_or_clone(self.headers).with_prefix(prefix));
         self
     }
 
@@ -218,18 +218,14 @@ impl Demand {
         if !matches!(error, Error::Removed { .. }) {
             return None;
         }
-        let told = match self.told.of_successor(self.set())? {
-            Ok(told) => told,
-            Err(error) => return Some(Err(error)),
-        };
-        Some(self.on(&told.0, told.1))
+        Some(self.headers.successor()?.and_then(|headers| self.on(headers)))
     }
 
-    fn on(&self, set: &LimitSet, told: Arc<Told>) -> Result<Self, Error> {
+    fn on(&self, headers: Arc<PolicyHeaders>) -> Result<Self, Error> {
         let demand = Self {
-            request: self.request.on(set)?,
+            request: self.request.on(headers.limit_set())?,
             client: Client::Everyone,
-            told,
+            headers,
         };
         match &self.client {
             Client::Everyone => Ok(demand),
@@ -259,8 +255,8 @@ impl Demand {
         Ok(Asked::Subject(subject))
     }
 
-    /// How clients are told of the limits, as they are now.
-    pub(super) fn policies(&self) -> Arc<Policies> {
-        self.told.policies(self.set())
+    /// How clients know the limits.
+    pub(super) fn headers(&self) -> &PolicyHeaders {
+        &self.headers
     }
 }

@@ -11,6 +11,7 @@ use tower_layer::Layer;
 use super::answer::{Rejection, Shape};
 use super::demand::Extractor;
 use super::service::LimitService;
+use crate::http::Advertise;
 
 /// Puts limits before a service: see the [module](super).
 ///
@@ -54,22 +55,6 @@ impl fmt::Debug for Settings {
             .field("shape", &self.shape.as_ref().map(|_| ".."))
             .finish()
     }
-}
-
-/// Which responses tell how the limits stand, in the fields `RateLimit` and `RateLimit-Policy`.
-///
-/// The fields tell whoever reads them how much the server can take. A refusal carries `Retry-After` and the names of
-/// the limits that refused in any case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Advertise {
-    /// All responses.
-    #[default]
-    Always,
-    /// Those to refused requests.
-    WhenRefused,
-    /// None.
-    Never,
 }
 
 /// What to do with a request when the limits cannot be asked: the lock of the set is [stuck](crate::Error::LockStuck),

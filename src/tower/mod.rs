@@ -65,56 +65,22 @@
 //! - What is answered in its place the application [shapes](LimitLayer::on_rejection) as it likes; the
 //!   [`Refusal`](crate::Refusal) is in the response's extensions.
 //! - On a [keyed](crate::SetDeclaration::keyed) set it limits each client by itself: by a header
-//!   ([`Demand::by_header`]), by address or network ([`Demand::by_address`]) or by whatever else the request's head says ([`Demand::key`]). What clients are told is then
+//!   ([`Demand::by_header`]), by address or network ([`Demand::by_address`]) or by whatever else the request's head says ([`Demand::key`]). What clients read is then
 //!   how the limits of their key stand, and they wait in a line of their key's own.
 //!
 //! Asking blocks a thread of the runtime for about a microsecond. Only where a process is stopped while it holds the
 //! lock of the set is it longer: up to the segment's [`lock_timeout`](crate::OpenOptions::lock_timeout).
 //!
-//! # What clients are told
+//! # What clients read
 //!
-//! | status | when | body |
-//! |---|---|---|
-//! | 429 | a limit refused, of whatever kind, or can never admit so much | problem details of type [quota-exceeded], with `violated-policies` |
-//! | 400 | the set is keyed, and the request names no key, several, or one that cannot be | problem details |
-//! | 503 | no limit refused, but there is no room to hold or queue the request, or for another key; or what is behind the limits is [throttled](crate::Permit::throttled) | problem details |
-//! | 500 | the limits could not be asked, and [`OnError`] says to refuse | problem details, which do not say why |
-//!
-//! A new key for which the table has no room is answered 503: it has not used anything, so 429 would be a lie.
+//! A refusal is answered 429, or 503 where no limit refused but there is no room, with problem details; a request without
+//! a key 400; and where the limits could not be asked, [`OnError`] says whether the answer is 500. Unless [`Advertise`]
+//! says otherwise, all responses carry `RateLimit-Policy` and `RateLimit`, and refusals `Retry-After` in any case: the
+//! module [`http`](crate::http) says what is in them.
 //!
 //! Clients of gRPC, which say so by their content type, are answered as they understand it: 200 without a body, and
 //! `grpc-status` 8 (resource exhausted) in place of 429, 14 (unavailable) of 503, 3 (invalid argument) of 400 and 13
 //! (internal) of 500. `grpc-retry-pushback-ms` says what `Retry-After` says.
-//!
-//! Concurrency is answered 429 as well: the draft counts concurrent requests as a quota, and leaves 503 to a server
-//! whose capacity is less than usual.
-//!
-//! `Retry-After` of a refusal is the longest wait in seconds, rounded up, of all limits that refused, and 1 where none of them
-//! can know, as is so with concurrency: without a number clients would be back at once. Only a request that takes more than
-//! a limit can ever admit is answered without it: no waiting helps.
-//!
-//! `RateLimit-Policy` and `RateLimit` follow [draft-ietf-httpapi-ratelimit-headers-11][draft] and are on all responses
-//! unless [`Advertise`] says otherwise. Each limit is a policy of its name:
-//!
-//! ```text
-//! RateLimit-Policy: "requests";q=200;w=1;shmlimit-burst=20, "in_flight";q=8;qu="concurrent-requests"
-//! RateLimit: "requests";r=19;t=1, "in_flight";r=5
-//! ```
-//!
-//! - `r` is what was left when the request was decided. `t` is when the limit will be completely replenished, or, in a
-//!   refusal, when the request would be admitted.
-//! - Windows that are no whole number of seconds, and months, are left out, and so are unlimited limits and those in
-//!   [shadow](crate::Limit::shadow). The quota of an [adaptive](crate::Limit::adaptive) limit is the capacity
-//!   that it had found when the request was decided.
-//! - Limits that [change](crate::Segment::apply) are told as they are then, and those of a key as its [tier](crate::Tier) has
-//!   them; where a request could never be met, as they are declared.
-//! - Rate limits and budgets are told only in a unit that clients know: see [`Demand::quota_unit`].
-//! - Which key it is about is not told (the draft's `pk`): a key may be a secret, and fields end up in logs.
-//! - Names may hold what a header field may not. Bytes other than printable ASCII, and the percent sign, are
-//!   percent-encoded, in `violated-policies` as well, so that they are equal wherever they are read.
-//!
-//! [quota-exceeded]: https://iana.org/assignments/http-problem-types#quota-exceeded
-//! [draft]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
 
 mod answer;
 mod body;
@@ -124,14 +90,13 @@ mod client;
 mod client_address;
 mod decision;
 mod demand;
-mod fields;
 mod future;
+mod grpc;
 mod held;
 mod layer;
 mod permit_handle;
-mod problem;
+mod response;
 mod service;
-mod told;
 
 pub use answer::Rejection;
 pub use body::LimitBody;
@@ -143,6 +108,8 @@ pub use client::{
 pub use client_address::ClientAddress;
 pub use demand::{Demand, Extractor};
 pub use future::LimitFuture;
-pub use layer::{Advertise, LimitLayer, OnError};
+pub use layer::{LimitLayer, OnError};
 pub use permit_handle::{CarriedPermit, PermitHandle};
 pub use service::LimitService;
+
+pub use crate::http::Advertise;

@@ -1,1 +1,1 @@
-"""What the doors into web frameworks share: keys, the decision, and what clients are told."""
+"""What the integrations with web frameworks share: options, keys, and the decision."""

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
 from limits.aio.storage.base import MovingWindowSupport, SlidingWindowCounterSupport, Storage
 from limits.storage.base import TimestampedSlidingWindow
 
-import shmlimit
-from shmlimit.limits_storage._counters import Counters
+from shmlimit.limits_storage._counters import ERRORS, Counters
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def _at_once(
+    method: Callable[Concatenate[Counters, Parameters], Result],
+) -> Callable[Concatenate[AsyncShmStorage, Parameters], Coroutine[Any, Any, Result]]:
+    """A method of the counters as a coroutine, which never waits."""
+
+    @wraps(method)
+    async def answer(self: AsyncShmStorage, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        return method(self._counters, *args, **kwargs)
+
+    return answer
 
 
 class AsyncShmStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport, TimestampedSlidingWindow):
@@ -15,7 +33,7 @@ class AsyncShmStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport,
     STORAGE_SCHEME: list[str] | None = ["async+shm"]  # noqa: RUF012 (as the base class has it)
 
     def __init__(self, uri: str | None = None, wrap_exceptions: bool = False, **options: float | str | bool) -> None:
-        """Makes the folder that the URI names, if it is not there.
+        """Makes the directory that the URI names, if it is not there.
 
         Args:
             uri: As `async+shm:///dev/shm/myapp.limits?max_keys=100000`.
@@ -28,48 +46,16 @@ class AsyncShmStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport,
     @property
     def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:
         """What can go wrong."""
-        return (shmlimit.Error, OSError)
+        return ERRORS
 
-    async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        """Counts in a fixed window that begins with the first of its requests; answers the count."""
-        return self._counters.incr(key, expiry, amount)
-
-    async def get(self, key: str) -> int:
-        """What a fixed window has counted."""
-        return self._counters.get(key)
-
-    async def get_expiry(self, key: str) -> float:
-        """When a fixed window ends, in seconds since the Unix epoch; now, where none has begun."""
-        return self._counters.get_expiry(key)
-
-    async def check(self) -> bool:
-        """Whether the files can be used."""
-        return self._counters.check()
-
-    async def reset(self) -> int | None:
-        """Forgets everything; answers how many keys had something counted."""
-        return self._counters.reset()
-
-    async def clear(self, key: str) -> None:
-        """Forgets what fixed and moving windows have counted under a key."""
-        self._counters.clear(key)
-
-    async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        """Takes places in a moving window, all or none."""
-        return self._counters.acquire_entry(key, limit, expiry, amount)
-
-    async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        """When the oldest request counted in a moving window came, and how many are counted."""
-        return self._counters.get_moving_window(key, limit, expiry)
-
-    async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        """Takes places in a sliding window that is reckoned from two counters, all or none."""
-        return self._counters.acquire_sliding_window_entry(key, limit, expiry, amount)
-
-    async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        """How a sliding window stands: both counters told as one, with the end of its next unit."""
-        return self._counters.get_sliding_window(key, expiry)
-
-    async def clear_sliding_window(self, key: str, expiry: int) -> None:
-        """Forgets what a sliding window has counted under a key."""
-        self._counters.clear_sliding_window(key, expiry)
+    incr = _at_once(Counters.incr)
+    get = _at_once(Counters.get)
+    get_expiry = _at_once(Counters.get_expiry)
+    check = _at_once(Counters.check)
+    reset = _at_once(Counters.reset)
+    clear = _at_once(Counters.clear)
+    acquire_entry = _at_once(Counters.acquire_entry)
+    get_moving_window = _at_once(Counters.get_moving_window)
+    acquire_sliding_window_entry = _at_once(Counters.acquire_sliding_window_entry)
+    get_sliding_window = _at_once(Counters.get_sliding_window)
+    clear_sliding_window = _at_once(Counters.clear_sliding_window)

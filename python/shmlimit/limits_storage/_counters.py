@@ -32,6 +32,10 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
+ERRORS: tuple[type[Exception], ...] = (Error, OSError)
+"""What can go wrong when something is counted."""
+
+
 class TableFull(Error):
     """A key could not be counted: every row that it might have had is that of a limited key.
 
@@ -49,7 +53,7 @@ def _whichever_file(
         try:
             return method(self, *args, **kwargs)
         except Removed:
-            self.folder.forget()
+            self._folder.forget()
             return method(self, *args, **kwargs)
 
     return tried
@@ -76,7 +80,7 @@ class Counters:
             self._entries = int(given.get("entries", 32))
             if self._entries < 1:
                 raise ValueError(f"entries is {self._entries}, but must be at least 1")
-            self.folder = WindowFolder(
+            self._folder = WindowFolder(
                 unquote(parts.path),
                 max_keys=int(given["max_keys"]) if "max_keys" in given else None,
                 when_full=cast(WhenFull, given.get("when_full", "evict_least_used")),
@@ -87,7 +91,7 @@ class Counters:
         self._shut_out: dict[str, float] = {}
 
     @_whichever_file
-    def incr(self, key: str, expiry: int, amount: int) -> int:
+    def incr(self, key: str, expiry: int, amount: int = 1) -> int:
         """Counts in a fixed window that begins with the first of its requests; answers the count."""
         limits, limit = self._fixed(key, expiry)
         if amount <= limit:
@@ -123,29 +127,29 @@ class Counters:
         """Forgets what fixed and moving windows have counted under a key."""
         self._shut_out.pop(key, None)
         for beginning in (_FIXED, _MOVING):
-            for limits in self.folder.known(beginning):
+            for limits in self._folder.known(beginning):
                 limits.reset(key=key)
 
     def check(self) -> bool:
         """Whether the files can be used."""
         try:
-            for limits in self.folder.known(""):
+            for limits in self._folder.known(""):
                 limits.peek({_LIMIT: 0}, key="check")
         except OSError:
             return False
         return True
 
     @_whichever_file
-    def reset(self) -> int:
+    def reset(self) -> int | None:
         """Forgets everything; answers how many keys had something counted."""
         self._shut_out.clear()
-        keys = self.folder.keys()
-        for limits in self.folder.known(""):
+        keys = self._folder.keys()
+        for limits in self._folder.known(""):
             limits.reset()
         return keys
 
     @_whichever_file
-    def acquire_entry(self, key: str, limit: int, expiry: int, amount: int) -> bool:
+    def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
         """Takes places in a moving window, all or none."""
         if amount > limit:
             return False
@@ -168,7 +172,7 @@ class Counters:
         return oldest, limit - int(forecast.spendable)
 
     @_whichever_file
-    def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int) -> bool:
+    def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
         """Takes places in a sliding window that is reckoned from two counters, all or none."""
         if amount > limit:
             return False
@@ -218,9 +222,9 @@ class Counters:
         """Whether it was a table without room that refused: an error, unless it was declared to refuse new keys."""
         if answer.reason != "table_full":
             return False
-        if self.folder.when_full != "refuse":
+        if self._folder.when_full != "refuse":
             raise TableFull(
-                f"no row of {self.folder.path} is left for a new key: all that it might have had are those of limited "
+                f"no row of {self._folder.path} is left for a new key: all that it might have had are those of limited "
                 "keys; declare a larger max_keys"
             )
         # Asked how the key stands, the storage says that it is limited. How long it takes is not known: at most until
@@ -245,7 +249,7 @@ class Counters:
         """The set that counts a key in fixed windows, and the limit there."""
         named = _named(key)
         limit = _UNREACHABLE if named is None or named[0] < 1 or named[1] != expiry else named[0]
-        limits = self.folder.limits(
+        limits = self._folder.limits(
             _fixed_kind(limit, expiry),
             2,
             lambda: [Calls(_LIMIT, limit, expiry, algorithm="fixed_window", align="first_use")],
@@ -254,7 +258,7 @@ class Counters:
 
     def _moving(self, limit: int, expiry: int) -> Limits:
         entries = min(self._entries, limit)
-        return self.folder.limits(
+        return self._folder.limits(
             f"{_MOVING}{limit}-per-{expiry}s.{entries}-entries",
             2 + 4 * entries,
             lambda: [Calls(_LIMIT, limit, expiry, algorithm="sliding_window", entries=entries)],
@@ -266,7 +270,7 @@ class Counters:
         def rate(name: str, capacity: str) -> Rate:
             return Rate(name, capacity, expiry, algorithm="sliding_window_counter", buckets=1, unit="0.000001")
 
-        return self.folder.limits(
+        return self._folder.limits(
             _sliding_kind(limit, expiry),
             8,
             lambda: [rate(_LIMIT, f"{limit}.999999"), rate(_EXCESS, str(limit))],
@@ -275,8 +279,8 @@ class Counters:
     def _find_fixed(self, key: str) -> Verdict | None:
         """How the fixed window of a key stands, if one has begun."""
         named = _named(key)
-        likely = None if named is None else self.folder.find(_fixed_kind(*named))
-        for limits in _each_once(likely, self.folder.known(_FIXED)):
+        likely = None if named is None else self._folder.find(_fixed_kind(*named))
+        for limits in _each_once(likely, self._folder.known(_FIXED)):
             verdict = limits.peek({_LIMIT: 0}, key=key)[_LIMIT]
             if _counted(verdict) > 0:
                 return verdict
@@ -284,8 +288,8 @@ class Counters:
 
     def _sliding_files(self, key: str, expiry: int) -> Iterator[Limits]:
         named = _named(key)
-        likely = None if named is None else self.folder.find(_sliding_kind(named[0], expiry))
-        every = self.folder.known(_SLIDING)
+        likely = None if named is None else self._folder.find(_sliding_kind(named[0], expiry))
+        every = self._folder.known(_SLIDING)
         return _each_once(likely, (limits for limits in every if f"-per-{expiry}s." in limits.path))
 
 

@@ -189,7 +189,7 @@ def test_all_files_have_room_in_the_memory_of_a_container(folder: Path) -> None:
     other = ShmStorage(f"shm://{folder}/others")
     for number in (50, 200):
         FixedWindowRateLimiter(other).hit(RateLimitItemPerDay(number), "ann")
-        [limits] = other._counters.folder.known(f"fixed-window.{number}-per")
+        [limits] = other._folder.known(f"fixed-window.{number}-per")
         usage = limits.table_usage()
         assert usage is not None
         rows.append(usage["rows"])

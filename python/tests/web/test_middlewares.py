@@ -236,6 +236,15 @@ def test_a_key_for_which_there_is_no_room_is_turned_away_with_503(limited: Limit
     assert set(statuses) == {200, 503}
 
 
+def test_a_throttled_set_is_answered_503_and_says_for_how_long(limited: Limited, declare: Declare) -> None:
+    limits = declare(sl.Calls("requests", 100, 60))
+    limits.throttle(30)
+    refused = limited(limits, on_error="admit")()
+    assert refused.status_code == 503
+    assert refused.json()["detail"] == "A service that this one depends on takes no requests for a while"
+    assert refused.headers["retry-after"] == "30"
+
+
 @pytest.mark.parametrize(("on_error", "status"), [("refuse", 500), ("admit", 200)])
 def test_errors_of_the_limits_refuse_or_admit_as_declared(
     limited: Limited, declare: Declare, folder: Path, on_error: str, status: int
@@ -290,11 +299,8 @@ def test_failed_work_is_told_to_the_limits(limited: Limited, declare: Declare, f
     assert dropped() == 3
 
 
-def test_limits_that_change_are_told_as_they_are(
-    limited: Limited, declare: Declare, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_limits_that_change_are_described_as_they_are(limited: Limited, declare: Declare, folder: Path) -> None:
     get = limited(declare(sl.Calls("requests", 10, 60)))
-    monkeypatch.setattr("shmlimit._web.told._FRESH_FOR", 0.0)
     assert '"requests";q=10;w=60' in get().headers["ratelimit-policy"]
     changed = sl.LimitSet("api", limits=[sl.Calls("requests", 20, 60)])
     sl.open(folder / "segment").apply(changed)

@@ -1,11 +1,11 @@
 //! The fields `RateLimit-Policy`, `RateLimit` and `Retry-After`, as draft-ietf-httpapi-ratelimit-headers-11 has them.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderValue;
-
-use super::told::Manner;
 use crate::config::{Limit, Window};
 use crate::engine::LimitRules;
 use crate::engine::plan::Kind;
@@ -15,30 +15,64 @@ use crate::refusal::{Refusal, Verdict};
 /// The largest integer of a structured field.
 const LARGEST: u64 = 999_999_999_999_999;
 
-/// How the limits of a set are told to clients, by one of its definitions.
-#[derive(Clone, Debug)]
+/// Header fields of a response. One that has nothing to say is not there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fields {
+    /// `RateLimit-Policy`: what the limits promise in general.
+    pub policy: Option<Arc<str>>,
+    /// `RateLimit`: how the limits stand.
+    pub standing: Option<String>,
+    /// `Retry-After`, in seconds.
+    pub retry_after: Option<u64>,
+}
+
+impl Fields {
+    /// The fields by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
+        let retry_after = self.retry_after.map(|seconds| seconds.to_string().into());
+        [
+            ("Retry-After", retry_after),
+            ("RateLimit-Policy", self.policy.as_deref().map(Cow::from)),
+            ("RateLimit", self.standing.as_deref().map(Cow::from)),
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+    }
+}
+
+/// By which names and units clients know the limits.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Wording {
+    pub(super) prefix: String,
+    /// By rate limit or budget. One that has none is not described.
+    pub(super) units: BTreeMap<String, String>,
+}
+
+/// How the limits of a set are described, by one of its definitions.
+#[derive(Debug)]
 pub(super) struct Policies {
     generation: u64,
     /// By the names of the tiers, `default` first.
     tiers: Vec<(String, Promises)>,
 }
 
-/// What is told of the limits of keys of one tier.
-#[derive(Clone, Debug, Default)]
+/// What the limits promise to keys of one tier.
+#[derive(Debug)]
 pub(super) struct Promises {
     /// As the limits of the set.
     policies: Vec<Policy>,
     /// Where no capacity moves.
-    field: Option<HeaderValue>,
+    field: Option<Arc<str>>,
 }
 
-/// How one limit is told.
-#[derive(Clone, Debug)]
+/// How one limit is described.
+#[derive(Debug)]
 struct Policy {
     /// The policy's name as a structured-field string, quotes included. The same text is a string of JSON.
     name: String,
     kind: Kind,
-    /// What the limit promises; none where clients are not told of it.
+    /// What the limit promises; none where it is not described.
     item: Option<String>,
     /// Whether its capacity moves.
     moves: bool,
@@ -46,12 +80,12 @@ struct Policy {
 
 impl Promises {
     /// Writes down once what is the same in every response.
-    pub(super) fn new(limits: &[Limit], in_force: &[LimitRules], manner: &Manner) -> Self {
+    pub(super) fn new(limits: &[Limit], in_force: &[LimitRules], wording: &Wording) -> Self {
         let mut items = Vec::new();
         let mut policies = Vec::new();
         for (index, limit) in limits.iter().enumerate() {
-            let name = quoted(&format!("{}{}", manner.prefix, limit.name()));
-            let unit = manner.units.get(index).and_then(Option::as_deref);
+            let name = quoted(&format!("{}{}", wording.prefix, limit.name()));
+            let unit = wording.units.get(limit.name()).map(String::as_str);
             let in_force = in_force.get(index).filter(|rules| !rules.shadow);
             let item = in_force.and_then(|rules| item(limit, rules.most_at_once, unit, &name));
             items.extend(item.clone());
@@ -64,7 +98,7 @@ impl Promises {
         }
         Self {
             policies,
-            field: field(&items),
+            field: field(&items).map(Arc::from),
         }
     }
 }
@@ -86,18 +120,28 @@ impl Policies {
         self.generation
     }
 
-    /// `RateLimit-Policy`: what the limits promise in general to keys of the tier that was decided by, and a capacity that
-    /// moves as it was for the verdict. None where there is nothing to tell.
-    pub(super) fn policy<'a>(
+    /// The fields of the response to a request that the limits have decided.
+    pub(super) fn fields<'a>(
         &self,
         set: &LimitSet,
         verdicts: impl Iterator<Item = Verdict<'a>>,
-    ) -> Option<HeaderValue> {
-        let mut verdicts = verdicts.peekable();
+        admitted: bool,
+    ) -> Fields {
+        let verdicts: Vec<Verdict<'a>> = verdicts.collect();
+        Fields {
+            policy: self.policy(set, &verdicts),
+            standing: self.standing(set, &verdicts, admitted),
+            retry_after: None,
+        }
+    }
+
+    /// What the limits promise to keys of the tier that was decided by, and a capacity that moves as it was for the
+    /// verdict.
+    fn policy(&self, set: &LimitSet, verdicts: &[Verdict<'_>]) -> Option<Arc<str>> {
         let Promises {
             policies,
             field: same,
-        } = self.of_tier(verdicts.peek().map(|verdict| verdict.tier))?;
+        } = self.of_tier(verdicts.first().map(|verdict| verdict.tier))?;
         if !policies.iter().any(|policy| policy.moves) {
             return same.clone();
         }
@@ -110,22 +154,17 @@ impl Policies {
                 *item = concurrency_item(&policy.name, verdict.most_at_once);
             }
         }
-        field(&items.into_iter().flatten().collect::<Vec<_>>())
+        field(&items.into_iter().flatten().collect::<Vec<_>>()).map(Arc::from)
     }
 
-    /// `RateLimit`: how the limits stand. None where there is nothing to tell.
-    pub(super) fn standing<'a>(
-        &self,
-        set: &LimitSet,
-        verdicts: impl Iterator<Item = Verdict<'a>>,
-        admitted: bool,
-    ) -> Option<HeaderValue> {
-        let items = verdicts.filter_map(|verdict| {
+    /// How the limits stand.
+    fn standing(&self, set: &LimitSet, verdicts: &[Verdict<'_>], admitted: bool) -> Option<String> {
+        let items = verdicts.iter().filter_map(|verdict| {
             let policy = self
                 .find(set, verdict.limit)
                 .filter(|policy| policy.item.is_some())?;
             let mut item = format!("{};r={}", policy.name, verdict.remaining.min(LARGEST));
-            if let Some(wait) = effective_window(policy.kind, &verdict, admitted) {
+            if let Some(wait) = effective_window(policy.kind, verdict, admitted) {
                 push_parameter(&mut item, "t", whole_seconds(wait));
             }
             Some(item)
@@ -140,7 +179,7 @@ impl Policies {
 
     fn find(&self, set: &LimitSet, limit: &str) -> Option<&Policy> {
         let index = set.limit_index(limit)?;
-        // The names, and which limits are told, are the same in all tiers.
+        // The names, and which limits are described, are the same in all tiers.
         self.of_tier(None)?.policies.get(index.0)
     }
 }
@@ -186,10 +225,10 @@ fn concurrency_item(name: &str, most_at_once: u64) -> String {
 /// Where none of them knows, as is so with concurrency, it is 1: without a number, clients would be back at once.
 ///
 /// No window in the `RateLimit` field beside it ends later, as the draft asks.
-pub(super) fn retry_after(refusal: &Refusal) -> HeaderValue {
+pub(super) fn retry_after(refusal: &Refusal) -> u64 {
     let waits = refusal.verdicts().filter_map(|verdict| verdict.retry_after);
     let longest = refusal.retry_after().max(waits.max());
-    HeaderValue::from(longest.map_or(1, whole_seconds).max(1))
+    longest.map_or(1, whole_seconds).max(1)
 }
 
 /// For how long no more than what remains can be used. A refusal gives it for those limits only that refused, so that
@@ -213,7 +252,7 @@ fn window_seconds(window: Window) -> Option<u64> {
     }
 }
 
-/// Rounded up, so that nobody comes back too early.
+/// Rounded up, so that no client comes back too early.
 fn whole_seconds(wait: Duration) -> u64 {
     wait.as_secs()
         .saturating_add(u64::from(wait.subsec_nanos() > 0))
@@ -226,11 +265,8 @@ fn push_parameter(item: &mut String, key: &str, value: u64) {
 }
 
 /// A list of items as a field. An empty list is a field that is not there.
-fn field(items: &[String]) -> Option<HeaderValue> {
-    if items.is_empty() {
-        return None;
-    }
-    HeaderValue::try_from(items.join(", ")).ok()
+fn field(items: &[String]) -> Option<String> {
+    (!items.is_empty()).then(|| items.join(", "))
 }
 
 /// A structured-field string. Those hold printable ASCII only; the bytes of what else a name has, and the percent
@@ -255,4 +291,4 @@ fn quoted(name: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+mod fields_tests;

@@ -3,13 +3,13 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::super::told::Told;
-use super::{quoted, retry_after, whole_seconds};
+use super::super::policy_headers::{Advertise, PolicyHeaders};
+use super::{Fields, quoted, retry_after, whole_seconds};
 use crate::config::{Amount, Declaration, Keyed, Limit, SetDeclaration, Tier, Window};
 use crate::engine::plan::Adaptive;
 use crate::limit_set::LimitSet;
 use crate::permit::{Outcome, Permit};
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, Verdict};
 use crate::segment::Segment;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -41,9 +41,23 @@ fn set_of(limits: impl IntoIterator<Item = Limit>) -> SetInFile {
     }
 }
 
+/// What is promised where nothing was decided.
+fn promised(headers: &PolicyHeaders) -> Option<String> {
+    let fields = admission(headers, std::iter::empty());
+    assert_eq!(fields.standing, None);
+    fields.policy.as_deref().map(str::to_owned)
+}
+
 fn policy(set: &LimitSet) -> Option<String> {
-    let field = Told::of(set).policies(set).policy(set, std::iter::empty())?;
-    Some(field.to_str().expect("ASCII").to_owned())
+    promised(&PolicyHeaders::new(set))
+}
+
+fn admission<'a>(headers: &PolicyHeaders, verdicts: impl Iterator<Item = Verdict<'a>>) -> Fields {
+    headers.admission(verdicts, Advertise::Always)
+}
+
+fn standing<'a>(headers: &PolicyHeaders, verdicts: impl Iterator<Item = Verdict<'a>>) -> Option<String> {
+    admission(headers, verdicts).standing
 }
 
 fn admitted(set: &LimitSet) -> Permit<'_> {
@@ -72,10 +86,7 @@ fn names_are_strings_of_structured_fields_and_of_json_alike() {
     ] {
         let field = quoted(name);
         assert_eq!(field, expected);
-        assert!(
-            http::HeaderValue::from_str(&field).is_ok_and(|value| value.to_str().is_ok()),
-            "{field}"
-        );
+        assert!(field.bytes().all(|byte| (b' '..0x7f).contains(&byte)), "{field}");
         let parsed: String = serde_json::from_str(&field).expect("a string of JSON");
         let unescaped = field[1..field.len() - 1]
             .replace("\\\"", "\"")
@@ -85,7 +96,7 @@ fn names_are_strings_of_structured_fields_and_of_json_alike() {
 }
 
 #[test]
-fn a_policy_tells_quota_unit_window_and_burst() {
+fn a_policy_has_quota_unit_window_and_burst() {
     let set = set_of([
         Limit::calls("requests", 200, Duration::from_secs(1)).burst(20),
         Limit::concurrency("in_flight", 8),
@@ -109,7 +120,7 @@ fn windows_that_seconds_cannot_say_are_left_out() {
 }
 
 #[test]
-fn a_cost_is_not_told_as_a_number_of_requests() {
+fn a_cost_is_not_described_as_a_number_of_requests() {
     let set = set_of([
         Limit::rate("tokens", 10_000, MINUTE),
         Limit::budget("dollars", 10, MINUTE),
@@ -119,35 +130,29 @@ fn a_cost_is_not_told_as_a_number_of_requests() {
     let request = set.request().with("tokens", 400).expect("declared");
     let outcome = set.try_acquire(&request).expect("works");
     let permit = outcome.into_result().expect("room");
-    let mut told = Told::of(&set);
-    let standing = told.policies(&set).standing(&set, permit.verdicts(), true);
-    assert_eq!(standing.expect("requests"), r#""requests";r=9;t=6"#);
+    let headers = PolicyHeaders::new(&set);
+    let first = standing(&headers, permit.verdicts());
+    assert_eq!(first.expect("requests"), r#""requests";r=9;t=6"#);
 
-    told.set_unit(&set, 0, "content-bytes".to_owned());
-    let policies = told.policies(&set);
-    let field = policies.policy(&set, std::iter::empty()).expect("two limits");
+    let headers = headers.with_quota_unit("tokens", "content-bytes");
+    let field = promised(&headers).expect("two limits");
     let expected = concat!(
         r#""tokens";q=10000;qu="content-bytes";w=60, "#,
         r#""requests";q=10;w=60"#
     );
     assert_eq!(field, expected);
-    let standing = told.policies(&set).standing(&set, permit.verdicts(), true);
-    assert_eq!(
-        standing.expect("both"),
-        r#""tokens";r=9600;t=3, "requests";r=9;t=6"#
-    );
+    let both = standing(&headers, permit.verdicts());
+    assert_eq!(both.expect("both"), r#""tokens";r=9600;t=3, "requests";r=9;t=6"#);
 }
 
 #[test]
-fn what_is_unlimited_is_not_told_and_an_empty_field_is_absent() {
+fn what_is_unlimited_is_not_described_and_an_empty_field_is_absent() {
     let set = set_of([Limit::calls("anything", Amount::Unlimited, MINUTE)]);
     assert_eq!(policy(&set), None);
     let permit = admitted(&set);
     assert_eq!(
-        Told::of(&set)
-            .policies(&set)
-            .standing(&set, permit.verdicts(), true),
-        None
+        admission(&PolicyHeaders::new(&set), permit.verdicts()),
+        Fields::default()
     );
 }
 
@@ -158,9 +163,7 @@ fn numbers_end_where_the_integers_of_structured_fields_end() {
     let expected = format!(r#""in_flight";q={most};qu="concurrent-requests""#);
     assert_eq!(policy(&set), Some(expected));
     let permit = admitted(&set);
-    let standing = Told::of(&set)
-        .policies(&set)
-        .standing(&set, permit.verdicts(), true);
+    let standing = standing(&PolicyHeaders::new(&set), permit.verdicts());
     assert_eq!(standing.expect("one limit"), format!(r#""in_flight";r={most}"#));
 }
 
@@ -170,37 +173,42 @@ fn a_prefix_stands_before_every_name() {
         Limit::calls("requests", 1, MINUTE),
         Limit::rate("tokens", 9, MINUTE),
     ]);
-    let mut told = Told::of(&set);
-    told.set_prefix(&set, "search.".to_owned());
-    let policies = told.policies(&set);
-    let field = policies.policy(&set, std::iter::empty()).expect("one limit");
+    let headers = PolicyHeaders::new(&set).with_prefix("search.");
+    let field = promised(&headers).expect("one limit");
     assert_eq!(field, r#""search.requests";q=1;w=60"#);
-    assert_eq!(policies.name(&set, "tokens"), Some(r#""search.tokens""#));
-    assert_eq!(policies.name(&set, "none"), None);
+    let violated = |limit| headers.never_admissible(limit, Advertise::Never).body;
+    let named = r#""violated-policies":["search.tokens"]"#;
+    assert!(violated("tokens").contains(named), "{}", violated("tokens"));
+    let unnamed = r#""violated-policies":[]"#;
+    assert!(violated("none").contains(unnamed), "{}", violated("none"));
 }
 
 #[test]
-fn a_refusal_tells_the_windows_of_what_refused_and_no_longer_ones_than_retry_after() {
+fn a_refusal_has_the_windows_of_what_refused_and_no_longer_ones_than_retry_after() {
     let set = set_of([
         Limit::calls("hourly", 1, 60 * MINUTE),
         Limit::calls("daily", 2, Duration::from_secs(86_400)),
         Limit::concurrency("in_flight", 1),
     ]);
     let permit = admitted(&set);
-    let told = Told::of(&set);
-    let standing = told.policies(&set).standing(&set, permit.verdicts(), true);
+    let headers = PolicyHeaders::new(&set);
+    let admitted = standing(&headers, permit.verdicts());
     assert_eq!(
-        standing.expect("three limits"),
+        admitted.expect("three limits"),
         r#""hourly";r=0;t=3600, "daily";r=1;t=43200, "in_flight";r=0"#
     );
     let refusal = refused(&set, &set.request());
-    let standing = told.policies(&set).standing(&set, refusal.verdicts(), false);
-    // A place may be free much later, but surely nobody is admitted before the hour is over.
-    let retry_after = retry_after(&refusal);
-    let seconds: u64 = retry_after.to_str().expect("ASCII").parse().expect("a number");
+    let problem = headers.refusal(&refusal, Advertise::Always);
+    // A place may be free much later, but surely no request is admitted before the hour is over.
+    let seconds = problem.fields.retry_after.expect("a refusal has it");
     assert!((1..=3600).contains(&seconds), "{seconds}");
     let expected = format!(r#""hourly";r=0;t={seconds}, "daily";r=1, "in_flight";r=0"#);
-    assert_eq!(standing.expect("three limits"), expected);
+    assert_eq!(problem.fields.standing, Some(expected));
+    let by_name: Vec<&str> = problem.fields.iter().map(|(name, _)| name).collect();
+    assert_eq!(by_name, ["Retry-After", "RateLimit-Policy", "RateLimit"]);
+    let unadvertised = headers.refusal(&refusal, Advertise::Never).fields;
+    let by_name: Vec<&str> = unadvertised.iter().map(|(name, _)| name).collect();
+    assert_eq!(by_name, ["Retry-After"]);
 }
 
 #[test]
@@ -210,7 +218,7 @@ fn retry_after_is_a_second_where_only_a_permit_can_free_it() {
         Limit::concurrency("in_flight", 1),
     ]);
     let _permit = admitted(&set);
-    assert_eq!(retry_after(&refused(&set, &set.request())), "1");
+    assert_eq!(retry_after(&refused(&set, &set.request())), 1);
 }
 
 #[test]
@@ -227,7 +235,7 @@ fn seconds_are_rounded_up() {
 }
 
 #[test]
-fn limits_that_change_are_told_as_they_are_and_those_in_shadow_are_not() {
+fn limits_that_change_are_described_as_they_are_and_those_in_shadow_are_not() {
     let folder = tempfile::tempdir().expect("a folder");
     let of = |capacity, is_in_shadow| {
         let requests = Limit::calls("requests", capacity, MINUTE).shadow(is_in_shadow);
@@ -239,27 +247,28 @@ fn limits_that_change_are_told_as_they_are_and_those_in_shadow_are_not() {
     let segment = Segment::create(folder.path().join("limits"), &of(10, false)).expect("a segment");
     let other = Segment::open(folder.path().join("limits")).expect("a segment");
     let set = segment.set("api").expect("declared");
-    let told = Told::of(&set);
+    let headers = PolicyHeaders::new(&set);
     let in_flight = r#""in_flight";q=2;qu="concurrent-requests""#;
     for (capacity, is_in_shadow) in [(10, false), (20, false), (30, true), (40, false)] {
         other.apply(&of(capacity, is_in_shadow)).expect("changes");
         let permit = admitted(&set);
-        let policies = told.policies(&set);
+        let fields = admission(&headers, permit.verdicts());
         let mut expected = in_flight.to_owned();
         if !is_in_shadow {
             expected = format!(r#""requests";q={capacity};w=60, {expected}"#);
         }
-        let policy = policies.policy(&set, permit.verdicts());
-        assert_eq!(policy.expect("limits"), expected, "the capacity that is in force");
-        let standing = policies.standing(&set, permit.verdicts(), true);
-        let standing = standing.expect("limits");
-        let is_told = standing.to_str().expect("ASCII").contains("requests");
-        assert_eq!(is_told, !is_in_shadow);
+        assert_eq!(
+            fields.policy.as_deref(),
+            Some(expected.as_str()),
+            "the capacity that is in force"
+        );
+        let standing = fields.standing.expect("limits");
+        assert_eq!(standing.contains("requests"), !is_in_shadow);
     }
 }
 
 #[test]
-fn clients_are_told_the_quota_of_their_tier() {
+fn clients_read_the_quota_of_their_tier() {
     let folder = tempfile::tempdir().expect("a directory");
     let api = SetDeclaration::new("api")
         .keyed(Keyed::new(10))
@@ -268,18 +277,15 @@ fn clients_are_told_the_quota_of_their_tier() {
     let segment = Segment::create(folder.path().join("limits"), &Declaration::new().set(api));
     let set = segment.expect("a segment").set("api").expect("declared");
     set.assign("rich", "gold").expect("a tier");
-    let told = Told::of(&set);
+    let headers = PolicyHeaders::new(&set);
     for (key, expected) in [
         ("rich", r#""requests";q=100;w=60;shmlimit-burst=20"#),
         ("other", r#""requests";q=10;w=60"#),
     ] {
         let outcome = set.key(key).expect("keyed").try_acquire(&set.request());
         let permit = outcome.expect("works").into_result().expect("room");
-        let policies = told.policies(&set);
-        assert_eq!(
-            policies.policy(&set, permit.verdicts()).expect("a limit"),
-            expected
-        );
-        assert!(policies.standing(&set, permit.verdicts(), true).is_some());
+        let fields = admission(&headers, permit.verdicts());
+        assert_eq!(fields.policy.as_deref(), Some(expected));
+        assert!(fields.standing.is_some());
     }
 }

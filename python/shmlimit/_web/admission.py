@@ -1,0 +1,260 @@
+"""What becomes of a request: the decision that all integrations make alike."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Generic, NamedTuple
+
+import shmlimit
+from shmlimit import Checked, Limits, Permit, Refusal, Refused, _native
+from shmlimit._by_arguments import Costs, Key
+from shmlimit._web.keys import Head, KeyFinder, Request, finder
+from shmlimit._web.options import Advertise, OnError
+
+_log = logging.getLogger("shmlimit")
+
+
+def is_server_error(status: int) -> bool:
+    """Whether an answer says that the work could not be done, unless an integration is given another rule."""
+    return status >= 500
+
+
+@dataclass
+class Admission:
+    """What a request that goes on to the application holds, and what its response is given.
+
+    Attributes:
+        permit: Held until `release`; none where the request is not limited.
+        fields: Header fields of the response, to be added to those that are there.
+    """
+
+    permit: Permit | None = None
+    fields: list[tuple[str, str]] = field(default_factory=list)
+    fails_with: Callable[[int], bool] = is_server_error
+    _has_failed: bool = False
+
+    def note_status(self, status: int) -> None:
+        """Notes what the application has answered; what was noted before stays."""
+        self._has_failed = self._has_failed or self.fails_with(status)
+
+    def release(self, *, failed: bool = False) -> None:
+        """Gives back what is held. Does nothing the second time.
+
+        Args:
+            failed: The application gave no answer, or broke off in the middle of one.
+        """
+        permit, self.permit = self.permit, None
+        if permit is None:
+            return
+        try:
+            permit.release(dropped=failed or self._has_failed)
+        except shmlimit.Error as error:
+            # The response is as good as before. It is tried once more when the permit is garbage-collected.
+            _log.error("what a request held could not be given back: %s", error)
+
+    @contextmanager
+    def released_by_exceptions(self) -> Iterator[None]:
+        """Gives back what is held when the application raises: it has failed, unless it was stopped from outside."""
+        try:
+            yield
+        except BaseException as error:
+            self.release(failed=isinstance(error, Exception))
+            raise
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response that says why the application was not asked.
+
+    Attributes:
+        status: Of HTTP.
+        body: Problem details as RFC 9457 has them.
+        fields: Header fields beyond those that describe the body.
+        error: What went wrong, where that is why; clients do not see it.
+    """
+
+    status: int
+    body: bytes
+    fields: list[tuple[str, str]]
+    error: Exception | None = None
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        """What the body says."""
+        problem: dict[str, Any] = json.loads(self.body)
+        return problem
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """All header fields."""
+        content = [("Content-Type", "application/problem+json"), ("Content-Length", str(len(self.body)))]
+        return content + self.fields
+
+
+class _Asked(NamedTuple):
+    """The set of limits that is asked, and what its responses say."""
+
+    limits: Limits
+    headers: _native.PolicyHeaders
+
+
+class _Question(NamedTuple):
+    """What a request asks of the limits."""
+
+    key: Key | None
+    costs: Costs | None
+    tier: str | None
+    deadline: float | None
+    """Until when it may wait; None where it does not."""
+
+    def left(self) -> float | None:
+        """For how many seconds it may wait yet."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    def ask(self, limits: Limits) -> Permit | Refusal | Checked:
+        """The answer of limits that no request waits for."""
+        if limits._counts_networks:
+            return limits.check(self.costs, key=self.key, tier=self.tier)
+        return limits.try_acquire(self.costs, key=self.key, tier=self.tier)
+
+
+class AdmissionControl(Generic[Request]):
+    """Asks the limits of one set for requests of one framework."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        key: KeyFinder[Request] | None = None,
+        costs: Costs | Callable[[Request], Costs | None] | None = None,
+        timeout: float | timedelta | None = None,
+        exempt: Callable[[Request], bool] | None = None,
+        on_error: OnError = "refuse",
+        advertise: Advertise = "always",
+        fails_with: Callable[[int], bool] = is_server_error,
+        quota_units: Mapping[str, str] | None = None,
+        policy_prefix: str = "",
+        tier: str | Callable[[Request], str | None] | None = None,
+    ) -> None:
+        """The options are those of `LimitOptions`."""
+        if on_error not in ("refuse", "admit"):
+            raise ValueError(f"on_error is {on_error!r}, but must be 'refuse' or 'admit'")
+        self._finder = finder(key)
+        self._costs = costs
+        self._tier = tier
+        self._timeout = timeout
+        self._exempt = exempt
+        self._on_error = on_error
+        self._advertise: Advertise = advertise
+        self._fails_with = fails_with
+        self._quota_units = dict(quota_units or {})
+        self._policy_prefix = policy_prefix
+        self._asked = self._describe(limits)
+        if limits._counts_networks and timeout is not None:
+            raise ValueError(f"the limits of set {limits.name!r} count networks: no request can wait for those")
+
+    @property
+    def waits(self) -> bool:
+        """Whether a decision may take long."""
+        return self._timeout is not None
+
+    def decide(self, head: Head[Request]) -> Admission | Answer:
+        """Asks the limits, and waits in the queue for as long as the timeout says."""
+        question = self._question(head)
+        while isinstance(question, _Question):
+            asked = self._asked
+            key, costs, tier, deadline = question
+            try:
+                if deadline is None or asked.limits._counts_networks:
+                    decided = question.ask(asked.limits)
+                else:
+                    decided = asked.limits.acquire(costs, key=key, timeout=question.left(), tier=tier)
+            except shmlimit.Error as error:
+                question = self._after(error, asked, question)
+            else:
+                return self._decided(decided, asked)
+        return question
+
+    async def decide_async(self, head: Head[Request]) -> Admission | Answer:
+        """As `decide`, without keeping the event loop from others while it waits.
+
+        Asking itself takes about a microsecond and is done at once.
+        """
+        question = self._question(head)
+        while isinstance(question, _Question):
+            asked = self._asked
+            key, costs, tier, deadline = question
+            try:
+                if deadline is None or asked.limits._counts_networks:
+                    decided = question.ask(asked.limits)
+                else:
+                    decided = await asked.limits.acquire_async(costs, key=key, timeout=question.left(), tier=tier)
+            except shmlimit.Error as error:
+                question = self._after(error, asked, question)
+            else:
+                return self._decided(decided, asked)
+        return question
+
+    def _describe(self, limits: Limits) -> _Asked:
+        headers = _native.PolicyHeaders(
+            limits, advertise=self._advertise, quota_units=self._quota_units, prefix=self._policy_prefix
+        )
+        return _Asked(limits, headers)
+
+    def _question(self, head: Head[Request]) -> _Question | Admission | Answer:
+        """What the request asks; or what becomes of it without asking."""
+        if self._exempt is not None and self._exempt(head.request):
+            return Admission()
+        key = None if self._finder is None else self._finder.find(head)
+        costs = self._costs(head.request) if callable(self._costs) else self._costs
+        tier = self._tier(head.request) if callable(self._tier) else self._tier
+        if key is None and self._asked.limits.keyed:
+            return Answer(*_native.PolicyHeaders.without_a_key())
+        if self._timeout is None:
+            return _Question(key, costs, tier, None)
+        seconds = self._timeout.total_seconds() if isinstance(self._timeout, timedelta) else self._timeout
+        return _Question(key, costs, tier, time.monotonic() + seconds)
+
+    def _decided(self, decided: Permit | Refusal | Checked, asked: _Asked) -> Admission | Answer:
+        if isinstance(decided, Refusal) or not decided:
+            return Answer(*asked.headers.refusal(decided))
+        permit = decided if isinstance(decided, Permit) else None
+        return Admission(permit, asked.headers.admission(decided), self._fails_with)
+
+    def _after(self, error: shmlimit.Error, asked: _Asked, question: _Question) -> _Question | Admission | Answer:
+        """What becomes of a request after an error: it asks again, or is decided without the limits."""
+        if isinstance(error, Refused):
+            assert error.refusal is not None, "a refusal without its limits comes out of a pickle only"
+            return self._decided(error.refusal, asked)
+        if self._goes_on(error, asked):
+            return question
+        # Clients say what they take and what their key is. Where errors admit, that must not be a way past the limits.
+        if isinstance(error, shmlimit.NeverAdmissible):
+            return Answer(*asked.headers.never_admissible(error.limit))
+        if isinstance(error, (shmlimit.KeyRequired, shmlimit.InvalidKey)):
+            return Answer(*_native.PolicyHeaders.without_a_key(), error)
+        _log.error("the limits of a request could not be asked: %s", error)
+        return Admission() if self._on_error == "admit" else Answer(*_native.PolicyHeaders.failed(), error)
+
+    def _goes_on(self, error: shmlimit.Error, asked: _Asked) -> bool:
+        """Whether the request is to ask what took the place of the segment, where that was removed."""
+        if not isinstance(error, shmlimit.Removed):
+            return False
+        if self._asked is not asked:
+            # Another thread has found it meanwhile.
+            return True
+        try:
+            successor = asked.limits.successor()
+        except shmlimit.Error as reason:
+            _log.error("what took the place of a removed segment cannot be used: %s", reason)
+            return False
+        if successor is None:
+            return False
+        self._asked = self._describe(successor)
+        return True

@@ -1,0 +1,137 @@
+//! What HTTP responses say of limits, as Python meets it.
+
+use std::collections::HashMap;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use shmlimit::http::{Advertise, Fields, Problem};
+
+use crate::check::Checked;
+use crate::permit::Permit;
+use crate::refusal::Refusal;
+use crate::set::Limits;
+
+/// The header fields and the problems of responses to requests that a set of limits decides.
+///
+/// An answer in place of the application's is its status, its body of the type `application/problem+json`, and its other
+/// header fields.
+#[pyclass(frozen, module = "shmlimit._native")]
+pub struct PolicyHeaders {
+    headers: shmlimit::http::PolicyHeaders,
+    advertise: Advertise,
+}
+
+/// A request that went on.
+#[derive(FromPyObject)]
+enum Admitted<'py> {
+    Permit(PyRef<'py, Permit>),
+    Checked(Bound<'py, Checked>),
+}
+
+/// A request that was refused.
+#[derive(FromPyObject)]
+enum Refused<'py> {
+    Refusal(Bound<'py, Refusal>),
+    Checked(Bound<'py, Checked>),
+}
+
+type HeaderFields = Vec<(&'static str, String)>;
+type Answer<'py> = (u16, Bound<'py, PyBytes>, HeaderFields);
+
+fn advertised(advertise: &str) -> PyResult<Advertise> {
+    match advertise {
+        "always" => Ok(Advertise::Always),
+        "when_refused" => Ok(Advertise::WhenRefused),
+        "never" => Ok(Advertise::Never),
+        other => Err(PyValueError::new_err(format!(
+            "advertise is {other:?}, but must be 'always', 'when_refused' or 'never'"
+        ))),
+    }
+}
+
+fn header_fields(fields: &Fields) -> HeaderFields {
+    fields
+        .iter()
+        .map(|(name, value)| (name, value.into_owned()))
+        .collect()
+}
+
+fn answer<'py>(py: Python<'py>, problem: &Problem) -> Answer<'py> {
+    let body = PyBytes::new(py, problem.body.as_bytes());
+    (problem.status, body, header_fields(&problem.fields))
+}
+
+#[pymethods]
+impl PolicyHeaders {
+    /// Describes the limits of a set.
+    ///
+    /// Args:
+    ///     limits: The set.
+    ///     advertise: Which responses say how the limits stand: `"always"`, `"when_refused"` or `"never"`.
+    ///     quota_units: By rate limit or budget, the unit in which it is described. Others are not.
+    ///     prefix: What stands before the names of limits.
+    #[new]
+    #[pyo3(signature = (limits, *, advertise="always", quota_units=None, prefix=""))]
+    fn new(
+        limits: &Bound<'_, Limits>,
+        advertise: &str,
+        quota_units: Option<HashMap<String, String>>,
+        prefix: &str,
+    ) -> PyResult<Self> {
+        let advertise = advertised(advertise)?;
+        let headers = shmlimit::http::PolicyHeaders::new(&limits.get().handle().set).with_prefix(prefix);
+        let units = quota_units.into_iter().flatten();
+        let headers = units.fold(headers, |headers, (limit, unit)| {
+            headers.with_quota_unit(limit, unit)
+        });
+        Ok(Self { headers, advertise })
+    }
+
+    /// The header fields of the response to a request that was admitted.
+    fn admission(&self, admitted: Admitted<'_>) -> PyResult<HeaderFields> {
+        let fields = match admitted {
+            Admitted::Permit(permit) => self.headers.admission(permit.library_verdicts(), self.advertise),
+            Admitted::Checked(checked) => {
+                let checked = checked.get().library_check()?;
+                if !checked.is_admitted() {
+                    return Err(PyValueError::new_err("it was refused"));
+                }
+                self.headers.admission(checked.verdicts(), self.advertise)
+            }
+        };
+        Ok(header_fields(&fields))
+    }
+
+    /// The answer to a request that was refused.
+    fn refusal<'py>(&self, py: Python<'py>, refused: Refused<'py>) -> PyResult<Answer<'py>> {
+        let problem = match refused {
+            Refused::Refusal(refusal) => self
+                .headers
+                .refusal(refusal.get().library_refusal(), self.advertise),
+            Refused::Checked(checked) => {
+                let refusal = checked.get().library_check()?.refusal();
+                let refusal = refusal.ok_or_else(|| PyValueError::new_err("it was admitted"))?;
+                self.headers.refusal(&refusal, self.advertise)
+            }
+        };
+        Ok(answer(py, &problem))
+    }
+
+    /// The answer to a request that takes more than a limit can ever admit.
+    fn never_admissible<'py>(&self, py: Python<'py>, limit: &str) -> Answer<'py> {
+        answer(py, &self.headers.never_admissible(limit, self.advertise))
+    }
+
+    /// The answer to a request that does not say whose limits it is to be held against.
+    #[staticmethod]
+    fn without_a_key(py: Python<'_>) -> Answer<'_> {
+        answer(py, &Problem::without_a_key())
+    }
+
+    /// The answer where the limits could not be asked.
+    #[staticmethod]
+    fn failed(py: Python<'_>) -> Answer<'_> {
+        answer(py, &Problem::failed())
+    }
+}

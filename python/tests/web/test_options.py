@@ -1,0 +1,48 @@
+"""The options that the integrations share are shown, and what is none is refused."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shmlimit as sl
+from shmlimit.asgi import LimitMiddleware as AsgiMiddleware
+from shmlimit.fastapi import Limited
+from shmlimit.wsgi import LimitMiddleware as WsgiMiddleware
+
+OPTIONS = {
+    "key": None,
+    "costs": None,
+    "timeout": None,
+    "exempt": None,
+    "on_error": "refuse",
+    "advertise": "always",
+    "quota_units": None,
+    "policy_prefix": "",
+    "tier": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("integration", "own"),
+    [(AsgiMiddleware, ["app", "limits"]), (WsgiMiddleware, ["app", "limits"]), (Limited, ["limits"])],
+)
+def test_a_signature_has_every_option_and_its_default(integration: Callable[..., Any], own: list[str]) -> None:
+    parameters = inspect.signature(integration).parameters
+    assert [name for name, each in parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD] == own
+    options = {name: each.default for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY}
+    fails_with = options.pop("fails_with")
+    assert [fails_with(status) for status in (200, 429, 499, 500, 503)] == [False, False, False, True, True]
+    assert options == OPTIONS
+    assert len(parameters) == len(own) + len(OPTIONS) + 1
+
+
+@pytest.mark.parametrize("integration", [AsgiMiddleware, WsgiMiddleware])
+def test_what_is_no_option_is_refused(integration: Callable[..., Any], folder: Path) -> None:
+    limits = sl.open(folder / "segment", sl.LimitSet("api", [sl.Calls("requests", 1, 60)]))["api"]
+    with pytest.raises(TypeError, match="kye"):
+        integration(None, limits, kye=None)

@@ -1,0 +1,99 @@
+//! What is answered in place of the service: problem details as RFC 9457 has them.
+
+use std::borrow::Cow;
+
+use super::fields::Fields;
+use crate::engine::RefusalReason;
+use crate::refusal::Refusal;
+
+/// An answer that says why the service was not asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Problem {
+    /// The status.
+    pub status: u16,
+    /// The header fields beyond those that describe the body.
+    pub fields: Fields,
+    /// The body, of the type [`CONTENT_TYPE`](Self::CONTENT_TYPE).
+    pub body: Cow<'static, str>,
+}
+
+impl Problem {
+    /// The content type of the body.
+    pub const CONTENT_TYPE: &str = "application/problem+json";
+
+    /// 400, to a request that does not say whose limits it is to be held against: see
+    /// [`Error::KeyRequired`](crate::Error::KeyRequired) and [`Error::InvalidKey`](crate::Error::InvalidKey).
+    pub fn without_a_key() -> Self {
+        Self::of_text(
+            400,
+            "{\"type\":\"about:blank\",\"title\":\"Bad Request\",\"status\":400,\
+             \"detail\":\"The request must name one key by which it is limited\"}\n",
+        )
+    }
+
+    /// 500, where the limits could not be asked. It does not say why: that is for the operator and not for the client.
+    pub fn failed() -> Self {
+        Self::of_text(
+            500,
+            "{\"type\":\"about:blank\",\"title\":\"Internal Server Error\",\"status\":500}\n",
+        )
+    }
+
+    /// 503, to a request that every limit would have admitted, but there is no room to keep track of it.
+    fn no_room() -> Self {
+        Self::of_text(
+            503,
+            "{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\
+             \"detail\":\"Too many requests are in progress or waiting, or too many clients are being limited\"}\n",
+        )
+    }
+
+    /// 503, to a request that cannot be passed on, because what is behind the limits takes nothing for a while.
+    fn throttled() -> Self {
+        Self::of_text(
+            503,
+            "{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\
+             \"detail\":\"A service that this one depends on takes no requests for a while\"}\n",
+        )
+    }
+
+    fn of_text(status: u16, text: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            status,
+            fields: Fields::default(),
+            body: text.into(),
+        }
+    }
+}
+
+/// Why a request was refused, without fields. Policies are named by what `name` gives for a limit.
+pub(super) fn of_refusal<'a>(refusal: &'a Refusal, name: impl Fn(&'a str) -> Option<&'a str>) -> Problem {
+    let others = refusal
+        .verdicts()
+        .filter(|verdict| !verdict.admitted)
+        .map(|verdict| verdict.limit)
+        .filter(|limit| Some(*limit) != refusal.binding());
+    let mut violated = refusal.binding().into_iter().chain(others).peekable();
+    match refusal.reason() {
+        RefusalReason::Throttled => Problem::throttled(),
+        // Behind a full queue, what binds its first does not bind this request, which did not even get a place in it.
+        RefusalReason::QueueFull => Problem::no_room(),
+        _ if violated.peek().is_none() => Problem::no_room(),
+        _ => quota_exceeded(violated.filter_map(name)),
+    }
+}
+
+/// 429, to a request that exceeds the quotas of some policies: their names, quoted, which makes them strings of JSON.
+pub(super) fn quota_exceeded<'a>(policies: impl Iterator<Item = &'a str>) -> Problem {
+    let names: Vec<&str> = policies.collect();
+    Problem::of_text(
+        429,
+        format!(
+            "{{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\",\
+             \"title\":\"Request cannot be satisfied as assigned quota has been exceeded\",\
+             \"status\":429,\"violated-policies\":[{}]}}\n",
+            names.join(",")
+        ),
+    )
+}
