@@ -16,7 +16,7 @@
 //! - `region.rs` (the mapping)
 //! - `robust_mutex.rs` (pthread calls)
 //!
-//! `tests/layers.rs` holds the list and the files together.
+//! `tests/unsafe_code.rs` holds the list and the files together.
 
 mod access;
 pub(crate) mod attach;
