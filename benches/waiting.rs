@@ -1,6 +1,7 @@
 //! What waiting in line costs: a hand-over between two processes beside a bare futex, and the time from the death of a
 //! holder to the admission of the next. Criterion measures one process, so this has a harness of its own: rounds of
 //! every case by turns, of which the median is shown.
+#![allow(unsafe_code, reason = "a bare futex is what is measured beside")]
 
 #[allow(dead_code)]
 mod common;

@@ -19,7 +19,7 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// As there, and as [`key`](Self::key).
+    /// As [`Key::assign`], and as [`key`](Self::key).
     pub fn assign(&self, key: impl AsRef<[u8]>, tier: impl AsRef<str>) -> Result<(), Error> {
         self.key(key)?.assign(tier)
     }
@@ -122,7 +122,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`set_tier`](Self::set_tier).
     pub fn with_tier(mut self, tier: impl AsRef<str>) -> Result<Self, Error> {
         self.set_tier(tier)?;
         Ok(self)

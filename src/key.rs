@@ -178,7 +178,7 @@ impl<'a> Key<'a> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`LimitSet::acquire_owned`].
     pub fn acquire_owned(
         &self,
         request: &Request,

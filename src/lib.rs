@@ -72,7 +72,6 @@
 //! [changelog](documentation::changelog) says what changed.
 //!
 //! Linux 4.14 or later with glibc (2.30 or later) or musl.
-#![deny(missing_docs, unsafe_op_in_unsafe_fn, unsafe_code)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

@@ -3,6 +3,7 @@
 //! Off unless asked for, and then at most so many a second of a set: what is denied in masses is denied cheaply.
 
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -55,6 +56,10 @@ pub enum RequestEventKind<'a> {
 /// Who is told of events.
 #[derive(Clone)]
 pub(crate) struct Observer(pub(crate) Arc<dyn Fn(&RequestEvent<'_>) + Send + Sync>);
+
+// The library keeps nothing that a panic of the observer could leave half done.
+impl UnwindSafe for Observer {}
+impl RefUnwindSafe for Observer {}
 
 impl fmt::Debug for Observer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,4 +1,5 @@
 //! Permits and participants across fork, and processes whose descriptors are closed or kept by others.
+#![allow(unsafe_code, reason = "forks, and closes descriptors that are not its own")]
 
 mod process;
 mod raw_segment;

@@ -1,5 +1,4 @@
-//! The shape of the library, read from its sources: which layer may use which, where unsafe code may be, what no
-//! file may contain.
+//! The shape of the library, read from its sources: which layer may use which, and what no file may contain.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -310,37 +309,6 @@ fn every_module_uses_only_what_lies_below_it() {
         }
     }
     assert!(violations.is_empty(), "{violations:#?}");
-}
-
-#[test]
-fn unsafe_code_is_only_in_the_files_of_the_audit_list() {
-    for (folder, list) in [("src", "shm/mod.rs"), ("python/src", "lib.rs")] {
-        let sources = sources_of(folder);
-        let list = Path::new(list);
-        let audited: BTreeSet<PathBuf> = sources
-            .iter()
-            .find(|source| source.path == list)
-            .expect("the list")
-            .text
-            .lines()
-            .filter_map(|line| line.strip_prefix("//! - `")?.split_once('`'))
-            .map(|(name, _)| list.with_file_name(name))
-            .collect();
-        let opted_in: BTreeSet<PathBuf> = sources
-            .iter()
-            .filter(|source| source.text.contains("allow(unsafe_code)"))
-            .map(|source| source.path.clone())
-            .collect();
-        assert_eq!(audited, opted_in, "in {folder}");
-        let root = sources.iter().find(|source| source.path == Path::new("lib.rs"));
-        // Without the opt-in the compiler refuses it.
-        let denied = root.is_some_and(|root| {
-            root.text
-                .lines()
-                .any(|line| line.starts_with("#![deny(") && line.contains("unsafe_code"))
-        });
-        assert!(denied, "{folder}/lib.rs no longer denies unsafe_code");
-    }
 }
 
 /// A mapping may be read-only, where Rust promises of relaxed loads alone that they work.

@@ -1,4 +1,8 @@
 //! Mistakes that other limiters have made, each by its name, and that this one does not make.
+#![allow(
+    unsafe_code,
+    reason = "puts a clock of its own in the place of the C library's"
+)]
 
 mod process;
 mod raw_segment;

@@ -4,6 +4,7 @@
 //! the number of the case it is at into a mapped file. To see one case alone:
 //! `SHMLIMIT_MUTATION_CASE=NUMBER cargo test --test mutated_segments`. `SHMLIMIT_MUTATION_CASES=NUMBER` does more of
 //! the random ones, or fewer.
+#![allow(unsafe_code, reason = "shares a word with its children")]
 
 #[allow(dead_code)]
 mod mutation;

@@ -1,4 +1,5 @@
 //! Processes of other PID namespaces, where the same number is another process.
+#![allow(unsafe_code, reason = "enters namespaces")]
 
 mod process;
 

@@ -1,4 +1,5 @@
 //! Where a segment may not be, and what must not be taken for one.
+#![allow(unsafe_code, reason = "mounts, and damages the words of a mapping")]
 
 mod process;
 

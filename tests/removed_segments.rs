@@ -1,4 +1,5 @@
 //! A segment whose file is deleted, moved or replaced: who used it finds out, and the limit is not split.
+#![allow(unsafe_code, reason = "closes a descriptor that is not its own, and mounts")]
 
 mod process;
 

@@ -1,5 +1,6 @@
 //! Two copies of the library in one process, each with statics of its own: two participants.
 #![cfg(target_env = "gnu")]
+#![allow(unsafe_code, reason = "loads libraries and calls them")]
 
 mod process;
 

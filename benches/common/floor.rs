@@ -1,7 +1,10 @@
 //! What no operation on shared limits can do without: a lock that survives its holder, and the time.
 //!
 //! Written with the C library's calls alone, so that what is measured beside it pays for everything else.
-#![allow(unsafe_code)]
+#![allow(
+    unsafe_code,
+    reason = "the C library's own lock and clock are what is measured"
+)]
 
 use std::fs::OpenOptions;
 use std::mem::MaybeUninit;

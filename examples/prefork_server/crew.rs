@@ -1,4 +1,5 @@
 //! The worker processes: forked, watched, replaced and ended by a parent that never starts a thread.
+#![allow(unsafe_code, reason = "forks, and waits for signals")]
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};

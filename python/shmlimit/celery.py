@@ -163,16 +163,13 @@ def limited(
         limits: What each task takes, from `shmlimit.open(...)[name]`. Opened before the workers are forked or
             after.
         costs: A mapping of limit names to amounts, or a function that is called with the task's arguments and
-            answers
-            one.
+            answers one.
         key: Who is limited, or a function that is called with the task's arguments and answers that.
         timeout: How long a task waits in line within its worker process, in seconds, before it is refused:
-            `None` for
-            as long as it takes, 0 not at all. The process does nothing else meanwhile, and the wait counts
-            towards the task's time limits.
+            `None` for as long as it takes, 0 not at all. The process does nothing else meanwhile, and the wait
+            counts towards the task's time limits.
         when_refused: `"retry"` to send the task back, `"fail"` to let it fail with `Refused` or
-            `AcquireTimeout`. Under
-            `task_always_eager` it fails.
+            `AcquireTimeout`. Under `task_always_eager` it fails.
         max_refusals: How often a task may be sent back before it fails; `None` for ever.
         retry_delay: The first countdown where `retry_after` is not known, in seconds.
         tier: The tier that the key is put into, as for `Limits.acquire`, or a function that is called with the task's

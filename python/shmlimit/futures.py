@@ -33,8 +33,8 @@ class LimitedExecutor(Executor):
 
     The permit is taken by the worker, right before the call, so that a worker that is killed gives it back,
     and calls that wait in the executor's own queue hold nothing. A worker waits in line for the permit and
-    does nothing else
-    meanwhile: give the pool more workers than the limits have places if other work goes through it too.
+    does nothing else meanwhile: give the pool more workers than the limits have places if other work goes
+    through it too.
 
     ```python
     with LimitedExecutor(ProcessPoolExecutor(8), limits, timeout=30.0) as executor:
@@ -46,12 +46,10 @@ class LimitedExecutor(Executor):
             host.
         limits: What each call takes.
         costs: A mapping of limit names to amounts, or a function that is called with the call's arguments,
-            where it is
-            submitted, and answers one.
+            where it is submitted, and answers one.
         key: Who is limited, or a function that is called in the same way and answers that.
         timeout: How long a worker waits in line, in seconds; `None` for as long as it takes. After that the
-            future
-            ends with `AcquireTimeout`, and the function is not called.
+            future ends with `AcquireTimeout`, and the function is not called.
         tier: The tier that the key is put into, as for `Limits.acquire`, or a function that is called in the same way
             and answers that.
     """

@@ -1,6 +1,7 @@
 //! What can be wrong with a declaration.
 
 use std::io;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::PathBuf;
 
 /// What is wrong with a declaration: where, what was given, and what to do about it.
@@ -100,3 +101,7 @@ pub enum DeclarationError {
         reason: String,
     },
 }
+
+// An error is read, and not changed: a panic elsewhere leaves it whole. Not derived, because `std::io::Error` is neither.
+impl UnwindSafe for DeclarationError {}
+impl RefUnwindSafe for DeclarationError {}

@@ -4,6 +4,7 @@ mod declaration;
 
 use std::fmt;
 use std::io;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::PathBuf;
 
 pub use declaration::DeclarationError;
@@ -471,6 +472,10 @@ pub enum Error {
         what: &'static str,
     },
 }
+
+// An error is read, and not changed: a panic elsewhere leaves it whole. Not derived, because `std::io::Error` is neither.
+impl UnwindSafe for Error {}
+impl RefUnwindSafe for Error {}
 
 impl From<Box<Error>> for Error {
     fn from(error: Box<Error>) -> Self {

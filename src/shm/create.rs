@@ -1,7 +1,6 @@
 //! The birth of a segment: built under another name, then moved into place, so that nobody ever sees half of one.
-#![allow(unsafe_code)]
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsFd;
@@ -10,7 +9,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nix::errno::Errno;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::attach::{damaged, header_checksum, io_error, open_for_writing};
 use super::cold_start::current_place;
@@ -84,13 +85,14 @@ struct Construction {
 
 impl Construction {
     fn publish(self, target: &Path) -> Result<(), Error> {
-        match rename_without_replacing(&self.path, target) {
+        // Unlike link and unlink, it never shows the file under two names.
+        match renameat_with(CWD, &self.path, CWD, target, RenameFlags::NOREPLACE) {
             Ok(()) => {
                 // The name is gone, so there is nothing left to remove.
                 std::mem::forget(self);
                 Ok(())
             }
-            Err(Errno::EEXIST) => Err(Error::AlreadyExists {
+            Err(Errno::EXIST) => Err(Error::AlreadyExists {
                 path: target.to_owned(),
             }),
             Err(errno) => Err(io_error("publish", target, errno.into())),
@@ -103,25 +105,6 @@ impl Drop for Construction {
         // Whoever creates next removes what cannot be removed now.
         let _ = fs::remove_file(&self.path);
     }
-}
-
-/// `renameat2(2)` with `RENAME_NOREPLACE`: unlike link and unlink, it never shows the file under two names.
-fn rename_without_replacing(from: &Path, to: &Path) -> Result<(), Errno> {
-    let from = CString::new(from.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
-    let to = CString::new(to.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
-    // SAFETY: both paths are terminated strings that outlive the call. Made as a bare system call because older C
-    // libraries have no function for it.
-    let answer = unsafe {
-        libc::syscall(
-            libc::SYS_renameat2,
-            libc::AT_FDCWD,
-            from.as_ptr(),
-            libc::AT_FDCWD,
-            to.as_ptr(),
-            libc::RENAME_NOREPLACE,
-        )
-    };
-    Errno::result(answer).map(drop)
 }
 
 /// Opens a fresh file beside the target. As long as its creator lives, it has a lock on the file, so that others can
@@ -290,10 +273,8 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
 }
 
 fn random_bytes(buffer: &mut [u8]) -> Result<(), Errno> {
-    // SAFETY: the pointer and length are those of a live, writable slice.
-    let answer = unsafe { libc::getrandom(buffer.as_mut_ptr().cast(), buffer.len(), 0) };
-    match Errno::result(answer)? {
-        filled if filled as usize == buffer.len() => Ok(()),
-        _ => Err(Errno::EIO),
+    match getrandom(&mut *buffer, GetRandomFlags::empty())? {
+        filled if filled == buffer.len() => Ok(()),
+        _ => Err(Errno::IO),
     }
 }

@@ -3,16 +3,17 @@
 //! One thread of this process polls for all who want to know, from the first of them until there has been none for a
 //! while. The descriptors are opened once for all who ask for the same process, and kept for those who ask again soon.
 //! On older kernels nobody is told, and who waits finds out by looking now and then.
-#![allow(unsafe_code)]
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::background_thread;
 use super::fork_identity::PerProcess;
@@ -89,8 +90,7 @@ pub(crate) fn ring_on_death(pids: &[u64], bell: Kept<AtomicU64>) -> Watched {
             Err(error) => {
                 // Nobody polls those that were opened here, nor would anybody close them.
                 state.close_unwatched();
-                let is_dead = error.raw_os_error() == Some(libc::ESRCH);
-                return if is_dead {
+                return if error == Errno::SRCH {
                     Watched::DeadAlready
                 } else {
                     Watched::Unable
@@ -220,16 +220,14 @@ impl Watcher {
         }
     }
 }
-fn open(pid: u64) -> io::Result<OwnedFd> {
-    let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: pidfd_open takes a number and flags, and touches no memory of this process. The libc crate has no
-    // wrapper. The descriptor is close-on-exec by the kernel's doing.
-    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if descriptor < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just given out this descriptor, and nobody else knows of it.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor as RawFd) })
+
+/// A descriptor of the process, which the kernel makes close-on-exec.
+fn open(pid: u64) -> Result<OwnedFd, Errno> {
+    let pid = i32::try_from(pid)
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or(Errno::INVAL)?;
+    pidfd_open(pid, PidfdFlags::empty())
 }
 
 #[cfg(test)]

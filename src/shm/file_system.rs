@@ -14,6 +14,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::statfs::fstatfs;
 use nix::unistd::{Whence, lseek};
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 use super::attach::io_error;
 use crate::error::Error;
@@ -26,9 +27,6 @@ const BLOCK: u64 = 512;
 
 /// Extents asked for at a time.
 const EXTENTS: usize = 64;
-
-/// linux/fs.h: `FS_NOCOW_FL`.
-const NO_COPY_ON_WRITE: libc::c_int = 0x0080_0000;
 
 /// What kind of file system something lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +90,7 @@ pub(crate) fn ensure_local(file: &File, path: &Path) -> Result<(), Error> {
 /// Whether stores into the file need no space. Changes nothing.
 pub(crate) fn ensure_stores_need_no_space(file: &File, size: u64, path: &Path) -> Result<(), Error> {
     if let Kind::CopyOnWrite { name, has_exemption } = kind_under(file, path)?
-        && !(has_exemption && attributes(file).is_ok_and(|attributes| attributes & NO_COPY_ON_WRITE != 0))
+        && !(has_exemption && is_exempt_from_copy_on_write(file))
     {
         return Err(copies_on_write(path, name));
     }
@@ -217,33 +215,15 @@ fn bytes_with_a_place(file: &File, size: u64) -> Option<u64> {
     Some(covered)
 }
 
-fn attributes(file: &File) -> io::Result<libc::c_int> {
-    let mut attributes: libc::c_long = 0;
-    // SAFETY: the descriptor is open, and the pointer is to a live word of the size that the request's number states,
-    // of which the kernel fills in the lower half.
-    if unsafe {
-        libc::ioctl(
-            file.as_raw_fd(),
-            libc::FS_IOC_GETFLAGS as libc::Ioctl,
-            &mut attributes,
-        )
-    } != 0
-    {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(attributes as libc::c_int)
+fn is_exempt_from_copy_on_write(file: &File) -> bool {
+    ioctl_getflags(file).is_ok_and(|flags| flags.contains(IFlags::NOCOW))
 }
 
 /// Whether the file, which must be empty, is now one whose pages are written to where they are.
 fn exempt_from_copy_on_write(file: &File) -> bool {
-    let Ok(before) = attributes(file) else {
-        return false;
-    };
-    let wanted = libc::c_long::from(before | NO_COPY_ON_WRITE);
-    // SAFETY: the descriptor is open, and the pointer is to a live word of the size that the request's number states.
-    let answer = unsafe { libc::ioctl(file.as_raw_fd(), libc::FS_IOC_SETFLAGS as libc::Ioctl, &wanted) };
+    let changed = ioctl_getflags(file).and_then(|flags| ioctl_setflags(file, flags | IFlags::NOCOW));
     // Some answer that they have done it, and have not.
-    answer == 0 && attributes(file).is_ok_and(|attributes| attributes & NO_COPY_ON_WRITE != 0)
+    changed.is_ok() && is_exempt_from_copy_on_write(file)
 }
 
 #[cfg(test)]

@@ -3,12 +3,10 @@
 //! The files of this folder that opt in to `unsafe_code` are the whole audit list of the library:
 //!
 //! - `clock.rs` (a system call that cannot afford a wrapper)
-//! - `create.rs` (two system calls without a wrapper)
-//! - `death_watch.rs` (a system call without a wrapper)
 //! - `descriptor.rs` (a file number that others may close)
-//! - `file_system.rs` (system calls without a wrapper)
+//! - `file_system.rs` (a system call without a wrapper)
 //! - `fork_identity.rs` (the page that a fork wipes)
-//! - `futex.rs` (system calls without a wrapper)
+//! - `futex.rs` (system calls on one half of a 64-bit word)
 //! - `image_lock.rs` (the page that keeps a lock)
 //! - `layout.rs` (the marker for records)
 //! - `prefetch.rs` (a processor's instruction)
@@ -16,7 +14,7 @@
 //! - `region.rs` (the mapping)
 //! - `robust_mutex.rs` (pthread calls)
 //!
-//! `tests/layers.rs` holds the list and the files together.
+//! `tests/unsafe_code.rs` holds the list and the files together.
 
 mod access;
 pub(crate) mod attach;

@@ -1,6 +1,7 @@
 //! What is answered in place of the service, and how the application has it shaped.
 
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 use http::Response;
@@ -24,8 +25,23 @@ pub enum Rejection<'a> {
 }
 
 /// Shapes what is answered in place of the service.
-pub(super) type Shape =
-    Arc<dyn Fn(&Parts, Rejection<'_>, Response<String>) -> Response<String> + Send + Sync>;
+#[derive(Clone)]
+pub(super) struct Shape(Arc<ShapeFunction>);
+
+type ShapeFunction = dyn Fn(&Parts, Rejection<'_>, Response<String>) -> Response<String> + Send + Sync;
+
+// The layer keeps nothing that a panic of the function could leave half done.
+impl UnwindSafe for Shape {}
+impl RefUnwindSafe for Shape {}
+
+impl Shape {
+    pub(super) fn new<F>(function: F) -> Self
+    where
+        F: Fn(&Parts, Rejection<'_>, Response<String>) -> Response<String> + Send + Sync + 'static,
+    {
+        Self(Arc::new(function))
+    }
+}
 
 /// What is answered in place of the service.
 #[derive(Debug)]
@@ -67,7 +83,7 @@ impl Answer {
                 Why::Refused(refusal) => Rejection::Refused(refusal),
                 Why::Failed(error) => Rejection::Failed(error),
             };
-            response = shape(head, why, response);
+            response = (shape.0)(head, why, response);
         }
         match self.why {
             Why::Refused(refusal) => {

@@ -142,7 +142,7 @@ impl<E> LimitLayer<E> {
     where
         F: Fn(&Parts, Rejection<'_>, Response<String>) -> Response<String> + Send + Sync + 'static,
     {
-        self.settings.shape = Some(Arc::new(shape));
+        self.settings.shape = Some(Shape::new(shape));
         self
     }
 

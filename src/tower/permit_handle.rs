@@ -103,7 +103,7 @@ impl PermitHandle {
     ///
     /// # Errors
     ///
-    /// As there; [`Error::AlreadyReleased`] also where the response has ended.
+    /// As [`Permit::throttled`]; [`Error::AlreadyReleased`] also where the response has ended.
     pub fn throttled(&self, retry_after: Duration) -> Result<(), Error> {
         self.reach(|permit| permit.throttled(retry_after))
     }

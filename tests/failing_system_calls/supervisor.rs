@@ -2,6 +2,7 @@
 //!
 //! A filter hands every system call to a thread of its own, which lets it go on or answers in the kernel's place
 //! (seccomp_unotify(2)). A filter cannot be taken away again, so this is for processes that end soon.
+#![allow(unsafe_code, reason = "filters the system calls of this process")]
 
 use std::io;
 use std::mem;

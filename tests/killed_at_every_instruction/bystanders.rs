@@ -1,5 +1,6 @@
 //! The processes beside the victim: those who wait in line with it, and one that serves them. They run as they like,
 //! or are stopped while the victim is stepped.
+#![allow(unsafe_code, reason = "forks")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;

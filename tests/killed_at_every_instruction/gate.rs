@@ -1,5 +1,6 @@
 //! Steps that several processes take together: one announces a step, the others wait for it and say when they have
 //! taken it. Nothing of it goes through the library.
+#![allow(unsafe_code, reason = "waits on futexes of its own")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -2,6 +2,7 @@
 //!
 //! The offsets are those of `shm-layout.md`. They are checked against what the library says in
 //! [`Layout::assert_agrees_with`], so that a change of the format cannot make the proof look at the wrong words.
+#![allow(unsafe_code, reason = "looks at the words of a mapping")]
 
 use std::collections::HashSet;
 use std::fs::OpenOptions;

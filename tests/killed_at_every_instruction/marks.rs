@@ -1,6 +1,7 @@
 //! What is killed of giving back without the lock: leaving a mark where a permit held something, giving up a ticket, and
 //! finishing either. The victim keeps the lock from itself, as another process that is stopped would: so all that
 //! others find was done without it.
+#![allow(unsafe_code, reason = "takes the lock of a segment beside the library")]
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
 //! A forked child that is stepped one instruction at a time, and killed wherever it stands.
+#![allow(unsafe_code, reason = "forks and traces")]
 
 use std::cell::OnceCell;
 use std::io::IoSliceMut;

@@ -1,5 +1,6 @@
 //! Two or more processes that share the work: each has one thread, so that it may fork, and one processor, which it
 //! shares with the child that it steps.
+#![allow(unsafe_code, reason = "forks")]
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;

@@ -1,5 +1,6 @@
 //! The bytes of a segment as its layout document describes them, written down a second time and not taken from the
 //! library: where the mutexes lie, which must not be touched, and what the checksums cover.
+#![allow(unsafe_code, reason = "changes the bytes of a mapping")]
 
 use std::fs::{File, OpenOptions};
 use std::ops::Range;

@@ -1,4 +1,5 @@
 //! Segments to damage: one that this process is attached to, and one that nobody is.
+#![allow(unsafe_code, reason = "forks")]
 
 use std::future::Future;
 use std::path::{Path, PathBuf};

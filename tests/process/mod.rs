@@ -1,5 +1,6 @@
 //! Real processes for tests: a process of a test's own, forked children that cannot outlive it, and words that all
 //! of them share.
+#![allow(unsafe_code, reason = "forks, and shares words with its children")]
 // Each test file uses a part of it.
 #![allow(dead_code)]
 

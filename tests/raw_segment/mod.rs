@@ -1,5 +1,6 @@
 //! A segment file as bytes, by the offsets that `shm-layout.md` documents, without the library: to damage it, to
 //! take its locks, and to make it look older than it is.
+#![allow(unsafe_code, reason = "takes the locks of a segment beside the library")]
 // Each test file uses a part of it.
 #![allow(dead_code)]
 

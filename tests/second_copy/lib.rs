@@ -1,5 +1,6 @@
 //! A shared library with a copy of shmlimit of its own, as a Python extension is one: for a test that loads two of them
 //! into one process.
+#![allow(unsafe_code, reason = "a library that C could call")]
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;

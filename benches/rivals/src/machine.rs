@@ -1,4 +1,5 @@
 //! What a figure was measured on, without saying whose machine it is.
+#![allow(unsafe_code, reason = "asks the C library for its version")]
 
 use std::fs::read_to_string;
 use std::thread::available_parallelism;
@@ -31,7 +32,6 @@ fn processor() -> String {
 }
 
 #[cfg(target_env = "gnu")]
-#[allow(unsafe_code)]
 fn c_library() -> String {
     // SAFETY: the call answers a constant string of the C library.
     let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };

@@ -3,6 +3,7 @@
 //! Tasks of one thread of tokio wait for a limit of 1,000 a second, each for one. Who is compared stands in
 //! [`CONTENDERS`]. Tokio's `Semaphore` is no limiter: a task gives it a permit back each millisecond, as one would who
 //! builds one of it; it is the floor of waking a task in its turn.
+#![allow(unsafe_code, reason = "asks for the processor time of the process")]
 
 use std::future::Future;
 use std::num::NonZeroU32;
@@ -98,7 +99,6 @@ struct Measured {
     share: f64,
 }
 
-#[allow(unsafe_code)]
 fn processor_time() -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -1,4 +1,4 @@
-"""Flask-Limiter: nothing changes but the storage's URI.
+"""Flask-Limiter: what changes is the storage's URI and one import, which registers it.
 
 Run it: `python examples/web/with_flask_limiter.py`.
 """
@@ -9,6 +9,8 @@ from demonstration import FOLDER, main
 from flask import Flask
 from flask_limiter import Limiter
 from flask_limiter.util import get_remote_address
+
+import shmlimit.limits_storage  # noqa: F401 - registers shm://
 
 app = Flask(__name__)
 limiter = Limiter(

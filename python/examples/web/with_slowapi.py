@@ -1,4 +1,4 @@
-"""slowapi: nothing changes but the storage's URI.
+"""slowapi: what changes is the storage's URI and one import, which registers it.
 
 Run it: `python examples/web/with_slowapi.py`.
 """
@@ -10,6 +10,8 @@ from fastapi import FastAPI, Request
 from slowapi import Limiter, _rate_limit_exceeded_handler
 from slowapi.errors import RateLimitExceeded
 from slowapi.util import get_remote_address
+
+import shmlimit.limits_storage  # noqa: F401 - registers shm://
 
 limiter = Limiter(
     get_remote_address,

@@ -1,6 +1,8 @@
-"""A storage for the library `limits`, and so for Flask-Limiter and slowapi: right across workers by its URI alone.
+"""A storage for the library `limits`, and so for Flask-Limiter and slowapi, which makes them right across workers.
 
 ```python
+import shmlimit.limits_storage  # registers shm://
+
 Limiter(get_remote_address, app=app, storage_uri="shm:///dev/shm/myapp.limits")
 ```
 
@@ -27,8 +29,8 @@ decided, so that Flask-Limiter's `in_memory_fallback` is used. `when_full="refus
 `when_full="evict_oldest"` takes the row that was used longest ago, limited or not. The logger `shmlimit` warns, once
 for each storage and process, when 80 % of a table's rows are in use, and when the first row in use has been evicted.
 
-The schemes are `shm` and `async+shm`. The wheel brings a file that makes them known when `limits` is imported; where
-that is not installed, importing this module does.
+Importing this module registers the schemes `shm` and `async+shm`. Without it `limits` raises `ConfigurationError`:
+`unknown storage scheme`.
 """
 
 from __future__ import annotations

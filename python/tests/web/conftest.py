@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 import uuid
-import venv
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,8 +20,6 @@ from pathlib import Path
 import django
 import pytest
 from django.conf import settings
-
-import shmlimit
 
 # Of all tests that are in one process: Django has one set of settings.
 settings.configure(
@@ -34,7 +31,6 @@ settings.configure(
 django.setup()
 
 APPLICATIONS = Path(__file__).parent / "applications"
-PURELIB = Path(__file__).parents[2] / "wheel-data" / "purelib"
 
 # For everything that must happen some time; a machine under load takes long.
 DEADLINE = 60.0
@@ -97,29 +93,15 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-@pytest.fixture(scope="session")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python that has the packages of this one, and what the wheel adds to the root of its site-packages."""
-    home = tmp_path_factory.mktemp("interpreter")
-    venv.create(home, symlinks=True)
-    [packages] = home.glob("lib/python*/site-packages")
-    for file in PURELIB.iterdir():
-        if file.is_file():
-            shutil.copy(file, packages)
-    here = [str(Path(shmlimit.__file__).parents[1]), *(path for path in sys.path if path.endswith("-packages"))]
-    (packages / "packages_of_the_tests.pth").write_text("\n".join(here) + "\n")
-    return home / "bin" / "python"
-
-
 @pytest.fixture
-def serve(interpreter: Path, folder: Path, tmp_path: Path) -> Iterator[Serve]:
+def serve(folder: Path, tmp_path: Path) -> Iterator[Serve]:
     """Starts `gunicorn` or `uvicorn` with an application of the tests, and stops it in the end."""
     with ExitStack() as servers:
 
         def start(server: str, application: str, *options: str, workers: int = 4, **environment: str) -> Server:
             variables = {**os.environ, **environment, "FOLDER": str(folder), "PYTHONPATH": str(APPLICATIONS)}
             log = tmp_path / f"{server}-{uuid.uuid4().hex}.log"
-            running = _running(interpreter, server, application, options, workers, variables, log)
+            running = _running(server, application, options, workers, variables, log)
             return servers.enter_context(running)
 
         yield start
@@ -139,7 +121,6 @@ def _wait_for(server: Server, workers: int, log: Path) -> None:
 
 @contextmanager
 def _running(
-    interpreter: Path,
     server: str,
     application: str,
     options: tuple[str, ...],
@@ -154,7 +135,7 @@ def _running(
             "uvicorn": ["--fd", str(listening), "--timeout-graceful-shutdown", "1"],
         }[server]
         process = subprocess.Popen(
-            [str(interpreter), "-m", server, *bound, "--workers", str(workers), *options, application],
+            [sys.executable, "-m", server, *bound, "--workers", str(workers), *options, application],
             cwd=log.parent,
             env=variables,
             pass_fds=[listening],

@@ -1,96 +1,125 @@
-"""The scheme `shm` is known to `limits` without anybody importing this package."""
+"""`import shmlimit.limits_storage` registers `shm://` with `limits`, and nothing else that is installed does."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
-import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from .conftest import PURELIB
+import shmlimit.limits_storage
+
+from .conftest import Serve
 
 
-def _run(interpreter: Path, program: str, *arguments: str) -> str:
+def _run(program: str, *arguments: str, folder: str | Path = "/") -> str:
     ran = subprocess.run(
-        [str(interpreter), "-c", program, *arguments], capture_output=True, text=True, check=False, cwd="/"
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, cwd=folder
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""
     return ran.stdout
 
 
-def test_nothing_is_imported_before_it_is_needed(interpreter: Path) -> None:
+def test_an_interpreter_starts_without_any_of_this_package() -> None:
     program = """
 import json, sys
-from_the_start = sorted(name for name in sys.modules if name.partition(".")[0] in ("limits", "shmlimit"))
-import limits
-print(json.dumps([from_the_start, "shmlimit" in sys.modules, "limits.storage" in sys.modules]))
+from_the_start = sorted(name for name in sys.modules if "shmlimit" in name)
+finders = [repr(finder) for finder in sys.meta_path if "shmlimit" in repr(finder)]
+import limits.storage
+print(json.dumps([from_the_start, finders, sorted(name for name in sys.modules if "shmlimit" in name)]))
 """
-    plain = json.loads(_run(interpreter, "import json, sys; print(json.dumps(sorted(sys.modules)))"))
-    from_the_start, has_package, has_storage = json.loads(_run(interpreter, program))
-    assert "_shmlimit_limits_storage" in plain
-    assert from_the_start == []
-    assert not has_package
-    assert has_storage
+    assert json.loads(_run(program)) == [[], [], []]
 
 
-@pytest.mark.parametrize("scheme", ["shm", "async+shm"])
-def test_a_storage_is_made_by_its_uri_alone(interpreter: Path, folder: Path, scheme: str) -> None:
+def test_what_is_installed_are_the_package_and_its_metadata_alone() -> None:
+    files = importlib.metadata.files("shmlimit")
+    assert files
+    of_others = [
+        str(file)
+        for file in files
+        if file.parts[0] != "shmlimit" and not file.parts[0].endswith(".dist-info") and file.name != "limitctl"
+    ]
+    assert of_others == []
+
+
+def test_a_scheme_that_was_not_imported_is_unknown(folder: Path) -> None:
     program = """
 import sys
+from limits.errors import ConfigurationError
 from limits.storage import storage_from_string
+try:
+    storage_from_string(sys.argv[1])
+except ConfigurationError as error:
+    print(error)
+"""
+    uri = f"shm://{folder}/limits"
+    assert _run(program, uri) == f"unknown storage scheme : {uri}\n"
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import shmlimit.limits_storage; from limits.storage import storage_from_string",
+        "from limits.storage import storage_from_string; import shmlimit.limits_storage",
+    ],
+    ids=["before limits", "after limits"],
+)
+@pytest.mark.parametrize(("scheme", "name"), [("shm", "ShmStorage"), ("async+shm", "AsyncShmStorage")])
+def test_one_import_registers_both_schemes(folder: Path, imports: str, scheme: str, name: str) -> None:
+    program = f"""
+import sys
+{imports}
 storage = storage_from_string(sys.argv[1], wrap_exceptions=True)
 print(type(storage).__name__, storage.wrap_exceptions)
 """
-    name = {"shm": "ShmStorage", "async+shm": "AsyncShmStorage"}[scheme]
-    assert _run(interpreter, program, f"{scheme}://{folder}/limits") == f"{name} True\n"
+    assert _run(program, f"{scheme}://{folder}/limits") == f"{name} True\n"
 
 
-def test_the_storage_module_is_loaded_as_ever(interpreter: Path) -> None:
+def test_the_entry_points_name_the_storages() -> None:
+    declared = importlib.metadata.distribution("shmlimit").entry_points.select(group="limits.storage")
+    assert {point.name: point.load() for point in declared} == {
+        "shm": shmlimit.limits_storage.ShmStorage,
+        "async+shm": shmlimit.limits_storage.AsyncShmStorage,
+    }
+
+
+def test_the_settings_of_a_flask_application_may_be_all_that_knows_of_it(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "settings.py").write_text(
+        f"import shmlimit.limits_storage\nRATELIMIT_STORAGE_URI = 'shm://{folder}/limits'\n"
+    )
     program = """
-import importlib, sys
-import limits.storage
-from limits.storage import storage_from_string
-loader = limits.storage.__spec__.loader
-print(type(loader).__name__, "exec_module" in vars(loader), [f for f in sys.meta_path if "shmlimit" in str(f)])
-importlib.reload(limits.storage)
-print(limits.storage.SCHEMES["memory"].__name__)
+from flask import Flask
+from flask_limiter import Limiter
+from flask_limiter.util import get_remote_address
+app = Flask("application", root_path=".")
+app.config.from_pyfile("settings.py")
+limiter = Limiter(get_remote_address, app=app)
+print(type(limiter.storage).__name__)
 """
-    assert _run(interpreter, program) == "SourceFileLoader False []\nMemoryStorage\n"
+    assert _run(program, folder=tmp_path) == "ShmStorage\n"
 
 
-def test_python_starts_as_ever_where_the_hook_cannot_be_loaded(interpreter: Path, tmp_path: Path) -> None:
-    home = tmp_path / "broken"
-    shutil.copytree(interpreter.parents[1], home, symlinks=True)
-    [packages] = home.glob("lib/python*/site-packages")
-    (packages / "_shmlimit_limits_storage.py").write_text("raise RuntimeError\n")
-    assert _run(home / "bin" / "python", "print('started')") == "started\n"
-    (packages / "_shmlimit_limits_storage.py").unlink()
-    assert _run(home / "bin" / "python", "print('started')") == "started\n"
-
-
-def test_without_the_package_limits_fails_as_it_does_for_other_missing_ones(interpreter: Path, tmp_path: Path) -> None:
-    home = tmp_path / "without"
-    shutil.copytree(interpreter.parents[1], home, symlinks=True)
+def test_the_settings_of_django_may_be_all_that_knows_of_it(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "settings.py").write_text("import shmlimit.limits_storage\n")
     program = """
-import sys
-sys.modules["shmlimit"] = None
+import os, sys
+os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
+import django
+django.setup()
 from limits.storage import storage_from_string
-assert type(storage_from_string("memory://")).__name__ == "MemoryStorage"
-try:
-    storage_from_string("shm:///dev/shm/never")
-except ImportError:
-    print("missing")
+print(type(storage_from_string(sys.argv[1])).__name__)
 """
-    assert _run(home / "bin" / "python", program) == "missing\n"
+    assert _run(program, f"shm://{folder}/limits", folder=tmp_path) == "ShmStorage\n"
 
 
-def test_what_the_wheel_adds_is_one_line_of_python_and_one_module() -> None:
-    assert sorted(file.name for file in PURELIB.iterdir() if file.is_file()) == [
-        "_shmlimit_limits_storage.py",
-        "shmlimit_limits_storage.pth",
-    ]
-    [line] = (PURELIB / "shmlimit_limits_storage.pth").read_text().splitlines()
-    assert line.startswith("import ")
+def test_the_configuration_of_gunicorn_may_be_all_that_knows_of_it(serve: Serve, tmp_path: Path) -> None:
+    configuration = tmp_path / "gunicorn.conf.py"
+    configuration.write_text("import shmlimit.limits_storage\n")
+    server = serve("gunicorn", "without_the_import:app", "--config", str(configuration))
+    statuses = [reply.status for reply in server.get_many(20)]
+    assert statuses.count(200) == 5
+    assert statuses.count(429) == 15

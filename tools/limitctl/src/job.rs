@@ -4,19 +4,18 @@
 //! and is not passed on; what a process sends is meant for this program, and is.
 #![allow(unsafe_code)]
 
-use std::ffi::OsString;
 use std::io;
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus};
 
 use nix::errno::Errno;
 use nix::libc::{self, c_int, signalfd_siginfo};
 use nix::sys::prctl;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::unistd::{Pid, getpid, getsid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::{Pid, getpid, getppid, getsid};
 
-use crate::birth::Birth;
 use crate::exit::ExitCode;
 
 /// What a terminal sends to its foreground processes, all of them: on a key, a resize or a hang-up.
@@ -34,7 +33,7 @@ const SENT_BY_TERMINALS: [c_int; 8] = [
 /// A command that was started and has not ended.
 #[derive(Debug)]
 pub struct Job {
-    command: Pid,
+    command: Child,
     /// All signals of this process, which are blocked.
     signals: SignalFd,
 }
@@ -43,7 +42,7 @@ impl Job {
     /// Starts a command that dies with this process, also where this process is killed by SIGKILL.
     ///
     /// From here on no signal but SIGKILL and SIGSTOP ends or stops this process by itself.
-    pub fn start(command: &[OsString]) -> io::Result<Self> {
+    pub fn start(mut command: Command) -> io::Result<Self> {
         let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
         // Who ignores it has no children to wait for. A process may begin like that, and so shall the command.
         // SAFETY: no handler is installed, so none runs code that is unfit for one.
@@ -51,12 +50,26 @@ impl Job {
         let everything = SigSet::all();
         let mask = everything.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
         let signals = SignalFd::with_flags(&everything, SfdFlags::SFD_CLOEXEC)?;
-        let command = Birth::of(command, child_action, mask)?.give()?;
+        let parent = getpid();
+        let before_it_begins = move || {
+            prctl::set_pdeathsig(Signal::SIGKILL)?;
+            // The parent may have died before the kernel was asked to report that.
+            if getppid() != parent {
+                return Err(Errno::ESRCH.into());
+            }
+            // SAFETY: the action is the one that limitctl was started with, which is no handler of this program's.
+            unsafe { sigaction(Signal::SIGCHLD, &child_action) }?;
+            Ok(mask.thread_set_mask()?)
+        };
+        // SAFETY: the closure runs in the child, between fork and exec. It makes four system calls, all of which may be
+        // made there, takes no lock and allocates nothing: an error is the number of one.
+        unsafe { command.pre_exec(before_it_begins) };
+        let command = command.spawn()?;
         Ok(Self { command, signals })
     }
 
     /// Passes signals and stops on until the command has ended, and answers how it did.
-    pub fn wait(&self) -> io::Result<ExitStatus> {
+    pub fn wait(mut self) -> io::Result<ExitStatus> {
         loop {
             let info = match self.signals.read_signal() {
                 Ok(Some(info)) => info,
@@ -65,33 +78,33 @@ impl Job {
             };
             let signal = info.ssi_signo.cast_signed();
             if signal == libc::SIGCHLD {
-                while let Some(status) = self.look()? {
-                    if status.stopped_signal().is_none() {
-                        return Ok(status);
-                    }
+                if let Some(status) = self.command.try_wait()? {
+                    return Ok(status);
+                }
+                if self.has_stopped()? {
                     // So that a shell sees that its job stands still. What continues this process is passed on.
                     send(getpid(), libc::SIGSTOP);
                 }
             } else if !self.was_reached_by(signal, &info) {
-                send(self.command, signal);
+                send(self.process(), signal);
             }
         }
     }
 
-    /// What became of the command since the last look: it ended, or it was stopped.
-    fn look(&self) -> io::Result<Option<ExitStatus>> {
-        let mut status = 0;
-        // SAFETY: the call writes to `status` and to nothing else.
-        let changed = unsafe {
-            libc::waitpid(
-                self.command.as_raw(),
-                &mut status,
-                libc::WNOHANG | libc::WUNTRACED,
-            )
-        };
-        match Errno::result(changed)? {
-            0 => Ok(None),
-            _ => Ok(Some(ExitStatus::from_raw(status))),
+    fn process(&self) -> Pid {
+        Pid::from_raw(self.command.id().cast_signed())
+    }
+
+    /// Whether the command was stopped since the last look.
+    fn has_stopped(&self) -> io::Result<bool> {
+        match waitid(
+            Id::Pid(self.process()),
+            WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG,
+        ) {
+            Ok(change) => Ok(matches!(change, WaitStatus::Stopped(..))),
+            // It has ended in the meantime, which another SIGCHLD reports.
+            Err(Errno::ECHILD) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -100,7 +113,7 @@ impl Job {
         if info.ssi_code != libc::SI_KERNEL {
             // The command sent it to its whole group, to which it belongs; or it asks to be ended by ending this
             // process, which it can do itself.
-            return info.ssi_code <= 0 && info.ssi_pid.cast_signed() == self.command.as_raw();
+            return info.ssi_code <= 0 && info.ssi_pid == self.command.id();
         }
         // A terminal that is gone tells none but the leader of its session.
         let is_for_the_leader =

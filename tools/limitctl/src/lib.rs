@@ -1,7 +1,10 @@
 //! Creates, inspects, repairs and removes shmlimit segments, and tries limits out on traces.
+//!
+//! Unsafe code is in this file alone:
+//!
+//! - `job.rs` (what a command does between fork and exec; signals by their numbers, real-time ones included)
 
 mod arguments;
-mod birth;
 mod bounds;
 mod change;
 mod command;

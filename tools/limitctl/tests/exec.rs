@@ -1,4 +1,5 @@
 //! Commands that run under a permit.
+#![allow(unsafe_code, reason = "starts commands with odd signals, and on a terminal")]
 
 mod support;
 

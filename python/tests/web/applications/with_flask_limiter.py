@@ -1,10 +1,12 @@
-"""An existing application of Flask-Limiter, in which nothing but the storage's URI has been changed."""
+"""An existing application of Flask-Limiter, in which the storage's URI and one import have been changed."""
 
 import os
 
 from flask import Flask
 from flask_limiter import Limiter
 from flask_limiter.util import get_remote_address
+
+import shmlimit.limits_storage  # noqa: F401 - registers shm://
 
 app = Flask(__name__)
 limiter = Limiter(

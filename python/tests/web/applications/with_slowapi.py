@@ -1,4 +1,4 @@
-"""An existing application of slowapi, in which nothing but the storage's URI has been changed."""
+"""An existing application of slowapi, in which the storage's URI and one import have been changed."""
 
 import os
 
@@ -7,6 +7,8 @@ from fastapi.responses import PlainTextResponse
 from slowapi import Limiter
 from slowapi.errors import RateLimitExceeded
 from slowapi.util import get_remote_address
+
+import shmlimit.limits_storage  # noqa: F401 - registers shm://
 
 limiter = Limiter(
     get_remote_address,

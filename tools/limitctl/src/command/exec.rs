@@ -1,6 +1,6 @@
 //! `limitctl exec`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -97,16 +97,16 @@ impl Exec {
     pub fn run(self) -> Result<ExitCode, Failure> {
         match self.run_while_held()? {
             Some(status) => Ok(job::end_like(status)),
-            None => Err(self.not_started(&self.become_the_command())),
+            // Becomes the command, and returns only where it could not.
+            None => Err(self.not_started(&self.command().exec())),
         }
     }
 
-    /// Answers only where it could not.
-    fn become_the_command(&self) -> io::Error {
-        let Some((program, arguments)) = self.command.split_first() else {
-            return io::ErrorKind::InvalidInput.into();
-        };
-        Command::new(program).args(arguments).exec()
+    fn command(&self) -> Command {
+        let mut words = self.command.iter();
+        let mut command = Command::new(words.next().map_or(OsStr::new(""), OsString::as_os_str));
+        command.args(words);
+        command
     }
 
     /// Takes the permit and runs the command, unless the permit holds nothing. Lets go of the segment in any case.
@@ -147,7 +147,7 @@ impl Exec {
     }
 
     fn run_under(&self, permit: &Permit<'_>) -> Result<ExitStatus, Failure> {
-        let job = Job::start(&self.command).map_err(|error| self.not_started(&error))?;
+        let job = Job::start(self.command()).map_err(|error| self.not_started(&error))?;
         // A command takes as long as it takes.
         if let Err(error) = permit.heartbeat_in_background() {
             output::complain(&Failure::from(error).message);

@@ -1,5 +1,9 @@
 //! What the tests share: the program under test, segments, and processes that use them.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(
+    unsafe_code,
+    reason = "starts commands with the default action for each signal"
+)]
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
