@@ -133,6 +133,9 @@ struct Plan {
     errno: Errno,
     /// Which of the calls that can fail so is to.
     number: u64,
+    /// Whether the supervisor has come to its loop, in which it allocates nothing: a call that it keeps waiting may hold
+    /// the allocator's lock.
+    is_supervised: AtomicBool,
     listener: AtomicI32,
     is_armed: AtomicBool,
     seen: AtomicU64,
@@ -146,6 +149,7 @@ pub fn with_a_failing_call<T>(errno: Errno, number: u64, operate: impl FnOnce() 
     let plan = Arc::new(Plan {
         errno,
         number,
+        is_supervised: AtomicBool::new(false),
         listener: AtomicI32::new(-1),
         is_armed: AtomicBool::new(false),
         seen: AtomicU64::new(0),
@@ -156,6 +160,9 @@ pub fn with_a_failing_call<T>(errno: Errno, number: u64, operate: impl FnOnce() 
         let plan = Arc::clone(&plan);
         move || plan.supervise()
     });
+    while !plan.is_supervised.load(Ordering::SeqCst) {
+        thread::yield_now();
+    }
     let listener = install_filter().expect("a filter of system calls");
     plan.listener.store(listener, Ordering::SeqCst);
     plan.is_armed.store(true, Ordering::SeqCst);
@@ -167,6 +174,7 @@ pub fn with_a_failing_call<T>(errno: Errno, number: u64, operate: impl FnOnce() 
 
 impl Plan {
     fn supervise(&self) {
+        self.is_supervised.store(true, Ordering::SeqCst);
         let listener = loop {
             match self.listener.load(Ordering::SeqCst) {
                 -1 => thread::yield_now(),
