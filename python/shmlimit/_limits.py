@@ -40,7 +40,8 @@ class Limits(_native.Limits):
         """Gives a handle of the same set whose requests say what they are for.
 
         The label is in the events of `shmlimit.open(..., log_requests=True)`, cut off after 64 bytes. Where the set is
-        declared with `labels=True`, what is held has it too, in `Segment.snapshot` and `limitctl inspect`. Debits have none.
+        declared with `labels=True`, what is held has it too, in `Segment.snapshot` and `limitctl inspect`. Debits have
+        none.
 
         Args:
             label: The label, such as `"nightly-import"`.

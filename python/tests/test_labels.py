@@ -29,7 +29,11 @@ def labels_of(segment: sl.Segment) -> list[str | None]:
 def test_each_permit_that_is_held_has_the_label_of_its_handle(shmlimit_segment: OpenSegment) -> None:
     segment = shmlimit_segment(SLOTS)
     work = segment["work"]
-    with work.labelled("import").acquire(), work.try_acquire(), pickle.loads(pickle.dumps(work.labelled("x" * 70))).acquire():
+    with (
+        work.labelled("import").acquire(),
+        work.try_acquire(),
+        pickle.loads(pickle.dumps(work.labelled("x" * 70))).acquire(),
+    ):
         assert labels_of(segment) == ["import", None, "x" * 64]
     with work.try_acquire():
         assert labels_of(segment) == [None], "the place of one that was labelled"

@@ -159,9 +159,9 @@ mod tests {
                 for serial in 1..=ROUNDS {
                     label.write(serial, &text(serial));
                 }
-                is_done.store(true, Ordering::Release);
+                is_done.store(true, Ordering::Relaxed);
             });
-            while !is_done.load(Ordering::Acquire) {
+            while !is_done.load(Ordering::Relaxed) {
                 label.copy_to(copy);
                 let serial = Stamp::from_word(copy.stamp.load(Ordering::Relaxed)).serial;
                 if serial > 0 {
