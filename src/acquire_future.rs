@@ -49,7 +49,6 @@ struct Asked {
     post: Option<Arc<Post>>,
     /// When the wait for the first ticket began, on the boot-time clock.
     began: Option<u64>,
-    label: Option<Arc<str>>,
 }
 
 impl<'a> AcquireFuture<'a> {
@@ -57,14 +56,13 @@ impl<'a> AcquireFuture<'a> {
         let set = subject.set;
         let asked = request.costs_for(set).map(|costs| {
             Box::new(Asked {
-                costs: *costs,
+                costs: costs.clone(),
                 key: subject.key,
                 decision: Decision::pending(costs, set.engine_set().notes_beside),
                 timeout,
                 deadline: deadline_after(timeout),
                 post: None,
                 began: None,
-                label: request.label_for_later(),
             })
         });
         Self {
@@ -113,7 +111,7 @@ impl<'a> Future for AcquireFuture<'a> {
         let completed = std::mem::replace(&mut this.stage, Stage::Completed);
         Poll::Ready(match (answer, completed) {
             (Ok(is_admitted), Stage::Asked(Ok(asked))) => {
-                let label = asked.label.as_deref();
+                let label = asked.costs.label.as_deref();
                 let acquired = Acquired::after(asked.began, is_admitted);
                 Ok(set.outcome_of(acquired, asked.decision, label))
             }

@@ -1,13 +1,10 @@
 //! What to take, with names resolved once.
 
-use std::sync::Arc;
-
 use crate::engine::plan::Kind;
 use crate::engine::{Costs, TierIndex};
 use crate::error::Error;
 use crate::limit_set::{LimitIndex, LimitName, LimitSet};
-
-const MAX_LABEL_BYTES: usize = 64;
+use crate::shm::label::MAX_LABEL_BYTES;
 
 /// What to take from a set. Prepared once and used any number of times; its costs are cheap to change.
 ///
@@ -38,7 +35,6 @@ pub struct Request {
     set: LimitSet,
     costs: Costs,
     names_something: bool,
-    label: Option<Arc<str>>,
 }
 
 impl Request {
@@ -57,7 +53,6 @@ impl Request {
             set: set.clone(),
             costs,
             names_something: false,
-            label: None,
         }
     }
 
@@ -135,12 +130,32 @@ impl Request {
         if let Some(tier) = self.costs.tier {
             request.set_tier(self.set.tier_name(tier))?;
         }
-        request.label.clone_from(&self.label);
+        request.costs.label.clone_from(&self.costs.label);
         Ok(request)
     }
 
-    /// Says what the request is for, to whoever watches: it appears in [events](crate::OpenOptions::on_request_event), cut
-    /// off after 64 bytes.
+    /// Says what the request is for, cut off after 64 bytes, at the end of a character. It appears in
+    /// [events](crate::OpenOptions::on_request_event); and where the set [keeps labels](crate::SetDeclaration::labels), as
+    /// long as the permit holds something, in [snapshots](crate::HoldSnapshot::label) and in what `limitctl inspect` and
+    /// `show` print, for all processes to see.
+    ///
+    /// The label belongs to what the request was given: a permit keeps it when it is moved to another thread or made
+    /// [`into_owned`](crate::Permit::into_owned), a [reservation](LimitSet::reserve) where it holds something, and who waits
+    /// has it from when it takes what it was granted. Nothing is labelled that is not held: what is
+    /// [checked](LimitSet::check), taken from [local credit](crate::LocalCredit), or drawn in batches.
+    ///
+    /// ```
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let folder = tempfile::tempdir()?;
+    /// let set = SetDeclaration::new("pool").labels(true).limit(Limit::concurrency("connections", 2));
+    /// # let segment = Segment::create(folder.path().join("limits"), &Declaration::new().set(set))?;
+    /// let pool = segment.set("pool")?;
+    /// let permit = pool.try_acquire(&pool.request().label("nightly import"))?;
+    /// let holds = &segment.snapshot()?.sets[0].holds;
+    /// assert_eq!(holds[0].label.as_deref(), Some("nightly import"));
+    /// # drop(permit);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn label(mut self, label: impl AsRef<str>) -> Self {
         let mut bytes = 0;
@@ -149,19 +164,14 @@ impl Request {
             bytes <= MAX_LABEL_BYTES
         };
         let label: String = label.as_ref().chars().take_while(fits).collect();
-        self.label = Some(label.into());
+        self.costs.label = Some(label.into());
         self
     }
 
     /// What the request is labelled with.
     #[inline]
     pub(crate) fn label_text(&self) -> Option<&str> {
-        self.label.as_deref()
-    }
-
-    /// As [`label_text`](Self::label_text), to be kept.
-    pub(crate) fn label_for_later(&self) -> Option<Arc<str>> {
-        self.label.clone()
+        self.costs.label.as_deref()
     }
 
     /// The set that the request was prepared for.

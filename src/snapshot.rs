@@ -201,6 +201,10 @@ pub struct HoldSnapshot {
     pub held_ns: u64,
     /// Whether it was given back while another process kept the lock: it is free as soon as any process has the lock.
     pub returned: bool,
+    /// What its request was [labelled](crate::Request::label) with, where the set [keeps labels](crate::SetDeclaration::labels).
+    /// Not sanitised.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// Units held, by limit.
     pub amounts: BTreeMap<String, u64>,
 }
@@ -518,6 +522,7 @@ impl SnapshotSource<'_> {
             key: KeyLabel::of_row(part, hold.row),
             held_ns: now.monotonic.saturating_sub(hold.taken_at),
             returned: hold.is_returned,
+            label: hold.label,
             amounts: hold
                 .amounts
                 .into_iter()

@@ -262,6 +262,8 @@ class LimitSet(_Declared):
         waiters: How many requests may wait in line, 5,120 unless given; of a keyed set, in each shard of its table, and
             512 unless given.
         holds: How many permits with something to give back may be out.
+        labels: Whether what is held has the label of its request (`Limits.labelled`), for all processes to see: in
+            snapshots and in `limitctl inspect`. Each hold takes 72 bytes more then.
         shadow: Whether its limits decide and count, but never refuse.
         tiers: Other quotas for some keys of a keyed set; at most 255.
     """
@@ -272,6 +274,7 @@ class LimitSet(_Declared):
     metadata: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     waiters: int | None = field(default=None, kw_only=True)
     holds: int | None = field(default=None, kw_only=True)
+    labels: bool | None = field(default=None, kw_only=True)
     shadow: bool | None = field(default=None, kw_only=True)
     tiers: Sequence[Tier] = field(default=(), kw_only=True)
 

@@ -39,7 +39,9 @@ class Limits(_native.Limits):
     def labelled(self, label: str) -> Limits:
         """Gives a handle of the same set whose requests say what they are for.
 
-        The label is in the events of `shmlimit.open(..., log_requests=True)`, cut off after 64 bytes. Debits have none.
+        The label is in the events of `shmlimit.open(..., log_requests=True)`, cut off after 64 bytes. Where the set is
+        declared with `labels=True`, what is held has it too, in `Segment.snapshot` and `limitctl inspect`. Debits have
+        none.
 
         Args:
             label: The label, such as `"nightly-import"`.

@@ -134,6 +134,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `keyed` | every key has a state of its own, in a table: `{ max_keys = 100_000, when_full = "refuse", store_keys = true, overrides = false }`; `when_full` may be `"evict_least_used"` or `"evict_oldest"`, see [`Keyed`] | one state for all |
 /// | `holds` | how many permits with something to give back may be out, of a keyed set in each shard of its table: see [`SetDeclaration::holds`] | by capacity and `max_keys` |
 /// | `waiters` | how many requests may wait in line, of a keyed set in each shard of its table: 0 to 65536 | 5120; 512 of a keyed set |
+/// | `labels` | whether what is held says what its request was labelled with: see [`SetDeclaration::labels`] | `false` |
 /// | `shadow` | whether its limits decide and count but never refuse: see [`SetDeclaration::shadow`] | `false` |
 ///
 /// | `[[set.limit]]` (1 to 16 a set) | value | unless declared |

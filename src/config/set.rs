@@ -52,6 +52,8 @@ pub struct SetDeclaration {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) waiters: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) labels: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) keyed: Option<Keyed>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) metadata: BTreeMap<String, String>,
@@ -69,6 +71,7 @@ impl SetDeclaration {
             shadow: None,
             holds: None,
             waiters: None,
+            labels: None,
             keyed: None,
             metadata: BTreeMap::new(),
             limits: Vec::new(),
@@ -152,6 +155,18 @@ impl SetDeclaration {
         self
     }
 
+    /// Whether what each permit holds says what its request was [labelled](crate::Request::label) with, for all processes to
+    /// see: in [snapshots](crate::HoldSnapshot::label), and in what `limitctl inspect` and `show` print. Unless declared,
+    /// labels are in [events](crate::OpenOptions::on_request_event) only.
+    ///
+    /// Each of the [holds](Self::holds) takes 72 bytes more then; where it is not declared, it costs nothing. It needs something
+    /// to be held: a concurrency limit, or one that [refunds on death](crate::OnDeath::Refund). Like the number of holds it
+    /// belongs to the file, and [`apply`](crate::Segment::apply) does not change it.
+    pub fn labels(mut self, labels: bool) -> Self {
+        self.labels = Some(labels);
+        self
+    }
+
     /// The set's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -218,6 +233,7 @@ impl SetDeclaration {
             metadata: Arc::new(self.metadata.clone()),
             keyed: self.keyed.as_ref().map(Keyed::plan),
             hold_capacity: self.hold_capacity(&place)?,
+            labels: self.keeps_labels(&place)?,
             version: None,
             is_edited: false,
             on_demand: None,
@@ -256,6 +272,26 @@ impl SetDeclaration {
             });
         }
         Ok(holds)
+    }
+
+    /// Whether holds are labelled. They have to be permits'.
+    fn keeps_labels(&self, place: &Place<'_>) -> Result<bool, DeclarationError> {
+        let labels = self.labels.unwrap_or(false);
+        let has_credit = self.limits.iter().any(|limit| limit.credit.is_some());
+        if labels && (has_credit || self.default_holds() == 0) {
+            return Err(DeclarationError::Misplaced {
+                place: place.field("labels"),
+                given: "true".to_owned(),
+                advice: if has_credit {
+                    "with credit processes hold batches, which many requests are admitted from; remove it"
+                } else {
+                    "no limit of the set gives anything back, so that there is nothing held to label; remove it, or add a \
+                     concurrency limit"
+                }
+                .to_owned(),
+            });
+        }
+        Ok(labels)
     }
 
     /// Zero exactly where nothing gives back.
@@ -312,6 +348,7 @@ impl SetDeclaration {
             shadow: None,
             holds: Some(self.holds.unwrap_or_else(|| self.default_holds())),
             waiters: Some(self.effective_waiters()),
+            labels: self.labels.filter(|labels| *labels),
             keyed: self.keyed.as_ref().map(Keyed::canonical),
             metadata: self.metadata.clone(),
             limits: self.limits.iter().map(limit).collect(),

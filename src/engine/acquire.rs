@@ -425,6 +425,7 @@ impl LockedPart<'_> {
         transaction.add(&self.part.memory.control().admitted, 1);
         self.count_on_rows(&mut transaction, rows, true);
         self.part.commit(transaction)?;
+        self.keep_label(decision, costs);
         Ok(Answer::Admitted)
     }
 

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU64;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
@@ -18,12 +19,14 @@ use crate::shm::geometry::MOST_PARTS;
 use crate::shm::layout::MOST_LIMITS;
 use crate::table::Fingerprint;
 
-/// What a request takes of each limit of a set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a request takes of each limit of a set, and what it says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Costs {
     pub(crate) limits: LimitMask,
     /// The tier that the key is to be in.
     pub(crate) tier: Option<TierIndex>,
+    /// What the request is labelled with: at most [`MAX_LABEL_BYTES`](crate::shm::label::MAX_LABEL_BYTES).
+    pub(crate) label: Option<Arc<str>>,
     pub(crate) amounts: [u64; MOST_LIMITS],
 }
 
@@ -32,6 +35,7 @@ impl Default for Costs {
         Self {
             limits: LimitMask::default(),
             tier: None,
+            label: None,
             amounts: [0; MOST_LIMITS],
         }
     }

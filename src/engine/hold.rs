@@ -4,11 +4,13 @@
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 
+use super::decision::{Costs, Decision};
 use super::locked::LockedPart;
 use super::memory::{PartMemory, Row};
 use super::plan::Kind;
 use crate::limit::Sample;
 use crate::shm::journal::Transaction;
+use crate::shm::layout::HoldLabel;
 
 /// The greatest serial number of a hold; the next is one.
 const MOST_SERIAL: u64 = u64::MAX >> 1;
@@ -56,6 +58,11 @@ impl PartMemory {
         let control = self.control();
         control.free_hold.load(Ordering::Relaxed) == 0
             && control.untouched_hold.load(Ordering::Relaxed) == self.hold_capacity()
+    }
+
+    /// What the request of the hold at `index` was labelled with; `None` where the set keeps no labels.
+    pub(super) fn label(&self, index: u64) -> Option<&HoldLabel> {
+        self.labels.get(usize::try_from(index).ok()?)
     }
 
     #[inline(always)]
@@ -145,6 +152,26 @@ impl LockedPart<'_> {
         transaction.store(&control.active, active);
         transaction.raise(&control.active_high_water, active);
         Some(HoldReference { index, serial })
+    }
+
+    /// Writes down what the request is labelled with that a decision's hold was taken for, where the set keeps that. The hold
+    /// is committed: if it were undone, the next one would have its serial number, and be taken for the one so labelled.
+    #[inline(always)]
+    pub(super) fn keep_label(&self, decision: &Decision, costs: &Costs) {
+        if let Some(label) = &costs.label {
+            self.write_label(decision, label);
+        }
+    }
+
+    #[inline(never)]
+    fn write_label(&self, decision: &Decision, label: &str) {
+        if let Some(hold) = decision.hold()
+            && let Some(place) = self.part.memory.label(hold.index)
+            // What a waiter was granted may have been taken back before it came for it, and be another's by now.
+            && self.owns(hold, decision.owner)
+        {
+            place.write(hold.serial.get(), label);
+        }
     }
 
     /// Whether a permit's hold still is its own.

@@ -10,8 +10,8 @@ use crate::limit::{Mark, State, StateMut};
 use crate::shm::geometry::PartGeometry;
 use crate::shm::journal::{Journal, Transaction};
 use crate::shm::layout::{
-    BUCKET_ROWS, BUCKET_TAG_WORDS, Hold, JOURNAL_ENTRIES, JournalEntry, KeyRow, LimitCounters, SetControl,
-    Ticket, TicketLimit,
+    BUCKET_ROWS, BUCKET_TAG_WORDS, Hold, HoldLabel, JOURNAL_ENTRIES, JournalEntry, KeyRow, LimitCounters,
+    SetControl, Ticket, TicketLimit,
 };
 use crate::shm::region::{Kept, OutOfRegion, Region};
 use crate::table::Fingerprint;
@@ -43,6 +43,7 @@ pub(crate) struct PartMemory {
     /// Words from one hold to the next, and words of amounts in each.
     hold_stride: usize,
     hold_amounts: usize,
+    pub(super) labels: Kept<HoldLabel>,
     tickets: Kept<AtomicU64>,
     ticket_capacity: u64,
     /// Words from one ticket to the next, and limits in each.
@@ -171,6 +172,7 @@ impl PartMemory {
             hold_capacity: shape.holds,
             hold_stride: geometry.hold_stride as usize / 8,
             hold_amounts: shape.held_amounts as usize,
+            labels: region.keep_records(geometry.labels_offset, shape.labels)?,
             tickets: region.keep_words(
                 geometry.tickets_offset,
                 shape.tickets * geometry.ticket_stride / 8,
@@ -643,6 +645,7 @@ mod tests {
             state_words: 2,
             holds: 4,
             held_amounts: 1,
+            labels: 0,
             tickets: 4,
             parts: 1,
             buckets,

@@ -11,7 +11,7 @@ use crate::limit::Now;
 use crate::queue::{Phase, TicketState};
 use crate::shm::geometry::PartGeometry;
 use crate::shm::journal::JournalState;
-use crate::shm::layout::LockArea;
+use crate::shm::layout::{HoldLabel, LockArea};
 use crate::shm::region::{OutOfRegion, Region};
 use crate::shm::robust_mutex::LockWord;
 
@@ -89,6 +89,9 @@ impl PartObservation<'_> {
                 owner: hold.owner().load(Ordering::Relaxed),
                 row: hold.row().index,
                 serial: hold.serial().load(Ordering::Relaxed),
+                label: memory
+                    .label(index)
+                    .and_then(|label| label.read(hold.serial().load(Ordering::Relaxed))),
                 taken_at: hold.taken_at().load(Ordering::Relaxed),
                 is_returned: hold.mark().is_some(),
                 amounts: self
@@ -133,6 +136,8 @@ pub(crate) struct ObservedHold {
     pub(crate) owner: u64,
     pub(crate) row: u64,
     pub(crate) serial: u64,
+    /// What its request was labelled with.
+    pub(crate) label: Option<String>,
     pub(crate) taken_at: u64,
     /// It was given back without the lock, and nothing has finished that yet.
     pub(crate) is_returned: bool,
@@ -174,6 +179,7 @@ fn copy_part(region: &Region, target: &Region, part: Part<'_>) -> Result<(), Out
     let start = geometry.control_offset + size_of::<LockArea>() as u64;
     let size = part.memory.touched_holds() * geometry.hold_stride;
     copy(geometry.holds_offset, size)?;
+    copy_labels(region, target, part)?;
     let size = part.memory.touched_tickets() * geometry.ticket_stride;
     copy(geometry.tickets_offset, size)?;
     if !part.memory.is_keyed() {
@@ -187,6 +193,18 @@ fn copy_part(region: &Region, target: &Region, part: Part<'_>) -> Result<(), Out
         )?;
         let name_size = 8 * geometry.shape.name_words;
         copy(geometry.names_offset + row * name_size, name_size)?;
+    }
+    Ok(())
+}
+
+/// Copies the labels of holds, which are written outside of transactions: each by itself.
+fn copy_labels(region: &Region, target: &Region, part: Part<'_>) -> Result<(), OutOfRegion> {
+    let geometry = &part.memory.geometry;
+    let count = part.memory.touched_holds().min(geometry.shape.labels);
+    let from: &[HoldLabel] = region.records(geometry.labels_offset, count)?;
+    let to: &[HoldLabel] = target.records(geometry.labels_offset - geometry.extent_offset, count)?;
+    for (label, copy) in from.iter().zip(to) {
+        label.copy_to(copy);
     }
     Ok(())
 }

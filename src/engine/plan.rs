@@ -150,6 +150,8 @@ pub(crate) struct SetPlan {
     /// How many permits with something to give back may be out at once, in each shard of a keyed set; zero where no
     /// limit gives back.
     pub(crate) hold_capacity: u32,
+    /// Whether each hold says what its request was labelled with.
+    pub(crate) labels: bool,
     /// How many requests may wait at once, in each shard of a keyed set.
     pub(crate) waiters: u32,
     /// The version of the declaration that it comes from, if that has one.

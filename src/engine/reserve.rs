@@ -178,6 +178,8 @@ impl LockedPart<'_> {
         part.note_own_capacities(row, decision);
         transaction.add(&self.part.memory.control().admitted, 1);
         self.count_on_rows(&mut transaction, row.into(), true);
-        self.part.commit(transaction)
+        self.part.commit(transaction)?;
+        self.keep_label(decision, costs);
+        Ok(())
     }
 }

@@ -114,6 +114,11 @@ impl SetPlan {
                 + self.override_words().flatten().count()) as u64,
             holds: u64::from(self.hold_capacity),
             held_amounts: self.held_limits().len() as u64,
+            labels: if self.labels {
+                u64::from(self.hold_capacity)
+            } else {
+                0
+            },
             tickets: u64::from(self.waiters),
             parts,
             buckets,

@@ -665,6 +665,7 @@ impl LockedPart<'_> {
             self.unpin(line.transaction, row);
             queue::claim(line, index)
         })?;
+        self.keep_label(decision, costs);
         self.need_not_wake(place);
         // The claim stands, whatever is wrong with the line: the next operation says that.
         let _ = self.serve_next(row.index);

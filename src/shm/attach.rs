@@ -558,6 +558,7 @@ fn read_shape(entry: &DirectoryEntry) -> SetShape {
         state_words: entry.state_words.load(Ordering::Relaxed),
         holds: entry.holds.load(Ordering::Relaxed),
         held_amounts: entry.held_amounts.load(Ordering::Relaxed),
+        labels: entry.labels.load(Ordering::Relaxed),
         tickets: entry.tickets.load(Ordering::Relaxed),
         parts: entry.parts.load(Ordering::Relaxed),
         buckets: entry.buckets.load(Ordering::Relaxed),

@@ -212,6 +212,7 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
             (&entry.parts, set.shape.parts),
             (&entry.buckets, set.shape.buckets),
             (&entry.name_words, set.shape.name_words),
+            (&entry.labels, set.shape.labels),
         ] {
             word.store(value, Ordering::Relaxed);
         }

@@ -1,7 +1,7 @@
 //! Sizes and offsets of a segment, from what is declared. All arithmetic is checked.
 
 use super::layout::{
-    ALIGNMENT, BUCKET_ROWS, BUCKET_TAG_WORDS, DirectoryEntry, HEADER_SPACE, Hold, JOURNAL_ENTRIES,
+    ALIGNMENT, BUCKET_ROWS, BUCKET_TAG_WORDS, DirectoryEntry, HEADER_SPACE, Hold, HoldLabel, JOURNAL_ENTRIES,
     JournalEntry, KeyRow, LimitCounters, MOST_LIMITS, MOST_PARTICIPANTS, MOST_SETS, Participant, SetControl,
     Ticket, TicketLimit,
 };
@@ -27,6 +27,8 @@ pub(crate) struct SetShape {
     pub(crate) holds: u64,
     /// Words that each hold needs for amounts.
     pub(crate) held_amounts: u64,
+    /// Labels of holds that one part keeps: one for each hold, or none.
+    pub(crate) labels: u64,
     /// Requests of one part that may wait at the same time.
     pub(crate) tickets: u64,
     /// Parts with a lock of their own.
@@ -67,6 +69,7 @@ pub(crate) struct PartGeometry {
     pub(crate) holds_offset: u64,
     /// Bytes from one hold to the next.
     pub(crate) hold_stride: u64,
+    pub(crate) labels_offset: u64,
     pub(crate) tickets_offset: u64,
     /// Bytes from one ticket to the next.
     pub(crate) ticket_stride: u64,
@@ -128,6 +131,7 @@ impl PartGeometry {
             rows_offset: self.rows_offset - start,
             names_offset: self.names_offset - start,
             holds_offset: self.holds_offset - start,
+            labels_offset: self.labels_offset - start,
             tickets_offset: self.tickets_offset - start,
             ..*self
         }
@@ -157,6 +161,7 @@ impl PartGeometry {
         let names_offset = cursor.take(names, shape.name_words.checked_mul(8).ok_or(TooLarge)?)?;
         let hold_stride = aligned(size_of::<Hold>() as u64 + 8 * shape.held_amounts)?;
         let holds_offset = cursor.take(shape.holds, hold_stride)?;
+        let labels_offset = cursor.take(shape.labels, size_of::<HoldLabel>() as u64)?;
         let ticket_stride =
             aligned(size_of::<Ticket>() as u64 + size_of::<TicketLimit>() as u64 * shape.limits)?;
         let tickets_offset = cursor.take(shape.tickets, ticket_stride)?;
@@ -175,6 +180,7 @@ impl PartGeometry {
             names_offset,
             holds_offset,
             hold_stride,
+            labels_offset,
             tickets_offset,
             ticket_stride,
         })
@@ -241,17 +247,19 @@ mod tests {
             participants in 1..=MOST_PARTICIPANTS,
             shapes in prop::collection::vec(
                 (
-                    0..5000_u64, 1..=16_u64, 0..3000_u64, 0..3000_u64, 0..=16_u64, 0..3000_u64, 1..5_u64, 0..5_u64,
-                    0..7_u64,
+                    0..5000_u64, 1..=16_u64, 0..3000_u64, 0..3000_u64, 0..=16_u64, any::<bool>(), 0..3000_u64, 1..5_u64,
+                    0..5_u64, 0..7_u64,
                 ),
                 0..8,
             ),
         ) {
             let shapes = shapes.into_iter().map(|shape| {
-                let (definition_room, limits, state_words, holds, held_amounts, tickets, parts, buckets, name_words) =
-                    shape;
+                let (
+                    definition_room, limits, state_words, holds, held_amounts, has_labels, tickets, parts, buckets, name_words,
+                ) = shape;
+                let labels = if has_labels { holds } else { 0 };
                 SetShape {
-                    definition_room, limits, state_words, holds, held_amounts, tickets, parts, buckets, name_words,
+                    definition_room, limits, state_words, holds, held_amounts, labels, tickets, parts, buckets, name_words,
                 }
             });
             let geometry = Geometry::new(participants, shapes).expect("small enough");
@@ -274,6 +282,7 @@ mod tests {
                         (part.rows_offset, part.rows * part.row_stride),
                         (part.names_offset, names * part.shape.name_words * 8),
                         (part.holds_offset, part.shape.holds * part.hold_stride),
+                        (part.labels_offset, part.shape.labels * 72),
                         (part.tickets_offset, part.shape.tickets * part.ticket_stride),
                     ]);
                 }
@@ -295,6 +304,7 @@ mod tests {
             state_words: 1,
             holds: u64::MAX,
             held_amounts: 1,
+            labels: 0,
             tickets: 1,
             parts: 1,
             buckets: 0,
@@ -305,6 +315,11 @@ mod tests {
             SetShape {
                 holds: 1,
                 parts: 0,
+                ..shape
+            },
+            SetShape {
+                holds: 1,
+                labels: u64::MAX / 8,
                 ..shape
             },
             SetShape {

@@ -60,6 +60,9 @@ pub(crate) const RETIRED_AS_DELETED: u64 = 2;
 /// Entries of the list of tickets that a participant was woken for.
 pub(crate) const WAKE_LIST: usize = 32;
 
+/// Words of the text of a label: 64 bytes.
+pub(crate) const LABEL_WORDS: usize = 8;
+
 /// Buckets of the histogram of waiting times.
 pub(crate) const WAIT_BUCKETS: usize = 32;
 
@@ -210,7 +213,9 @@ shared_records! {
         generation: AtomicU64,
         definition_sizes: [AtomicU64; 2],
         definition_checksums: [AtomicU64; 2],
-        reserved: [AtomicU64; 8],
+        /// Of each part: as many as holds, or none.
+        labels: AtomicU64,
+        reserved: [AtomicU64; 7],
     }
 
     /// Room for one process-shared robust mutex, whatever the C library makes of it.
@@ -385,6 +390,14 @@ shared_records! {
         row: AtomicU64,
     }
 
+    /// What the request was labelled with that a hold was taken for. Never journalled.
+    struct HoldLabel {
+        /// Whose label it is and how long, packed; zero while it is written. See [`label`](super::label).
+        stamp: AtomicU64,
+        /// Up to 64 bytes of UTF-8, padded with zeros.
+        text: [AtomicU64; LABEL_WORDS],
+    }
+
     /// A place in the line of those who wait; what it asks for of each limit follows.
     struct Ticket {
         /// Participant slot and generation, packed; zero where the ticket is free, or was given up.
@@ -470,6 +483,7 @@ const _: () = {
     assert!(size_of::<SetControl>() == 704);
     assert!(size_of::<KeyRow>() == 48);
     assert!(size_of::<LimitCounters>() == 128);
+    assert!(size_of::<HoldLabel>() == 72);
     assert!(size_of::<libc::pthread_mutex_t>() <= size_of::<LockArea>());
     assert!((ALIGNMENT as usize).is_multiple_of(align_of::<libc::pthread_mutex_t>()));
 };

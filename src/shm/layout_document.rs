@@ -131,6 +131,7 @@ fn every_constant_is_documented() {
         ("BUCKET_ROWS", layout::BUCKET_ROWS),
         ("BUCKET_TAG_WORDS", layout::BUCKET_TAG_WORDS),
         ("WAKE_LIST", layout::WAKE_LIST as u64),
+        ("LABEL_WORDS", layout::LABEL_WORDS as u64),
         ("RESET_MARKER", journal::RESET_MARKER),
         ("RECOUNT_MARKER", journal::RECOUNT_MARKER),
         ("SET_UNCHECKED", layout::SET_UNCHECKED),

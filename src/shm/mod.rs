@@ -34,6 +34,7 @@ pub(crate) mod geometry;
 pub(crate) mod host;
 pub(crate) mod image_lock;
 pub(crate) mod journal;
+pub(crate) mod label;
 pub(crate) mod layout;
 #[cfg(test)]
 mod layout_document;

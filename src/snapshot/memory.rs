@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::SegmentReader;
 use crate::engine::SetEngine;
-use crate::shm::layout::BUCKET_TAG_WORDS;
+use crate::shm::layout::{ALIGNMENT, BUCKET_TAG_WORDS, HoldLabel};
 
 /// What a set takes of the file, which is as large from its creation on. Bytes include what alignment adds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -22,7 +22,7 @@ pub struct SetMemory {
     pub rows_bytes: u64,
     /// [Permits that may hold something](crate::SetDeclaration::holds) at once.
     pub holds: u64,
-    /// Bytes of the holds.
+    /// Bytes of the holds, and of their [labels](crate::SetDeclaration::labels).
     pub holds_bytes: u64,
     /// [Requests that may wait](crate::SetDeclaration::waiters) at once.
     pub waiters: u64,
@@ -53,7 +53,8 @@ impl SetMemory {
             memory.rows_bytes += part.rows * part.row_stride
                 + 8 * (names * shape.name_words + shape.buckets * BUCKET_TAG_WORDS);
             memory.holds += shape.holds;
-            memory.holds_bytes += shape.holds * part.hold_stride;
+            memory.holds_bytes += shape.holds * part.hold_stride
+                + (shape.labels * size_of::<HoldLabel>() as u64).next_multiple_of(ALIGNMENT);
             memory.waiters += shape.tickets;
             memory.queue_bytes += shape.tickets * part.ticket_stride;
         }

@@ -125,6 +125,8 @@ pub struct Layout {
     rows: Table,
     is_keyed: bool,
     holds: Table,
+    /// What holds are labelled with: as many as holds, or none.
+    labels: Table,
     tickets: Table,
     /// Whether processes draw batches, which holds record.
     pub draws: bool,
@@ -135,6 +137,9 @@ const CREDIT: &[u8] = b"credit";
 
 /// The word of a directory entry that says which definition is in force.
 const ENTRY_GENERATION: usize = 11;
+
+/// And the one that says how many labels it keeps.
+const ENTRY_LABELS: usize = 16;
 
 /// Rows of a bucket of a table of keys, tags to a word, and words of tags to a bucket.
 const BUCKET_ROWS: usize = 32;
@@ -184,10 +189,18 @@ mod control {
 /// Words of a hold.
 mod hold {
     pub const OWNER: usize = 0;
+    pub const SERIAL: usize = 1;
     pub const RENEWED_AT: usize = 3;
     pub const RETURNED: usize = 5;
     pub const ROW: usize = 6;
     pub const HEAD_SIZE: usize = 7;
+}
+
+/// Words of what a hold is labelled with.
+mod label {
+    pub const STAMP: usize = 0;
+    pub const TEXT: usize = 1;
+    pub const SIZE: usize = 9;
 }
 
 /// Words of a row of a keyed table.
@@ -263,7 +276,8 @@ impl Layout {
         let [extent, extent_size, definition_room, limits, ..] = entry;
         let control = (extent + 2 * definition_room.next_multiple_of(64)) / 8;
         let counters = control + control::SIZE + JOURNAL_SIZE;
-        let pieces = Pieces::of(counters, &entry);
+        let labels = usize::try_from(image[directory + ENTRY_LABELS]).expect("small");
+        let pieces = Pieces::of(counters, &entry, labels);
         assert_eq!(
             pieces.end,
             (extent + extent_size) / 8,
@@ -305,7 +319,7 @@ impl Layout {
             .flat_map(|start| [hold::RENEWED_AT, hold::RETURNED].map(|word| start + word))
             .collect();
         let canonical = (control + control::JOURNAL..control + control::WAIT_TIMES)
-            .chain(counters..pieces.tickets.start)
+            .chain(counters..pieces.labels.start)
             .filter(|word| !excluded.contains(word))
             .filter(|word| !unlocked.contains(word) && !unjournalled.contains(word))
             .filter(|word| !amounts.contains(word))
@@ -324,6 +338,7 @@ impl Layout {
             rows: pieces.rows,
             is_keyed: pieces.is_keyed,
             holds: pieces.holds,
+            labels: pieces.labels,
             tickets: pieces.tickets,
             draws,
         }
@@ -358,6 +373,11 @@ impl Layout {
         assert_eq!(image[wait_times..][..32], set.wait_times[..]);
         let is_held = |hold: &usize| image[hold + hold::OWNER] != 0;
         assert_eq!(self.holds.records().filter(is_held).count(), set.holds.len());
+        let mut labels: Vec<String> = self.labels(&image).map(|(_, label)| label).collect();
+        labels.sort_unstable();
+        let mut known: Vec<&String> = set.holds.iter().filter_map(|hold| hold.label.as_ref()).collect();
+        known.sort_unstable();
+        assert!(labels.iter().eq(known), "{labels:?}");
         let is_granted = |state: u64| (state & 3 == ticket::GRANTED).then_some(state >> 2);
         let mut granted: Vec<u64> = self
             .tickets
@@ -459,6 +479,26 @@ impl Layout {
             return Err(format!("{} keys have rows, which is not counted", keys.len()));
         }
         Ok(())
+    }
+
+    pub fn keeps_labels(&self) -> bool {
+        self.labels.count > 0
+    }
+
+    /// The label of each hold in use that has one, and the first amount that is held there.
+    pub fn labels<'a>(&'a self, image: &'a [u64]) -> impl Iterator<Item = (u64, String)> + 'a {
+        let places = self.holds.records().zip(self.labels.records());
+        places.filter_map(|(hold, label)| {
+            let stamp = image[label + label::STAMP];
+            let is_its = stamp != 0 && stamp << 8 == image[hold + hold::SERIAL] << 8;
+            let bytes = image[label + label::TEXT..label + label::SIZE]
+                .iter()
+                .flat_map(|word| word.to_ne_bytes())
+                .take((stamp >> 56) as usize)
+                .collect();
+            let text = String::from_utf8(bytes).unwrap_or_else(|_| "no text".to_owned());
+            (is_its && image[hold + hold::OWNER] != 0).then(|| (image[hold + hold::HEAD_SIZE], text))
+        })
     }
 
     fn ticket_size(&self) -> usize {
@@ -601,12 +641,13 @@ struct Pieces {
     rows: Table,
     is_keyed: bool,
     holds: Table,
+    labels: Table,
     tickets: Table,
     end: usize,
 }
 
 impl Pieces {
-    fn of(counters: usize, entry: &[usize; 11]) -> Self {
+    fn of(counters: usize, entry: &[usize; 11], labels: usize) -> Self {
         let [
             ..,
             limits,
@@ -636,12 +677,14 @@ impl Pieces {
         let rows = table(row_count, aligned(row_head + state_words));
         table(if is_keyed { row_count } else { 0 }, name_words);
         let holds = table(holds, aligned(hold::HEAD_SIZE + held_amounts));
+        let labels = table(labels, label::SIZE);
         let tickets = table(tickets, aligned(ticket::HEAD_SIZE + limits * ticket::LIMIT_SIZE));
         Self {
             tags: tags.start,
             rows,
             is_keyed,
             holds,
+            labels,
             tickets,
             end,
         }

@@ -35,6 +35,8 @@
 //! transactions, so in each crash state the limit must stand as before or after, or lower by less than a batch, and never
 //! higher than either.
 //!
+//! Labels of holds are written outside of all transactions. In each crash state a hold has its own label, whole, or none.
+//!
 //! The table at the end counts the instructions stepped and the crash states that were recovered and checked: those
 //! of the first way once each, each real kill once, each state of the recoverers once. Torn, stuck and lost must be zero.
 //!
@@ -69,6 +71,7 @@ mod gate;
 mod image;
 mod keys;
 mod kills;
+mod labels;
 mod marks;
 mod operations;
 #[path = "../process/mod.rs"]
@@ -92,6 +95,7 @@ use changes::CHANGING_OPERATIONS;
 use drawing::DRAWING_OPERATIONS;
 use files::{FILE_OPERATIONS, FileOperation};
 use keys::KEY_OPERATIONS;
+use labels::LABEL_OPERATIONS;
 use marks::MARKING_OPERATIONS;
 use operations::{OPERATIONS, Operation, RECOVERERS, Recoverer};
 use report::{Row, StoppedTable, Table, Tally, Way};
@@ -230,6 +234,7 @@ fn operations() -> impl Iterator<Item = Operation> {
         .chain(CHANGING_OPERATIONS)
         .chain(TIER_OPERATIONS)
         .chain(DRAWING_OPERATIONS)
+        .chain(LABEL_OPERATIONS)
         .copied()
 }
 

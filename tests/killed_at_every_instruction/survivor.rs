@@ -12,6 +12,7 @@ use shmlimit::{Error, Kind, LimitSet, OpenOptions, RefusalReason, Request, Segme
 use crate::changes::{ADAPTING, KEYS};
 use crate::drawing::BATCH;
 use crate::image::{Image, Layout, RawFile};
+use crate::labels::check_labels;
 use crate::operations::{SET, everything};
 use crate::subject::Subject;
 
@@ -163,6 +164,7 @@ impl Survivor {
         let torn = |what: &str| Judgement::Torn(what.to_owned());
         is_legal(&image).map_err(Judgement::Torn)?;
         self.layout.check_table(&image).map_err(Judgement::Torn)?;
+        check_labels(&self.layout, &image).map_err(Judgement::Torn)?;
         self.layout.check_generation(&image).map_err(Judgement::Torn)?;
         if self.layout.journal_count(&image) != 0 {
             return Err(torn("the journal is not empty"));
@@ -186,6 +188,9 @@ impl Survivor {
             .subject()
             .try_acquire(&self.take)
             .map_err(|error| failure("try_acquire", &error))?;
+        if self.layout.keeps_labels() && self.layout.labels(&self.file.copy()).next().is_some() {
+            return Err(torn("what was taken without a label has one"));
+        }
         drop(outcome);
         self.check_that_nothing_is_left(&self.snapshot())?;
         // A line in which nobody has waited is as it was made.

@@ -171,13 +171,13 @@ fn recover(victim: &Victim) {
 }
 
 /// A future's first look, which takes a ticket.
-fn begin_to_wait<'a>(set: &'a LimitSet, request: &Request) -> Pin<Box<AcquireFuture<'a>>> {
+pub fn begin_to_wait<'a>(set: &'a LimitSet, request: &Request) -> Pin<Box<AcquireFuture<'a>>> {
     let mut future = Box::pin(Subject::of(set).acquire_async(request, PATIENCE));
     assert!(look(&mut future).is_none());
     future
 }
 
-fn look<'a>(future: &mut Pin<Box<AcquireFuture<'a>>>) -> Option<Outcome<'a>> {
+pub fn look<'a>(future: &mut Pin<Box<AcquireFuture<'a>>>) -> Option<Outcome<'a>> {
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(outcome) => Some(outcome.expect("works")),
         Poll::Pending => None,

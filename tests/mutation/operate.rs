@@ -22,6 +22,8 @@ pub fn inspect(snapshot: Result<SegmentSnapshot, Error>) {
             for set in &snapshot.sets {
                 assert!(set.holds.len() as u64 <= set.hold_capacity);
                 assert!(set.holds.iter().all(|hold| hold.index < set.hold_capacity));
+                let mut labels = set.holds.iter().filter_map(|hold| hold.label.as_ref());
+                assert!(labels.all(|label| label.len() <= 64));
             }
             let waiting = snapshot.sets.iter().map(|set| set.tickets.len() as u64);
             let capacities = snapshot.sets.iter().map(|set| set.waiter_capacity);

@@ -156,6 +156,7 @@ fn declaration() -> Declaration {
         .set(
             SetDeclaration::new("holds")
                 .holds(4)
+                .labels(true)
                 .waiters(4)
                 .limit(Limit::concurrency("a", 5))
                 .limit(Limit::concurrency("b", u64::MAX)),
@@ -165,6 +166,7 @@ fn declaration() -> Declaration {
             SetDeclaration::new("keyed")
                 .keyed(Keyed::new(40).when_full(WhenFull::EvictOldest).overrides(true))
                 .holds(4)
+                .labels(true)
                 .waiters(4)
                 .limit(calls("calls", Algorithm::Gcra))
                 .limit(Limit::concurrency("a", 5))
@@ -266,5 +268,5 @@ fn request(set: &LimitSet) -> Result<Request, Error> {
             request.set(index, cost)?;
         }
     }
-    Ok(request)
+    Ok(request.label("größer als ein Wort"))
 }

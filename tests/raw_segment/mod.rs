@@ -56,6 +56,7 @@ pub const GENERATION: u64 = 11;
 /// Of the first definition, which is in force as long as none has been applied.
 pub const DEFINITION_SIZE: u64 = 12;
 pub const DEFINITION_CHECKSUM: u64 = 14;
+pub const LABELS: u64 = 16;
 
 const PARTICIPANT_BYTES: u64 = 384;
 const ENTRY_BYTES: u64 = 192;

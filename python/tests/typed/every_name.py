@@ -66,7 +66,7 @@ ERRORS: dict[type[sl.Error], str] = {
 def declare(directory: Path) -> sl.Segment:
     assert_type(REQUESTS.bound, str | None)
     declared = [
-        sl.LimitSet("openai", [REQUESTS, TOKENS, IN_FLIGHT], metadata={"region": "us-east-1"}),
+        sl.LimitSet("openai", [REQUESTS, TOKENS, IN_FLIGHT], metadata={"region": "us-east-1"}, labels=True),
         sl.LimitSet(
             "tenants",
             [REQUESTS, SPENT],

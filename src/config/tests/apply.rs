@@ -381,6 +381,21 @@ fn the_sizes_of_a_segment_do_not_change() {
 }
 
 #[test]
+fn whether_holds_are_labelled_does_not_change() {
+    let set = || SetDeclaration::new("s").limit(Limit::concurrency("l", 5));
+    let (without, with) = (sets([set().labels(false)]), sets([set().labels(true)]));
+    assert_eq!(
+        refused(&with, &sets([set()])),
+        [r#"set "s" / labels: declared true, in the segment absent"#]
+    );
+    assert_eq!(
+        refused(&without, &with),
+        [r#"set "s" / labels: declared absent, in the segment true"#]
+    );
+    assert_eq!(changes(&without, &sets([set()])), [""; 0]);
+}
+
+#[test]
 fn sizes_that_follow_capacities_stay_when_those_change() {
     assert_eq!(
         limit_changes(Limit::concurrency("l", 50), Limit::concurrency("l", 5)),

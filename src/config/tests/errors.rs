@@ -388,6 +388,34 @@ fn names_are_short_printable_and_unique() {
 }
 
 #[test]
+fn holds_are_labelled_where_permits_have_some() {
+    let set = |limit| Declaration::new().set(SetDeclaration::new("s").labels(true).limit(limit));
+    let minute = Duration::from_secs(60);
+    assert_eq!(
+        invalid(&set(Limit::calls("l", 1, minute))),
+        r#"set "s" / labels: true has no meaning here: no limit of the set gives anything back, so that there is nothing held to label; remove it, or add a concurrency limit"#
+    );
+    assert_eq!(
+        invalid(&set(Limit::calls("l", 100, minute).credit(Credit::batch(10)))),
+        r#"set "s" / labels: true has no meaning here: with credit processes hold batches, which many requests are admitted from; remove it"#
+    );
+    let text = "[[set]]\nname = \"s\"\nlabels = true\nlimit = [{ name = \"l\", kind = \"concurrency\", capacity = 2 }]";
+    let declaration = Declaration::from_toml(text).expect("valid");
+    assert!(declaration.compile().expect("valid")[0].labels);
+    assert!(
+        declaration
+            .to_toml()
+            .expect("valid")
+            .contains("\nlabels = true\n")
+    );
+    assert!(
+        !set(Limit::concurrency("l", 1))
+            .differences(&declaration)
+            .is_empty()
+    );
+}
+
+#[test]
 fn there_are_not_too_many_and_not_too_few() {
     let limit = |index: usize| Limit::concurrency(index.to_string(), 1);
     let set = |name: usize, limits| {

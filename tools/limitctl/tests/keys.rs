@@ -12,6 +12,7 @@ use support::{folder, limitctl, run, run_command, text};
 const DECLARATION: &str = r#"
 [[set]]
 name = "api"
+labels = true
 keyed = { max_keys = 1_000 }
 
   [[set.limit]]
@@ -246,6 +247,32 @@ fn keys_that_are_not_kept_go_by_their_fingerprint() {
         .json();
     assert_eq!(shown["rows"][0]["key"]["fingerprint"], fingerprint);
     assert_eq!(shown["rows"][0]["refused"], 1);
+}
+
+#[test]
+fn one_key_is_shown_with_what_those_who_hold_it_are_labelled_with() {
+    let folder = folder();
+    let (path, segment) = create_and_use(folder.path());
+    let api = segment.set("api").expect("declared");
+    let hold = |key: &str, label: &str| {
+        let outcome = api
+            .key(key)
+            .expect("a key")
+            .try_acquire(&api.request().label(label));
+        outcome.expect("works").into_result().expect("admitted")
+    };
+    let held = [hold("tenant-a", "export\x07"), hold("tenant-b", "import")];
+    let json = run(["show", "--json", text(&path), "api", "tenant-a"])
+        .ended(0)
+        .json();
+    assert_eq!(json["holds"][0]["label"], "export\x07");
+    let shown = run(["show", text(&path), "api", "tenant-a"]).ended(0).stdout;
+    assert!(shown.contains(r"in_flight 1  export\u{7}"), "{shown}");
+    assert!(!shown.contains("import"), "{shown}");
+    let inspected = run(["inspect", text(&path)]).ended(0).stdout;
+    let has_row = |end: &str| inspected.lines().any(|line| line.ends_with(end));
+    assert!(has_row("in_flight 1  tenant-b  import"), "{inspected}");
+    drop(held);
 }
 
 #[test]

@@ -179,6 +179,41 @@ fn text_and_json_of_an_inspection_agree() {
 }
 
 #[test]
+fn an_inspection_has_the_labels_of_what_is_held_with_what_harms_a_terminal_escaped() {
+    let folder = folder();
+    let declaration = "[[set]]\nname = \"api\"\nlabels = true\n\
+                       limit = [{ name = \"in_flight\", kind = \"concurrency\", capacity = 4 }]";
+    let declaration = write(folder.path(), "limits.toml", declaration);
+    let path = folder.path().join("limits");
+    run(["create", "--config", &declaration, text(&path)]).ended(0);
+    let segment = Segment::open(&path).expect("attached");
+    let api = segment.set("api").expect("declared");
+    let take = |request| api.try_acquire(&request).expect("works").into_result().ok();
+    let unlabelled = take(api.request());
+    let inspect = || run(["inspect", text(&path)]).ended(0).stdout;
+    assert!(!inspect().contains("LABEL"));
+    let json = || run(["inspect", "--json", text(&path)]).ended(0).json();
+    assert_eq!(json()["sets"][0]["holds"][0].get("label"), None);
+
+    let import = take(api.request().label("nightly \"import\""));
+    let harmful = take(api.request().label("\x1b[2Jgone\nHOLD"));
+    let holds = json()["sets"][0]["holds"].clone();
+    assert_eq!(holds[0].get("label"), None);
+    assert_eq!(holds[1]["label"], "nightly \"import\"");
+    assert_eq!(holds[2]["label"], "\x1b[2Jgone\nHOLD");
+    let shown = inspect();
+    let of_holds: Vec<&str> = shown
+        .lines()
+        .skip_while(|line| !line.trim_start().starts_with("HOLD "))
+        .collect();
+    assert!(of_holds[0].ends_with("LABEL"), "{shown}");
+    assert!(of_holds[1].ends_with("in_flight 1"), "{shown}");
+    assert!(of_holds[2].ends_with("nightly \"import\""), "{shown}");
+    assert!(of_holds[3].ends_with(r"\u{1b}[2Jgone\nHOLD"), "{shown}");
+    drop((unlabelled, import, harmful));
+}
+
+#[test]
 fn lists_the_segments_of_a_folder_with_their_state() {
     let folder = folder();
     let empty = run(["list", text(folder.path())]).ended(0);

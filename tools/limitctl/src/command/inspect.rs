@@ -9,7 +9,7 @@ use shmlimit::{
     SetSnapshot,
 };
 
-use super::{aligned, amounts, as_text, occupancy, shown};
+use super::{aligned, amounts, as_text, label, label_heading, occupancy, shown};
 use crate::exit::{ExitCode, Failure};
 use crate::text::human::{self, count, word};
 use crate::text::table::{Cell, Side, Table};
@@ -263,6 +263,7 @@ impl Inspection {
             ("HELD FOR", Side::Right),
             ("HOLDS", Side::Left),
             (key_heading(set), Side::Left),
+            (label_heading(&set.holds), Side::Left),
         ]);
         for hold in &set.holds {
             let state = match (hold.returned, hold.owner_alive) {
@@ -280,6 +281,7 @@ impl Inspection {
                 human::duration(hold.held_ns).into(),
                 amounts(&hold.amounts).into(),
                 hold.key.as_ref().map(key::key).unwrap_or_default().into(),
+                label(hold).into(),
             ]);
         }
         table.render(2)

@@ -19,7 +19,7 @@ pub mod simulate;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use shmlimit::KeysSnapshot;
+use shmlimit::{HoldSnapshot, KeysSnapshot};
 
 use crate::arguments::Verb;
 use crate::exit::{ExitCode, Failure};
@@ -75,6 +75,17 @@ fn occupancy(table: &KeysSnapshot) -> String {
         }
     }
     text
+}
+
+/// What a hold's request was labelled with.
+fn label(hold: &HoldSnapshot) -> String {
+    hold.label.as_deref().map(sanitise::line).unwrap_or_default()
+}
+
+/// The heading of a column of labels; empty where there is none to show.
+fn label_heading(holds: &[HoldSnapshot]) -> &'static str {
+    let has_labels = holds.iter().any(|hold| hold.label.is_some());
+    if has_labels { "LABEL" } else { "" }
 }
 
 fn amounts(amounts: &BTreeMap<String, u64>) -> String {

@@ -12,7 +12,7 @@ use shmlimit::{
     TicketSnapshot,
 };
 
-use super::{aligned, amounts, as_text};
+use super::{aligned, amounts, as_text, label, label_heading};
 use crate::exit::{ExitCode, Failure};
 use crate::output;
 use crate::text::human::{self, count, word};
@@ -228,16 +228,22 @@ fn users(view: &View) -> Table {
         ("STATE", Side::Left),
         ("FOR", Side::Right),
         ("WHAT", Side::Left),
+        (label_heading(&view.holds), Side::Left),
     ]);
-    let mut user =
-        |pid: Option<u64>, is_alive: bool, state: &str, nanos: u64, what: &BTreeMap<String, u64>| {
-            table.row(vec![
-                pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string()).into(),
-                if is_alive { state } else { "dead" }.into(),
-                human::duration(nanos).into(),
-                amounts(what).into(),
-            ]);
-        };
+    let mut user = |pid: Option<u64>,
+                    is_alive: bool,
+                    state: &str,
+                    nanos: u64,
+                    what: &BTreeMap<String, u64>,
+                    label: String| {
+        table.row(vec![
+            pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string()).into(),
+            if is_alive { state } else { "dead" }.into(),
+            human::duration(nanos).into(),
+            amounts(what).into(),
+            label.into(),
+        ]);
+    };
     for hold in &view.holds {
         user(
             hold.owner_pid,
@@ -245,6 +251,7 @@ fn users(view: &View) -> Table {
             if hold.returned { "returned it" } else { "holds" },
             hold.held_ns,
             &hold.amounts,
+            label(hold),
         );
     }
     for ticket in &view.tickets {
@@ -255,6 +262,7 @@ fn users(view: &View) -> Table {
             state,
             ticket.waiting_ns,
             &ticket.costs,
+            String::new(),
         );
     }
     table
