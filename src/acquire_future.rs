@@ -57,7 +57,7 @@ impl<'a> AcquireFuture<'a> {
         let set = subject.set;
         let asked = request.costs_for(set).map(|costs| {
             Box::new(Asked {
-                costs: *costs,
+                costs: costs.clone(),
                 key: subject.key,
                 decision: Decision::pending(costs, set.engine_set().notes_beside),
                 timeout,

@@ -55,7 +55,7 @@ impl LockedPart<'_> {
     /// and those who can never be served, leave the line instead.
     fn sums_until(&self, row: Row<'_>, head: u64, costs: &Costs, late: Option<u64>) -> Costs {
         let part = self.part.of(row);
-        let mut sums = *costs;
+        let mut sums = costs.clone();
         let line = LineWords(self.part.memory);
         let mut next = Some(head);
         for _ in 0..MAX_COUNTED {

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU64;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
@@ -10,6 +11,7 @@ use super::batches::Drawn;
 use super::credit_word::BatchShare;
 use super::hold::HoldReference;
 use super::memory::Row;
+use super::overrides::OwnCapacities;
 use super::row_reference::RowReference;
 use super::set::{DefinitionBits, RuledPart};
 use super::tier::TierIndex;
@@ -19,12 +21,14 @@ use crate::shm::layout::MOST_LIMITS;
 use crate::table::Fingerprint;
 
 /// What a request takes of each limit of a set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Costs {
     pub(crate) limits: LimitMask,
     /// The tier that the key is to be in.
     pub(crate) tier: Option<TierIndex>,
     pub(crate) amounts: [u64; MOST_LIMITS],
+    /// The capacities that the key is to have of its own. Apart, because few requests say so.
+    pub(crate) own_capacities: Option<Arc<OwnCapacities>>,
 }
 
 impl Default for Costs {
@@ -33,6 +37,7 @@ impl Default for Costs {
             limits: LimitMask::default(),
             tier: None,
             amounts: [0; MOST_LIMITS],
+            own_capacities: None,
         }
     }
 }
