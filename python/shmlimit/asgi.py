@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 from shmlimit import Limits
+from shmlimit._by_arguments import Capacities
 from shmlimit._web.departure import ClientGone, Departures, Message, Receive
 from shmlimit._web.door import Admission, Advertise, Costs, Door, OnError, is_server_error
 from shmlimit._web.keys import ClientAddress, Header, KeyFinder
@@ -54,6 +55,7 @@ class LimitMiddleware:
         quota_units: Mapping[str, str] | None = None,
         policy_prefix: str = "",
         tier: str | Callable[[Scope], str | None] | None = None,
+        overrides: Capacities | Callable[[Scope], Capacities | None] | None = None,
     ) -> None:
         """Puts limits before an application.
 
@@ -74,6 +76,8 @@ class LimitMiddleware:
             policy_prefix: What stands before the names of limits wherever clients read them.
             tier: The tier that the key of a request is put into, and stays in; or a callable of the scope that
                 says so. Unless given, or where that is None, it stays in the one that it is in.
+            overrides: Which capacities the key of a request has of its own, as `limits` for `Limits.acquire`; or a
+                callable of the scope that says so. Of those that are not named, it keeps what it has.
         """
         self.app = app
         self._door: Door[Scope] = Door(
@@ -88,6 +92,7 @@ class LimitMiddleware:
             quota_units=quota_units,
             policy_prefix=policy_prefix,
             tier=tier,
+            overrides=overrides,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -31,6 +31,7 @@ from starlette.requests import Request as StarletteRequest
 from starlette.responses import Response
 
 from shmlimit import Limits, Permit
+from shmlimit._by_arguments import Capacities
 from shmlimit._web.door import Advertise, Costs, Door, OnError, is_server_error
 from shmlimit._web.keys import ClientAddress, Header, KeyFinder
 from shmlimit._web.problem import Answer
@@ -79,6 +80,7 @@ class Limited:
         quota_units: Mapping[str, str] | None = None,
         policy_prefix: str = "",
         tier: str | Callable[[HTTPConnection], str | None] | None = None,
+        overrides: Capacities | Callable[[HTTPConnection], Capacities | None] | None = None,
     ) -> None:
         """Makes a dependency.
 
@@ -99,6 +101,8 @@ class Limited:
             policy_prefix: What stands before the names of limits wherever clients read them.
             tier: The tier that the key of a request is put into, and stays in; or a callable of the request that
                 says so. Unless given, or where that is None, it stays in the one that it is in.
+            overrides: Which capacities the key of a request has of its own, as `limits` for `Limits.acquire`; or a
+                callable of the request that says so. Of those that are not named, it keeps what it has.
         """
         self._door: Door[HTTPConnection] = Door(
             limits,
@@ -112,6 +116,7 @@ class Limited:
             quota_units=quota_units,
             policy_prefix=policy_prefix,
             tier=tier,
+            overrides=overrides,
         )
 
     async def __call__(self, request: Request, response: FastAPIResponse) -> AsyncIterator[Permit | None]:

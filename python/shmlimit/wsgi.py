@@ -21,6 +21,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from shmlimit import Limits
+from shmlimit._by_arguments import Capacities
 from shmlimit._web.door import Admission, Advertise, Costs, Door, OnError, is_server_error
 from shmlimit._web.keys import ClientAddress, Header, KeyFinder
 from shmlimit._web.problem import Answer
@@ -49,6 +50,7 @@ class LimitMiddleware:
         quota_units: Mapping[str, str] | None = None,
         policy_prefix: str = "",
         tier: str | Callable[[WSGIEnvironment], str | None] | None = None,
+        overrides: Capacities | Callable[[WSGIEnvironment], Capacities | None] | None = None,
     ) -> None:
         """Puts limits before an application.
 
@@ -69,6 +71,8 @@ class LimitMiddleware:
             policy_prefix: What stands before the names of limits wherever clients read them.
             tier: The tier that the key of a request is put into, and stays in; or a callable of the environment that
                 says so. Unless given, or where that is None, it stays in the one that it is in.
+            overrides: Which capacities the key of a request has of its own, as `limits` for `Limits.acquire`; or a
+                callable of the environment that says so. Of those that are not named, it keeps what it has.
         """
         self.app = app
         self._door: Door[WSGIEnvironment] = Door(
@@ -83,6 +87,7 @@ class LimitMiddleware:
             quota_units=quota_units,
             policy_prefix=policy_prefix,
             tier=tier,
+            overrides=overrides,
         )
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeAlias
 
 import shmlimit
 from shmlimit import Checked, Limits, Permit, Refusal, Refused
-from shmlimit._by_arguments import Key
+from shmlimit._by_arguments import Capacities, Taken
 from shmlimit._web import problem
 from shmlimit._web.fields import retry_after
 from shmlimit._web.keys import Head, KeyFinder, Request, finder
@@ -81,6 +81,7 @@ class Door(Generic[Request]):
         quota_units: Mapping[str, str] | None = None,
         policy_prefix: str = "",
         tier: str | Callable[[Request], str | None] | None = None,
+        overrides: Capacities | Callable[[Request], Capacities | None] | None = None,
     ) -> None:
         """As the doors document their parameters."""
         if on_error not in ("refuse", "admit"):
@@ -91,6 +92,7 @@ class Door(Generic[Request]):
         self._finder = finder(key)
         self._costs = costs
         self._tier = tier
+        self._overrides = overrides
         self._timeout = timeout
         self._exempt = exempt
         self._on_error = on_error
@@ -111,7 +113,7 @@ class Door(Generic[Request]):
         """Asks the limits, and waits in line for as long as the door is told to."""
         if self._exempt is not None and self._exempt(head.request):
             return Admission()
-        key, costs, tier = self._key_of(head), self._costs_of(head), self._tier_of(head)
+        costs, key, tier, overrides = self._taken_by(head)
         if key is None and self._limits.keyed:
             return problem.without_a_key()
         deadline = self._deadline()
@@ -119,10 +121,11 @@ class Door(Generic[Request]):
             limits = self._limits
             try:
                 if self._count_networks:
-                    return self._decided(limits.check(costs, key=key, tier=tier))
+                    return self._decided(limits.check(costs, key=key, tier=tier, limits=overrides))
                 if deadline is None:
-                    return self._decided(limits.try_acquire(costs, key=key, tier=tier))
-                return self._decided(limits.acquire(costs, key=key, timeout=_left(deadline), tier=tier))
+                    return self._decided(limits.try_acquire(costs, key=key, tier=tier, limits=overrides))
+                left = _left(deadline)
+                return self._decided(limits.acquire(costs, key=key, timeout=left, tier=tier, limits=overrides))
             except Refused as refused:
                 return self._decided(refused.refusal)
             except shmlimit.Error as error:
@@ -138,7 +141,7 @@ class Door(Generic[Request]):
             return self.decide(head)
         if self._exempt is not None and self._exempt(head.request):
             return Admission()
-        key, costs, tier = self._key_of(head), self._costs_of(head), self._tier_of(head)
+        costs, key, tier, overrides = self._taken_by(head)
         if key is None and self._limits.keyed:
             return problem.without_a_key()
         deadline = self._deadline()
@@ -146,7 +149,8 @@ class Door(Generic[Request]):
             limits = self._limits
             try:
                 left = _left(deadline)
-                return self._decided(await limits.acquire_async(costs, key=key, timeout=left, tier=tier))
+                permit = await limits.acquire_async(costs, key=key, timeout=left, tier=tier, limits=overrides)
+                return self._decided(permit)
             except Refused as refused:
                 return self._decided(refused.refusal)
             except shmlimit.Error as error:
@@ -179,14 +183,14 @@ class Door(Generic[Request]):
         self._limits = successor
         return True
 
-    def _key_of(self, head: Head[Request]) -> Key | None:
-        return None if self._finder is None else self._finder.find(head)
-
-    def _costs_of(self, head: Head[Request]) -> Costs | None:
-        return self._costs(head.request) if callable(self._costs) else self._costs
-
-    def _tier_of(self, head: Head[Request]) -> str | None:
-        return self._tier(head.request) if callable(self._tier) else self._tier
+    def _taken_by(self, head: Head[Request]) -> Taken:
+        request = head.request
+        return Taken(
+            self._costs(request) if callable(self._costs) else self._costs,
+            None if self._finder is None else self._finder.find(head),
+            self._tier(request) if callable(self._tier) else self._tier,
+            self._overrides(request) if callable(self._overrides) else self._overrides,
+        )
 
     def _decided(self, result: Permit | Refusal | Checked | None) -> Admission | Answer:
         assert result is not None, "a refusal without its limits comes out of a pickle only"
