@@ -49,12 +49,14 @@ fn a_request_gives_its_key_the_capacity_that_it_names_before_it_is_decided() {
     assert_eq!(admitted_of(&other, &set.request()), 2);
 }
 
+type Take<'a> = &'a dyn Fn(Key<'_>) -> bool;
+
 #[test]
 fn every_way_to_take_gives_the_key_the_capacity() {
     let scene = Scene::new(one_limit());
     let set = scene.set();
     let five = naming(&set, 5);
-    let tries: [(&str, &dyn Fn(Key<'_>) -> bool); 5] = [
+    let tries: [(&str, Take<'_>); 5] = [
         ("check", &|key| key.check(&five).expect("no error").is_admitted()),
         ("try", &|key| {
             key.try_acquire(&five).expect("no error").is_admitted()
