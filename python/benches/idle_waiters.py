@@ -33,7 +33,7 @@ import shmlimit as sl
 SET = "jobs"
 DEADLINE = 60.0
 
-# For what a waiter does once at the beginning: it finds out whose death it is to be told of.
+# For what a waiter does once at the beginning: it finds out whose death is to wake it.
 SETTLED_AFTER = 2.0
 
 
@@ -196,10 +196,10 @@ def main() -> None:
         segment = sl.open(path, sl.LimitSet(SET, [sl.Concurrency("places", 1)]))
         for waiter in ("thread", "asyncio", "limitctl exec"):
             wakes, calls = idle(path, waiter, options.seconds)
-            told = "no strace" if calls is None else f"{calls:.2f} system calls a second"
+            traced = "no strace" if calls is None else f"{calls:.2f} system calls a second"
             if calls is not None and wakes:
-                told += f", {calls / wakes:.1f} a wake"
-            print(f"idle, {waiter:<14} {wakes:>6.2f} wakes a second, {told}")
+                traced += f", {calls / wakes:.1f} a wake"
+            print(f"idle, {waiter:<14} {wakes:>6.2f} wakes a second, {traced}")
         took: dict[str, list[float]] = {"thread": [], "asyncio": [], "poll": []}
         # By turns, so that whatever disturbs the machine disturbs all of them.
         for _ in range(options.rounds):

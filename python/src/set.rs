@@ -184,6 +184,7 @@ impl Limits {
     }
 
     /// Waits; gives a permit or a refusal.
+    #[expect(clippy::too_many_arguments, reason = "one for each argument in Python")]
     #[pyo3(signature = (costs, key, timeout, heartbeat, tier, limits))]
     fn _acquire(
         &self,
@@ -217,6 +218,7 @@ impl Limits {
     }
 
     /// A request of a task, to look after.
+    #[expect(clippy::too_many_arguments, reason = "one for each argument in Python")]
     #[pyo3(signature = (costs, key, timeout, heartbeat, tier, limits))]
     fn _begin(
         &self,

@@ -151,7 +151,7 @@ pub(super) struct NoRow {
 
 impl<'a> LockedPart<'a> {
     /// The row of a key, made if it has none and one can be made, in the tier and with the capacities that are asked for.
-    /// What can never be met takes no row from anybody.
+    /// What can never be met takes no row from another key.
     #[inline(always)]
     pub(super) fn row_for(
         &mut self,

@@ -141,7 +141,7 @@ pub fn check_that_nothing_is_left(set: &LimitSet) -> u64 {
         .expect("declared");
     for key in KEYS {
         let key = set.key(key).expect("keyed");
-        // Whoever is refused looks for the dead, so that nothing else need happen.
+        // A request that is refused looks for the dead, so that nothing else need happen.
         eventually("all places of a key can be held at once", || {
             key.try_acquire(&all).expect("works").is_admitted()
         });
