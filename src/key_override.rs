@@ -2,10 +2,11 @@
 
 use std::num::NonZeroU64;
 
-use crate::engine::{LimitRules, Overridden};
+use crate::engine::OwnCapacities;
 use crate::error::Error;
 use crate::key::Key;
 use crate::limit_set::{LimitName, LimitSet};
+use crate::request::Request;
 
 impl Key<'_> {
     /// Gives the key a capacity of its own of a limit, in units, in place of that of the declaration and of any
@@ -97,61 +98,110 @@ impl Key<'_> {
             return Ok(());
         };
         let engine = &set.shared().engine;
-        match engine.override_capacity(target.part(), key, index, capacity)? {
-            Overridden::Done => Ok(()),
-            Overridden::NoRow => Err(Error::TableFull {
-                set: set.name().to_owned(),
-            }),
-            Overridden::TooFewHolds { holds, concurrency } => {
-                let reason = format!(
-                    "the key could hold {concurrency} at once, and {holds} holds are too few for that; declare \
-                     `holds` for as many, which takes a new segment"
-                );
-                Err(set.cannot_override(index, capacity.map_or(0, NonZeroU64::get), reason))
-            }
+        let own = OwnCapacities::of_one(index, capacity);
+        if engine.override_capacities(target.part(), key, &own)? {
+            return Ok(());
         }
+        Err(Error::TableFull {
+            set: set.name().to_owned(),
+        })
     }
 }
 
 impl LimitSet {
-    /// A capacity that a key can have of its own in whatever tier, or why not.
+    /// A number as a capacity of a key's own, which a limit of the set may have. Whether it can count with that is known
+    /// under its lock.
     fn own_capacity(&self, index: usize, capacity: u64) -> Result<NonZeroU64, Error> {
         let set = self.engine_set();
-        // Another definition may have come into force since this process heard of one.
-        self.shared().engine.definitions().keep_up(set);
-        let refused = |reason: String| self.cannot_override(index, capacity, reason);
-        let Some(own) = NonZeroU64::new(capacity) else {
-            return Err(refused("a capacity is at least 1".to_owned()));
+        let refused = |reason: &str| Error::CannotOverride {
+            set: self.name().to_owned(),
+            limit: set.limit_name(index),
+            capacity,
+            reason: reason.to_owned(),
         };
+        if !set.has_overrides() {
+            let reason = "declare the set with keyed = { max_keys = 100_000, overrides = true }";
+            return Err(refused(reason));
+        }
         // The word for it in a declaration.
         if capacity == u64::MAX {
-            return Err(refused(
-                "unlimited is no capacity of a key's own; give a number".to_owned(),
-            ));
+            return Err(refused("unlimited is no capacity of a key's own; give a number"));
         }
-        for limit in set.shown().in_every_tier(index) {
-            match LimitRules::with_capacity(limit, capacity) {
-                Ok(Some(_)) => {}
-                Ok(None) if set.has_overrides() => {
-                    let reason = "it is unlimited, or finds its capacity by itself";
-                    return Err(refused(reason.to_owned()));
-                }
-                Ok(None) => {
-                    let reason = "declare the set with keyed = { max_keys = 100_000, overrides = true }";
-                    return Err(refused(reason.to_owned()));
-                }
-                Err(invalid) => return Err(refused(invalid.to_string())),
-            }
-        }
-        Ok(own)
+        NonZeroU64::new(capacity).ok_or_else(|| refused("a capacity is at least 1"))
     }
-    #[cold]
-    fn cannot_override(&self, index: usize, capacity: u64, reason: String) -> Error {
-        Error::CannotOverride {
-            set: self.name().to_owned(),
-            limit: self.engine_set().limit_name(index),
-            capacity,
-            reason,
+}
+
+impl Request {
+    /// As [`set_override`](Self::set_override).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn with_override(
+        mut self,
+        limit: impl LimitName,
+        capacity: impl Into<Option<u64>>,
+    ) -> Result<Self, Error> {
+        self.set_override(limit, capacity)?;
+        Ok(self)
+    }
+
+    /// Says which [capacity of its own](Key::override_capacity) of a limit the keys have that the request is made for, in
+    /// units; none for that of the declaration or the tier. For callers that know the quota of each key anyhow, as from its
+    /// token.
+    ///
+    /// A key that has another gets this one before it is decided on, in the same critical section, and keeps it, also where
+    /// the request is refused. A key that has it already costs a look. Where requests at the same time say different
+    /// capacities, each is decided by its own where it is decided at once, and the last one stays; one that waits is
+    /// served by that which the key has when its turn comes.
+    ///
+    /// As the next request says it again, it is no reason to keep the row of a key that has nothing used any more, as a
+    /// capacity from [`Key::override_capacity`] is. That keeps its row also where a request has changed it. What only
+    /// looks, and does not take, goes by what the key has.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// let declaration = Declaration::new().set(
+    ///     SetDeclaration::new("api")
+    ///         .keyed(Keyed::new(1_000).overrides(true))
+    ///         .limit(Limit::calls("requests", 1, Duration::from_secs(3600))),
+    /// );
+    /// let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+    /// let api = segment.set("api")?;
+    /// let tenant = api.key("tenant-7")?;
+    /// let request = api.request().with_override("requests", 500)?;
+    /// for _ in 0..500 {
+    ///     assert!(tenant.check(&request)?.is_admitted());
+    /// }
+    /// assert!(!tenant.check(&request)?.is_admitted());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotKeyed`]; [`Error::UnknownLimit`], unless the set's handle [skips](LimitSet::strict) names that it does
+    /// not have; [`Error::CannotOverride`] as [`Key::override_capacity`], where the capacity does not fit the definition of
+    /// the set or its holds only when the request is made.
+    pub fn set_override(
+        &mut self,
+        limit: impl LimitName,
+        capacity: impl Into<Option<u64>>,
+    ) -> Result<(), Error> {
+        let set = self.limit_set();
+        if !set.is_keyed() {
+            return Err(Error::NotKeyed {
+                set: set.name().to_owned(),
+            });
         }
+        let Some(index) = set.resolve(&limit)? else {
+            return Ok(());
+        };
+        let own = capacity.into().map(|capacity| set.own_capacity(index, capacity));
+        let own = own.transpose()?;
+        self.put_override(index, own);
+        Ok(())
     }
 }

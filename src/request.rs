@@ -1,5 +1,8 @@
 //! What to take, with names resolved once.
 
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
 use crate::engine::plan::Kind;
 use crate::engine::{Costs, TierIndex};
 use crate::error::Error;
@@ -112,6 +115,14 @@ impl Request {
         self.costs.tier = self.set.engine_set().has_tiers().then_some(tier);
     }
 
+    pub(crate) fn put_override(&mut self, index: usize, capacity: Option<NonZeroU64>) {
+        // A set without overrides has none to be taken away.
+        if self.set.engine_set().has_overrides() {
+            let own = self.costs.own_capacities.get_or_insert_default();
+            Arc::make_mut(own).set(index, capacity);
+        }
+    }
+
     /// The same request for another set, whose limits of the same names it takes. A limit that it takes by default only may
     /// be missing there.
     #[cfg(feature = "tower")]
@@ -131,6 +142,12 @@ impl Request {
             request.set_tier(self.set.tier_name(tier))?;
         }
         request.costs.label.clone_from(&self.costs.label);
+        for (index, capacity) in self.costs.own_capacities.iter().flat_map(|own| own.iter()) {
+            request.set_override(
+                &*self.set.engine_set().limit_name(index),
+                capacity.map(NonZeroU64::get),
+            )?;
+        }
         Ok(request)
     }
 

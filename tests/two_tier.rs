@@ -1,31 +1,18 @@
 //! Limits with credit: what a process draws, what it admits by itself, and what becomes of the rest.
 
+mod credit_scene;
 mod process;
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use credit_scene::{ALGORITHMS, LONG, REFUNDING, check, counts, create, one_limit, remaining};
 use nix::unistd::pause;
 use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
 use shmlimit::{
-    Algorithm, Align, Credit, Declaration, DeclarationError, Keyed, Limit, LimitCounts, LimitSet, OnDeath,
-    Segment, SetDeclaration, Tier,
+    Algorithm, Align, Credit, Declaration, DeclarationError, Keyed, Limit, OnDeath, Segment, SetDeclaration,
+    Tier,
 };
-
-/// So long that nothing is replenished while a test runs.
-const LONG: Duration = Duration::from_secs(3600 * 24 * 365);
-
-const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::Gcra,
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::FixedWindow,
-    Algorithm::SlidingWindow,
-    Algorithm::SlidingWindowCounter,
-];
-
-const REFUNDING: [Algorithm; 2] = [Algorithm::Gcra, Algorithm::TokenBucket];
 
 fn calls(capacity: u64, algorithm: Algorithm, batch: u64) -> Limit {
     let limit = Limit::calls("calls", capacity, LONG)
@@ -36,31 +23,6 @@ fn calls(capacity: u64, algorithm: Algorithm, batch: u64) -> Limit {
     } else {
         limit
     }
-}
-
-fn create(folder: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment = Segment::create(folder.join("limits"), &Declaration::new().set(set)).expect("a segment");
-    let set = segment.set("api").expect("declared");
-    (segment, set)
-}
-
-fn one_limit(folder: &Path, limit: Limit) -> (Segment, LimitSet) {
-    create(folder, SetDeclaration::new("api").limit(limit))
-}
-
-fn check(set: &LimitSet, cost: u64) -> bool {
-    let request = set.request().with("calls", cost).expect("declared");
-    set.check(&request).expect("works").is_admitted()
-}
-
-fn remaining(set: &LimitSet) -> u64 {
-    set.peek(&set.request().with("calls", 1).expect("declared"))
-        .expect("works")[0]
-        .remaining
-}
-
-fn counts(segment: &Segment) -> LimitCounts {
-    segment.snapshot().expect("a copy").sets[0].limits[0].counts
 }
 
 #[test]

@@ -1,51 +1,15 @@
 //! Limits with credit: what becomes of what permits did not use, and what refusals promise.
 
+mod credit_scene;
 mod process;
 
-use std::path::Path;
 use std::time::Duration;
 
+use credit_scene::{ALGORITHMS, LONG, REFUNDING, check, counts, one_limit, remaining};
 use process::PATIENCE;
 use shmlimit::{
-    Algorithm, Align, Credit, Declaration, Limit, LimitCounts, LimitSet, OpenOptions, Permit, Segment,
-    SetDeclaration, VirtualClock,
+    Algorithm, Align, Credit, Declaration, Limit, LimitSet, OpenOptions, Permit, SetDeclaration, VirtualClock,
 };
-
-/// So long that nothing is replenished while a test runs.
-const LONG: Duration = Duration::from_secs(3600 * 24 * 365);
-
-const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::Gcra,
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::FixedWindow,
-    Algorithm::SlidingWindow,
-    Algorithm::SlidingWindowCounter,
-];
-
-const REFUNDING: [Algorithm; 2] = [Algorithm::Gcra, Algorithm::TokenBucket];
-
-fn one_limit(folder: &Path, limit: Limit) -> (Segment, LimitSet) {
-    let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
-    let segment = Segment::create(folder.join("limits"), &declaration).expect("a segment");
-    let set = segment.set("api").expect("declared");
-    (segment, set)
-}
-
-fn check(set: &LimitSet, cost: u64) -> bool {
-    let request = set.request().with("calls", cost).expect("declared");
-    set.check(&request).expect("works").is_admitted()
-}
-
-fn remaining(set: &LimitSet) -> u64 {
-    set.peek(&set.request().with("calls", 1).expect("declared"))
-        .expect("works")[0]
-        .remaining
-}
-
-fn counts(segment: &Segment) -> LimitCounts {
-    segment.snapshot().expect("a copy").sets[0].limits[0].counts
-}
 
 #[test]
 fn what_a_permit_did_not_use_goes_into_the_batch_of_its_process() {

@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from shmlimit._declaration import Amount
 
 Costs: TypeAlias = Mapping[str, Amount]
 """Amounts by the names of limits."""
+
+Capacities: TypeAlias = Mapping[str, Amount | None]
+"""Capacities that a key has of its own, by the names of limits; None for those that are declared."""
 
 Key: TypeAlias = str | bytes | int | IPv4Address | IPv6Address
 """Who is limited."""
@@ -45,21 +48,45 @@ def check_timeout(timeout: float | timedelta | None) -> None:
         )
 
 
+def check_limits(limits: object) -> None:
+    """Sees that capacities name limits, where they are given, for what only uses them later.
+
+    Args:
+        limits: The capacities.
+
+    Raises:
+        TypeError: They are no mapping.
+    """
+    if limits is not None and not hasattr(limits, "items"):
+        raise TypeError(f'{limits!r} names no limits: give a mapping of names to capacities, such as {{"tokens": 500}}')
+
+
+class Taken(NamedTuple):
+    """What a call takes."""
+
+    costs: Costs | None
+    key: Key | None
+    tier: str | None
+    limits: Capacities | None
+
+
 @dataclass(frozen=True)
 class ByArguments:
-    """The costs, the key and its tier of calls.
+    """What calls take.
 
     Attributes:
         costs: The costs, or a function of a call's arguments that answers them.
         key: The key, or a function of a call's arguments that answers it.
         tier: The tier that the key is put into, or a function of a call's arguments that answers it.
+        limits: The capacities that the key has of its own, or a function of a call's arguments that answers them.
     """
 
     costs: Costs | Callable[..., Costs | None] | None
     key: Key | Callable[..., Key | None] | None
     tier: str | Callable[..., str | None] | None = None
+    limits: Capacities | Callable[..., Capacities | None] | None = None
 
-    def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Costs | None, Key | None, str | None]:
+    def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Taken:
         """What a call with these arguments takes.
 
         Args:
@@ -67,9 +94,11 @@ class ByArguments:
             kwargs: Its keyword arguments.
 
         Returns:
-            The costs, the key, and its tier.
+            The costs, the key, and its tier and capacities.
         """
-        costs = self.costs(*args, **kwargs) if callable(self.costs) else self.costs
-        key = self.key(*args, **kwargs) if callable(self.key) else self.key
-        tier = self.tier(*args, **kwargs) if callable(self.tier) else self.tier
-        return costs, key, tier
+        return Taken(
+            self.costs(*args, **kwargs) if callable(self.costs) else self.costs,
+            self.key(*args, **kwargs) if callable(self.key) else self.key,
+            self.tier(*args, **kwargs) if callable(self.tier) else self.tier,
+            self.limits(*args, **kwargs) if callable(self.limits) else self.limits,
+        )

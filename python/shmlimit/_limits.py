@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from shmlimit import _native
 from shmlimit._acquisition import Acquisition, admitted
-from shmlimit._by_arguments import ByArguments, Costs, Key, check_costs, check_timeout
+from shmlimit._by_arguments import ByArguments, Capacities, Costs, Key, check_costs, check_limits, check_timeout
 from shmlimit._limited import P, R, wrap
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class Limits(_native.Limits):
         timeout: float | timedelta | None = None,
         heartbeat: bool = False,
         tier: str | None = None,
+        limits: Capacities | None = None,
     ) -> _native.Permit:
         """Takes everything that the request names, waiting in line for it, over all threads and processes.
 
@@ -72,6 +73,9 @@ class Limits(_native.Limits):
             heartbeat: Whether the leases of what is held are renewed by a thread of this process until it is released,
                 for work of unknown length. A holder that hangs keeps its place then, until its process ends.
             tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
+            limits: Which capacities the key has of its own, by the names of limits, None for what is declared. It gets
+                those that it does not have before it is decided on, and keeps them; of calls at the same time that say
+                different numbers, the last one wins. The set is declared with `keyed=Keyed(..., overrides=True)`.
 
         Returns:
             The permit.
@@ -82,7 +86,7 @@ class Limits(_native.Limits):
             RequestError: No waiting could help.
             ValueError: The timeout is negative.
         """
-        return admitted(self._acquire(costs, key, timeout, heartbeat, tier))
+        return admitted(self._acquire(costs, key, timeout, heartbeat, tier, limits))
 
     def acquire_async(
         self,
@@ -92,6 +96,7 @@ class Limits(_native.Limits):
         timeout: float | timedelta | None = None,
         heartbeat: bool = False,
         tier: str | None = None,
+        limits: Capacities | None = None,
     ) -> Acquisition:
         """As `acquire`, for a task of asyncio (also on uvloop) or trio: in the same line as everybody else.
 
@@ -102,6 +107,7 @@ class Limits(_native.Limits):
                 where there is room in the queue, which has the `waiters` of the set's declaration.
             heartbeat: Whether the leases are renewed until it is released, as for `acquire`.
             tier: The tier that the key is put into, as for `acquire`.
+            limits: Which capacities the key has of its own, as for `acquire`.
 
         Returns:
             What can be awaited, for the permit, or entered by `async with`, which releases it at the end.
@@ -110,12 +116,13 @@ class Limits(_native.Limits):
             AcquireTimeout: When awaited, as `acquire`.
             Refused: When awaited, as `acquire`.
             RequestError: When awaited, as `acquire`.
-            TypeError: At once, where the costs are no mapping.
+            TypeError: At once, where the costs or the limits are no mapping.
             ValueError: At once, where the timeout is negative.
         """
         check_costs(costs)
         check_timeout(timeout)
-        return Acquisition(lambda: self._begin(costs, key, timeout, heartbeat, tier))
+        check_limits(limits)
+        return Acquisition(lambda: self._begin(costs, key, timeout, heartbeat, tier, limits))
 
     @overload
     def limited(self, function: Callable[P, R], /) -> Callable[P, R]: ...
@@ -131,6 +138,7 @@ class Limits(_native.Limits):
         timeout: float | timedelta | None = None,
         heartbeat: bool = False,
         tier: str | Callable[..., str | None] | None = None,
+        limits: Capacities | Callable[..., Capacities | None] | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
     def limited(
@@ -143,6 +151,7 @@ class Limits(_native.Limits):
         timeout: float | timedelta | None = None,
         heartbeat: bool = False,
         tier: str | Callable[..., str | None] | None = None,
+        limits: Capacities | Callable[..., Capacities | None] | None = None,
     ) -> Any:
         """Makes a function take a permit before it runs, waiting for it, and give it back when it ends.
 
@@ -156,28 +165,31 @@ class Limits(_native.Limits):
             timeout: Seconds to wait at most; as long as it takes unless given.
             heartbeat: Whether the leases are renewed for as long as the function runs, as for `acquire`.
             tier: The tier that the key is put into, as for `acquire`, or a function of the call's arguments.
+            limits: Which capacities the key has of its own, as for `acquire`, or a function of the call's arguments.
 
         Returns:
             The limited function, or what makes a function one. Called, it raises what `acquire` raises.
 
         Raises:
-            TypeError: The costs are no mapping and no function, or what is to be limited is no function.
+            TypeError: The costs or the limits are no mapping and no function, or what is to be limited is no function.
             ValueError: The timeout is negative.
         """
         if function is not None and not (callable(function) or isinstance(function, (staticmethod, classmethod))):
             raise TypeError(f'{function!r} is no function: name what to take, as in limited(costs={{"tokens": 1500}})')
         if not callable(costs):
             check_costs(costs)
+        if not callable(limits):
+            check_limits(limits)
         check_timeout(timeout)
-        taken = ByArguments(costs, key, tier)
+        by_arguments = ByArguments(costs, key, tier, limits)
 
         def acquire(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Permit:
-            costs, key, tier = taken.of(args, kwargs)
-            return self.acquire(costs, key=key, timeout=timeout, heartbeat=heartbeat, tier=tier)
+            costs, key, tier, limits = by_arguments.of(args, kwargs)
+            return self.acquire(costs, key=key, timeout=timeout, heartbeat=heartbeat, tier=tier, limits=limits)
 
         def acquire_async(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Acquisition:
-            costs, key, tier = taken.of(args, kwargs)
-            return self.acquire_async(costs, key=key, timeout=timeout, heartbeat=heartbeat, tier=tier)
+            costs, key, tier, limits = by_arguments.of(args, kwargs)
+            return self.acquire_async(costs, key=key, timeout=timeout, heartbeat=heartbeat, tier=tier, limits=limits)
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             return wrap(function, acquire, acquire_async)

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NoReturn, TypeAlias, final
 
 from typing_extensions import Self, disjoint_base
 
-from shmlimit._by_arguments import Costs, Key
+from shmlimit._by_arguments import Capacities, Costs, Key
 from shmlimit._declaration import Amount
 
 __all__ = [
@@ -266,19 +266,50 @@ class Limits:
         key: Key | None = None,
         heartbeat: bool = False,
         tier: str | None = None,
+        limits: Capacities | None = None,
     ) -> Permit | Refusal: ...
     def _acquire(
-        self, costs: Costs | None, key: Key | None, timeout: _Span | None, heartbeat: bool, tier: str | None
+        self,
+        costs: Costs | None,
+        key: Key | None,
+        timeout: _Span | None,
+        heartbeat: bool,
+        tier: str | None,
+        limits: Capacities | None,
     ) -> Permit | Refusal: ...
     def _begin(
-        self, costs: Costs | None, key: Key | None, timeout: _Span | None, heartbeat: bool, tier: str | None
+        self,
+        costs: Costs | None,
+        key: Key | None,
+        timeout: _Span | None,
+        heartbeat: bool,
+        tier: str | None,
+        limits: Capacities | None,
     ) -> Waiting: ...
     def reserve(
-        self, costs: Costs | None = None, *, key: Key | None = None, max_delay: _Span, tier: str | None = None
+        self,
+        costs: Costs | None = None,
+        *,
+        key: Key | None = None,
+        max_delay: _Span,
+        tier: str | None = None,
+        limits: Capacities | None = None,
     ) -> Reservation | Refusal: ...
-    def check(self, costs: Costs | None = None, *, key: Key | None = None, tier: str | None = None) -> Checked: ...
+    def check(
+        self,
+        costs: Costs | None = None,
+        *,
+        key: Key | None = None,
+        tier: str | None = None,
+        limits: Capacities | None = None,
+    ) -> Checked: ...
     def check_many(
-        self, keys: Iterable[Key], costs: Costs | None = None, *, tier: str | None = None
+        self,
+        keys: Iterable[Key],
+        costs: Costs | None = None,
+        *,
+        tier: str | None = None,
+        limits: Capacities | None = None,
     ) -> list[Checked]: ...
     def peek(self, costs: Costs | None = None, *, key: Key | None = None) -> dict[str, Verdict]: ...
     def forecast(self, *, key: Key | None = None) -> dict[str, Forecast]: ...

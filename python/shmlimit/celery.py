@@ -30,7 +30,7 @@ from celery.exceptions import (  # type: ignore[import-untyped, import-not-found
 )
 
 from shmlimit import Limits, Permit, Refused, Removed
-from shmlimit._by_arguments import ByArguments, Costs, Key
+from shmlimit._by_arguments import ByArguments, Capacities, Costs, Key, Taken
 
 __all__ = ["LimitedTask", "limited"]
 
@@ -52,17 +52,18 @@ class _Terms:
     max_refusals: int | None
     retry_delay: float
 
-    def acquire(self, costs: Costs | None, key: Key | None, tier: str | None) -> Permit:
+    def acquire(self, taken: Taken) -> Permit:
         """The permit, of what took the place of the limits' segment where that was removed."""
+        costs, key, tier, overrides = taken
         limits = self.limits
         try:
-            return limits.acquire(costs, key=key, timeout=self.timeout, tier=tier)
+            return limits.acquire(costs, key=key, timeout=self.timeout, tier=tier, limits=overrides)
         except Removed:
             successor = limits.successor()
             if successor is None:
                 raise
         self.limits = successor
-        return successor.acquire(costs, key=key, timeout=self.timeout, tier=tier)
+        return successor.acquire(costs, key=key, timeout=self.timeout, tier=tier, limits=overrides)
 
     def countdown(self, refused: Refused | Removed, refusals: int) -> float:
         """Seconds until a refused task is worth another try."""
@@ -98,9 +99,9 @@ class LimitedTask(Task):  # type: ignore[misc, unused-ignore]
         """Run the task under a permit, or send it back."""
         if self.request.called_directly or self.permit is not None:
             return super().__call__(*args, **kwargs)
-        costs, key, tier = self._terms.takes.of(args, kwargs)
+        taken = self._terms.takes.of(args, kwargs)
         try:
-            permit = self._terms.acquire(costs, key, tier)
+            permit = self._terms.acquire(taken)
         except (Refused, Removed) as refused:
             # A task that runs eagerly has no queue to go back to.
             if self._terms.when_refused == "fail" or self.request.is_eager:
@@ -149,6 +150,7 @@ def limited(
     max_refusals: int | None = None,
     retry_delay: float = 1.0,
     tier: str | Callable[..., str | None] | None = None,
+    overrides: Capacities | Callable[..., Capacities | None] | None = None,
     base: type[Any] = Task,
 ) -> type[LimitedTask]:
     """A base class for tasks that run under a permit of `limits`.
@@ -174,11 +176,14 @@ def limited(
         retry_delay: The first countdown where `retry_after` is not known, in seconds.
         tier: The tier that the key is put into, as for `Limits.acquire`, or a function that is called with the task's
             arguments and answers that.
+        overrides: Which capacities the key has of its own, as `limits` for `Limits.acquire`, or a function that is
+            called with the task's arguments and answers them.
         base: The class of tasks to build on, where the application has one of its own.
 
     Returns:
         A class for `@app.task(base=...)`, or to derive task classes from.
     """
-    terms = _Terms(limits, ByArguments(costs, key, tier), timeout, when_refused, max_refusals, retry_delay)
+    takes = ByArguments(costs, key, tier, overrides)
+    terms = _Terms(limits, takes, timeout, when_refused, max_refusals, retry_delay)
     parents = (LimitedTask,) if issubclass(LimitedTask, base) else (LimitedTask, base)
     return type("LimitedTask", parents, {"_terms": terms})

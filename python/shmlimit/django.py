@@ -41,8 +41,8 @@ class LimitMiddleware:
     `SHMLIMIT` in Django's settings has `segment` and may have `config`, which name the file and what is declared in it,
     as `shmlimit.open` takes them, and so `on_mismatch`, `version` and `log_requests`; and `set`, the name of the set.
     Its other entries are those of `shmlimit.asgi.LimitMiddleware`: `key`, `costs`, `timeout`, `exempt`, `on_error`,
-    `advertise`, `fails_with`, `quota_units`, `policy_prefix` and `tier`; callables are given the request, and may be
-    dotted paths, but for `tier`, of which a string is the name.
+    `advertise`, `fails_with`, `quota_units`, `policy_prefix`, `tier` and `overrides`; callables are given the request,
+    and may be dotted paths, but for `tier`, of which a string is the name.
 
     Several sets are several middlewares: derive one for each, with settings of its own in `options`.
     """
@@ -59,7 +59,7 @@ class LimitMiddleware:
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
-        for name in ("key", "costs", "exempt", "fails_with"):
+        for name in ("key", "costs", "exempt", "fails_with", "overrides"):
             if isinstance(options.get(name), str):
                 options[name] = import_string(options[name])
         try:

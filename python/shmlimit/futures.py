@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from shmlimit import Limits, Permit
-from shmlimit._by_arguments import ByArguments, Costs, Key
+from shmlimit._by_arguments import ByArguments, Capacities, Costs, Key, Taken
 
 __all__ = ["LimitedExecutor", "current_permit"]
 
@@ -52,6 +52,8 @@ class LimitedExecutor(Executor):
             future ends with `AcquireTimeout`, and the function is not called.
         tier: The tier that the key is put into, as for `Limits.acquire`, or a function that is called in the same way
             and answers that.
+        overrides: Which capacities the key has of its own, as `limits` for `Limits.acquire`, or a function that is
+            called in the same way and answers them.
     """
 
     def __init__(
@@ -63,10 +65,11 @@ class LimitedExecutor(Executor):
         key: Key | Callable[..., Key | None] | None = None,
         timeout: float | timedelta | None = None,
         tier: str | Callable[..., str | None] | None = None,
+        overrides: Capacities | Callable[..., Capacities | None] | None = None,
     ) -> None:
         self._executor = executor
         self._limits = limits
-        self._takes = ByArguments(costs, key, tier)
+        self._takes = ByArguments(costs, key, tier, overrides)
         self._timeout = timeout
 
     def submit(
@@ -79,10 +82,8 @@ class LimitedExecutor(Executor):
         """Have `function` called with these arguments, under a permit."""
         # Answered here and not in the worker, since functions such as lambdas do not travel to other
         # processes.
-        costs, key, tier = self._takes.of(args, kwargs)
-        return self._executor.submit(
-            _call_under_permit, self._limits, costs, key, tier, self._timeout, function, args, kwargs
-        )
+        taken = self._takes.of(args, kwargs)
+        return self._executor.submit(_call_under_permit, self._limits, taken, self._timeout, function, args, kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Shut the wrapped executor down."""
@@ -91,15 +92,14 @@ class LimitedExecutor(Executor):
 
 def _call_under_permit(
     limits: Limits,
-    costs: Costs | None,
-    key: Key | None,
-    tier: str | None,
+    taken: Taken,
     timeout: float | timedelta | None,
     function: Callable[..., _Result],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> _Result:
-    with limits.acquire(costs, key=key, timeout=timeout, tier=tier) as permit:
+    costs, key, tier, overrides = taken
+    with limits.acquire(costs, key=key, timeout=timeout, tier=tier, limits=overrides) as permit:
         token = _permit.set(permit)
         try:
             return function(*args, **kwargs)

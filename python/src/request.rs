@@ -16,16 +16,28 @@ use crate::error::{OrRaise, exception};
 use crate::handle::Handle;
 use crate::log;
 
-/// As [`prepare`], for keys of a tier where one is named.
-pub fn prepare_in_tier<'a>(
+/// As [`prepare`], for a key that is to be in a tier, and to have capacities of its own, where these are named.
+pub fn prepare_for_key<'a>(
     py: Python<'_>,
     handle: &'a Handle,
     costs: Option<&Bound<'_, PyAny>>,
     tier: Option<&str>,
+    limits: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Cow<'a, Request>> {
     let mut request = prepare(handle, costs)?;
     if let Some(tier) = tier {
         request.to_mut().set_tier(tier).or_raise(py)?;
+    }
+    if let Some(limits) = limits {
+        let request = request.to_mut();
+        for_each(limits, |name, capacity| {
+            warn_of_unknown(handle, name, capacity)?;
+            let own = match capacity.is_none() {
+                true => None,
+                false => Some(units(handle, name, capacity)?),
+            };
+            request.set_override(name, own).or_raise(py)
+        })?;
     }
     Ok(request)
 }

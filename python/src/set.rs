@@ -164,6 +164,8 @@ impl Limits {
     ///     key: Who is limited, where the set is keyed: str, bytes or int.
     ///     heartbeat: Whether the leases of what is held are renewed by a thread of this process until it is released.
     ///     tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
+    ///     limits: Which capacities the key has of its own, by the names of limits, None for what is declared; it keeps
+    ///         them. What it has already costs a look. Of those that it does not name, it keeps what it has.
     ///
     /// Returns:
     ///     A permit, which is true, or a refusal, which is false.
@@ -171,7 +173,7 @@ impl Limits {
     /// Raises:
     ///     RequestError: No waiting could help: a cost that can never be admitted, a rate that is not named.
     ///     SegmentError: The segment cannot be used.
-    #[pyo3(signature = (costs=None, *, key=None, heartbeat=false, tier=None))]
+    #[pyo3(signature = (costs=None, *, key=None, heartbeat=false, tier=None, limits=None))]
     fn try_acquire(
         &self,
         py: Python<'_>,
@@ -179,15 +181,17 @@ impl Limits {
         key: Object<'_, '_>,
         heartbeat: bool,
         tier: Option<PyBackedStr>,
+        limits: Object<'_, '_>,
     ) -> PyResult<Py<PyAny>> {
-        let request = request::prepare_in_tier(py, &self.handle, costs, tier.as_deref())?;
+        let request = request::prepare_for_key(py, &self.handle, costs, tier.as_deref(), limits)?;
         let of_key = |key: Key<'static>| key.try_acquire(&request);
         let outcome = self.ask(py, key, |set| set.try_acquire(&request), of_key)?;
         permit::answer(py, outcome, heartbeat)
     }
 
     /// Waits; gives a permit or a refusal.
-    #[pyo3(signature = (costs, key, timeout, heartbeat, tier))]
+    #[expect(clippy::too_many_arguments, reason = "one for each argument in Python")]
+    #[pyo3(signature = (costs, key, timeout, heartbeat, tier, limits))]
     fn _acquire(
         &self,
         py: Python<'_>,
@@ -196,9 +200,10 @@ impl Limits {
         timeout: Object<'_, '_>,
         heartbeat: bool,
         tier: Option<PyBackedStr>,
+        limits: Object<'_, '_>,
     ) -> PyResult<Py<PyAny>> {
         let handle = &self.handle;
-        let request = request::prepare_in_tier(py, handle, costs, tier.as_deref())?;
+        let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), limits)?;
         let timeout = seconds::timeout(timeout)?;
         let key = key.map(key::bytes).transpose()?;
         let mut interruption = Interruption::new(py);
@@ -219,7 +224,8 @@ impl Limits {
     }
 
     /// A request of a task, to look after.
-    #[pyo3(signature = (costs, key, timeout, heartbeat, tier))]
+    #[expect(clippy::too_many_arguments, reason = "one for each argument in Python")]
+    #[pyo3(signature = (costs, key, timeout, heartbeat, tier, limits))]
     fn _begin(
         &self,
         py: Python<'_>,
@@ -228,8 +234,9 @@ impl Limits {
         timeout: Object<'_, '_>,
         heartbeat: bool,
         tier: Option<PyBackedStr>,
+        limits: Object<'_, '_>,
     ) -> PyResult<Waiting> {
-        let request = request::prepare_in_tier(py, &self.handle, costs, tier.as_deref())?;
+        let request = request::prepare_for_key(py, &self.handle, costs, tier.as_deref(), limits)?;
         let timeout = seconds::timeout(timeout)?;
         let of_key = |key: Key<'static>| Ok(key.acquire_async(&request, timeout));
         let future = self.ask(py, key, |set| Ok(set.acquire_async(&request, timeout)), of_key)?;
@@ -245,13 +252,15 @@ impl Limits {
     ///     key: Who is limited, where the set is keyed: str, bytes or int.
     ///     max_delay: Seconds that one is ready to wait.
     ///     tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
+    ///     limits: Which capacities the key has of its own, by the names of limits, None for what is declared; it keeps
+    ///         them. What it has already costs a look. Of those that it does not name, it keeps what it has.
     ///
     /// Returns:
     ///     A reservation, which is true, or a refusal, which is false and has changed nothing.
     ///
     /// Raises:
     ///     RequestError: The request takes what cannot be reserved, or can never be met.
-    #[pyo3(signature = (costs=None, *, key=None, max_delay, tier=None))]
+    #[pyo3(signature = (costs=None, *, key=None, max_delay, tier=None, limits=None))]
     fn reserve(
         &self,
         py: Python<'_>,
@@ -259,8 +268,9 @@ impl Limits {
         key: Object<'_, '_>,
         max_delay: &Bound<'_, PyAny>,
         tier: Option<PyBackedStr>,
+        limits: Object<'_, '_>,
     ) -> PyResult<Py<PyAny>> {
-        let request = request::prepare_in_tier(py, &self.handle, costs, tier.as_deref())?;
+        let request = request::prepare_for_key(py, &self.handle, costs, tier.as_deref(), limits)?;
         let max_delay = seconds::duration(max_delay)?;
         let of_key = |key: Key<'static>| key.reserve(&request, max_delay);
         let outcome = self.ask(py, key, |set| set.reserve(&request, max_delay), of_key)?;
@@ -274,6 +284,8 @@ impl Limits {
     ///         names, and one of each calls and concurrency limit that it does not; 0 asks without taking.
     ///     key: Who is limited, where the set is keyed: str, bytes or int. An address, where the set counts networks.
     ///     tier: The tier that the key is put into, and stays in; unless given, it stays in the one that it is in.
+    ///     limits: Which capacities the key has of its own, by the names of limits, None for what is declared; it keeps
+    ///         them. What it has already costs a look. Of those that it does not name, it keeps what it has.
     ///
     /// Returns:
     ///     Whether it was taken, and what each limit said.
@@ -281,16 +293,17 @@ impl Limits {
     /// Raises:
     ///     MustBeHeld: The request takes of a concurrency limit.
     ///     RequestError: The request can never be met.
-    #[pyo3(signature = (costs=None, *, key=None, tier=None))]
+    #[pyo3(signature = (costs=None, *, key=None, tier=None, limits=None))]
     fn check(
         &self,
         py: Python<'_>,
         costs: Object<'_, '_>,
         key: Object<'_, '_>,
         tier: Option<PyBackedStr>,
+        limits: Object<'_, '_>,
     ) -> PyResult<Checked> {
         let handle = &self.handle;
-        let request = request::prepare_in_tier(py, handle, costs, tier.as_deref())?;
+        let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), limits)?;
         if let Some(key) = key.filter(|_| handle.is_by_address) {
             let address = key::address(key)?;
             let checked = Kept::try_new(handle, |set| set.address(address)?.check(&request));
@@ -309,6 +322,7 @@ impl Limits {
     ///     keys: The keys. One that is named twice is decided twice.
     ///     costs: What to take of each limit, of each key.
     ///     tier: The tier that the keys are put into, as for `check`.
+    ///     limits: Which capacities each key has of its own, as for `check`.
     ///
     /// Returns:
     ///     The answers in the order of the keys.
@@ -316,16 +330,17 @@ impl Limits {
     /// Raises:
     ///     NeverAdmissible: No key can ever be admitted that cost. None was charged.
     ///     RequestError: As `check`. Some keys may have been charged then.
-    #[pyo3(signature = (keys, costs=None, *, tier=None))]
+    #[pyo3(signature = (keys, costs=None, *, tier=None, limits=None))]
     fn check_many(
         &self,
         py: Python<'_>,
         keys: &Bound<'_, PyAny>,
         costs: Object<'_, '_>,
         tier: Option<PyBackedStr>,
+        limits: Object<'_, '_>,
     ) -> PyResult<Vec<Checked>> {
         let handle = &self.handle;
-        let request = request::prepare_in_tier(py, handle, costs, tier.as_deref())?;
+        let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), limits)?;
         let keys = keys.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         let keys = keys.iter().map(key::bytes).collect::<PyResult<Vec<_>>>()?;
         let answers: Result<Kept<Vec<LibraryChecked<'static>>>, Error> =

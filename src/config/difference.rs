@@ -43,7 +43,7 @@ pub(crate) struct Assignment {
 }
 
 /// What `limitctl set` takes.
-const ASSIGNABLE: [&str; 11] = [
+const ASSIGNABLE: [&str; 12] = [
     "capacity",
     "burst",
     "rate",
@@ -55,6 +55,7 @@ const ASSIGNABLE: [&str; 11] = [
     "latency_limit",
     "near_limit",
     "shadow",
+    "batch",
 ];
 
 impl Difference {

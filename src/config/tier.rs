@@ -12,7 +12,7 @@ use super::limit::{Algorithm, Limit};
 use super::place::{Place, check_name, check_range};
 use super::set::SetDeclaration;
 use super::window::Window;
-use crate::engine::plan::{LimitPlan, MAX_MIGRATED_WORDS, TierPlan};
+use crate::engine::plan::{LimitPlan, MAX_MIGRATED_WORDS, MAX_WORDS_BY_CAPACITY, TierPlan};
 use crate::error::DeclarationError;
 
 const MAX_TIERS: u64 = 255;
@@ -22,7 +22,7 @@ pub(crate) const DEFAULT_TIER: &str = "default";
 
 /// Words that a change of tier rewrites at most of a sliding window whose length changes, and of any other limit.
 const WORDS_OF_LOG: usize = 62;
-const WORDS_OF_OTHER: usize = 4;
+const WORDS_OF_OTHER: usize = MAX_WORDS_BY_CAPACITY;
 
 /// Other quotas for keys of a [keyed set](SetDeclaration::keyed): what a plan such as "gold" changes in the limits of the
 /// set. What it does not name is as for the tier `default`, which are the limits themselves.

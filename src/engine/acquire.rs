@@ -271,7 +271,7 @@ impl RuledPart<'_> {
                     cost,
                     self.limits
                         .get(index)
-                        .map_or(0, |limit| limit.of(row).most_at_once),
+                        .map_or(0, |limit| limit.of_request(row, costs).most_at_once),
                 )
             })
             .find(|(_, cost, most)| cost > most)
@@ -333,7 +333,7 @@ impl PartAt<'_> {
                 continue;
             };
             let row = rows.of(limit.level);
-            let limit = limit.of(row);
+            let limit = limit.of_request(row, costs);
             let figure = match limit.verdict(row, self.now, cost) {
                 Assessment::Admissible => 0,
                 Assessment::Refused { retry_after } => retry_after.unwrap_or(NEVER),
@@ -343,7 +343,7 @@ impl PartAt<'_> {
                 figure,
             });
         }
-        part.note_own_capacities(rows.first(), decision);
+        part.note_own_capacities(rows.first(), costs, decision);
     }
 }
 
@@ -395,7 +395,7 @@ impl LockedPart<'_> {
             return self.refuse(rows, costs, decision, attempt);
         };
         let answer = self.commit_taken(transaction, rows, costs, waived, free, decision)?;
-        part.note_own_capacities(rows.first(), decision);
+        part.note_own_capacities(rows.first(), costs, decision);
         Ok(answer)
     }
 
@@ -447,7 +447,11 @@ impl LockedPart<'_> {
             return self.take_each_by(limit, rows, transaction, costs, waived, note);
         }
         let limits = &self.part.of_request(rows.first(), costs).rules.limits;
-        let limit = |index, row| limits.get(index).map(|limit: &LimitRules| limit.of(row));
+        let limit = |index, row| {
+            limits
+                .get(index)
+                .map(|limit: &LimitRules| limit.of_request(row, costs))
+        };
         self.take_each_by(limit, rows, transaction, costs, waived, note)
     }
 

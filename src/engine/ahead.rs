@@ -57,6 +57,7 @@ impl LockedPart<'_> {
         let part = self.part.of(row);
         let mut sums = Costs {
             label: None,
+            own_capacities: None,
             ..*costs
         };
         let line = LineWords(self.part.memory);

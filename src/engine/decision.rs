@@ -11,6 +11,7 @@ use super::batches::Drawn;
 use super::credit_word::BatchShare;
 use super::hold::HoldReference;
 use super::memory::Row;
+use super::overrides::OwnCapacities;
 use super::row_reference::RowReference;
 use super::set::{DefinitionBits, RuledPart};
 use super::tier::TierIndex;
@@ -28,6 +29,8 @@ pub(crate) struct Costs {
     /// What the request is labelled with: at most [`MAX_LABEL_BYTES`](crate::shm::label::MAX_LABEL_BYTES).
     pub(crate) label: Option<Arc<str>>,
     pub(crate) amounts: [u64; MOST_LIMITS],
+    /// The capacities that the key is to have of its own. Apart, because few requests say so.
+    pub(crate) own_capacities: Option<Arc<OwnCapacities>>,
 }
 
 impl Default for Costs {
@@ -37,6 +40,7 @@ impl Default for Costs {
             tier: None,
             label: None,
             amounts: [0; MOST_LIMITS],
+            own_capacities: None,
         }
     }
 }

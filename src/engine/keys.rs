@@ -6,9 +6,10 @@ use super::decision::{Costs, NEVER};
 use super::key::KeyIdentity;
 use super::locked::LockedPart;
 use super::memory::{PartMemory, Row, Rows};
+use super::overrides::{GivenBy, OwnCapacities};
 use super::plan::WhenFull;
 use super::set::{Part, RuledPart};
-use super::tier::TierIndex;
+use super::tier::{RowTier, TierIndex};
 use super::ties::Ties;
 use crate::error::Error;
 use crate::limit::{Assessment, Now};
@@ -63,17 +64,24 @@ impl<'a, Rules> Part<'a, Rules> {
 }
 
 impl RuledPart<'_> {
-    /// Whether a row carries no information, and nobody holds or waits for anything by it. A tier that a request named
-    /// is none: the next one names it again. One that the key was assigned to is, and so is a capacity of its own.
+    /// Whether a row carries no information, and nobody holds or waits for anything by it. A tier or a capacity that a
+    /// request named is none: the next one names it again. What the key was given by name is.
     pub(crate) fn is_free(&self, row: Row<'_>, now: Now) -> bool {
         let is_untied = row.ties().is_none_or(|ties| ties.load(Ordering::Relaxed) == 0);
         let is_kept = self.set.differs_by_key() && self.is_kept(row);
         is_untied && !is_kept && self.is_replenished(row, now) && self.throttled_for(row, now) == 0
     }
 
-    /// Whether the key of a row was assigned to a tier, or given a capacity of its own.
+    /// Whether the key of a row was assigned to a tier, or given a capacity of its own, other than by requests.
     fn is_kept(&self, row: Row<'_>) -> bool {
-        (self.set.has_tiers() && row.tier().is_assigned) || self.has_own_capacities(row)
+        let tier = row.tier();
+        (self.set.has_tiers() && tier.is_assigned)
+            || (!tier.capacities_by_request && self.has_own_capacities(row))
+    }
+
+    /// Whether the key of a row is limited by other rules than those of `default`.
+    fn differs_from_default(&self, row: Row<'_>) -> bool {
+        (self.set.has_tiers() && row.tier().tier != TierIndex::default()) || self.has_own_capacities(row)
     }
 
     /// Whether every limit of a row is as if it had never been used.
@@ -142,8 +150,8 @@ pub(super) struct NoRow {
 }
 
 impl<'a> LockedPart<'a> {
-    /// The row of a key, made if it has none and one can be made, in the tier that is asked for. What can never be met
-    /// takes no row from anybody.
+    /// The row of a key, made if it has none and one can be made, in the tier and with the capacities that are asked for.
+    /// What can never be met takes no row from another key.
     #[inline(always)]
     pub(super) fn row_for(
         &mut self,
@@ -155,8 +163,15 @@ impl<'a> LockedPart<'a> {
         };
         let row = match self.part.find_row_of(key.fingerprint) {
             Some(row) => {
+                let own = costs.own_capacities.as_deref();
+                if let Some(own) = own {
+                    self.part.require_own_capacities(row, own)?;
+                }
                 if let Some(tier) = costs.tier {
                     self.enter_tier(row, tier)?;
+                }
+                if let Some(own) = own {
+                    self.change_own_capacities(row, own, GivenBy::Request)?;
                 }
                 row
             }
@@ -166,9 +181,18 @@ impl<'a> LockedPart<'a> {
                 .impossible_cost(Row::ABSENT, costs)
                 .is_none() =>
             {
+                let own = costs.own_capacities.as_deref();
+                if let Some(own) = own {
+                    self.part.require_own_capacities(Row::ABSENT, own)?;
+                }
                 match self.add_row(key, &[])? {
                     Ok(row) => {
-                        self.begin_in_tier(row, costs.tier.unwrap_or_default(), false)?;
+                        let begun = RowTier {
+                            tier: costs.tier.unwrap_or_default(),
+                            capacities_by_request: own.is_some_and(OwnCapacities::are_any),
+                            ..RowTier::default()
+                        };
+                        self.begin_with(row, begun, own)?;
                         row
                     }
                     Err(no_row) => return Ok(Err(no_row)),
@@ -205,9 +229,7 @@ impl<'a> LockedPart<'a> {
         let index = match place {
             Place::None { room_in } => return Ok(Err(NoRow { room_in })),
             // What other rules left means something else to those of `default`.
-            Place::Reused(index)
-                if part.set.has_tiers() && part.row(index).tier().tier != TierIndex::default() =>
-            {
+            Place::Reused(index) if part.differs_from_default(part.row(index)) => {
                 self.replenish_row(index);
                 index
             }

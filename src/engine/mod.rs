@@ -66,7 +66,7 @@ pub(crate) use look::{KeptName, ObservedKey, RowLooker};
 pub(crate) use network::Networks;
 pub(crate) use observe::{ObservedHold, ObservedTicket, PartObservation, observe};
 pub(crate) use of_dead::{DeadHolds, RowCopy};
-pub(crate) use overrides::Overridden;
+pub(crate) use overrides::OwnCapacities;
 pub use recover::Repairs;
 pub(crate) use reserve::Reserved;
 pub(crate) use reset::ResetScope;

@@ -8,18 +8,23 @@ use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::decision::Decision;
+use super::decision::{Costs, Decision, LimitMask};
 use super::key::KeyIdentity;
 use super::limit_rules::LimitRules;
 use super::locked::{LockWait, LockedPart};
 use super::memory::{Row, TicketPlace};
-use super::plan::Kind;
+use super::plan::{Kind, MAX_WORDS_BY_CAPACITY};
 use super::row_reference::RowReference;
 use super::segment::SegmentEngine;
 use super::set::{DefinitionBits, Part, RuledPart};
 use super::tier::RowTier;
 use crate::error::Error;
 use crate::limit::{InvalidLimit, Mark, Now};
+use crate::shm::layout::{JOURNAL_ENTRIES, MOST_LIMITS};
+
+// A change of all capacities of a key is one transaction: of each limit the capacity and its state, the word `generation`,
+// and when it changed.
+const _: () = assert!(MOST_LIMITS * (1 + MAX_WORDS_BY_CAPACITY) + 2 <= JOURNAL_ENTRIES);
 
 /// A limit as the key of a row has it.
 #[expect(
@@ -54,6 +59,23 @@ impl LimitRules {
             return RowLimit::Shared(self);
         }
         self.by_capacity(self.own_capacity(row))
+    }
+
+    /// As [`of`](Self::of), for a request that may name capacities: a key that has no row yet would begin with those.
+    #[inline(always)]
+    pub(crate) fn of_request(&self, row: Row<'_>, costs: &Costs) -> RowLimit<'_> {
+        if self.override_word.is_none() {
+            return RowLimit::Shared(self);
+        }
+        self.by_capacity(self.requested_capacity(row, costs))
+    }
+
+    /// The capacity of its own that the key of a row has, or would begin with by a request.
+    fn requested_capacity(&self, row: Row<'_>, costs: &Costs) -> Option<NonZeroU64> {
+        match &costs.own_capacities {
+            Some(named) if row.is_absent() => named.of_limit(self.index).flatten(),
+            _ => self.own_capacity(row),
+        }
     }
 
     /// The limit with a capacity of a key's own, where it has one. One that cannot be counted with exactly, which is
@@ -95,63 +117,153 @@ impl RuledPart<'_> {
         self.limits.iter().any(|limit| limit.own_capacity(row).is_some())
     }
 
+    /// Whether it has any when it has been given others.
+    fn will_have_any(&self, row: Row<'_>, own: &OwnCapacities) -> bool {
+        let mut limits = self.limits.iter();
+        limits.any(|limit| {
+            let has = || limit.own_capacity(row);
+            own.of_limit(limit.index).unwrap_or_else(has).is_some()
+        })
+    }
+
     /// Notes of a decision, when everything else is noted, with which capacities of its own the key of its row was decided
     /// on, where it has some. There is room for it.
-    pub(super) fn note_own_capacities(&self, row: Row<'_>, decision: &mut Decision) {
-        if self.differs_by_key && self.has_own_capacities(row) {
-            decision.note_own_capacities(|index| self.limits.get(index)?.own_capacity(row));
+    pub(super) fn note_own_capacities(&self, row: Row<'_>, costs: &Costs, decision: &mut Decision) {
+        let capacity = |index: usize| self.limits.get(index)?.requested_capacity(row, costs);
+        if self.differs_by_key && costs.limits.iter().any(|index| capacity(index).is_some()) {
+            decision.note_own_capacities(capacity);
         }
     }
 }
 
-/// What became of a capacity that a key was to have of its own.
+/// Capacities that a key is to have of its own of some limits, or none where it is to have what its tier says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OwnCapacities {
+    limits: LimitMask,
+    capacities: [Option<NonZeroU64>; MOST_LIMITS],
+}
+
+impl OwnCapacities {
+    pub(crate) fn of_one(limit: usize, capacity: Option<NonZeroU64>) -> Self {
+        let mut own = Self::default();
+        own.set(limit, capacity);
+        own
+    }
+
+    pub(crate) fn set(&mut self, limit: usize, capacity: Option<NonZeroU64>) {
+        if let Some(place) = self.capacities.get_mut(limit) {
+            *place = capacity;
+            self.limits.insert(limit);
+        }
+    }
+
+    /// What is said of a limit, if anything is.
+    pub(super) fn of_limit(&self, limit: usize) -> Option<Option<NonZeroU64>> {
+        let is_named = self.limits.contains(limit % MOST_LIMITS);
+        self.capacities.get(limit).copied().filter(|_| is_named)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, Option<NonZeroU64>)> + '_ {
+        let limits = self.limits.iter();
+        limits.map(|limit| (limit, self.capacities[limit % MOST_LIMITS]))
+    }
+
+    /// Whether the key is to have any.
+    pub(super) fn are_any(&self) -> bool {
+        self.iter().any(|(_, capacity)| capacity.is_some())
+    }
+}
+
+/// Who says which capacities a key has of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Overridden {
-    Done,
-    /// The key has no row, and can have none.
-    NoRow,
-    /// A shard has fewer holds than the key could have permits at once.
-    TooFewHolds {
-        /// Holds of a shard.
-        holds: u64,
-        /// What the concurrency limits of the key would add up to.
-        concurrency: u64,
-    },
+pub(super) enum GivenBy {
+    /// A call that does nothing else: the row of the key is kept for them.
+    Name,
+    /// A request, as the next one does.
+    Request,
 }
 
 impl RuledPart<'_> {
-    /// Why a key cannot have a capacity: with it, permits of this key could take all holds of its shard from the others,
+    /// Refuses capacities that the key of a row does not have and cannot have: in whatever tier it is or comes into, it must
+    /// be possible to count with them.
+    #[inline]
+    pub(super) fn require_own_capacities(&self, row: Row<'_>, own: &OwnCapacities) -> Result<(), Box<Error>> {
+        if self.has_all(row, own) {
+            return Ok(());
+        }
+        self.require_new_capacities(row, own)
+    }
+
+    fn has_all(&self, row: Row<'_>, own: &OwnCapacities) -> bool {
+        let has = |index: usize| self.limits.get(index)?.own_capacity(row);
+        own.iter().all(|(index, capacity)| has(index) == capacity)
+    }
+
+    #[cold]
+    fn require_new_capacities(&self, row: Row<'_>, own: &OwnCapacities) -> Result<(), Box<Error>> {
+        for (index, capacity) in own.iter() {
+            let Some(capacity) = capacity else { continue };
+            for limit in self.rules.in_every_tier(index) {
+                let refused = match limit.with_capacity(capacity.get()) {
+                    Ok(Some(_)) => continue,
+                    Ok(None) => "it is unlimited, or finds its capacity by itself".to_owned(),
+                    Err(invalid) => invalid.to_string(),
+                };
+                return Err(self.cannot_override(index, capacity, refused));
+            }
+        }
+        self.require_holds(row, own)
+    }
+
+    /// Refuses a key what its shard has too few holds for: with it, permits of this key could take all holds from the others,
     /// which is declared on purpose or not at all. So for a key as for a declaration that is applied. The other limits
     /// count with what the key has of its own or would have without, whichever is more: that can always be taken away.
-    fn too_few_holds(&self, row: Row<'_>, changed: usize, capacity: NonZeroU64) -> Option<Overridden> {
-        let limit = self.limits.get(changed)?;
-        if limit.kind != Kind::Concurrency {
-            return None;
-        }
-        let with = |own: Option<NonZeroU64>| {
+    fn require_holds(&self, row: Row<'_>, own: &OwnCapacities) -> Result<(), Box<Error>> {
+        let is_held = |limit: &&LimitRules| limit.kind == Kind::Concurrency;
+        let mut changed = own.iter().filter_map(|(index, capacity)| {
+            let limit = self.limits.get(index).filter(is_held)?;
+            capacity
+                .filter(|_| limit.own_capacity(row) != capacity)
+                .map(|capacity| (index, capacity))
+        });
+        let Some((index, capacity)) = changed.next() else {
+            return Ok(());
+        };
+        let with = |capacity_of: &dyn Fn(usize) -> Option<Option<NonZeroU64>>| {
             let of_tiers = std::iter::once(self.rules).chain(&self.rules.tiers).map(|rules| {
-                let held = rules
-                    .limits
-                    .iter()
-                    .filter(|limit| limit.kind == Kind::Concurrency);
-                held.map(|limit| {
-                    if limit.index == changed {
-                        return limit.by_capacity(own).most_at_once;
-                    }
-                    let own = limit.by_capacity(limit.own_capacity(row)).most_at_once;
-                    own.max(limit.most_at_once)
+                let held = rules.limits.iter().filter(is_held);
+                held.map(|limit| match capacity_of(limit.index) {
+                    Some(own) => limit.by_capacity(own).most_at_once,
+                    None => limit.of(row).most_at_once.max(limit.most_at_once),
                 })
                 .filter(|most| *most < u64::MAX)
                 .fold(0, u64::saturating_add)
             });
             of_tiers.fold(0, u64::max)
         };
-        let (holds, concurrency) = (self.memory.hold_capacity(), with(Some(capacity)));
+        let before = with(&|index| {
+            let limit = self.limits.get(index)?;
+            own.of_limit(index).map(|_| limit.own_capacity(row))
+        });
+        let (holds, concurrency) = (self.memory.hold_capacity(), with(&|index| own.of_limit(index)));
         // What is less than before is no reason, however much it is.
-        let most = holds
-            .max(self.rules.plan.most_held())
-            .max(with(limit.own_capacity(row)));
-        (concurrency > most).then_some(Overridden::TooFewHolds { holds, concurrency })
+        if concurrency <= holds.max(self.rules.plan.most_held()).max(before) {
+            return Ok(());
+        }
+        let reason = format!(
+            "the key could hold {concurrency} at once, and {holds} holds are too few for that; declare `holds` for as \
+             many, which takes a new segment"
+        );
+        Err(self.cannot_override(index, capacity, reason))
+    }
+
+    fn cannot_override(&self, limit: usize, capacity: NonZeroU64, reason: String) -> Box<Error> {
+        Box::new(Error::CannotOverride {
+            set: self.set.name.to_string(),
+            limit: self.set.limit_name(limit),
+            capacity: capacity.get(),
+            reason,
+        })
     }
 }
 
@@ -211,46 +323,43 @@ impl GrantAsTold<'_> {
 }
 
 impl SegmentEngine {
-    /// Gives a key a capacity of its own, or takes it away. For that its row is made if it has none.
-    pub(crate) fn override_capacity(
+    /// Gives a key capacities of its own, or takes them away, for which its row is made if it has none; answers whether it
+    /// has one then, where it needs one: the table may have none left.
+    pub(crate) fn override_capacities(
         &self,
         part: Part<'_>,
         key: &KeyIdentity,
-        limit: usize,
-        capacity: Option<NonZeroU64>,
-    ) -> Result<Overridden, Box<Error>> {
-        match self.try_override(part, key, limit, capacity)? {
-            Overridden::NoRow => {}
-            answer => return Ok(answer),
+        own: &OwnCapacities,
+    ) -> Result<bool, Box<Error>> {
+        if self.try_override(part, key, own)? {
+            return Ok(true);
         }
         // Dead processes may keep rows that would do.
         self.reclaim_if_due(part, LockWait::Timeout)?;
-        self.try_override(part, key, limit, capacity)
+        self.try_override(part, key, own)
     }
 
     fn try_override(
         &self,
         part: Part<'_>,
         key: &KeyIdentity,
-        limit: usize,
-        capacity: Option<NonZeroU64>,
-    ) -> Result<Overridden, Box<Error>> {
+        own: &OwnCapacities,
+    ) -> Result<bool, Box<Error>> {
         let mut locked = self.lock(part)?;
         let found = locked.part.find_row_of(key.fingerprint);
-        let row = found.unwrap_or(Row::ABSENT);
-        if let Some(refused) = capacity.and_then(|capacity| locked.part.too_few_holds(row, limit, capacity)) {
-            return Ok(refused);
-        }
+        locked
+            .part
+            .require_own_capacities(found.unwrap_or(Row::ABSENT), own)?;
         match found {
-            Some(row) => locked.change_own_capacity(row, limit, capacity)?,
+            Some(row) => locked.change_own_capacities(row, own, GivenBy::Name)?,
             // It has none already.
-            None if capacity.is_none() => {}
+            None if !own.are_any() => {}
             None => match locked.add_row(key, &[])? {
-                Ok(row) => locked.begin_with_own_capacity(row, limit, capacity)?,
-                Err(_) => return Ok(Overridden::NoRow),
+                Ok(row) => locked.begin_with(row, RowTier::default(), Some(own))?,
+                Err(_) => return Ok(false),
             },
         }
-        Ok(Overridden::Done)
+        Ok(true)
     }
 
     /// The capacity of each limit that a key has of its own, with the limit's position.
@@ -271,56 +380,66 @@ impl SegmentEngine {
 }
 
 impl LockedPart<'_> {
-    /// Lets a key begin with a capacity of its own, of which the row has just been made, and nothing is held or waited
-    /// for.
-    fn begin_with_own_capacity(
-        &self,
-        row: Row<'_>,
-        limit: usize,
-        capacity: Option<NonZeroU64>,
-    ) -> Result<(), Box<Error>> {
-        let limit = self.part.limits.get(limit);
-        let Some(word) = limit.and_then(|limit| limit.capacity_word(row)) else {
-            return Ok(());
-        };
-        // What is as good as never used to the declared capacity may be anything to another.
-        self.replenish_row(row.index);
-        let mut transaction = self.part.memory.journal().begin();
-        transaction.store(word, capacity.map_or(0, NonZeroU64::get));
-        self.part.commit(transaction)
-    }
-
-    /// Changes a capacity that the key of a row has of its own, and serves its line by that. One transaction, so a process
+    /// Changes capacities that the key of a row has of its own, and serves its line by them. One transaction, so a process
     /// that dies has changed all of it or nothing.
-    fn change_own_capacity(
+    #[inline]
+    pub(super) fn change_own_capacities(
         &mut self,
         row: Row<'_>,
-        limit: usize,
-        capacity: Option<NonZeroU64>,
+        own: &OwnCapacities,
+        given_by: GivenBy,
     ) -> Result<(), Box<Error>> {
-        let (part, tier) = (self.part.of(row), row.tier());
-        let Some(limit) = part.limits.get(limit) else {
-            return Ok(());
-        };
-        let before = limit.own_capacity(row);
-        let (Some(word), Some(generation)) = (limit.capacity_word(row), row.generation()) else {
-            return Ok(());
-        };
-        if before == capacity {
+        let has_all = self.part.has_all(row, own);
+        let are_kept = given_by == GivenBy::Request || !row.tier().capacities_by_request;
+        if has_all && are_kept {
             return Ok(());
         }
-        let (old, new) = (limit.by_capacity(before), limit.by_capacity(capacity));
-        let mut transaction = part.memory.journal().begin();
-        if old.rule != new.rule {
-            new.carry_over(&old, row, &mut transaction, self.now);
-        }
-        transaction.store(word, capacity.map_or(0, NonZeroU64::get));
+        self.write_own_capacities(row, own, given_by, has_all)
+    }
+
+    #[cold]
+    fn write_own_capacities(
+        &mut self,
+        row: Row<'_>,
+        own: &OwnCapacities,
+        given_by: GivenBy,
+        has_all: bool,
+    ) -> Result<(), Box<Error>> {
+        let (part, before) = (self.part.of(row), row.tier());
+        let Some(word) = row.generation() else {
+            return Ok(());
+        };
+        let generation = row.reference().generation;
+        // Those that were given by name are kept for as long as there are any.
+        let by_request = before.capacities_by_request || !part.has_own_capacities(row);
         let after = RowTier {
-            former: Some(tier.tier),
-            ..tier
+            capacities_by_request: given_by == GivenBy::Request && by_request && part.will_have_any(row, own),
+            ..before
         };
-        let next = row.reference().generation.wrapping_add(1);
-        transaction.store(generation, after.to_word(next));
+        let mut transaction = part.memory.journal().begin();
+        if has_all {
+            transaction.store(word, after.to_word(generation));
+            return part.commit(transaction);
+        }
+        for (index, capacity) in own.iter() {
+            let Some(limit) = part.limits.get(index) else {
+                continue;
+            };
+            let before = limit.own_capacity(row);
+            let Some(word) = limit.capacity_word(row).filter(|_| before != capacity) else {
+                continue;
+            };
+            let (old, new) = (limit.by_capacity(before), limit.by_capacity(capacity));
+            if old.rule != new.rule {
+                new.carry_over(&old, row, &mut transaction, self.now);
+            }
+            transaction.store(word, capacity.map_or(0, NonZeroU64::get));
+        }
+        let after = RowTier {
+            former: Some(before.tier),
+            ..after
+        };
+        transaction.store(word, after.to_word(generation.wrapping_add(1)));
         if let Some(changed_at) = part.changed_at(row) {
             transaction.store(changed_at, self.now.monotonic);
         }

@@ -122,6 +122,9 @@ pub(crate) struct LimitPlan {
 /// The most words of state that a key's change of tier may rewrite.
 pub(crate) const MAX_MIGRATED_WORDS: usize = 158;
 
+/// The most words of state that another capacity of a limit rewrites.
+pub(crate) const MAX_WORDS_BY_CAPACITY: usize = 4;
+
 /// What keys of a tier are limited by.
 #[derive(Clone, Debug)]
 pub(crate) struct TierPlan {

@@ -175,7 +175,7 @@ impl LockedPart<'_> {
             ));
         }
         decision.note_key(row);
-        part.note_own_capacities(row, decision);
+        part.note_own_capacities(row, costs, decision);
         transaction.add(&self.part.memory.control().admitted, 1);
         self.count_on_rows(&mut transaction, row.into(), true);
         self.part.commit(transaction)?;

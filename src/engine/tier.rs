@@ -4,6 +4,7 @@
 //! begins a generation, because what was reserved before was reserved by other rules; when it began, and by which rules,
 //! is known of the last one, so that what was reserved just before it can be [refunded](super::refund).
 
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::acquire::Target;
@@ -11,6 +12,7 @@ use super::decision::Costs;
 use super::key::KeyIdentity;
 use super::locked::{LockWait, LockedPart};
 use super::memory::Row;
+use super::overrides::OwnCapacities;
 use super::plan::MAX_MIGRATED_WORDS;
 use super::row_reference::RowReference;
 use super::rules::SetRules;
@@ -33,17 +35,20 @@ pub(crate) struct TierIndex(pub(crate) u8);
 /// | 32 to 39 | the tier: its position in the definition plus one; zero for `default` |
 /// | 40 to 48 | the tier before, plus one, where the row's generation came of a change of tier, or of a capacity of its own; zero where it did not |
 /// | 49 | whether the key was assigned to the tier, so that the row is not given to another key while there is a choice |
+/// | 50 | whether all capacities that the key has of its own were named by requests, which name them again: no reason to keep the row |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RowTier {
     pub(crate) tier: TierIndex,
     pub(super) former: Option<TierIndex>,
     pub(crate) is_assigned: bool,
+    pub(super) capacities_by_request: bool,
 }
 
 const TIER_SHIFT: u32 = 32;
 const FORMER_SHIFT: u32 = 40;
 const FORMER_MASK: u64 = 0x1ff;
 const ASSIGNED_BIT: u64 = 1 << 49;
+const CAPACITIES_BY_REQUEST_BIT: u64 = 1 << 50;
 
 impl RowTier {
     #[inline]
@@ -53,13 +58,18 @@ impl RowTier {
             tier: TierIndex((word >> TIER_SHIFT) as u8),
             former: former.checked_sub(1).map(|former| TierIndex(former as u8)),
             is_assigned: word & ASSIGNED_BIT != 0,
+            capacities_by_request: word & CAPACITIES_BY_REQUEST_BIT != 0,
         }
     }
 
     pub(super) fn to_word(self, generation: u32) -> u64 {
         let former = self.former.map_or(0, |former| u64::from(former.0) + 1);
-        let assigned = if self.is_assigned { ASSIGNED_BIT } else { 0 };
-        u64::from(generation) | u64::from(self.tier.0) << TIER_SHIFT | former << FORMER_SHIFT | assigned
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
+        u64::from(generation)
+            | u64::from(self.tier.0) << TIER_SHIFT
+            | former << FORMER_SHIFT
+            | bit(self.is_assigned, ASSIGNED_BIT)
+            | bit(self.capacities_by_request, CAPACITIES_BY_REQUEST_BIT)
     }
 }
 
@@ -198,7 +208,14 @@ impl SegmentEngine {
             // It is in that tier already.
             None if !is_assigned => {}
             None => match locked.add_row(key, &[])? {
-                Ok(row) => locked.begin_in_tier(row, tier, is_assigned)?,
+                Ok(row) => {
+                    let begun = RowTier {
+                        tier,
+                        is_assigned,
+                        ..RowTier::default()
+                    };
+                    locked.begin_with(row, begun, None)?;
+                }
                 Err(_) => return Ok(false),
             },
         }
@@ -207,25 +224,31 @@ impl SegmentEngine {
 }
 
 impl LockedPart<'_> {
-    /// Lets a key begin in a tier, of which the row has just been made, and nothing is held or waited for.
-    pub(super) fn begin_in_tier(
+    /// Lets a key begin in a tier and with capacities of its own, of which the row has just been made, and nothing is held
+    /// or waited for.
+    pub(super) fn begin_with(
         &self,
         row: Row<'_>,
-        tier: TierIndex,
-        is_assigned: bool,
+        begun: RowTier,
+        own: Option<&OwnCapacities>,
     ) -> Result<(), Box<Error>> {
-        let Some(word) = row.generation().filter(|_| tier != TierIndex::default()) else {
+        let own = own.filter(|own| own.are_any());
+        let Some(word) = row
+            .generation()
+            .filter(|_| begun.tier != TierIndex::default() || own.is_some())
+        else {
             return Ok(());
         };
         // What is as good as never used to the rules of `default` may be anything to others.
         self.replenish_row(row.index);
-        let begun = RowTier {
-            tier,
-            former: None,
-            is_assigned,
-        };
         let mut transaction = self.part.memory.journal().begin();
         transaction.store(word, begun.to_word(row.reference().generation));
+        for (index, capacity) in own.into_iter().flat_map(OwnCapacities::iter) {
+            let limit = self.part.limits.get(index);
+            if let Some(word) = limit.and_then(|limit| limit.capacity_word(row)) {
+                transaction.store(word, capacity.map_or(0, NonZeroU64::get));
+            }
+        }
         self.part.commit(transaction)
     }
 
@@ -269,6 +292,7 @@ impl LockedPart<'_> {
             tier,
             former: Some(before.tier),
             is_assigned,
+            ..before
         };
         transaction.store(word, after.to_word(generation.wrapping_add(1)));
         if let Some(changed_at) = part.changed_at(row) {
@@ -291,8 +315,14 @@ mod tests {
         #[test]
         fn what_is_written_of_a_tier_is_read_back(
             generation: u32, tier: u8, former in proptest::option::of(any::<u8>()), is_assigned: bool,
+            capacities_by_request: bool,
         ) {
-            let tier = RowTier { tier: TierIndex(tier), former: former.map(TierIndex), is_assigned };
+            let tier = RowTier {
+                tier: TierIndex(tier),
+                former: former.map(TierIndex),
+                is_assigned,
+                capacities_by_request,
+            };
             let word = tier.to_word(generation);
             prop_assert_eq!(RowTier::from_word(word), tier);
             prop_assert_eq!(word as u32, generation);

@@ -660,7 +660,7 @@ impl LockedPart<'_> {
         }
         decision.set_hold(place.granted_hold());
         decision.note_key_as_of(row, grant.row);
-        by_row.note_own_capacities(row, decision);
+        by_row.note_own_capacities(row, costs, decision);
         self.change_line(None, |line| {
             self.unpin(line.transaction, row);
             queue::claim(line, index)

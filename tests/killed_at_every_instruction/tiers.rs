@@ -160,6 +160,47 @@ fn request_with_overrides(victim: &Victim) {
     victim.expects(outcome.expect("works").is_admitted());
 }
 
+/// Asks for everything, saying how much of two limits the key may have.
+fn request_naming_capacities(victim: &Victim) {
+    let set = victim.set();
+    let request = everything(&set, 1)
+        .with_override("tokens", 5_000)
+        .and_then(|request| request.with_override("in_flight", 2))
+        .expect("capacities");
+    let subject = Subject::of(&set);
+    victim.begins();
+    let outcome = subject.try_acquire(&request);
+    victim.ends();
+    victim.expects(outcome.expect("works").is_admitted());
+}
+
+fn request_naming_other_capacities(victim: &Victim) {
+    let set = victim.set();
+    let _held = admitted(&set, &everything(&set, 2));
+    request_naming_capacities(victim);
+}
+
+/// The one that a request has named is said by name, with nothing else changed.
+fn override_with_the_same_by_name(victim: &Victim) {
+    let set = victim.set();
+    let request = everything(&set, 1).with_override("tokens", 5_000);
+    let _held = admitted(&set, &request.expect("a capacity"));
+    override_capacity(victim);
+}
+
+/// A table of keys of which requests have named capacities, and nothing used.
+fn reuse_of_a_row_with_capacities(victim: &Victim) {
+    let set = victim.set();
+    let request = everything(&set, 0).with("requests", 0).expect("declared");
+    let request = request.with("in_flight", 0).expect("declared");
+    let request = request.with_override("tokens", 5_000).expect("a capacity");
+    for number in 0..32 {
+        let key = set.key(format!("other {number}")).expect("keyed");
+        assert!(key.check(&request).expect("works").is_admitted());
+    }
+    request_with_nothing_named(victim);
+}
+
 /// What was reserved before is refunded by the capacity before.
 fn settle_after_an_override(victim: &Victim) {
     let set = victim.set();
@@ -180,6 +221,11 @@ fn evict_an_overridden_key(victim: &Victim) {
         let key = set.key(format!("other {number}")).expect("keyed");
         key.override_capacity("tokens", 5_000).expect("a row");
     }
+    request_with_nothing_named(victim);
+}
+
+fn request_with_nothing_named(victim: &Victim) {
+    let set = victim.set();
     let request = everything(&set, 1);
     let subject = Subject::of(&set);
     victim.begins();
@@ -225,6 +271,29 @@ pub const TIER_OPERATIONS: &[Operation] = &[
         request_with_overrides,
     ),
     by_override("override, settle after a change", 1, settle_after_an_override),
+    // The row, its reset, the capacities, the decision.
+    by_override(
+        "override, named by the first request",
+        4,
+        request_naming_capacities,
+    ),
+    // Both capacities at once, and the decision.
+    by_override(
+        "override, changed by a request",
+        2,
+        request_naming_other_capacities,
+    ),
+    by_override(
+        "override, by name after a request",
+        1,
+        override_with_the_same_by_name,
+    ),
+    // The reset of the row, the row, the decision.
+    by_override(
+        "override, row reused of a key that a request gave one",
+        3,
+        reuse_of_a_row_with_capacities,
+    ),
     // The reset of the row, the row, the decision.
     by_override(
         "override, eviction of a key that has one",

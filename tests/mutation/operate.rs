@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use shmlimit::{Error, LimitSet, Outcome, Permit, Segment, SegmentSnapshot};
 
-use super::specimen::{change_limits, key_of, take_by_key, try_set, wait_for_set};
+use super::specimen::{
+    NAMED_KEY, change_limits, key_of, take_as_declared, take_by_key, try_set, wait_for_set,
+};
 
 /// A permit, or nothing.
 pub fn acquire(set: &LimitSet) -> Result<Permit<'_>, Option<Error>> {
@@ -104,7 +106,9 @@ fn use_keys(set: &LimitSet) {
             check(take_by_key(set, &format!("new {number}")).err());
         }
         read(&key.overrides());
+        read(&key.tier());
         check(key.clear_override("calls").err());
+        check(take_as_declared(set, NAMED_KEY).err());
         check(change_limits(set).err());
         check(key.reset(&[]).err());
     }

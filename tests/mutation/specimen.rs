@@ -186,7 +186,7 @@ const UNUSED_ROWS: usize = 3;
 fn leave_traces(segment: &Segment) {
     for set in segment.sets() {
         if set.is_keyed() {
-            for number in 1..ROWS - UNUSED_ROWS {
+            for number in 2..ROWS - UNUSED_ROWS {
                 check(take_by_key(&set, &format!("other {number}")).err());
             }
             check(change_limits(&set).err());
@@ -239,12 +239,18 @@ pub fn wait_for_set(set: &LimitSet) -> Result<Outcome<'_>, Error> {
     }
 }
 
-/// Puts the key into a tier, and gives it capacities of its own.
+/// Another key, whose tier and capacities are named by requests.
+pub const NAMED_KEY: &str = "named";
+
+/// Puts a key into a tier and gives it capacities of its own, by name, and another by a request.
 pub fn change_limits(set: &LimitSet) -> Result<(), Error> {
     if let Some(key) = key_of(set)? {
         key.assign("gold")?;
         key.override_capacity("calls", 2_000_003)?;
         key.override_capacity("a", 6)?;
+        let named = request(set)?.with("a", 0)?.with_tier("gold")?;
+        let named = named.with_override("calls", 4_000_037)?.with_override("a", 4)?;
+        set.key(NAMED_KEY)?.check(&named).map(drop)?;
     }
     Ok(())
 }
@@ -254,6 +260,15 @@ pub fn take_by_key(set: &LimitSet, key: &str) -> Result<Vec<bool>, Error> {
     let request = set.request().with("calls", 1)?.with("a", 0)?;
     let outcomes = set.check_many(&[key, KEY], &request)?;
     Ok(outcomes.iter().map(Checked::is_admitted).collect())
+}
+
+/// As [`try_set`], but for another key, which is to be limited as declared.
+pub fn take_as_declared(set: &LimitSet, key: &str) -> Result<bool, Error> {
+    let mut request = request(set)?.with_tier("default")?;
+    for name in ["calls", "a"] {
+        request.set_override(name, None)?;
+    }
+    Ok(set.key(key)?.try_acquire(&request)?.is_admitted())
 }
 
 /// The key that is limited, of a keyed set.

@@ -2,13 +2,14 @@
 
 mod migration;
 mod overrides;
+mod requested;
 mod table;
 mod waiting;
 
 use std::time::Duration;
 
 use shmlimit::{
-    Algorithm, Declaration, Error, Keyed, Limit, LimitSet, OpenOptions, Segment, SegmentReader,
+    Algorithm, Declaration, Error, Key, Keyed, Limit, LimitSet, OpenOptions, Segment, SegmentReader,
     SetDeclaration, Tier, VirtualClock,
 };
 

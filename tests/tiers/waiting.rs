@@ -3,189 +3,120 @@
 use std::future::Future;
 use std::task::{Context, Poll, Waker};
 use std::thread;
+use std::time::Instant;
 
-use shmlimit::OpenOptions;
+use shmlimit::{Align, Request};
 
 use super::*;
 
 const LONG: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(86_400);
 
-fn one_a_day() -> SetDeclaration {
-    let day = Duration::from_secs(86_400);
+/// Uses up what a key may use, lets a request for as much wait, and changes something meanwhile. Answers how much the key
+/// may use at once by what the request was admitted.
+fn waits_while(declared: SetDeclaration, change: impl FnOnce(&Key<'_>, &Request)) -> Result<u64, Error> {
+    let folder = tempfile::tempdir().expect("a directory");
+    let declaration = Declaration::new().set(declared);
+    let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
+    let set = segment.set("api").expect("declared");
+    let two = set.request().with("requests", 2).expect("declared");
+    let key = set.key("a").expect("keyed");
+    assert!(key.check(&two).expect("no error").is_admitted());
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let outcome = key.acquire(&two, LONG)?;
+            let permit = outcome.into_result().expect("served in time");
+            Ok(permit.verdicts().next().expect("one limit").most_at_once)
+        });
+        let began = Instant::now();
+        while segment.snapshot().expect("no error").sets[0].tickets.is_empty() {
+            assert!(began.elapsed() < LONG, "nothing waits");
+            thread::yield_now();
+        }
+        change(&key, &two);
+        waiter.join().expect("no panic")
+    })
+}
+
+fn two_a_day() -> Limit {
+    Limit::calls("requests", 2, DAY)
+}
+
+fn with_tiers() -> SetDeclaration {
+    // From the first use: a day of the calendar may end meanwhile.
+    let fixed = two_a_day()
+        .algorithm(Algorithm::FixedWindow)
+        .align(Align::FirstUse);
     keyed(10)
-        .limit(Limit::calls("requests", 2, day).algorithm(Algorithm::FixedWindow))
+        .limit(fixed)
         .tier(Tier::new("gold").capacity("requests", 10))
         .tier(Tier::new("free").capacity("requests", 1))
 }
 
-struct Real {
-    _folder: tempfile::TempDir,
-    segment: Segment,
+fn with_overrides() -> SetDeclaration {
+    SetDeclaration::new("api")
+        .keyed(Keyed::new(10).overrides(true))
+        .limit(two_a_day())
 }
 
-impl Real {
-    fn new() -> Self {
-        Self::of(one_a_day())
-    }
-
-    fn of(set: SetDeclaration) -> Self {
-        let folder = tempfile::tempdir().expect("a directory");
-        let path = folder.path().join("limits");
-        let segment = OpenOptions::new().create(path, &Declaration::new().set(set));
-        Self {
-            _folder: folder,
-            segment: segment.expect("a segment"),
-        }
-    }
-
-    /// Waits until a request of the key waits.
-    fn wait_for_waiter(&self) {
-        let began = std::time::Instant::now();
-        while self.segment.snapshot().expect("no error").sets[0]
-            .tickets
-            .is_empty()
-        {
-            assert!(began.elapsed() < LONG, "nothing waits");
-            thread::yield_now();
-        }
-    }
-}
+/// Of a day's refill of so many, two come in no time.
+const PLENTY: u64 = 1 << 40;
 
 #[test]
 fn a_waiter_is_served_when_its_key_comes_into_a_larger_tier() {
-    let real = Real::new();
-    let set = real.segment.set("api").expect("declared");
-    let two = set.request().with("requests", 2).expect("declared");
-    let key = set.key("a").expect("keyed");
-    drop(
-        key.try_acquire(&two)
-            .expect("no error")
-            .into_result()
-            .expect("room"),
-    );
-    thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            let key = set.key("a").expect("keyed");
-            key.acquire(&two, LONG).expect("no error").is_admitted()
-        });
-        real.wait_for_waiter();
-        set.assign("a", "gold").expect("a tier");
-        assert!(waiter.join().expect("no panic"));
-    });
+    let served = waits_while(with_tiers(), |key, _| key.assign("gold").expect("a tier"));
+    assert_eq!(served.expect("no error"), 10);
 }
 
 #[test]
 fn a_waiter_is_served_when_a_request_brings_its_key_into_a_larger_tier() {
-    let real = Real::new();
-    let set = real.segment.set("api").expect("declared");
-    let two = set.request().with("requests", 2).expect("declared");
-    let key = set.key("a").expect("keyed");
-    drop(
-        key.try_acquire(&two)
-            .expect("no error")
-            .into_result()
-            .expect("room"),
-    );
-    thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            let key = set.key("a").expect("keyed");
-            key.acquire(&two, LONG).expect("no error").is_admitted()
-        });
-        real.wait_for_waiter();
+    let served = waits_while(with_tiers(), |key, two| {
         let gold = two.clone().with_tier("gold").expect("a tier");
         assert!(
-            key.try_acquire(&gold).expect("no error").is_admitted(),
+            key.check(&gold).expect("no error").is_admitted(),
             "behind it, and served after it"
         );
-        assert!(waiter.join().expect("no panic"));
+        let left = key.peek(two).expect("no error")[0].remaining;
+        assert_eq!(left, 10 - 6);
     });
-    let verdicts = key.peek(&two).expect("no error");
-    assert_eq!(verdicts[0].remaining, 10 - 6);
+    assert_eq!(served.expect("no error"), 10);
 }
 
 #[test]
 fn a_waiter_that_its_new_tier_never_admits_gets_the_error() {
-    let real = Real::new();
-    let set = real.segment.set("api").expect("declared");
-    let two = set.request().with("requests", 2).expect("declared");
-    let key = set.key("a").expect("keyed");
-    drop(
-        key.try_acquire(&two)
-            .expect("no error")
-            .into_result()
-            .expect("room"),
-    );
-    thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            let key = set.key("a").expect("keyed");
-            key.acquire(&two, LONG).map(|outcome| outcome.is_admitted())
-        });
-        real.wait_for_waiter();
-        set.assign("a", "free").expect("a tier");
-        match waiter.join().expect("no panic") {
-            Err(Error::NeverAdmissible { most, .. }) => assert_eq!(most, 1),
-            other => panic!("{other:?}"),
-        }
-    });
-}
-
-fn two_a_day() -> SetDeclaration {
-    let day = Duration::from_secs(86_400);
-    SetDeclaration::new("api")
-        .keyed(Keyed::new(10).overrides(true))
-        .limit(Limit::calls("requests", 2, day))
+    match waits_while(with_tiers(), |key, _| key.assign("free").expect("a tier")) {
+        Err(Error::NeverAdmissible { most, .. }) => assert_eq!(most, 1),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
 fn a_waiter_is_served_when_its_key_is_given_a_larger_capacity() {
-    let real = Real::of(two_a_day());
-    let set = real.segment.set("api").expect("declared");
-    let two = set.request().with("requests", 2).expect("declared");
-    let key = set.key("a").expect("keyed");
-    drop(
-        key.try_acquire(&two)
-            .expect("no error")
-            .into_result()
-            .expect("room"),
-    );
-    thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            let key = set.key("a").expect("keyed");
-            let admitted = key.acquire(&two, LONG).expect("no error");
-            let permit = admitted.into_result().expect("served");
-            permit.verdicts().next().expect("one limit").most_at_once
-        });
-        real.wait_for_waiter();
-        // Of a day's refill of so many, two come in no time.
-        key.override_capacity("requests", 1 << 40).expect("a capacity");
-        assert_eq!(waiter.join().expect("no panic"), 1 << 40);
+    let served = waits_while(with_overrides(), |key, _| {
+        key.override_capacity("requests", PLENTY).expect("a capacity");
     });
+    assert_eq!(served.expect("no error"), PLENTY);
+}
+
+#[test]
+fn a_waiter_is_served_when_a_request_names_a_larger_capacity_for_its_key() {
+    let served = waits_while(with_overrides(), |key, two| {
+        let named = two.clone().with_override("requests", PLENTY);
+        let outcome = key.acquire(&named.expect("a capacity"), LONG);
+        assert!(outcome.expect("no error").is_admitted());
+    });
+    assert_eq!(served.expect("no error"), PLENTY);
 }
 
 #[test]
 fn a_waiter_that_the_new_capacity_never_admits_gets_the_error() {
-    let real = Real::of(two_a_day());
-    let set = real.segment.set("api").expect("declared");
-    let two = set.request().with("requests", 2).expect("declared");
-    let key = set.key("a").expect("keyed");
-    drop(
-        key.try_acquire(&two)
-            .expect("no error")
-            .into_result()
-            .expect("room"),
-    );
-    thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            let key = set.key("a").expect("keyed");
-            key.acquire(&two, LONG).map(|outcome| outcome.is_admitted())
-        });
-        real.wait_for_waiter();
+    let served = waits_while(with_overrides(), |key, _| {
         key.override_capacity("requests", 1).expect("a capacity");
-        match waiter.join().expect("no panic") {
-            Err(Error::NeverAdmissible { most, .. }) => assert_eq!(most, 1),
-            other => panic!("{other:?}"),
-        }
     });
+    match served {
+        Err(Error::NeverAdmissible { most, .. }) => assert_eq!(most, 1),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Between the grant and the claim, the capacity may change once more.

@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple
 
 import shmlimit
 from shmlimit import Checked, Limits, Permit, Refusal, Refused, _native
-from shmlimit._by_arguments import Costs, Key
+from shmlimit._by_arguments import Capacities, Costs, Key
 from shmlimit._web.keys import Head, KeyFinder, Request, finder
 from shmlimit._web.options import Advertise, OnError
 
@@ -110,6 +110,7 @@ class _Question(NamedTuple):
     key: Key | None
     costs: Costs | None
     tier: str | None
+    overrides: Capacities | None
     deadline: float | None
     """Until when it may wait; None where it does not."""
 
@@ -120,8 +121,8 @@ class _Question(NamedTuple):
     def ask(self, limits: Limits) -> Permit | Refusal | Checked:
         """The answer of limits that no request waits for."""
         if limits._counts_networks:
-            return limits.check(self.costs, key=self.key, tier=self.tier)
-        return limits.try_acquire(self.costs, key=self.key, tier=self.tier)
+            return limits.check(self.costs, key=self.key, tier=self.tier, limits=self.overrides)
+        return limits.try_acquire(self.costs, key=self.key, tier=self.tier, limits=self.overrides)
 
 
 class AdmissionControl(Generic[Request]):
@@ -141,6 +142,7 @@ class AdmissionControl(Generic[Request]):
         quota_units: Mapping[str, str] | None = None,
         policy_prefix: str = "",
         tier: str | Callable[[Request], str | None] | None = None,
+        overrides: Capacities | Callable[[Request], Capacities | None] | None = None,
     ) -> None:
         """The options are those of `LimitOptions`."""
         if on_error not in ("refuse", "admit"):
@@ -148,6 +150,7 @@ class AdmissionControl(Generic[Request]):
         self._finder = finder(key)
         self._costs = costs
         self._tier = tier
+        self._overrides = overrides
         self._timeout = timeout
         self._exempt = exempt
         self._on_error = on_error
@@ -169,12 +172,13 @@ class AdmissionControl(Generic[Request]):
         question = self._question(head)
         while isinstance(question, _Question):
             asked = self._asked
-            key, costs, tier, deadline = question
+            key, costs, tier, overrides, deadline = question
+            left = question.left()
             try:
                 if deadline is None or asked.limits._counts_networks:
                     decided = question.ask(asked.limits)
                 else:
-                    decided = asked.limits.acquire(costs, key=key, timeout=question.left(), tier=tier)
+                    decided = asked.limits.acquire(costs, key=key, timeout=left, tier=tier, limits=overrides)
             except shmlimit.Error as error:
                 question = self._after(error, asked, question)
             else:
@@ -189,12 +193,14 @@ class AdmissionControl(Generic[Request]):
         question = self._question(head)
         while isinstance(question, _Question):
             asked = self._asked
-            key, costs, tier, deadline = question
+            key, costs, tier, overrides, deadline = question
+            left = question.left()
             try:
                 if deadline is None or asked.limits._counts_networks:
                     decided = question.ask(asked.limits)
                 else:
-                    decided = await asked.limits.acquire_async(costs, key=key, timeout=question.left(), tier=tier)
+                    limits = asked.limits
+                    decided = await limits.acquire_async(costs, key=key, timeout=left, tier=tier, limits=overrides)
             except shmlimit.Error as error:
                 question = self._after(error, asked, question)
             else:
@@ -214,12 +220,13 @@ class AdmissionControl(Generic[Request]):
         key = None if self._finder is None else self._finder.find(head)
         costs = self._costs(head.request) if callable(self._costs) else self._costs
         tier = self._tier(head.request) if callable(self._tier) else self._tier
+        overrides = self._overrides(head.request) if callable(self._overrides) else self._overrides
         if key is None and self._asked.limits.keyed:
             return Answer(*_native.PolicyHeaders.without_a_key())
         if self._timeout is None:
-            return _Question(key, costs, tier, None)
+            return _Question(key, costs, tier, overrides, None)
         seconds = self._timeout.total_seconds() if isinstance(self._timeout, timedelta) else self._timeout
-        return _Question(key, costs, tier, time.monotonic() + seconds)
+        return _Question(key, costs, tier, overrides, time.monotonic() + seconds)
 
     def _decided(self, decided: Permit | Refusal | Checked, asked: _Asked) -> Admission | Answer:
         if isinstance(decided, Refusal) or not decided:

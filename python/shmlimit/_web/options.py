@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
-from shmlimit._by_arguments import Costs
+from shmlimit._by_arguments import Capacities, Costs
 from shmlimit._web.keys import KeyFinder, Request
 
 if TYPE_CHECKING:
@@ -63,6 +63,12 @@ if TYPE_CHECKING:
         """The tier that the key of a request is put into, and stays in; or a callable of the request that says so.
 
         Unless given, or where that is None, it stays in the one that it is in.
+        """
+
+        overrides: Capacities | Callable[[Request], Capacities | None] | None
+        """Which capacities the key of a request has of its own, as `limits` for `Limits.acquire`.
+
+        Or a callable of the request that says so. Of those that are not named, it keeps what it has.
         """
 
 

@@ -142,12 +142,12 @@ def count(tenants: sl.Limits) -> None:
 
 
 def sort_into_tiers(tenants: sl.Limits) -> None:
-    @tenants.limited(key=lambda tenant: tenant, tier=lambda tenant: "gold")
+    @tenants.limited(key=lambda tenant: tenant, tier=lambda tenant: "gold", limits=lambda tenant: None)
     def work(tenant: str) -> str:
         return tenants.tier(tenant)
 
     assert work("acme") == "gold"
-    assert_type(tenants.check(key="acme").verdicts["requests"].tier, str)
+    assert_type(tenants.check(key="acme", limits={"requests": None}).verdicts["requests"].tier, str)
 
 
 def reserve(directory: Path) -> None:

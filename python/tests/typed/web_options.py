@@ -25,6 +25,7 @@ def of_asgi(app: asgi.Application, limits: sl.Limits) -> None:
         quota_units={"tokens": "content-bytes"},
         policy_prefix="v1.",
         tier="gold",
+        overrides={"requests": 500},
     )
     asgi.LimitMiddleware(app, limits=limits)
     asgi.LimitMiddleware(app, limits, kye=asgi.Header("x-api-key"))  # type: ignore[call-arg]

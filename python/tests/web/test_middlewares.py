@@ -164,6 +164,23 @@ def test_the_request_may_say_the_tier_of_its_key(limited: Limited, declare: Decl
     assert get(headers={"x-api-key": "c"}).headers["ratelimit-policy"] == '"requests";q=2;w=60'
 
 
+@pytest.mark.parametrize("timeout", [None, 0])
+def test_the_request_may_say_the_capacities_of_its_key(
+    limited: Limited, declare: Declare, timeout: float | None
+) -> None:
+    keyed = sl.Keyed(100, overrides=True)
+    limits = declare(sl.Calls("requests", 1, 60, algorithm="fixed_window"), keyed=keyed)
+    key = asgi.Header("X-Api-Key")
+    for name, overrides, places in [
+        ("a", lambda _: {"requests": 3}, 3),
+        ("b", {"requests": 2}, 2),
+        ("c", lambda _: None, 1),
+    ]:
+        get = limited(limits, key=key, timeout=timeout, overrides=overrides)
+        statuses = [get(headers={"x-api-key": name}).status_code for _ in range(places + 1)]
+        assert statuses == [200] * places + [429]
+
+
 def test_each_value_of_a_header_has_limits_of_its_own(limited: Limited, declare: Declare) -> None:
     limits = declare(sl.Calls("requests", 1, 60), keyed=100)
     get = limited(limits, key=asgi.Header("X-Api-Key"))

@@ -24,6 +24,7 @@ OPTIONS = {
     "quota_units": None,
     "policy_prefix": "",
     "tier": None,
+    "overrides": None,
 }
 
 

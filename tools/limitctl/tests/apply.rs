@@ -232,6 +232,41 @@ fn every_field_that_can_be_set_is() {
 }
 
 #[test]
+fn the_size_of_batches_can_be_set_where_there_are_any() {
+    let folder = folder();
+    let path = folder.path().join("limits");
+    let declaration = r#"
+[[set]]
+name = "api"
+
+  [[set.limit]]
+  name = "calls"
+  kind = "calls"
+  capacity = 1000
+  window = "1m"
+  credit = { batch = 10 }
+"#;
+    let config = write(folder.path(), declaration);
+    run(["create", "--config", &config, text(&path)]).ended(0);
+    let changed = set(&path, &["api", "calls", "batch=25"]).ended(0);
+    assert!(changed.stdout.contains("batch: 10 to 25"), "{changed:?}");
+    assert_eq!(declared(&path, 0, 0)["credit"]["batch"], 25);
+    for (assignment, code, part) in [
+        ("batch=0", 78, "batch"),
+        ("batch=many", 78, "batch"),
+        ("batch=none", 78, "batch"),
+    ] {
+        let refused = set(&path, &["api", "calls", assignment]).ended(code);
+        assert!(refused.stderr.contains(part), "{refused:?}");
+    }
+    assert_eq!(declared(&path, 0, 0)["credit"]["batch"], 25);
+    let other = crate::folder();
+    let without = create(other.path());
+    let refused = set(&without, &["api", "requests", "batch=25"]).ended(64);
+    assert!(refused.stderr.contains("declared without credit"), "{refused:?}");
+}
+
+#[test]
 fn a_leaky_bucket_that_was_declared_by_rate_and_interval_is_shown_and_changed_so() {
     let folder = folder();
     let path = folder.path().join("limits");

@@ -51,7 +51,7 @@ pub struct Set {
 
     /// What to change, such as capacity=200
     ///
-    /// The fields of declarations that can change in place: capacity, burst, rate, floor and ceiling (amounts), window, interval, lease and latency_limit (times), near_limit (a percentage), shadow (true or false). None as a value, such as lease=none, is what holds where nothing is declared.
+    /// The fields of declarations that can change in place: capacity, burst, rate, floor and ceiling (amounts), window, interval, lease and latency_limit (times), near_limit (a percentage), shadow (true or false), and batch (the units of a batch of a limit with credit). None as a value, such as lease=none, is what holds where nothing is declared.
     #[arg(value_name = "FIELD=VALUE", required = true, value_parser = assignment)]
     values: Vec<Assignment>,
 
@@ -79,7 +79,7 @@ enum Form {
     Truth,
 }
 
-const FIELDS: [(&str, Form); 11] = [
+const FIELDS: [(&str, Form); 12] = [
     ("capacity", Form::Amount),
     ("burst", Form::Amount),
     ("rate", Form::Amount),
@@ -91,7 +91,11 @@ const FIELDS: [(&str, Form); 11] = [
     ("latency_limit", Form::Time),
     ("near_limit", Form::Percentage),
     ("shadow", Form::Truth),
+    (BATCH, Form::Amount),
 ];
+
+/// Which is declared within `credit`.
+const BATCH: &str = "batch";
 
 impl Set {
     pub fn run(self) -> Result<ExitCode, Failure> {
@@ -189,13 +193,33 @@ impl Set {
             limit.remove("burst");
         }
         for Assignment { field, value } in &self.values {
+            let table = if field == BATCH {
+                limit
+                    .get_mut("credit")
+                    .and_then(Value::as_table_mut)
+                    .ok_or_else(|| self.without_credit())?
+            } else {
+                &mut *limit
+            };
             match value {
-                Some(value) => limit.insert(field.clone(), value.clone()),
-                None => limit.remove(field),
+                Some(value) => table.insert(field.clone(), value.clone()),
+                None => table.remove(field),
             };
         }
         let text = toml::to_string(&declaration).map_err(not_understood)?;
         Ok(Declaration::from_toml(&text).map_err(Error::from)?)
+    }
+}
+
+impl Set {
+    fn without_credit(&self) -> Failure {
+        Failure::new(
+            ExitCode::Usage,
+            format!(
+                "limit `{}` has no batches: it is declared without credit, which takes a new segment to change",
+                self.limit
+            ),
+        )
     }
 }
 

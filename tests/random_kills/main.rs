@@ -2,20 +2,25 @@
 //!
 //! Runs for 20 seconds and at least 200 kills a second; `SHMLIMIT_KILL_SECONDS` makes it longer or shorter.
 
+mod plans;
+#[path = "../process/mod.rs"]
 mod process;
+mod truth;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::sys::wait::WaitStatus;
-use process::{Child, Dice, PATIENCE, SharedWords, eventually, in_own_process};
+use plans::Plans;
+use process::{Child, Dice, PATIENCE, eventually, in_own_process};
 use shmlimit::{
     Declaration, Limit, LimitSet, OnDeath, OpenOptions, Outcome, Permit, Request, Segment, SegmentReader,
     SegmentSnapshot, SetDeclaration, SetSnapshot,
 };
+use truth::{Pool, Truth};
 
 const WORKERS: usize = 8;
 const LEAST_KILLS_PER_SECOND: u64 = 200;
@@ -41,102 +46,7 @@ fn declaration() -> Declaration {
                 .limit(Limit::calls("calls", 200_000, SECOND))
                 .limit(Limit::rate("tokens", 5_000_000, SECOND).on_death(OnDeath::Refund)),
         )
-}
-
-/// What the processes tell one another, none of it through the library.
-struct Truth {
-    words: SharedWords,
-}
-
-/// One collection of what the workers hold for certain.
-type Collected = [u64; 2 * WORKERS];
-
-impl Truth {
-    /// The worker is about to be killed: what it holds may be given back at any moment from now on.
-    const REVOKED: u64 = 1 << 63;
-    /// Every change of a word adds this, so that a word which was changed and changed back differs.
-    const VERSION: u64 = 1 << 16;
-    const HELD_MASK: u64 = Self::VERSION - 1;
-
-    fn new() -> Self {
-        Self {
-            words: SharedWords::new(5 * WORKERS + 2),
-        }
-    }
-
-    /// What a worker holds of the limit of a set: a lower bound at any moment.
-    fn held(&self, set: usize, worker: usize) -> &AtomicU64 {
-        &self.words[set * WORKERS + worker]
-    }
-
-    /// What the worker's incarnations have been admitted to, in requests: a lower bound.
-    fn admitted(&self, set: usize, worker: usize) -> &AtomicU64 {
-        &self.words[(2 + set) * WORKERS + worker]
-    }
-
-    fn progress(&self, worker: usize) -> &AtomicU64 {
-        &self.words[4 * WORKERS + worker]
-    }
-
-    fn is_over(&self) -> &AtomicU64 {
-        &self.words[5 * WORKERS]
-    }
-
-    /// Collections during which nothing changed, so that each shows one moment.
-    fn moments(&self) -> &AtomicU64 {
-        &self.words[5 * WORKERS + 1]
-    }
-
-    fn take(&self, set: usize, worker: usize, units: u64) {
-        self.held(set, worker)
-            .fetch_add(Self::VERSION + units, Ordering::SeqCst);
-        self.admitted(set, worker).fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn give_back(&self, set: usize, worker: usize, units: u64) {
-        self.held(set, worker)
-            .fetch_add(Self::VERSION - units, Ordering::SeqCst);
-    }
-
-    fn revoke(&self, worker: usize) {
-        for set in 0..2 {
-            self.held(set, worker).fetch_or(Self::REVOKED, Ordering::SeqCst);
-        }
-    }
-
-    /// The dead worker's successor starts with nothing. The version only ever goes up.
-    fn restart(&self, worker: usize) {
-        for set in 0..2 {
-            let word = self.held(set, worker);
-            let version = word.load(Ordering::SeqCst) & !Self::REVOKED & !Self::HELD_MASK;
-            word.store(version + Self::VERSION, Ordering::SeqCst);
-        }
-    }
-
-    fn collect(&self) -> Collected {
-        std::array::from_fn(|index| self.words[index].load(Ordering::SeqCst))
-    }
-
-    /// Panics if more is held than there is. Two equal collections say what was held between the two.
-    fn check(&self) {
-        let collected = self.collect();
-        if collected != self.collect() {
-            return;
-        }
-        self.moments().fetch_add(1, Ordering::Relaxed);
-        let (slots, seats) = collected.split_at(WORKERS);
-        for (words, capacity) in [(slots, SLOTS), (seats, SEATS)] {
-            let held = words
-                .iter()
-                .filter(|word| **word & Self::REVOKED == 0)
-                .map(|word| word & Self::HELD_MASK);
-            let held: u64 = held.sum();
-            assert!(
-                held <= capacity,
-                "{held} held of {capacity} at one moment: {words:x?}"
-            );
-        }
-    }
+        .set(plans::declaration())
 }
 
 /// The sets and requests of one worker.
@@ -144,6 +54,7 @@ struct Handles {
     segment: Segment,
     plain: LimitSet,
     mixed: LimitSet,
+    plans: LimitSet,
 }
 
 fn open(path: &Path) -> Segment {
@@ -159,6 +70,7 @@ impl Handles {
         Self {
             plain: segment.set("plain").expect("declared"),
             mixed: segment.set("mixed").expect("declared"),
+            plans: segment.set(plans::SET).expect("declared"),
             segment,
         }
     }
@@ -167,7 +79,7 @@ impl Handles {
 /// A permit, and what the truth says that it holds.
 struct Holding<'a> {
     permit: Permit<'a>,
-    set: usize,
+    pool: Pool,
     units: u64,
 }
 
@@ -192,6 +104,7 @@ fn work(truth: &Truth, worker: usize, inherited: Option<Segment>, path: &Path, s
 fn use_handles(truth: &Truth, worker: usize, handles: &Handles, dice: &mut Dice, rounds: u64) {
     let mut plain = handles.plain.request();
     let mut mixed = handles.mixed.request().with("tokens", 1).expect("declared");
+    let mut plans = Plans::of(&handles.plans);
     let mut holdings: VecDeque<Holding<'_>> = VecDeque::new();
     // Were all of them to spin, the condemned would wait for a processor to die on.
     let is_calm = dice.below(4) > 0;
@@ -199,28 +112,33 @@ fn use_handles(truth: &Truth, worker: usize, handles: &Handles, dice: &mut Dice,
         if is_calm && dice.below(8) == 0 {
             std::thread::sleep(Duration::from_micros(dice.below(500)));
         }
-        match dice.below(8) {
+        match dice.below(12) {
             0..=2 => {
                 let units = 1 + dice.below(3);
                 plain.set("slots", units).expect("declared");
-                holdings.extend(acquire(truth, worker, &handles.plain, &plain, 0, units));
+                holdings.extend(acquire(truth, worker, &handles.plain, &plain, units));
             }
             3..=5 => {
                 let tokens = 1 + dice.below(1000);
                 mixed.set("tokens", tokens).expect("declared");
-                holdings.extend(acquire(truth, worker, &handles.mixed, &mixed, 1, 1));
-                if let Some(last) = holdings.back_mut().filter(|last| last.set == 1) {
+                holdings.extend(acquire(truth, worker, &handles.mixed, &mixed, 1));
+                if let Some(last) = holdings.back_mut().filter(|last| last.pool == Pool::Seats) {
                     // Settled twice where the last is not new: that is an error and changes nothing.
                     let _ = last.permit.settle([("tokens", dice.below(1500))]);
                 }
             }
+            6..=8 => {
+                let taken = plans.acquire(dice);
+                holdings.extend(taken.map(|(permit, pool, units)| hold(truth, worker, permit, pool, units)));
+            }
+            9 => plans.change(dice),
             _ => {}
         }
         truth.check();
         let most = dice.below(4) as usize;
         while holdings.len() > most {
             let mut oldest = holdings.pop_front().expect("not empty");
-            truth.give_back(oldest.set, worker, oldest.units);
+            truth.give_back(oldest.pool, worker, oldest.units);
             if dice.below(2) == 0 {
                 oldest.permit.release().expect("nobody took it");
             }
@@ -228,7 +146,7 @@ fn use_handles(truth: &Truth, worker: usize, handles: &Handles, dice: &mut Dice,
         truth.progress(worker).fetch_add(1, Ordering::Relaxed);
     }
     for holding in holdings {
-        truth.give_back(holding.set, worker, holding.units);
+        truth.give_back(holding.pool, worker, holding.units);
     }
 }
 
@@ -237,20 +155,22 @@ fn acquire<'a>(
     worker: usize,
     set: &'a LimitSet,
     request: &Request,
-    index: usize,
     units: u64,
 ) -> Option<Holding<'a>> {
+    let pool = if set.name() == "plain" {
+        Pool::Slots
+    } else {
+        Pool::Seats
+    };
     match set.try_acquire(request).expect("works") {
-        Outcome::Admitted(permit) => {
-            truth.take(index, worker, units);
-            Some(Holding {
-                permit,
-                set: index,
-                units,
-            })
-        }
+        Outcome::Admitted(permit) => Some(hold(truth, worker, permit, pool, units)),
         Outcome::Refused(_) => None,
     }
+}
+
+fn hold<'a>(truth: &Truth, worker: usize, permit: Permit<'a>, pool: Pool, units: u64) -> Holding<'a> {
+    truth.take(pool, worker, units);
+    Holding { permit, pool, units }
 }
 
 /// Looks at the segment without locks, and at the truth, until it is over.
@@ -260,13 +180,19 @@ fn look_on(truth: &Truth, path: &Path) {
     while truth.is_over().load(Ordering::Relaxed) == 0 {
         truth.check();
         let snapshot = reader.snapshot().expect("a copy");
-        for (set, capacity) in snapshot.sets.iter().zip([SLOTS, SEATS]) {
+        for set in &snapshot.sets {
             assert!(!set.poisoned, "poisoned: {set:?}");
             if !set.torn {
                 whole += 1;
-                check_held(set, capacity);
+                match &*set.name {
+                    "plain" => check_held(set, SLOTS),
+                    "mixed" => check_held(set, SEATS),
+                    _ => plans::check_held(set),
+                }
+                assert_eq!(set.active + set.of_dead, set.holds.len() as u64, "{set:?}");
             }
         }
+        plans::check_keys(&reader);
         std::thread::sleep(Duration::from_micros(100));
     }
     assert!(whole > 0, "every copy was torn");
@@ -286,7 +212,6 @@ fn check_held(set: &SetSnapshot, capacity: u64) {
         capacity + limit.of_dead,
         "holds and count disagree: {set:?}"
     );
-    assert_eq!(set.active + set.of_dead, set.holds.len() as u64, "{set:?}");
 }
 
 /// The workers, and what restarts them.
@@ -441,6 +366,7 @@ fn check_that_nothing_is_left(segment: &Segment, truth: &Truth, kills: u64) {
             set.try_acquire(&all).expect("works").is_admitted()
         });
     }
+    let of_plans = plans::check_that_nothing_is_left(&segment.set(plans::SET).expect("declared"));
     let report = segment.recover().expect("works");
     for set in &report.sets {
         assert_eq!(set.problem, None);
@@ -448,7 +374,7 @@ fn check_that_nothing_is_left(segment: &Segment, truth: &Truth, kills: u64) {
     let snapshot: SegmentSnapshot = segment.snapshot().expect("a copy");
     assert_eq!(snapshot.participants.len(), 1, "{:?}", snapshot.participants);
     assert_eq!(snapshot.cold_starts, 0);
-    for (index, set) in snapshot.sets.iter().enumerate() {
+    for set in &snapshot.sets {
         assert!(!set.torn && !set.poisoned, "{set:?}");
         assert_eq!((set.active, set.holds.len()), (0, 0), "{set:?}");
         assert_eq!(set.words_in_flight, Some(0), "{set:?}");
@@ -456,11 +382,14 @@ fn check_that_nothing_is_left(segment: &Segment, truth: &Truth, kills: u64) {
         assert!(counts.recoveries > 0, "no lock was ever found with a dead owner");
         assert!(counts.recoveries <= kills, "{counts:?}");
         assert!(counts.reclaimed > 0, "nothing was ever given back for the dead");
-        let admitted: u64 = (0..WORKERS)
-            .map(|worker| truth.admitted(index, worker).load(Ordering::Relaxed))
-            .sum();
-        // One more is the request for everything above; a worker that is killed can leave one uncounted.
-        let bounds = admitted + 1..=admitted + 1 + kills;
+        let (pools, last) = match &*set.name {
+            "plain" => (&[Pool::Slots][..], 1),
+            "mixed" => (&[Pool::Seats][..], 1),
+            _ => (&[Pool::Places(0), Pool::Places(1)][..], of_plans),
+        };
+        let admitted: u64 = pools.iter().map(|pool| truth.admitted(*pool)).sum();
+        // After them came the requests for everything above; a worker that is killed can leave one uncounted.
+        let bounds = admitted + last..=admitted + last + kills;
         assert!(bounds.contains(&counts.admitted), "{counts:?}, not in {bounds:?}");
         assert_eq!(set.limits[0].counts.admitted, counts.admitted);
         assert!(counts.active_high_water <= set.hold_capacity);

@@ -1,0 +1,362 @@
+//! Capacities that requests name for their keys.
+
+use std::thread;
+
+use super::*;
+
+/// Of the smallest table.
+const ROWS: usize = 32;
+
+fn with_overrides(max_keys: u64) -> SetDeclaration {
+    SetDeclaration::new("api").keyed(Keyed::new(max_keys).overrides(true))
+}
+
+fn one_limit() -> SetDeclaration {
+    with_overrides(100).limit(Limit::calls("requests", 2, MINUTE).algorithm(Algorithm::SlidingWindow))
+}
+
+fn naming(set: &LimitSet, capacity: impl Into<Option<u64>>) -> shmlimit::Request {
+    let request = set.request();
+    request.with_override("requests", capacity).expect("a capacity")
+}
+
+/// How many of these requests the key is admitted at once.
+fn admitted_of(key: &Key<'_>, request: &shmlimit::Request) -> usize {
+    std::iter::repeat_with(|| key.check(request).expect("no error").is_admitted())
+        .take_while(|is_admitted| *is_admitted)
+        .count()
+}
+
+fn own(key: &Key<'_>) -> Vec<u64> {
+    let own = key.overrides().expect("no error");
+    own.into_iter().map(|(_, capacity)| capacity).collect()
+}
+
+#[test]
+fn a_request_gives_its_key_the_capacity_that_it_names_before_it_is_decided() {
+    let scene = Scene::new(one_limit());
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    assert_eq!(admitted_of(&key, &naming(&set, 5)), 5);
+    assert_eq!(own(&key), [5]);
+    assert_eq!(admitted_of(&key, &set.request()), 0, "and it keeps it");
+    assert_eq!(admitted_of(&key, &naming(&set, 6)), 1);
+    let verdicts = key.peek(&naming(&set, 100)).expect("no error");
+    assert_eq!(verdicts[0].most_at_once, 6, "which only looks");
+    assert_eq!(admitted_of(&key, &naming(&set, None)), 0);
+    assert_eq!(own(&key), [] as [u64; 0]);
+    let other = set.key("other").expect("keyed");
+    assert_eq!(admitted_of(&other, &set.request()), 2);
+}
+
+type Take<'a> = &'a dyn Fn(Key<'_>) -> bool;
+
+#[test]
+fn every_way_to_take_gives_the_key_the_capacity() {
+    let scene = Scene::new(one_limit());
+    let set = scene.set();
+    let five = naming(&set, 5);
+    let tries: [(&str, Take<'_>); 5] = [
+        ("check", &|key| key.check(&five).expect("no error").is_admitted()),
+        ("try", &|key| {
+            key.try_acquire(&five).expect("no error").is_admitted()
+        }),
+        ("acquire", &|key| {
+            let outcome = key.acquire(&five, Duration::ZERO);
+            outcome.expect("no error").is_admitted()
+        }),
+        ("reserve", &|key| {
+            let outcome = key.reserve(&five, Duration::ZERO).expect("no error");
+            matches!(outcome, shmlimit::ReserveOutcome::Reserved(_))
+        }),
+        ("async", &|key| {
+            let outcome = smol::block_on(key.acquire_async(&five, Duration::ZERO));
+            outcome.expect("no error").is_admitted()
+        }),
+    ];
+    for (name, take) in tries {
+        let key = set.key(name).expect("keyed");
+        let count = std::iter::repeat_with(|| take(key))
+            .take_while(|is_admitted| *is_admitted)
+            .count();
+        assert_eq!((count, own(&key)), (5, vec![5]), "{name}");
+    }
+    let many = set.check_many(&["m", "m", "m", "n"], &five).expect("no error");
+    assert!(many.iter().all(|checked| checked.is_admitted()));
+    assert_eq!(own(&set.key("n").expect("keyed")), [5]);
+}
+
+#[test]
+fn a_new_key_is_decided_by_the_capacity_that_its_first_request_names() {
+    let scene = Scene::new(one_limit());
+    let set = scene.set();
+    let three = set.request().with("requests", 3).expect("declared");
+    let naming = |capacity: u64| {
+        three
+            .clone()
+            .with_override("requests", capacity)
+            .expect("a capacity")
+    };
+    let key = set.key("a").expect("keyed");
+    let peeked = key.peek(&naming(4)).expect("no error");
+    assert_eq!((peeked[0].remaining, peeked[0].most_at_once), (4, 4));
+    match key.check(&naming(2)) {
+        Err(Error::NeverAdmissible { cost: 3, most: 2, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(set.table_usage().expect("keyed").used, 0);
+    assert_eq!(own(&key), [] as [u64; 0], "which takes no row");
+    assert!(key.check(&naming(4)).expect("no error").is_admitted());
+    let refused = key.check(&naming(4)).expect("no error");
+    assert_eq!(refused.verdicts().next().expect("one limit").most_at_once, 4);
+}
+
+#[test]
+fn a_request_that_names_what_its_key_has_changes_nothing() {
+    let limit = |name: &str| Limit::rate(name, 10, MINUTE).algorithm(Algorithm::TokenBucket);
+    let scene = Scene::new(with_overrides(10).limit(limit("units")).limit(limit("others")));
+    let set = scene.set();
+    let five = set.request().with("units", 5).expect("declared");
+    let naming = |units: u64, others: u64| {
+        let request = set.request().with("units", 0).expect("declared");
+        let request = request.with_override("units", units).expect("a capacity");
+        request.with_override("others", others).expect("a capacity")
+    };
+    let refunded = |changes: &[(u64, u64)]| {
+        let key = set.key("a").expect("keyed");
+        assert!(key.check(&naming(20, 20)).expect("no error").is_admitted());
+        let mut permit = key
+            .try_acquire(&five)
+            .expect("no error")
+            .into_result()
+            .expect("room");
+        for (units, others) in changes {
+            let request = naming(*units, *others);
+            assert!(key.check(&request).expect("no error").is_admitted());
+        }
+        let settled = permit.settle([("units", 0)]).expect("not settled yet");
+        key.reset(&[]).expect("no error");
+        settled.refunded("units")
+    };
+    // What saw two changes of its key is not refunded: so two of one request are one.
+    assert_eq!(refunded(&[(20, 20), (20, 20), (20, 20)]), 5);
+    assert_eq!(refunded(&[(100, 100)]), 5);
+    assert_eq!(refunded(&[(100, 100), (100, 100)]), 5);
+    assert_eq!(refunded(&[(100, 100), (99, 100)]), 0);
+}
+
+#[test]
+fn requests_that_disagree_are_each_decided_by_their_own_and_the_last_stays() {
+    let scene = Scene::new(
+        with_overrides(10)
+            .limit(Limit::concurrency("in_flight", 1))
+            .holds(64),
+    );
+    let set = scene.set();
+    let rounds = 400;
+    // How many are held is between the two capacities, so each is always answered by its own.
+    let held: Vec<_> = {
+        let key = set.key("a").expect("keyed");
+        let four = set.request().with_override("in_flight", 4).expect("a capacity");
+        (0..4)
+            .map(|_| {
+                let outcome = key.try_acquire(&four).expect("no error");
+                outcome.into_result().expect("room")
+            })
+            .collect()
+    };
+    thread::scope(|scope| {
+        for (capacity, is_admitted) in [(3, false), (8, true)] {
+            let other = scene.other();
+            scope.spawn(move || {
+                let set = other.set("api").expect("declared");
+                let request = set
+                    .request()
+                    .with_override("in_flight", capacity)
+                    .expect("a capacity");
+                for _ in 0..rounds {
+                    let outcome = set.key("a").expect("keyed").try_acquire(&request);
+                    assert_eq!(
+                        outcome.expect("no error").is_admitted(),
+                        is_admitted,
+                        "{capacity}"
+                    );
+                }
+            });
+        }
+    });
+    let key = set.key("a").expect("keyed");
+    assert!(matches!(own(&key)[..], [3 | 8]));
+    drop(held);
+}
+
+#[test]
+fn a_capacity_that_a_request_named_keeps_no_row() {
+    let scene = Scene::new(with_overrides(1).limit(Limit::calls("requests", 2, MINUTE)));
+    let set = scene.set();
+    let five = naming(&set, 5);
+    for key in 0..ROWS {
+        let key = set.key(key.to_string()).expect("keyed");
+        assert!(key.check(&five).expect("no error").is_admitted());
+    }
+    let new = set.key("new").expect("keyed");
+    let is_admitted = |key: &Key<'_>| key.check(&set.request()).expect("no error").is_admitted();
+    assert!(!is_admitted(&new), "what they have used does");
+    scene.advance(MINUTE);
+    assert_eq!(admitted_of(&new, &set.request()), 2, "not as the key before");
+    assert_eq!(own(&new), [] as [u64; 0]);
+}
+
+#[test]
+fn a_capacity_that_was_given_by_name_keeps_its_row_whatever_requests_name() {
+    let scene = Scene::new(
+        with_overrides(1)
+            .limit(Limit::calls("requests", 2, MINUTE))
+            .limit(Limit::calls("others", 100, MINUTE)),
+    );
+    let set = scene.set();
+    let five = naming(&set, 5);
+    for number in 0..ROWS {
+        let key = set.key(number.to_string()).expect("keyed");
+        if number % 2 == 0 {
+            key.override_capacity("requests", 4).expect("a row");
+        }
+        assert!(key.check(&five).expect("no error").is_admitted());
+        if number % 2 == 1 {
+            // The one that it has: by name from now on.
+            key.override_capacity("requests", 5).expect("a row");
+        }
+    }
+    scene.advance(MINUTE);
+    let new = set.key("new").expect("keyed");
+    assert!(!new.check(&five).expect("no error").is_admitted());
+    let seventh = set.key("7").expect("keyed");
+    assert!(
+        seventh
+            .check(&naming(&set, None))
+            .expect("no error")
+            .is_admitted()
+    );
+    scene.advance(MINUTE);
+    assert!(new.check(&five).expect("no error").is_admitted());
+}
+
+/// What a row says by one capacity would be anything by another.
+#[test]
+fn a_row_says_nothing_of_its_former_key_to_one_with_another_capacity() {
+    for algorithm in [
+        Algorithm::Gcra,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingWindowCounter,
+    ] {
+        for (before, after) in [(7, None), (7, Some(11)), (700, Some(3))] {
+            let limit = Limit::calls("requests", 2, MINUTE).algorithm(algorithm);
+            let scene = Scene::new(with_overrides(1).limit(limit));
+            let set = scene.set();
+            for key in 0..ROWS {
+                let key = set.key(key.to_string()).expect("keyed");
+                assert!(key.check(&naming(&set, before)).expect("no error").is_admitted());
+            }
+            scene.advance(MINUTE * 3);
+            let new = set.key("new").expect("keyed");
+            let request = naming(&set, after);
+            let most = after.unwrap_or(2) as usize;
+            assert_eq!(
+                admitted_of(&new, &request),
+                most,
+                "{algorithm:?} {before} {after:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_capacity_that_its_key_cannot_have_changes_nothing() {
+    let scene = Scene::new(
+        with_overrides(1)
+            .limit(Limit::calls("requests", 2, MINUTE))
+            .limit(Limit::concurrency("in_flight", 2))
+            .limit(Limit::calls("unlimited", "unlimited", MINUTE))
+            .holds(8),
+    );
+    let set = scene.set();
+    let key = set.key("a").expect("keyed");
+    let refused = |error: Result<(), Error>| match error {
+        Err(Error::CannotOverride { limit, reason, .. }) => (limit, reason),
+        other => panic!("{other:?}"),
+    };
+    for capacity in [0, u64::MAX] {
+        refused(set.request().set_override("requests", capacity));
+    }
+    assert!(matches!(
+        set.request().set_override("typo", 5),
+        Err(Error::UnknownLimit { .. })
+    ));
+    for (limit, capacity, says) in [
+        ("in_flight", 1000, "holds are too few"),
+        ("unlimited", 5, "it is unlimited"),
+    ] {
+        // Beside one that it can have.
+        let request = set.request().with_override("requests", 5).expect("a capacity");
+        let request = request.with_override(limit, capacity).expect("a capacity");
+        for is_known in [false, true] {
+            let asked = key.try_acquire(&request).map(drop);
+            let (named, reason) = refused(asked);
+            assert!(named == limit && reason.contains(says), "{named}: {reason}");
+            assert_eq!(own(&key), [] as [u64; 0]);
+            if is_known {
+                continue;
+            }
+            assert_eq!(set.table_usage().expect("keyed").used, 0, "no row");
+            let request = set.request().with("in_flight", 0).expect("declared");
+            assert!(key.check(&request).expect("no error").is_admitted());
+        }
+        scene.advance(MINUTE * 2);
+    }
+}
+
+#[test]
+fn sets_without_overrides_have_none_by_request_either() {
+    let limit = || Limit::calls("requests", 2, MINUTE);
+    let without = Scene::new(keyed(10).limit(limit())).set();
+    assert!(matches!(
+        without.request().set_override("requests", 5),
+        Err(Error::CannotOverride { .. })
+    ));
+    let nothing = without.request().with_override("requests", None).expect("none");
+    assert_eq!(admitted_of(&without.key("a").expect("keyed"), &nothing), 2);
+    let plain = Scene::new(SetDeclaration::new("api").limit(limit())).set();
+    for capacity in [None, Some(5)] {
+        let named = plain.request().with_override("requests", capacity);
+        assert!(matches!(named, Err(Error::NotKeyed { .. })));
+    }
+}
+
+#[test]
+fn a_request_names_a_tier_and_a_capacity_at_once() {
+    let scene = Scene::new(
+        with_overrides(1)
+            .limit(Limit::calls("requests", 2, MINUTE))
+            .limit(Limit::calls("others", 100, MINUTE))
+            .tier(Tier::new("gold").capacity("requests", 3).capacity("others", 4)),
+    );
+    let set = scene.set();
+    let request = naming(&set, 5).with_tier("gold").expect("a tier");
+    for key in ["a", "a", "b"] {
+        let checked = set.key(key).expect("keyed").check(&request).expect("no error");
+        let most: Vec<u64> = checked.verdicts().map(|verdict| verdict.most_at_once).collect();
+        assert_eq!(most, [5, 4]);
+    }
+    scene.advance(MINUTE * 2);
+    let plain = set.key("a").expect("keyed");
+    plain.assign("default").expect("a tier");
+    let peeked = plain.peek(&set.request()).expect("no error");
+    assert_eq!(
+        (peeked[0].most_at_once, peeked[1].most_at_once),
+        (5, 100),
+        "which stays"
+    );
+}
