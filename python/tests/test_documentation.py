@@ -11,7 +11,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "python.md"
 
 def test_the_examples_of_the_documentation_run(segment_path, tmp_path, capsys):
     blocks = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(), flags=re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 9
+    assert len(blocks) == 10
 
     class Answer:
         usage = 900
