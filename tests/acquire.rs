@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shmlimit::{Declaration, Error, Limit, Outcome, RefusalReason, Segment, SetDeclaration};
+use shmlimit::{Declaration, Error, Limit, OnDeath, Outcome, RefusalReason, Segment, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -213,4 +213,43 @@ fn asking_with_a_cost_of_zero_holds_nothing() {
     assert_eq!(segment.snapshot().expect("a copy").sets[0].active, 1);
     drop(asked);
     assert_eq!(segment.snapshot().expect("a copy").sets[0].active, 1);
+}
+
+#[test]
+fn a_full_table_of_holds_refuses_only_what_is_held_outside_of_shadow() {
+    let (_folder, segment) = segment(
+        SetDeclaration::new("llm")
+            .limit(Limit::calls("requests", 10, HOUR))
+            .limit(Limit::concurrency("in_flight", 8).shadow(true))
+            .limit(Limit::rate("tokens", 100, HOUR).on_death(OnDeath::Refund))
+            .holds(1),
+    );
+    let llm = segment.set("llm").expect("declared");
+    let without_tokens = llm.request().with("requests", 1).expect("declared");
+    let _held = llm
+        .try_acquire(&without_tokens)
+        .expect("works")
+        .into_result()
+        .expect("admitted");
+    let without_a_hold = llm
+        .try_acquire(&without_tokens)
+        .expect("works")
+        .into_result()
+        .expect("what would be held is in shadow");
+    let with_tokens = llm.request().with("tokens", 1).expect("declared");
+    let refusal = llm
+        .try_acquire(&with_tokens)
+        .expect("works")
+        .into_result()
+        .expect_err("the tokens are held");
+    assert_eq!(refusal.reason(), RefusalReason::HoldsFull);
+    drop(without_a_hold);
+    let set = &segment.snapshot().expect("a copy").sets[0];
+    assert_eq!(set.active, 1);
+    let of_limits = set
+        .limits
+        .iter()
+        .map(|limit| (limit.counts.admitted, limit.counts.would_refuse, limit.remaining))
+        .collect::<Vec<_>>();
+    assert_eq!(of_limits, [(2, 0, 8), (1, 1, 7), (0, 0, 100)]);
 }

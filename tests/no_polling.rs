@@ -229,3 +229,79 @@ fn a_process_of_waiting_futures_sleeps_as_long_as_nothing_happens() {
         child.kill();
     });
 }
+
+/// By another bell it would be woken only when it looks by itself, a second later.
+#[test]
+fn a_thread_is_woken_by_the_bell_of_its_ticket_and_a_future_by_the_doorbell_of_its_process() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("limits");
+    let places = SetDeclaration::new("set").limit(Limit::concurrency("places", 1));
+    let segment = Segment::create(&path, &Declaration::new().set(places)).expect("a segment");
+    let raw = RawSegment::open(&path);
+    let set = segment.set("set").expect("declared");
+    let take = || {
+        let outcome = set.try_acquire(&set.request()).expect("works");
+        outcome.into_result().expect("free")
+    };
+    let queued = || segment.snapshot().expect("a snapshot").sets[0].tickets.len();
+
+    let held = take();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
+            outcome.into_result().expect("given back")
+        });
+        eventually("it waits", || queued() == 1);
+        drop(held);
+        drop(waiter.join().expect("admitted"));
+    });
+    assert_eq!((raw.rings(), raw.doorbell_rings()), (1, 0));
+
+    let held = take();
+    let request = set.request();
+    let mut future = Box::pin(set.acquire_async(&request, PATIENCE));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(future.as_mut().poll(&mut context).is_pending());
+    assert_eq!(queued(), 1);
+    drop(held);
+    eventually("the doorbell is rung", || raw.doorbell_rings() > 0);
+    assert_eq!(raw.rings(), 2);
+    eventually("it is admitted", || future.as_mut().poll(&mut context).is_ready());
+}
+
+#[test]
+fn a_process_watches_for_the_deaths_of_others_only() {
+    let test = "a_process_watches_for_the_deaths_of_others_only";
+    in_own_process(test, 3 * PATIENCE, |folder| {
+        let places = Limit::concurrency("places", 1);
+        let declaration = Declaration::new().set(SetDeclaration::new("set").limit(places));
+        let segment = Segment::create(folder.join("limits"), &declaration).expect("a segment");
+        let set = segment.set("set").expect("declared");
+        let waiting = || {
+            let snapshot = segment.snapshot().expect("a snapshot");
+            snapshot.sets[0].tickets.len()
+        };
+        let wait_for_ever = || {
+            let _ = set.acquire(&set.request(), None);
+            unreachable!("killed before");
+        };
+        let threads = |child: &Child| {
+            let tasks = fs::read_dir(format!("/proc/{}/task", child.id()));
+            tasks.expect("alive").count()
+        };
+        let own = Child::fork(|| {
+            let _held = set.try_acquire(&set.request()).expect("works");
+            std::thread::scope(|scope| {
+                scope.spawn(wait_for_ever);
+            });
+        });
+        eventually("a thread waits for its own process", || waiting() == 1);
+        let other = Child::fork(wait_for_ever);
+        eventually("another process waits", || waiting() == 2);
+        eventually("which has a thread to watch for deaths", || threads(&other) == 2);
+        sleep(QUIET);
+        assert_eq!(threads(&own), 2, "one that holds and one that waits");
+        own.kill();
+        other.kill();
+    });
+}

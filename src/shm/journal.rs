@@ -407,15 +407,149 @@ mod tests {
     fn a_word_outside_the_extent_is_not_changed_and_the_rest_is_undone() {
         let extent = Extent::new();
         let inside = &extent.words()[AFTER_ENTRIES];
-        let outside = AtomicU64::new(3);
-        let mut transaction = extent.journal().begin();
-        transaction.store(inside, 1);
-        transaction.store(&outside, 4);
-        assert_eq!(transaction.commit(), Err(JournalOverflow));
-        assert_eq!(
-            (inside.load(Ordering::Relaxed), outside.load(Ordering::Relaxed)),
-            (0, 3)
-        );
+        // The words next to the extent are those of another set.
+        let mapped = extent.region.words(0, AFTER_ENTRIES as u64 + 2).expect("within");
+        let without_the_first = Journal {
+            extent: &extent.words()[1..],
+            ..extent.journal()
+        };
+        let elsewhere = AtomicU64::new(0);
+        for (journal, outside) in [
+            (extent.journal(), &elsewhere),
+            (extent.journal(), &mapped[AFTER_ENTRIES + 1]),
+            (without_the_first, &mapped[0]),
+        ] {
+            outside.store(3, Ordering::Relaxed);
+            let mut transaction = journal.begin();
+            transaction.store(inside, 1);
+            transaction.store(outside, 4);
+            assert_eq!(transaction.commit(), Err(JournalOverflow));
+            assert_eq!(
+                (inside.load(Ordering::Relaxed), outside.load(Ordering::Relaxed)),
+                (0, 3)
+            );
+        }
+    }
+
+    #[test]
+    fn wherever_an_operation_dies_recovery_finds_the_words_as_they_were_before_it() {
+        let steps: [fn(&mut Transaction<'_>, &AtomicU64); 5] = [
+            |transaction, word| transaction.store(word, 9),
+            |transaction, word| transaction.store(word, 0),
+            |transaction, word| transaction.add(word, 2),
+            |transaction, word| transaction.subtract(word, 2),
+            |transaction, word| transaction.raise(word, 7),
+        ];
+        let words = [BEFORE_ENTRIES, AFTER_ENTRIES];
+        for (first, second) in steps
+            .iter()
+            .flat_map(|first| steps.iter().map(move |second| (first, second)))
+        {
+            for [at_first, at_second] in [[0, 0], [0, 1], [1, 0], [1, 1]] {
+                for completed in 0..=2 {
+                    let extent = Extent::new();
+                    let guarded = words.map(|index| &extent.words()[index]);
+                    guarded.iter().for_each(|word| word.store(5, Ordering::Relaxed));
+                    let begun = extent.journal().sequence_if_idle().expect("idle");
+                    let mut transaction = extent.journal().begin();
+                    let of_operation = [(first, at_first), (second, at_second)];
+                    for (step, at) in of_operation.into_iter().take(completed) {
+                        step(&mut transaction, guarded[at]);
+                    }
+                    // A process that is killed drops nothing.
+                    std::mem::forget(transaction);
+                    // A recoverer that is killed before it closes the journal leaves the work to the next one.
+                    for _ in 0..2 {
+                        if let JournalState::Undo(count) = extent.journal().state() {
+                            assert!(extent.journal().undo(count));
+                        }
+                    }
+                    extent.journal().close();
+                    assert_eq!(guarded.map(|word| word.load(Ordering::Relaxed)), [5, 5]);
+                    assert_eq!(extent.journal().state(), JournalState::Idle);
+                    assert!(!extent.journal().unchanged_since(begun));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_death_within_a_store_is_undone_as_one_before_or_after_it() {
+        let extent = Extent::new();
+        let journal = extent.journal();
+        let [first, second] = [BEFORE_ENTRIES, AFTER_ENTRIES].map(|index| &extent.words()[index]);
+        let mut transaction = journal.begin();
+        transaction.store(first, 6);
+        std::mem::forget(transaction);
+        // The entry of the second store is complete, and the count does not say so yet.
+        second.store(5, Ordering::Relaxed);
+        journal.entries[1]
+            .index
+            .store(AFTER_ENTRIES as u64, Ordering::Relaxed);
+        journal.entries[1].old.store(4, Ordering::Relaxed);
+        assert!(journal.undo(1));
+        let values = || [first, second].map(|word| word.load(Ordering::Relaxed));
+        assert_eq!(values(), [0, 5]);
+        // The count says so, and the word does not have its new value yet.
+        journal.entries[1].old.store(5, Ordering::Relaxed);
+        assert!(journal.undo(2));
+        assert_eq!(values(), [0, 5]);
+    }
+
+    #[test]
+    fn what_was_read_while_nothing_changed_may_be_used() {
+        let extent = Extent::new();
+        let word = &extent.words()[AFTER_ENTRIES];
+        for value in [0, 7] {
+            let mut transaction = extent.journal().begin();
+            transaction.store(word, value);
+            transaction.commit().expect("room");
+            let sequence = extent.journal().sequence_if_idle().expect("idle");
+            assert!(extent.journal().unchanged_since(sequence));
+            // Neither an operation that changes nothing nor one that does nothing is a change.
+            let mut transaction = extent.journal().begin();
+            transaction.store(word, value);
+            drop(transaction);
+            drop(extent.journal().begin());
+            assert!(extent.journal().unchanged_since(sequence));
+        }
+    }
+
+    #[test]
+    fn amounts_are_added_and_subtracted_within_what_a_word_can_hold() {
+        let extent = Extent::new();
+        let word = &extent.words()[AFTER_ENTRIES];
+        for (value, amount, sum, difference) in [
+            (5, 2, 7, 3),
+            (5, 0, 5, 5),
+            (5, 5, 10, 0),
+            (5, 6, 11, 0),
+            (u64::MAX - 1, 3, u64::MAX, u64::MAX - 4),
+        ] {
+            for (expected, is_sum) in [(sum, true), (difference, false)] {
+                word.store(value, Ordering::Relaxed);
+                let mut transaction = extent.journal().begin();
+                if is_sum {
+                    transaction.add(word, amount);
+                } else {
+                    transaction.subtract(word, amount);
+                }
+                transaction.commit().expect("room");
+                assert_eq!(word.load(Ordering::Relaxed), expected, "{value}, {amount}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_raised_word_keeps_the_largest_value() {
+        let extent = Extent::new();
+        let word = &extent.words()[AFTER_ENTRIES];
+        for (value, largest) in [(3, 3), (2, 3), (3, 3), (4, 4), (0, 4), (u64::MAX, u64::MAX)] {
+            let mut transaction = extent.journal().begin();
+            transaction.raise(word, value);
+            transaction.commit().expect("room");
+            assert_eq!(word.load(Ordering::Relaxed), largest);
+        }
     }
 
     #[test]

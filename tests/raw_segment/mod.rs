@@ -39,6 +39,7 @@ pub const RETIRED: u64 = 29;
 /// Words of a participant, by their position in it.
 pub const PARTICIPANT_PID: u64 = 1;
 pub const PARTICIPANT_START_TIME: u64 = 2;
+pub const PARTICIPANT_DOORBELL: u64 = 8;
 
 /// Words of a directory entry, by their position in it.
 pub const EXTENT_OFFSET: u64 = 0;
@@ -158,6 +159,13 @@ impl RawSegment {
         let first = end - tickets * stride;
         (0..tickets)
             .map(|index| self.word((first + index * stride) / 8 + BELL))
+            .sum()
+    }
+
+    /// How often the doorbells of all participants have been rung, all of them together.
+    pub fn doorbell_rings(&self) -> u64 {
+        (0..self.word(PARTICIPANTS))
+            .map(|slot| self.word(self.participant_word(slot, PARTICIPANT_DOORBELL)))
             .sum()
     }
 

@@ -16,17 +16,22 @@ export CARGO_PROFILE_TEST_OPT_LEVEL=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFIL
 shard=${SHARD:-0}
 output="${CARGO_TARGET_DIR:-target}/mutants"
 
+# Mistakes that are none; docs/trust.md says why. Halves of a number that have no bit in common are the same by | and by ^.
+same_by_either='replace \| with \^ in (load_wide|Mark::wide|Journal<.*>::mark|Transaction<.*>::store)$'
+changes_nothing='replace > with >= in Transaction<.*>::raise$|replace fence_before_change with \(\)$'
+
 # mutants NAME FILES ONE_IN TARGETS [TEST_ARGUMENTS...]: TARGETS are what cargo builds for each mutant.
 mutants() {
     name=$1 files=$2 one_in=$3 targets=$4
     shift 4
     mkdir -p "$output/$name"
     describe "mutants of $files: one in $one_in"
-    # Two halves of a number that have no bit in common are the same by | and by ^.
+    # One in so many of all files, not the first or the next so many of them: hence by turns.
     # shellcheck disable=SC2046 # One argument for each word of targets.
-    step cargo mutants --package shmlimit --file "$files" --shard "$((shard % one_in))/$one_in" \
+    step cargo mutants --package shmlimit --file "$files" --sharding round-robin \
+        --shard "$((shard % one_in))/$one_in" \
         --output "$output/$name" --timeout 600 --no-times --cap-lints true \
-        --exclude-re 'replace \| with \^ in (load_wide|Mark::wide)' \
+        --exclude-re "$same_by_either" --exclude-re "$changes_nothing" \
         --cargo-arg=--locked $(printf -- '--cargo-arg=%s ' $targets) -- "$@"
 }
 

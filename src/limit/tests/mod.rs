@@ -8,6 +8,7 @@ mod concurrency;
 mod damage;
 mod declarations;
 mod fixed_window;
+mod left;
 mod near;
 mod oracle;
 mod replenished;
