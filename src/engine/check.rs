@@ -11,7 +11,7 @@ use super::plan::Kind;
 use super::segment::SegmentEngine;
 use super::set::{Part, PartAt, RuledPart, SetEngine};
 use crate::error::Error;
-use crate::limit::{Assessment, Standing};
+use crate::limit::{Assessment, RuleOperations, Standing};
 use crate::shm::layout::BUCKET_ROWS;
 use crate::shm::prefetch::prefetch;
 use crate::table;

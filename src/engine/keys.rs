@@ -11,7 +11,7 @@ use super::set::{Part, RuledPart};
 use super::tier::TierIndex;
 use super::ties::Ties;
 use crate::error::Error;
-use crate::limit::{Assessment, Now};
+use crate::limit::{Assessment, Now, RuleOperations};
 use crate::shm::journal::Transaction;
 use crate::shm::layout::{BUCKET_ROWS, BUCKET_TAG_WORDS};
 use crate::table::{self, Claim, Fingerprint, Place, Table, TableMut, Usage};

@@ -19,13 +19,9 @@ use super::segment::SegmentEngine;
 use super::set::{DefinitionBits, Part, RuledPart};
 use super::tier::RowTier;
 use crate::error::Error;
-use crate::limit::{InvalidLimit, Mark, Now};
+use crate::limit::{InvalidLimit, Mark, Now, RuleOperations};
 
 /// A limit as the key of a row has it.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it lives for one decision, under a lock, where nothing is allocated"
-)]
 #[derive(Debug)]
 pub(crate) enum RowLimit<'a> {
     /// As its tier.

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, IntoBytes};
 pub(crate) const MAGIC: u64 = u64::from_ne_bytes(*b"SHMLIMIT");
 
 /// The number of this format. It has nothing to do with the version of the crate.
-pub(crate) const FORMAT: u64 = 1;
+pub(crate) const FORMAT: u64 = 2;
 
 /// Features that an older reader may ignore: none yet.
 pub(crate) const COMPATIBLE_FEATURES: u64 = 0;
