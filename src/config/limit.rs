@@ -30,6 +30,9 @@ use crate::engine::plan::{Adaptive, Kind};
 /// | [`TokenBucket`](Self::TokenBucket) | tokens that are refilled at a rate, up to the size of the bucket | comes back |
 /// | [`LeakyBucket`](Self::LeakyBucket) | a bucket that drains at a rate, and its size: [`Limit::leaky_bucket`] takes them so | stays charged |
 ///
+/// So a live limit may [change](crate::Segment::apply) from one of these names to another and keeps what was used; what
+/// is settled from then on comes back as the new name says.
+///
 /// [`Limit::bound`] gives what each admits at most in any stretch of one window's length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -61,8 +64,8 @@ impl Algorithm {
         matches!(self, Self::Gcra | Self::TokenBucket)
     }
 
-    /// Whether it has a burst apart from its capacity.
-    pub(super) fn has_burst(self) -> bool {
+    /// Whether it is the rule of three names, which has a burst apart from its capacity.
+    pub(super) fn keeps_backlog(self) -> bool {
         matches!(self, Self::Gcra | Self::TokenBucket | Self::LeakyBucket)
     }
 }
