@@ -1,10 +1,10 @@
 //! Sizes and offsets of a segment, from what is declared. All arithmetic is checked.
 
 use super::layout::{
-    ALIGNMENT, BUCKET_ROWS, BUCKET_TAG_WORDS, DirectoryEntry, HEADER_SPACE, Hold, JOURNAL_ENTRIES,
-    JournalEntry, KeyRow, LimitCounters, MOST_LIMITS, MOST_PARTICIPANTS, MOST_SETS, Participant, SetControl,
-    Ticket, TicketLimit,
+    ALIGNMENT, DirectoryEntry, HEADER_SPACE, Hold, JOURNAL_ENTRIES, JournalEntry, KeyRow, LimitCounters,
+    MOST_LIMITS, MOST_PARTICIPANTS, MOST_SETS, Participant, SetControl, Ticket, TicketLimit,
 };
+use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
 
 /// The largest segment: a terabyte, beyond which the participants' lock bytes begin.
 pub(super) const MOST_BYTES: u64 = 1 << 40;
