@@ -49,7 +49,7 @@ fn parameters() -> impl Strategy<Value = Parameters> {
 fn declared((capacity, window, burst): Parameters, which: u8, kind: u8, offset: i32, small: u32) -> Rule {
     match which {
         0..=2 => match Backlog::new(capacity, window, burst) {
-            Ok(rule) if kind % 2 == 0 => Rule::Backlog(rule),
+            Ok(rule) if kind.is_multiple_of(2) => Rule::Backlog(rule),
             Ok(rule) => Rule::Backlog(rule.without_refunds()),
             Err(_) => Rule::Unlimited(Unlimited),
         },
