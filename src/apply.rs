@@ -36,7 +36,9 @@ impl Segment {
     /// changed.
     ///
     /// What can change in place: capacities, windows and bursts, leases, metadata, shadow, `near_limit`, what becomes of
-    /// new keys of a full table, and the bounds of an adaptive limit. Whatever else differs is refused, all of it named,
+    /// new keys of a full table, the bounds of an adaptive limit, and which of the names of one rule
+    /// ([`Gcra`](crate::Algorithm::Gcra), [`TokenBucket`](crate::Algorithm::TokenBucket),
+    /// [`LeakyBucket`](crate::Algorithm::LeakyBucket)) a limit has. Whatever else differs is refused, all of it named,
     /// and then nothing is changed. A concurrency can be raised as far as there are
     /// [holds](crate::SetDeclaration::holds) for it, so declare more of them where it may have to be. A sliding window keeps
     /// its [entries](crate::Limit::entries): where they are fewer than a new segment would have for the new capacity, units

@@ -20,7 +20,7 @@ use crate::engine::{
     RuledPart, SetEngine, observe as observe_part, place_sets,
 };
 use crate::error::Error;
-use crate::limit::{Mark, Now};
+use crate::limit::{Mark, Now, RuleOperations};
 use crate::segment::{compile_definitions, compile_one};
 use crate::shm::attach::{Observed, damaged, observe};
 use crate::shm::clock::{boot_nanos, utc_nanos};

@@ -1,6 +1,16 @@
-//! Exact integer arithmetic shared by the rules: nanoseconds, costs and the reduced fraction that joins them.
+//! Exact integer arithmetic shared by the rules: nanoseconds, costs and the reduced fraction that joins them. And the
+//! shape of a bucket of keys, which the layout of the file and the rules of the table have in common.
 
 use std::time::Duration;
+
+/// Rows of a bucket of a keyed table. Their tags fill one cache line.
+pub(crate) const BUCKET_ROWS: u64 = 32;
+
+/// Tags of rows in one word, the lowest bits first.
+pub(crate) const WORD_TAGS: u64 = 4;
+
+/// Words of tags that a bucket has.
+pub(crate) const BUCKET_TAG_WORDS: u64 = BUCKET_ROWS / WORD_TAGS;
 
 /// Nanoseconds in one second.
 pub(crate) const NANOS_PER_SECOND: u64 = 1_000_000_000;

@@ -406,7 +406,7 @@ fn uses_are_found_however_they_are_written() {
         #[test] fn g() { crate::snapshot::f() }
     ";
     let source = Source {
-        path: PathBuf::from("limit/gcra.rs"),
+        path: PathBuf::from("limit/backlog.rs"),
         text: text.to_owned(),
         syntax: syn::parse_file(text).expect("valid"),
     };

@@ -27,6 +27,8 @@ Algorithm: TypeAlias = Literal[
     "gcra", "token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_window_counter"
 ]
 
+WhenFull: TypeAlias = Literal["refuse", "evict_least_used", "evict_oldest"]
+
 
 class _Declared:
     """Shown with its name first, and without what is not given."""
@@ -231,7 +233,7 @@ class Keyed(_Declared):
     """
 
     max_keys: int
-    when_full: Literal["refuse", "evict_least_used", "evict_oldest"] = field(default="refuse", kw_only=True)
+    when_full: WhenFull = field(default="refuse", kw_only=True)
     store_keys: bool = field(default=True, kw_only=True)
     overrides: bool = field(default=False, kw_only=True)
 

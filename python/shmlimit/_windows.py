@@ -11,12 +11,11 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
 import shmlimit
 from shmlimit import Keyed, Limits, LimitSet
-
-WhenFull: TypeAlias = Literal["refuse", "evict_least_used", "evict_oldest"]
+from shmlimit._declaration import WhenFull
 
 _Declare: TypeAlias = Callable[[], "list[shmlimit.Rate | shmlimit.Calls]"]
 

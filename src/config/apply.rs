@@ -10,7 +10,7 @@ impl Declaration {
     /// This declaration in place of `stored`, the one that a segment holds, in the canonical form. Both have been
     /// validated; so is what comes of them, and its limits need exactly the memory that those in the segment have.
     ///
-    /// Changed are capacities, windows of the same alignment, bursts, leases, the bounds of adaptive capacities, what
+    /// Changed are capacities, windows of the same alignment, bursts, the names of one rule, leases, the bounds of adaptive capacities, what
     /// counts as near, the size of batches, shadows, metadata, and what becomes of keys without room. What is not declared, and depends by
     /// default on what can be changed, stays as it is. Path, mode and version play no part.
     ///
@@ -107,7 +107,15 @@ impl Limit {
         } else {
             change
         };
+        // One rule by several names keeps one state.
+        let by_backlog = |limit: &Self| limit.algorithm.is_some_and(Algorithm::keeps_backlog);
+        let algorithm = if by_backlog(self) && by_backlog(change) {
+            change
+        } else {
+            self
+        };
         Self {
+            algorithm: algorithm.algorithm,
             capacity: capacity.capacity.clone(),
             window: window.window,
             burst: change.burst.clone(),

@@ -86,7 +86,7 @@ impl Limit {
         demand(
             "burst",
             written(&self.burst),
-            algorithm.is_some_and(Algorithm::has_burst),
+            algorithm.is_some_and(Algorithm::keeps_backlog),
             "only gcra, token_bucket and leaky_bucket have a burst; remove it, or declare one of them",
         )?;
         demand(

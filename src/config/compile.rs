@@ -6,12 +6,12 @@ use super::keyed::Prefix;
 use super::limit::{Algorithm, Align, Limit};
 use super::place::{Place, check_range};
 use super::shortest_window::check_window;
-use super::window::{Weekday, Window};
+use super::window::Window;
 use crate::engine::plan::{Adaptive, AdaptivePlan, Kind, LimitPlan};
 use crate::error::DeclarationError;
 use crate::limit::{
-    self, AdaptiveAlgorithm, Budget, Calendar, CalendarUnit, CapacityTerms, Concurrency, FixedWindow, Gcra,
-    InvalidLimit, LeakyBucket, Rule, SlidingWindow, SlidingWindowCounter, TokenBucket,
+    self, AdaptiveAlgorithm, Backlog, Budget, Calendar, CalendarUnit, CapacityTerms, Concurrency,
+    FixedWindow, InvalidLimit, Rule, SlidingWindow, SlidingWindowCounter, Unlimited,
 };
 use crate::units::nanos_from_duration;
 
@@ -76,7 +76,7 @@ impl Limit {
                 .map_err(|invalid| place.value(field, amount, invalid))
         };
         let Some(capacity) = amount("capacity", &self.capacity)? else {
-            return Ok(Rule::Unlimited);
+            return Ok(Unlimited.into());
         };
         let burst = match &self.burst {
             Some(burst) => amount("burst", burst)?.unwrap_or(capacity),
@@ -95,12 +95,11 @@ impl Limit {
                 None => Concurrency::new(capacity).map(Rule::Concurrency),
                 Some(plan) => adapting(plan),
             },
-            (_, Some(Algorithm::Gcra)) => Gcra::new(capacity, nanos, burst).map(Rule::Gcra),
-            (_, Some(Algorithm::TokenBucket)) => {
-                TokenBucket::new(capacity, nanos, burst).map(Rule::TokenBucket)
+            (_, Some(Algorithm::Gcra | Algorithm::TokenBucket)) => {
+                Backlog::new(capacity, nanos, burst).map(Rule::Backlog)
             }
             (_, Some(Algorithm::LeakyBucket)) => {
-                LeakyBucket::new(capacity, nanos, burst).map(Rule::LeakyBucket)
+                Backlog::new(capacity, nanos, burst).map(|rule| rule.without_refunds().into())
             }
             (_, Some(Algorithm::FixedWindow)) => self.fixed_window(capacity, nanos).map(Rule::FixedWindow),
             (_, Some(Algorithm::SlidingWindow)) => {
@@ -111,9 +110,16 @@ impl Limit {
                     .map(Rule::SlidingWindowCounter)
             }
         };
-        rule.map_err(|invalid| DeclarationError::Unsuitable {
-            place: place.here(),
-            reason: invalid.to_string(),
+        rule.map_err(|invalid| match invalid {
+            InvalidLimit::InexactBurst { given, most } => DeclarationError::InexactBurst {
+                place: place.here(),
+                given,
+                most,
+            },
+            invalid => DeclarationError::Unsuitable {
+                place: place.here(),
+                reason: invalid.to_string(),
+            },
         })
     }
 
@@ -154,7 +160,7 @@ impl Limit {
             Calendar {
                 unit,
                 utc_offset_seconds: i32::from(minutes) * 60,
-                week_start: self.week_start.unwrap_or_default().into(),
+                week_start: self.week_start.unwrap_or_default() as u8,
             },
         )
     }
@@ -165,20 +171,6 @@ fn nanos(length: Option<Window>) -> Option<u64> {
     match length {
         Some(Window::Span(length)) => nanos_from_duration(length),
         _ => None,
-    }
-}
-
-impl From<Weekday> for limit::Weekday {
-    fn from(day: Weekday) -> Self {
-        match day {
-            Weekday::Monday => Self::Monday,
-            Weekday::Tuesday => Self::Tuesday,
-            Weekday::Wednesday => Self::Wednesday,
-            Weekday::Thursday => Self::Thursday,
-            Weekday::Friday => Self::Friday,
-            Weekday::Saturday => Self::Saturday,
-            Weekday::Sunday => Self::Sunday,
-        }
     }
 }
 

@@ -15,11 +15,23 @@ use crate::engine::plan::{Adaptive, Kind};
 /// | what is limited | which one | why |
 /// |---|---|---|
 /// | calls to a provider that counts a sliding window ("10 in any 2 seconds") | [`SlidingWindow`](Self::SlidingWindow) | it never admits more than the capacity in any window |
-/// | the same, where there are too many to log each (beyond 65,536 in a window), or with many keys | [`Gcra`](Self::Gcra) with a small burst, and capacity + burst - 1 within what the provider counts | one word of state, and what passes at once is declared |
+/// | the same, where there are too many to log each (beyond 65,536 in a window), or with many keys | [`Gcra`](Self::Gcra) with a small burst, and capacity + burst - 1 within what the provider counts | two words of state, and what passes at once is declared |
 /// | calls to a provider that has a token bucket, or says "requests per minute, with bursts" | [`TokenBucket`](Self::TokenBucket) with its numbers | it is the same rule, and gives back what was not used |
 /// | a server of one's own | [`Gcra`](Self::Gcra) with a burst that the server can take at once; a concurrency limit beside it | cheap, smooth, and [`retry_after`](crate::Verdict::retry_after) is exact |
 /// | a daily quota, as it is billed | [`FixedWindow`](Self::FixedWindow) with [`Window::Day`] | it starts again at midnight, where the bill does |
 /// | many keys with large capacities, roughly | [`SlidingWindowCounter`](Self::SlidingWindowCounter) | its state does not grow with the capacity |
+///
+/// [`Gcra`](Self::Gcra), [`TokenBucket`](Self::TokenBucket) and [`LeakyBucket`](Self::LeakyBucket) are one rule with one
+/// state, and admit the same for the same capacity, window and burst. The names say what users of each expect:
+///
+/// | name | what the parameters are called elsewhere | unused cost |
+/// |---|---|---|
+/// | [`Gcra`](Self::Gcra) | a rate, and a burst tolerance | comes back |
+/// | [`TokenBucket`](Self::TokenBucket) | tokens that are refilled at a rate, up to the size of the bucket | comes back |
+/// | [`LeakyBucket`](Self::LeakyBucket) | a bucket that drains at a rate, and its size: [`Limit::leaky_bucket`] takes them so | stays charged |
+///
+/// So a live limit may [change](crate::Segment::apply) from one of these names to another and keeps what was used; what
+/// is settled from then on comes back as the new name says.
 ///
 /// [`Limit::bound`] gives what each admits at most in any stretch of one window's length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -52,8 +64,8 @@ impl Algorithm {
         matches!(self, Self::Gcra | Self::TokenBucket)
     }
 
-    /// Whether it has a burst apart from its capacity.
-    pub(super) fn has_burst(self) -> bool {
+    /// Whether it is the rule of three names, which has a burst apart from its capacity.
+    pub(super) fn keeps_backlog(self) -> bool {
         matches!(self, Self::Gcra | Self::TokenBucket | Self::LeakyBucket)
     }
 }

@@ -14,6 +14,7 @@ use super::set::SetDeclaration;
 use super::window::Window;
 use crate::engine::plan::{LimitPlan, MAX_MIGRATED_WORDS, MAX_WORDS_BY_CAPACITY, TierPlan};
 use crate::error::DeclarationError;
+use crate::limit::RuleOperations;
 
 const MAX_TIERS: u64 = 255;
 

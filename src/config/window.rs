@@ -6,18 +6,7 @@ use std::time::Duration;
 use serde::de::{self, Deserialize, Deserializer};
 use serde::ser::{Serialize, Serializer};
 
-/// The units of a length of time, largest first, in nanoseconds.
-///
-/// No months and no years: their lengths vary, and whoever wants a month means [`Window::Month`].
-const UNITS: [(&str, u64); 7] = [
-    ("d", 86_400_000_000_000),
-    ("h", 3_600_000_000_000),
-    ("m", 60_000_000_000),
-    ("s", 1_000_000_000),
-    ("ms", 1_000_000),
-    ("us", 1_000),
-    ("ns", 1),
-];
+use crate::units::nanos_from_duration;
 
 /// Over what stretch of time a limit counts.
 ///
@@ -43,6 +32,19 @@ pub enum Window {
 }
 
 impl Window {
+    /// The units in which a length of time is written, largest first.
+    ///
+    /// No months and no years: their lengths vary. A month of the calendar is [`Window::Month`].
+    pub const UNITS: [(&'static str, Duration); 7] = [
+        ("d", Duration::from_secs(86_400)),
+        ("h", Duration::from_secs(3_600)),
+        ("m", Duration::from_secs(60)),
+        ("s", Duration::from_secs(1)),
+        ("ms", Duration::from_millis(1)),
+        ("us", Duration::from_micros(1)),
+        ("ns", Duration::from_nanos(1)),
+    ];
+
     pub(super) fn is_calendar(self) -> bool {
         !matches!(self, Self::Span(_))
     }
@@ -74,8 +76,8 @@ impl fmt::Display for Window {
         if rest == 0 {
             return f.write_str("0s");
         }
-        for (unit, nanos) in UNITS {
-            let nanos = u128::from(nanos);
+        for (unit, length) in Self::UNITS {
+            let nanos = length.as_nanos();
             if rest >= nanos {
                 write!(f, "{}{unit}", rest / nanos)?;
                 rest %= nanos;
@@ -114,7 +116,8 @@ fn parse_nanos(text: &str) -> Option<u64> {
             .find(|c: char| !c.is_ascii_alphabetic())
             .unwrap_or(after.len());
         let (name, after) = after.split_at(letters);
-        let (_, nanos) = UNITS.into_iter().find(|(unit, _)| *unit == name)?;
+        let (_, length) = Window::UNITS.into_iter().find(|(unit, _)| *unit == name)?;
+        let nanos = nanos_from_duration(length)?;
         sum = sum.checked_add(number.parse::<u64>().ok()?.checked_mul(nanos)?)?;
         rest = after.trim_start();
     }

@@ -136,10 +136,10 @@
 //! The table of a [keyed set](crate::SetDeclaration::keyed) has a fixed size. Any
 //! [`max_keys`](crate::Keyed::new) keys find room in it (but for one table in a million), and as rows fall unevenly it
 //! has somewhat more of them; how many keys fit beyond that is up to their hashes. A row takes 64 bytes where
-//! the limits have two words of state together (GCRA has one), 128 for up to ten and so on, and two for its tag, and 48
-//! more where the keys are [kept for people](crate::Keyed::store_keys); divided by the share of rows that are filled when
-//! the table is full: 84 to 88 % for 100,000 keys and more, and less for small tables. All of it is allocated when the
-//! segment is created.
+//! the limits have two words of state together (GCRA, a token bucket and a leaky bucket have two each), 128 for up to ten
+//! and so on, and two for its tag, and 48 more where the keys are [kept for people](crate::Keyed::store_keys); divided by
+//! the share of rows that are filled when the table is full: 84 to 88 % for 100,000 keys and more, and less for small
+//! tables. All of it is allocated when the segment is created.
 //!
 //! Where the set declares [tiers](crate::Tier), a row has one word more: with one GCRA limit it takes 128 bytes in place of
 //! 64, and with one concurrency limit 64 as before. What a key has used migrates when its tier changes, and each change

@@ -11,10 +11,10 @@ use super::plan::Kind;
 use super::segment::SegmentEngine;
 use super::set::{Part, PartAt, RuledPart, SetEngine};
 use crate::error::Error;
-use crate::limit::{Assessment, Standing};
-use crate::shm::layout::BUCKET_ROWS;
+use crate::limit::{Assessment, RuleOperations, Standing};
 use crate::shm::prefetch::prefetch;
 use crate::table;
+use crate::units::BUCKET_ROWS;
 
 /// How a limit stands, and when it will have more.
 #[derive(Clone, Copy, Debug)]

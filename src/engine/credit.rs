@@ -7,7 +7,7 @@ use super::refund::{Origin, ReservedBy};
 use super::segment::SegmentEngine;
 use super::set::{DefinitionBits, Part};
 use crate::error::Error;
-use crate::limit::Mark;
+use crate::limit::{Mark, RuleOperations};
 
 /// Of what could be taken, the part that one batch may be, unless a smaller one than was wished for at least.
 const SHARE: u64 = 16;

@@ -24,7 +24,7 @@ use super::refund::Origin;
 use super::segment::SegmentEngine;
 use super::set::{Part, RuledPart, SetEngine};
 use crate::error::Error;
-use crate::limit::{Mark, Now};
+use crate::limit::{Mark, Now, RuleOperations};
 use crate::shm::clock::boot_nanos;
 use crate::shm::journal::Transaction;
 use crate::table::Fingerprint;

@@ -12,13 +12,10 @@ use super::set::{Part, RuledPart};
 use super::tier::{RowTier, TierIndex};
 use super::ties::Ties;
 use crate::error::Error;
-use crate::limit::{Assessment, Now};
+use crate::limit::{Assessment, Now, RuleOperations};
 use crate::shm::journal::Transaction;
-use crate::shm::layout::{BUCKET_ROWS, BUCKET_TAG_WORDS};
 use crate::table::{self, Claim, Fingerprint, Place, Table, TableMut, Usage};
-
-// The index and the ground do not know each other, and mean the same table.
-const _: () = assert!(table::BUCKET_ROWS == BUCKET_ROWS && table::TAG_WORDS == BUCKET_TAG_WORDS);
+use crate::units::BUCKET_ROWS;
 
 /// The table of a part's keys, for reading.
 #[derive(Clone, Copy)]

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use super::credit_word::CreditWord;
 use super::memory::{JournalledState, RepeatableState, Row, StateWords};
 use super::plan::{CreditPlan, Kind, LimitPlan};
-use crate::limit::{Assessment, CapacityTerms, Mark, NearThreshold, Now, Rule, Sample};
+use crate::limit::{Assessment, CapacityTerms, Mark, NearThreshold, Now, Rule, RuleOperations, Sample};
 use crate::shm::journal::Transaction;
 
 /// Where a limit stands in its set, and its state in a row.

@@ -6,7 +6,7 @@ use super::limit_rules::LimitRules;
 use super::memory::Row;
 use super::segment::SegmentEngine;
 use super::set::Part;
-use crate::limit::{Mark, Now};
+use crate::limit::{Mark, Now, RuleOperations};
 use crate::units::{Rounding, divide, saturate};
 
 /// How busy a set is. Of two sets the smaller one is less so.

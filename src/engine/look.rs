@@ -22,8 +22,9 @@ use super::tier::RowTier;
 use super::ties::Ties;
 use crate::error::Error;
 use crate::limit::{Mark, Now};
-use crate::shm::layout::{BUCKET_ROWS, MOST_LIMITS};
+use crate::shm::layout::MOST_LIMITS;
 use crate::table::{Fingerprint, Table};
+use crate::units::BUCKET_ROWS;
 
 /// Looks that are taken before one is believed that may be torn.
 const ATTEMPTS: usize = 100;

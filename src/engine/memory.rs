@@ -10,11 +10,11 @@ use crate::limit::{Mark, State, StateMut};
 use crate::shm::geometry::PartGeometry;
 use crate::shm::journal::{Journal, Transaction};
 use crate::shm::layout::{
-    BUCKET_ROWS, BUCKET_TAG_WORDS, Hold, HoldLabel, JOURNAL_ENTRIES, JournalEntry, KeyRow, LimitCounters,
-    SetControl, Ticket, TicketLimit,
+    Hold, HoldLabel, JOURNAL_ENTRIES, JournalEntry, KeyRow, LimitCounters, SetControl, Ticket, TicketLimit,
 };
 use crate::shm::region::{Kept, OutOfRegion, Region};
 use crate::table::Fingerprint;
+use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
 
 /// What belongs to one lock, located once.
 #[derive(Debug)]

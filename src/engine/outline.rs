@@ -7,6 +7,7 @@ use once_cell::race::OnceBox;
 
 use super::decision::notes_of_overrides;
 use super::plan::{KeyedPlan, Kind, OnDemand, PrefixLengths, SetPlan};
+use crate::limit::RuleOperations;
 use crate::shm::layout::MOST_LIMITS;
 
 /// A set as every definition of it has it. What a change may bring, which includes every rule, is not in it.

@@ -19,7 +19,7 @@ use super::segment::SegmentEngine;
 use super::set::{DefinitionBits, Part, RuledPart};
 use super::tier::RowTier;
 use crate::error::Error;
-use crate::limit::{InvalidLimit, Mark, Now};
+use crate::limit::{InvalidLimit, Mark, Now, RuleOperations};
 use crate::shm::layout::{JOURNAL_ENTRIES, MOST_LIMITS};
 
 // A change of all capacities of a key is one transaction: of each limit the capacity and its state, the word `generation`,
@@ -27,10 +27,6 @@ use crate::shm::layout::{JOURNAL_ENTRIES, MOST_LIMITS};
 const _: () = assert!(MOST_LIMITS * (1 + MAX_WORDS_BY_CAPACITY) + 2 <= JOURNAL_ENTRIES);
 
 /// A limit as the key of a row has it.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it lives for one decision, under a lock, where nothing is allocated"
-)]
 #[derive(Debug)]
 pub(crate) enum RowLimit<'a> {
     /// As its tier.

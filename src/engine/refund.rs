@@ -23,7 +23,7 @@ use super::row_reference::RowReference;
 use super::rules::SetRules;
 use super::set::{DefinitionBits, PartAt};
 use super::tier::RowAge;
-use crate::limit::{Mark, Rule};
+use crate::limit::{Mark, Rule, RuleOperations};
 use crate::shm::journal::Transaction;
 
 /// When and where something was reserved, and by which definition.

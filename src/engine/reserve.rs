@@ -9,7 +9,7 @@ use super::outline::SetOutline;
 use super::plan::Kind;
 use super::segment::SegmentEngine;
 use crate::error::Error;
-use crate::limit::Assessment;
+use crate::limit::{Assessment, RuleOperations};
 
 /// What became of a wish to reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

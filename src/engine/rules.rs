@@ -3,6 +3,7 @@
 use super::limit_rules::{LimitPlace, LimitRules};
 use super::plan::{Kind, LimitPlan, PrefixLengths, SetPlan};
 use super::tier::TierIndex;
+use crate::limit::RuleOperations;
 use crate::shm::geometry::SetShape;
 use crate::table;
 

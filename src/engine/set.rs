@@ -19,7 +19,7 @@ use super::rules::SetRules;
 use super::tier::TierIndex;
 use super::versions::Versions;
 use crate::error::Error;
-use crate::limit::{Mark, Now, Standing};
+use crate::limit::{Mark, Now, RuleOperations, Standing};
 use crate::shm::geometry::SetGeometry;
 use crate::shm::journal::{JournalOverflow, Transaction};
 use crate::shm::layout::{DirectoryEntry, LimitCounters};

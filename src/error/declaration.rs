@@ -92,6 +92,21 @@ pub enum DeclarationError {
         /// What to do.
         advice: String,
     },
+    /// The burst of a [`Gcra`](crate::Algorithm::Gcra), token bucket or leaky bucket is larger than what is counted
+    /// exactly over its window until the segment's clock has run for 292 years. Over a window of at most 292 years every
+    /// burst is counted exactly, and over a longer one every burst of up to 2^63 units.
+    #[error(
+        "{place}: over so long a window a burst of {given} units cannot be counted exactly: declare a burst of {most} \
+         units or less, or a window of at most 292 years"
+    )]
+    InexactBurst {
+        /// The limit.
+        place: String,
+        /// The burst, in units.
+        given: u64,
+        /// The largest that can be declared with this capacity and window, in units.
+        most: u64,
+    },
     /// What the algorithm cannot decide by, though each field may be right by itself.
     #[error("{place}: {reason}")]
     Unsuitable {

@@ -1,25 +1,40 @@
-//! What GCRA, the token bucket and the leaky bucket have in common: a bound on work that was admitted ahead of time.
+//! GCRA, the token bucket and the leaky bucket: one rule, with one state.
 
-use super::{Assessment, InvalidLimit, Mark, NearThreshold, Standing};
-use crate::units::{Rounding, UnitPrice, share};
+use super::{
+    Assessment, CapacityTerms, InvalidLimit, Mark, NearThreshold, Now, RuleOperations, Standing, State,
+    StateMut, load_wide, store_wide,
+};
+use crate::units::{LATEST_INSTANT, Rounding, UnitPrice, share};
 
 /// `capacity` units per window, of which up to `burst` may come at once.
 ///
-/// The backlog is the time that what was admitted is still worth: each unit adds its price, each nanosecond takes
-/// one away, and it never goes below zero. All backlogs here are scaled by the price's denominator. The three rules
-/// differ in how they write it down, not in what they admit: ITU-T I.371 gives GCRA in two forms for that reason,
-/// virtual scheduling (an instant) and the continuous-state leaky bucket (a level and an instant).
+/// The backlog is the time that what was admitted is still worth: each unit adds its price, each nanosecond takes one
+/// away, and it never goes below zero. All backlogs here are scaled by the price's denominator. GCRA (ITU-T I.371, ATM
+/// Forum TM 4.0) calls it the distance to the theoretical arrival time, a leaky bucket used as a meter (I.371's
+/// continuous-state leaky bucket) its level, and a token bucket (RFC 3290, appendix A) the tokens that are missing. They
+/// admit the same; a leaky bucket gives nothing back.
+///
+/// State, two words: the theoretical arrival time, scaled, low word first. At or before now, the limit is completely
+/// replenished; the distance from now to it is the backlog. Looking writes nothing, so asking often does not slow
+/// replenishment down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BacklogBound {
+pub(crate) struct Backlog {
     price: UnitPrice,
     burst: u64,
     /// The backlog that leaves nothing: `burst` units.
     most: u128,
+    /// Whether what was charged and not used can be given back.
+    refunds: bool,
 }
 
-impl BacklogBound {
-    /// Never overflows: `most` is one product of two words, and nothing below forms a sum that exceeds a backlog.
-    pub(super) fn new(capacity: u64, window: u64, burst: u64) -> Result<Self, InvalidLimit> {
+impl Backlog {
+    const ARRIVAL: usize = 0;
+
+    /// A rule that refunds. `window` is in nanoseconds.
+    ///
+    /// An admitted arrival time is at most now + burst, which must be an exact number at the latest instant too. All
+    /// windows of up to that many nanoseconds are, and in longer ones bursts of up to 2^63 units.
+    pub(crate) fn new(capacity: u64, window: u64, burst: u64) -> Result<Self, InvalidLimit> {
         if capacity == 0 {
             return Err(InvalidLimit::Zero("capacity"));
         }
@@ -27,31 +42,33 @@ impl BacklogBound {
             return Err(InvalidLimit::Zero("burst"));
         }
         let price = UnitPrice::new(capacity, window).ok_or(InvalidLimit::Zero("window"))?;
+        let most = price.whole_units(u128::MAX - price.scaled_nanos(LATEST_INSTANT));
+        if burst > most {
+            return Err(InvalidLimit::InexactBurst { given: burst, most });
+        }
         Ok(Self {
             price,
             burst,
             most: price.scaled_cost(burst),
+            refunds: true,
         })
     }
 
-    #[inline]
-    pub(super) fn price(&self) -> UnitPrice {
-        self.price
+    /// The same rule, which gives nothing back.
+    pub(crate) fn without_refunds(self) -> Self {
+        Self {
+            refunds: false,
+            ..self
+        }
     }
 
     #[inline]
-    pub(super) fn burst(&self) -> u64 {
-        self.burst
-    }
-
-    /// The backlog of a completely used burst.
-    #[inline]
-    pub(super) fn most(&self) -> u128 {
-        self.most
+    fn backlog(&self, state: &(impl State + ?Sized), now: Now) -> u128 {
+        load_wide(state, Self::ARRIVAL).saturating_sub(self.price.scaled_nanos(now.monotonic))
     }
 
     #[inline]
-    pub(super) fn assess(&self, backlog: u128, cost: u64) -> Assessment {
+    fn assess_backlog(&self, backlog: u128, cost: u64) -> Assessment {
         // The largest backlog on top of which the cost still fits; there is none for a cost above the burst.
         let Some(admitting) = self.most.checked_sub(self.price.scaled_cost(cost)) else {
             return Assessment::Refused { retry_after: None };
@@ -64,79 +81,10 @@ impl BacklogBound {
         }
     }
 
-    /// Nanoseconds before which `amount` units on top of a backlog cannot all have been taken, in whatever portions: by the
-    /// last of them all are part of the backlog, but for what time has worked off since.
-    pub(super) fn earliest(&self, backlog: u128, amount: u64) -> u64 {
-        let charged = backlog.saturating_add(self.price.scaled_cost(amount));
-        self.price.nanos_to_cover(charged.saturating_sub(self.most))
-    }
-
-    /// How much of `backlog` a refund of `amount` units takes away, scaled, and the whole units which that is worth:
-    /// at most `left`, what is left of the reservation that is refunded.
-    ///
-    /// What time has already replenished is not given back a second time, so nothing rises above the burst.
-    pub(super) fn refundable(&self, backlog: u128, amount: u64, left: u128) -> (u128, u64) {
-        let asked = self.price.scaled_cost(amount);
-        let most = backlog.min(left);
-        if asked <= most {
-            (asked, amount)
-        } else {
-            (most, self.price.whole_units(most))
-        }
-    }
-
-    /// What is left, scaled, of a cost that was charged on top of a backlog, `elapsed` nanoseconds after the charge
-    /// left the backlog at `mark`. Time works off what was there before first; where that is not known, it is taken for
-    /// nothing.
-    pub(super) fn left(&self, mark: Option<Mark>, elapsed: u64, cost: u64) -> u128 {
-        let charged = self.price.scaled_cost(cost);
-        mark.map_or(charged, Mark::wide)
-            .saturating_sub(self.price.scaled_nanos(elapsed))
-            .min(charged)
-    }
-
-    /// The mark before the last `units` of its charge.
-    pub(super) fn mark_before_last(&self, mark: Mark, units: u64) -> Mark {
-        Self::mark(mark.wide().saturating_sub(self.price.scaled_cost(units)))
-    }
-
-    /// As [`left`](Self::left), of a cost that was charged under a `former` bound, with its mark, `before` nanoseconds
-    /// before this one came in its place, which was `since` nanoseconds ago.
-    ///
-    /// The end of the charge is carried over as a backlog is that ends there, so what is given back is what would have
-    /// been given back at the change, less what time has replenished since.
-    pub(super) fn left_of_former(
-        &self,
-        former: &Self,
-        mark: Option<Mark>,
-        (before, since): (u64, u64),
-        cost: u64,
-    ) -> u128 {
-        let charged = former.price.scaled_cost(cost);
-        let end = mark
-            .map_or(charged, Mark::wide)
-            .saturating_sub(former.price.scaled_nanos(before));
-        let left = self
-            .price
-            .converted(end.min(charged), former.price, Rounding::Down);
-        self.carried_over(former, end, Rounding::Down)
-            .saturating_sub(self.price.scaled_nanos(since))
-            .min(left)
-    }
-
-    pub(super) fn near_threshold(&self, percent: u8) -> NearThreshold {
-        NearThreshold::share_of(self.most, percent)
-    }
-
-    /// The share of the burst that a backlog is.
-    pub(super) fn share(&self, mark: Mark) -> u64 {
-        share(mark.wide(), self.most)
-    }
-
-    /// The backlog under this bound that leaves what `backlog` left under an `old` one, the same number of units to
+    /// The backlog under this rule that leaves what `backlog` left under an `old` one, the same number of units to
     /// the fraction, but never more than the burst. An overdraft stays one of as many units. `rounding` says where a
     /// fraction of the scale goes: up, it is lost to the caller.
-    pub(super) fn carried_over(&self, old: &Self, backlog: u128, rounding: Rounding) -> u128 {
+    fn carried_over(&self, old: &Self, backlog: u128, rounding: Rounding) -> u128 {
         match old.most.checked_sub(backlog) {
             Some(free) => {
                 let free = self.price.converted(free, old.price, rounding.opposite());
@@ -149,20 +97,183 @@ impl BacklogBound {
             }
         }
     }
+}
+
+impl RuleOperations for Backlog {
+    fn state_words(&self) -> usize {
+        2
+    }
+
+    fn capacity(&self) -> u64 {
+        self.burst
+    }
 
     #[inline]
-    pub(super) fn mark(backlog: u128) -> Mark {
-        Mark {
-            first: backlog as u64,
-            second: (backlog >> 64) as u64,
+    fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
+        self.assess_backlog(self.backlog(state, now), cost)
+    }
+
+    /// Saturates at 2^128 - 1 scaled, which only an overdraft worth more than 292 years of backlog can reach.
+    #[inline]
+    fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
+        if cost == 0 {
+            return;
+        }
+        let from = load_wide(state, Self::ARRIVAL).max(self.price.scaled_nanos(now.monotonic));
+        store_wide(
+            state,
+            Self::ARRIVAL,
+            from.saturating_add(self.price.scaled_cost(cost)),
+        );
+    }
+
+    fn reaches_ahead(&self) -> bool {
+        true
+    }
+
+    /// What would have been worked off by then does not make room before.
+    fn charge_ahead(&self, state: &mut (impl StateMut + ?Sized), now: Now, delay: u64, cost: u64) {
+        let monotonic = now.monotonic.saturating_add(delay);
+        self.charge(state, Now { monotonic, ..now }.within_proven_range(), cost);
+    }
+
+    /// Reads the state once.
+    #[inline]
+    fn take(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) -> Result<Mark, Assessment> {
+        let present = self.price.scaled_nanos(now.monotonic);
+        let arrival = load_wide(state, Self::ARRIVAL);
+        let backlog = arrival.saturating_sub(present);
+        match self.assess_backlog(backlog, cost) {
+            Assessment::Admissible if cost == 0 => Ok(Mark::of_wide(backlog)),
+            Assessment::Admissible => {
+                // What was assessed as admissible fits below the bound that the declaration was checked for.
+                let added = self.price.scaled_cost(cost);
+                store_wide(state, Self::ARRIVAL, arrival.max(present).saturating_add(added));
+                Ok(Mark::of_wide(backlog.saturating_add(added)))
+            }
+            refused => Err(refused),
         }
     }
 
-    pub(super) fn standing(&self, mark: Mark) -> Standing {
+    /// By the last of the units all are part of the backlog, but for what time has worked off since.
+    fn earliest(&self, state: &(impl State + ?Sized), now: Now, amount: u64) -> u64 {
+        let charged = self
+            .backlog(state, now)
+            .saturating_add(self.price.scaled_cost(amount));
+        self.price.nanos_to_cover(charged.saturating_sub(self.most))
+    }
+
+    fn refunds(&self) -> bool {
+        self.refunds
+    }
+
+    /// Time works off what was there before the charge first; where that is not known, it is taken for nothing.
+    fn left(&self, mark: Option<Mark>, elapsed: u64, cost: u64) -> u128 {
+        if !self.refunds {
+            return 0;
+        }
+        let charged = self.price.scaled_cost(cost);
+        mark.map_or(charged, Mark::wide)
+            .saturating_sub(self.price.scaled_nanos(elapsed))
+            .min(charged)
+    }
+
+    fn mark_before_last(&self, mark: Mark, units: u64) -> Mark {
+        Mark::of_wide(mark.wide().saturating_sub(self.price.scaled_cost(units)))
+    }
+
+    /// The end of the charge is carried over as a backlog is that ends there, so what is given back is what would have
+    /// been given back at the change, less what time has replenished since.
+    fn left_of_former(
+        &self,
+        former: &Self,
+        mark: Option<Mark>,
+        (before, since): (u64, u64),
+        cost: u64,
+    ) -> u128 {
+        if !self.refunds {
+            return 0;
+        }
+        let charged = former.price.scaled_cost(cost);
+        let end = mark
+            .map_or(charged, Mark::wide)
+            .saturating_sub(former.price.scaled_nanos(before));
+        let left = self
+            .price
+            .converted(end.min(charged), former.price, Rounding::Down);
+        self.carried_over(former, end, Rounding::Down)
+            .saturating_sub(self.price.scaled_nanos(since))
+            .min(left)
+    }
+
+    fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, amount: u64, left: u128) -> u64 {
+        if !self.refunds {
+            return 0;
+        }
+        // What time has already replenished is not given back a second time, so nothing rises above the burst.
+        let most = self.backlog(state, now).min(left);
+        let asked = self.price.scaled_cost(amount);
+        let (taken_off, units) = if asked <= most {
+            (asked, amount)
+        } else {
+            (most, self.price.whole_units(most))
+        };
+        if taken_off > 0 {
+            // A part of the distance from now to the arrival time, so it cannot exceed the arrival time.
+            let arrival = load_wide(state, Self::ARRIVAL).saturating_sub(taken_off);
+            store_wide(state, Self::ARRIVAL, arrival);
+        }
+        units
+    }
+
+    fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
+        store_wide(state, Self::ARRIVAL, 0);
+    }
+
+    #[inline]
+    fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
+        Mark::of_wide(self.backlog(state, now))
+    }
+
+    fn standing(&self, mark: Mark) -> Standing {
         let backlog = mark.wide();
         Standing {
             remaining: self.price.whole_units(self.most.saturating_sub(backlog)),
             reset_after: self.price.nanos_to_cover(backlog),
         }
+    }
+
+    #[inline]
+    fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+        load_wide(state, Self::ARRIVAL) <= self.price.scaled_nanos(now.monotonic)
+    }
+
+    fn near_threshold(&self, percent: u8) -> NearThreshold {
+        NearThreshold::share_of(self.most, percent)
+    }
+
+    #[inline]
+    fn is_near(&self, mark: Mark, threshold: NearThreshold) -> bool {
+        mark.wide() >= threshold.0
+    }
+
+    fn share(&self, mark: Mark) -> u64 {
+        share(mark.wide(), self.most)
+    }
+
+    fn with_capacity(&self, capacity: u64, terms: CapacityTerms) -> Result<Self, InvalidLimit> {
+        let per_window = terms.rate.unwrap_or(capacity);
+        let burst = terms.burst.unwrap_or(capacity);
+        Ok(Self {
+            refunds: self.refunds,
+            ..Self::new(per_window, terms.window, burst)?
+        })
+    }
+
+    /// What remains is kept, at most the new burst, and is replenished at the new rate from now on.
+    fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
+        let backlog = self.carried_over(old, old.backlog(state, now), Rounding::Up);
+        let present = self.price.scaled_nanos(now.monotonic);
+        store_wide(state, Self::ARRIVAL, present.saturating_add(backlog));
     }
 }

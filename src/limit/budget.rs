@@ -1,6 +1,8 @@
 //! The budget: for costs that are known only afterwards.
 
-use super::{Assessment, FixedWindow, InvalidLimit, Mark, NearThreshold, Now, Standing, State, StateMut};
+use super::{
+    Assessment, CapacityTerms, FixedWindow, InvalidLimit, Mark, Now, RuleOperations, State, StateMut,
+};
 
 /// Admits anything while some of the window's capacity is left, and takes nothing up front.
 ///
@@ -15,64 +17,61 @@ impl Budget {
     pub(crate) fn new(window: FixedWindow) -> Result<Self, InvalidLimit> {
         Ok(Self { window })
     }
+}
 
-    /// The same window with another capacity, which is positive.
-    pub(super) fn with_capacity(self, capacity: u64) -> Self {
-        Self {
-            window: self.window.with_capacity(capacity),
-        }
-    }
-
-    pub(crate) fn state_words(&self) -> usize {
+impl RuleOperations for Budget {
+    fn state_words(&self) -> usize {
         self.window.state_words()
     }
 
-    pub(crate) fn reads_utc(&self) -> bool {
-        self.window.reads_utc()
+    fn capacity(&self) -> u64 {
+        self.window.capacity()
     }
 
     #[inline]
-    pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now) -> Assessment {
+    fn assess(&self, state: &(impl State + ?Sized), now: Now, _cost: u64) -> Assessment {
         // A unit must be left, whatever the cost turns out to be.
         self.window.assess(state, now, 1)
     }
 
     #[inline]
-    pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
+    fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
         self.window.charge(state, now, cost);
     }
 
     #[inline]
-    pub(super) fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
-        self.window.is_replenished(state, now)
-    }
-
-    pub(super) fn share(&self, mark: Mark) -> u64 {
-        self.window.share(mark)
-    }
-
-    pub(super) fn near_threshold(&self, percent: u8) -> NearThreshold {
-        self.window.near_threshold(percent)
-    }
-
-    pub(super) fn can_carry_over(&self, old: &Self) -> bool {
-        self.window.can_carry_over(&old.window)
-    }
-
-    pub(super) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
-        self.window.carry_over(&old.window, state, now);
-    }
-
-    pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
-        self.window.reset(state);
-    }
-
-    #[inline]
-    pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
+    fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
         self.window.mark(state, now)
     }
 
-    pub(crate) fn standing(&self, mark: Mark) -> Standing {
-        self.window.standing(mark)
+    #[inline]
+    fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+        self.window.is_replenished(state, now)
+    }
+
+    fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
+        self.window.reset(state);
+    }
+
+    fn with_capacity(&self, capacity: u64, terms: CapacityTerms) -> Result<Self, InvalidLimit> {
+        Self::new(self.window.with_capacity(capacity, terms)?)
+    }
+
+    /// What is debited may exceed what is left, by any amount.
+    #[inline]
+    fn most_at_once(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn reads_utc(&self) -> bool {
+        self.window.reads_utc()
+    }
+
+    fn can_carry_over(&self, old: &Self) -> bool {
+        self.window.can_carry_over(&old.window)
+    }
+
+    fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
+        self.window.carry_over(&old.window, state, now);
     }
 }

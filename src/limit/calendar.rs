@@ -13,18 +13,6 @@ pub(crate) enum CalendarUnit {
     Month,
 }
 
-/// The first day of a week.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Weekday {
-    Monday,
-    Tuesday,
-    Wednesday,
-    Thursday,
-    Friday,
-    Saturday,
-    Sunday,
-}
-
 /// How time is cut into civil periods.
 ///
 /// There are no time zones here, only a constant offset: a day that daylight saving makes longer or shorter is not
@@ -34,8 +22,8 @@ pub(crate) struct Calendar {
     pub(crate) unit: CalendarUnit,
     /// Seconds to add to UTC to get civil time: positive east of Greenwich.
     pub(crate) utc_offset_seconds: i32,
-    /// Read for weeks only.
-    pub(crate) week_start: Weekday,
+    /// How many days after Monday a week begins: below 7. Read for weeks only.
+    pub(crate) week_start: u8,
 }
 
 /// A half-open stretch of time, in nanoseconds since the Unix epoch.
@@ -48,6 +36,9 @@ pub(super) struct Period {
 impl Calendar {
     /// Real offsets lie between -12 and +14 hours; anything below a day works.
     const MOST_OFFSET_SECONDS: u32 = SECONDS_PER_DAY as u32 - 1;
+
+    /// 1970-01-01 was a Thursday.
+    const EPOCH_AFTER_MONDAY: i64 = 3;
 
     pub(super) fn check(&self) -> Result<(), InvalidLimit> {
         if self.utc_offset_seconds.unsigned_abs() > Self::MOST_OFFSET_SECONDS {
@@ -84,13 +75,13 @@ impl Calendar {
         }
     }
 
-    /// The first day of the period that holds `day`; days are counted from 1970-01-01, a Thursday.
+    /// The first day of the period that holds `day`; days are counted from 1970-01-01.
     fn first_day(&self, day: i64) -> i64 {
         match self.unit {
             CalendarUnit::Day => day,
             CalendarUnit::Week => {
-                let weekday = (day + Weekday::Thursday as i64).rem_euclid(7);
-                day - (weekday - self.week_start as i64).rem_euclid(7)
+                let after_monday = day + Self::EPOCH_AFTER_MONDAY;
+                day - (after_monday - i64::from(self.week_start)).rem_euclid(7)
             }
             CalendarUnit::Month => first_day_of_month(day),
         }

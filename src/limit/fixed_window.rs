@@ -1,8 +1,7 @@
 //! The fixed window: a count that starts again when the window turns.
 
 use super::calendar::Calendar;
-use super::{Assessment, InvalidLimit, Mark, NearThreshold, Now, Standing, State, StateMut};
-use crate::units::share;
+use super::{Assessment, CapacityTerms, InvalidLimit, Mark, Now, RuleOperations, State, StateMut};
 
 /// At most `capacity` units in each window; up to twice that in a stretch of a window's length across a boundary.
 ///
@@ -58,188 +57,11 @@ impl FixedWindow {
         Self::new(capacity, Alignment::Calendar(calendar))
     }
 
-    /// The same window with another capacity, which is positive.
-    pub(super) fn with_capacity(self, capacity: u64) -> Self {
-        Self { capacity, ..self }
-    }
-
     fn new(capacity: u64, alignment: Alignment) -> Result<Self, InvalidLimit> {
         if capacity == 0 {
             return Err(InvalidLimit::Zero("capacity"));
         }
         Ok(Self { capacity, alignment })
-    }
-
-    pub(crate) fn state_words(&self) -> usize {
-        match self.alignment {
-            Alignment::FirstUse(_) => 2,
-            Alignment::Utc(_) | Alignment::Calendar(_) => 3,
-        }
-    }
-
-    pub(crate) fn most_at_once(&self) -> u64 {
-        self.capacity
-    }
-
-    pub(crate) fn reads_utc(&self) -> bool {
-        !matches!(self.alignment, Alignment::FirstUse(_))
-    }
-
-    #[inline]
-    pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
-        // The largest count on top of which the cost still fits.
-        let Some(admitting) = self.capacity.checked_sub(cost) else {
-            return Assessment::Refused { retry_after: None };
-        };
-        match self.open(state, now) {
-            Some(open) if open.used > admitting => Assessment::Refused {
-                retry_after: Some(open.turns_in),
-            },
-            _ => Assessment::Admissible,
-        }
-    }
-
-    /// Nanoseconds before which `amount` units cannot all have been taken, in whatever portions. Of a window that is not
-    /// open it is not known when it turns, and neither is how long periods of a calendar are: these count as nothing.
-    pub(super) fn earliest(&self, state: &(impl State + ?Sized), now: Now, amount: u64) -> u64 {
-        let Open { used, turns_in } = self.open(state, now).unwrap_or(Open { used: 0, turns_in: 0 });
-        // What was charged above the capacity ends with its window: none of it counts in the next.
-        let excess = amount.saturating_sub(self.capacity.saturating_sub(used));
-        let Some(later) = excess.div_ceil(self.capacity).checked_sub(1) else {
-            return 0;
-        };
-        let window = match self.alignment {
-            Alignment::Utc(window) | Alignment::FirstUse(window) => window,
-            Alignment::Calendar(_) => 0,
-        };
-        turns_in.saturating_add(window.saturating_mul(later))
-    }
-
-    /// The count saturates; above the capacity it refuses everything until the window turns.
-    #[inline]
-    pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
-        if cost == 0 {
-            return;
-        }
-        if let Some(open) = self.open(state, now) {
-            state.store(Self::USED, open.used.saturating_add(cost));
-            return;
-        }
-        match self.alignment {
-            Alignment::FirstUse(_) => state.store(Self::START, now.monotonic),
-            Alignment::Utc(_) | Alignment::Calendar(_) => {
-                state.store(Self::START, self.start(now.utc));
-                state.store(Self::OPENED, now.monotonic);
-            }
-        }
-        state.store(Self::USED, cost);
-    }
-
-    /// Whether no later instant finds a window open. By the wall clock, later means that it is not set back; where it
-    /// was, the window must be so long overdue that it cannot be opened again by setting the clock forward.
-    #[inline]
-    pub(super) fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
-        if state.load(Self::USED) == 0 {
-            return true;
-        }
-        let start = state.load(Self::START);
-        let end = self.end(start);
-        match self.alignment {
-            Alignment::FirstUse(_) => end <= now.monotonic,
-            Alignment::Utc(_) | Alignment::Calendar(_) => {
-                end <= now.utc || {
-                    let longest = self.longest();
-                    let length_passed = state.load(Self::OPENED).saturating_add(end.saturating_sub(start));
-                    let overdue = now.monotonic.checked_sub(length_passed);
-                    // Before that much time since the epoch the periods are cut off, and nothing is promised.
-                    now.utc >= longest && overdue.is_some_and(|overdue| overdue >= longest - 1)
-                }
-            }
-        }
-    }
-
-    pub(super) fn share(&self, mark: Mark) -> u64 {
-        share(u128::from(mark.first), u128::from(self.capacity))
-    }
-
-    pub(super) fn near_threshold(&self, percent: u8) -> NearThreshold {
-        NearThreshold::share_of(u128::from(self.capacity), percent)
-    }
-
-    /// Whether the windows of both are cut in the same way, be they of different lengths.
-    pub(super) fn can_carry_over(&self, old: &Self) -> bool {
-        matches!(
-            (self.alignment, old.alignment),
-            (Alignment::Utc(_), Alignment::Utc(_))
-                | (Alignment::FirstUse(_), Alignment::FirstUse(_))
-                | (Alignment::Calendar(_), Alignment::Calendar(_))
-        )
-    }
-
-    /// What the open window counted stays counted until that window would have turned, and until the new window that
-    /// holds `now` turns, whichever is later. Where the new windows have their places in time, it stays until the
-    /// first of their boundaries at or after the old one's end, so that each of them still holds the capacity at most.
-    /// Changes to and fro never move the end beyond the first boundary that both have in common.
-    ///
-    /// A shorter window from the first use may start later than now, to end when the old one would have. When that one
-    /// was opened is not known any more: no later than now, so a longer window need not end later than if it started
-    /// now. Otherwise each change to and fro would move the end by the difference. Changes that follow one another faster
-    /// than the longer window still move it along, to one of these from the latest.
-    pub(super) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
-        if self.alignment == old.alignment {
-            return;
-        }
-        let Some(open) = old.open(state, now) else {
-            // A longer window must not open again what has turned.
-            if state.load(Self::USED) != 0 {
-                state.store(Self::USED, 0);
-            }
-            return;
-        };
-        match self.alignment {
-            Alignment::FirstUse(window) => {
-                let start = state.load(Self::START);
-                let earliest = now.monotonic.saturating_add(open.turns_in);
-                let latest = earliest.max(now.monotonic.saturating_add(window));
-                let end = self.end(start);
-                if end < earliest || end > latest {
-                    state.store(Self::START, end.clamp(earliest, latest).saturating_sub(window));
-                }
-            }
-            Alignment::Utc(_) | Alignment::Calendar(_) => {
-                let end = now.utc.saturating_add(open.turns_in);
-                // It ends after now, so the new window that holds its last instant turns no earlier than the one that
-                // holds now.
-                let start = self.start(end.saturating_sub(1));
-                // The window may start later than now. It counts as opened when the wall clock will show its start:
-                // otherwise it would look as if that clock had been set back.
-                let opened = now.monotonic.saturating_add(start.saturating_sub(now.utc));
-                state.store(Self::START, start);
-                state.store(Self::OPENED, opened);
-            }
-        }
-    }
-
-    pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
-        state.store(Self::USED, 0);
-    }
-
-    #[inline]
-    pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
-        match self.open(state, now) {
-            Some(open) => Mark {
-                first: open.used,
-                second: open.turns_in,
-            },
-            None => Mark::default(),
-        }
-    }
-
-    pub(crate) fn standing(&self, mark: Mark) -> Standing {
-        Standing {
-            remaining: self.capacity.saturating_sub(mark.first),
-            reset_after: mark.second,
-        }
     }
 
     fn open(&self, state: &(impl State + ?Sized), now: Now) -> Option<Open> {
@@ -302,6 +124,169 @@ impl FixedWindow {
             end
         } else {
             self.end(self.start(by_wall.saturating_sub(1)))
+        }
+    }
+}
+
+impl RuleOperations for FixedWindow {
+    fn state_words(&self) -> usize {
+        match self.alignment {
+            Alignment::FirstUse(_) => 2,
+            Alignment::Utc(_) | Alignment::Calendar(_) => 3,
+        }
+    }
+
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    #[inline]
+    fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
+        // The largest count on top of which the cost still fits.
+        let Some(admitting) = self.capacity.checked_sub(cost) else {
+            return Assessment::Refused { retry_after: None };
+        };
+        match self.open(state, now) {
+            Some(open) if open.used > admitting => Assessment::Refused {
+                retry_after: Some(open.turns_in),
+            },
+            _ => Assessment::Admissible,
+        }
+    }
+
+    /// The count saturates; above the capacity it refuses everything until the window turns.
+    #[inline]
+    fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
+        if cost == 0 {
+            return;
+        }
+        if let Some(open) = self.open(state, now) {
+            state.store(Self::USED, open.used.saturating_add(cost));
+            return;
+        }
+        match self.alignment {
+            Alignment::FirstUse(_) => state.store(Self::START, now.monotonic),
+            Alignment::Utc(_) | Alignment::Calendar(_) => {
+                state.store(Self::START, self.start(now.utc));
+                state.store(Self::OPENED, now.monotonic);
+            }
+        }
+        state.store(Self::USED, cost);
+    }
+
+    #[inline]
+    fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
+        match self.open(state, now) {
+            Some(open) => Mark {
+                first: open.used,
+                second: open.turns_in,
+            },
+            None => Mark::default(),
+        }
+    }
+
+    /// Whether no later instant finds a window open. By the wall clock, later means that it is not set back; where it
+    /// was, the window must be so long overdue that it cannot be opened again by setting the clock forward.
+    #[inline]
+    fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+        if state.load(Self::USED) == 0 {
+            return true;
+        }
+        let start = state.load(Self::START);
+        let end = self.end(start);
+        match self.alignment {
+            Alignment::FirstUse(_) => end <= now.monotonic,
+            Alignment::Utc(_) | Alignment::Calendar(_) => {
+                end <= now.utc || {
+                    let longest = self.longest();
+                    let length_passed = state.load(Self::OPENED).saturating_add(end.saturating_sub(start));
+                    let overdue = now.monotonic.checked_sub(length_passed);
+                    // Before that much time since the epoch the periods are cut off, and nothing is promised.
+                    now.utc >= longest && overdue.is_some_and(|overdue| overdue >= longest - 1)
+                }
+            }
+        }
+    }
+
+    fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
+        state.store(Self::USED, 0);
+    }
+
+    fn with_capacity(&self, capacity: u64, _terms: CapacityTerms) -> Result<Self, InvalidLimit> {
+        Ok(Self { capacity, ..*self })
+    }
+
+    fn reads_utc(&self) -> bool {
+        !matches!(self.alignment, Alignment::FirstUse(_))
+    }
+
+    /// Nanoseconds before which `amount` units cannot all have been taken, in whatever portions. Of a window that is not
+    /// open it is not known when it turns, and neither is how long periods of a calendar are: these count as nothing.
+    fn earliest(&self, state: &(impl State + ?Sized), now: Now, amount: u64) -> u64 {
+        let Open { used, turns_in } = self.open(state, now).unwrap_or(Open { used: 0, turns_in: 0 });
+        // What was charged above the capacity ends with its window: none of it counts in the next.
+        let excess = amount.saturating_sub(self.capacity.saturating_sub(used));
+        let Some(later) = excess.div_ceil(self.capacity).checked_sub(1) else {
+            return 0;
+        };
+        let window = match self.alignment {
+            Alignment::Utc(window) | Alignment::FirstUse(window) => window,
+            Alignment::Calendar(_) => 0,
+        };
+        turns_in.saturating_add(window.saturating_mul(later))
+    }
+
+    /// Whether the windows of both are cut in the same way, be they of different lengths.
+    fn can_carry_over(&self, old: &Self) -> bool {
+        matches!(
+            (self.alignment, old.alignment),
+            (Alignment::Utc(_), Alignment::Utc(_))
+                | (Alignment::FirstUse(_), Alignment::FirstUse(_))
+                | (Alignment::Calendar(_), Alignment::Calendar(_))
+        )
+    }
+
+    /// What the open window counted stays counted until that window would have turned, and until the new window that
+    /// holds `now` turns, whichever is later. Where the new windows have their places in time, it stays until the
+    /// first of their boundaries at or after the old one's end, so that each of them still holds the capacity at most.
+    /// Changes to and fro never move the end beyond the first boundary that both have in common.
+    ///
+    /// A shorter window from the first use may start later than now, to end when the old one would have. When that one
+    /// was opened is not known any more: no later than now, so a longer window need not end later than if it started
+    /// now. Otherwise each change to and fro would move the end by the difference. Changes that follow one another faster
+    /// than the longer window still move it along, to one of these from the latest.
+    fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
+        if self.alignment == old.alignment {
+            return;
+        }
+        let Some(open) = old.open(state, now) else {
+            // A longer window must not open again what has turned.
+            if state.load(Self::USED) != 0 {
+                state.store(Self::USED, 0);
+            }
+            return;
+        };
+        match self.alignment {
+            Alignment::FirstUse(window) => {
+                let start = state.load(Self::START);
+                let earliest = now.monotonic.saturating_add(open.turns_in);
+                let latest = earliest.max(now.monotonic.saturating_add(window));
+                let end = self.end(start);
+                if end < earliest || end > latest {
+                    state.store(Self::START, end.clamp(earliest, latest).saturating_sub(window));
+                }
+            }
+            Alignment::Utc(_) | Alignment::Calendar(_) => {
+                let end = now.utc.saturating_add(open.turns_in);
+                // It ends after now, so the new window that holds its last instant turns no earlier than the one that
+                // holds now.
+                let start = self.start(end.saturating_sub(1));
+                // The window may start later than now. It counts as opened when the wall clock will show its start:
+                // otherwise it would look as if that clock had been set back.
+                let opened = now.monotonic.saturating_add(start.saturating_sub(now.utc));
+                state.store(Self::START, start);
+                state.store(Self::OPENED, opened);
+            }
         }
     }
 }

@@ -9,27 +9,24 @@ mod budget;
 mod calendar;
 mod concurrency;
 mod fixed_window;
-mod gcra;
-mod leaky_bucket;
 mod rule;
 mod sliding_window;
 mod sliding_window_counter;
 #[cfg(test)]
 mod tests;
-mod token_bucket;
+mod unlimited;
 pub(crate) mod window_bound;
 
 pub(crate) use adaptive::{Adaptive, AdaptiveAlgorithm, Sample};
+pub(crate) use backlog::Backlog;
 pub(crate) use budget::Budget;
-pub(crate) use calendar::{Calendar, CalendarUnit, Weekday};
+pub(crate) use calendar::{Calendar, CalendarUnit};
 pub(crate) use concurrency::Concurrency;
 pub(crate) use fixed_window::FixedWindow;
-pub(crate) use gcra::Gcra;
-pub(crate) use leaky_bucket::LeakyBucket;
-pub(crate) use rule::Rule;
+pub(crate) use rule::{Rule, RuleOperations};
 pub(crate) use sliding_window::SlidingWindow;
 pub(crate) use sliding_window_counter::SlidingWindowCounter;
-pub(crate) use token_bucket::TokenBucket;
+pub(crate) use unlimited::Unlimited;
 
 use crate::units::LATEST_INSTANT;
 
@@ -100,6 +97,15 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
+    /// Of one number, whose low half is the first figure.
+    #[inline]
+    fn of_wide(number: u128) -> Self {
+        Self {
+            first: number as u64,
+            second: (number >> 64) as u64,
+        }
+    }
+
     /// Both figures as one number, the first of them low.
     #[inline]
     fn wide(self) -> u128 {
@@ -149,8 +155,8 @@ pub(crate) struct CapacityTerms {
 pub(crate) enum InvalidLimit {
     #[error("the {0} must be positive")]
     Zero(&'static str),
-    #[error("{0} cannot be computed exactly in 128 bits: choose a smaller capacity, burst or window")]
-    TooLarge(&'static str),
+    #[error("over so long a window a burst of {given} cannot be counted exactly: the most is {most}")]
+    InexactBurst { given: u64, most: u64 },
     #[error("the {what} is {given}, the most is {most}")]
     AboveMost {
         what: &'static str,

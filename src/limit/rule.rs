@@ -1,135 +1,73 @@
-//! Any limit rule, behind the one door the engine goes through.
+//! What every rule can do, and any rule behind the one door the engine goes through.
 
-use std::mem;
-
-use super::backlog::BacklogBound;
 use super::{
-    Adaptive, Assessment, Budget, CapacityTerms, Concurrency, FixedWindow, Gcra, InvalidLimit, LeakyBucket,
-    Mark, NearThreshold, Now, Sample, SlidingWindow, SlidingWindowCounter, Standing, State, StateMut,
-    TokenBucket,
+    Adaptive, Assessment, Backlog, Budget, CapacityTerms, Concurrency, FixedWindow, InvalidLimit, Mark,
+    NearThreshold, Now, Sample, SlidingWindow, SlidingWindowCounter, Standing, State, StateMut, Unlimited,
 };
+use crate::units::share;
 
-/// A declared limit: its algorithm and parameters, without its state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rule {
-    TokenBucket(TokenBucket),
-    Gcra(Gcra),
-    LeakyBucket(LeakyBucket),
-    FixedWindow(FixedWindow),
-    SlidingWindow(SlidingWindow),
-    SlidingWindowCounter(SlidingWindowCounter),
-    Budget(Budget),
-    Concurrency(Concurrency),
-    Adaptive(Adaptive),
-    /// Always admits.
-    Unlimited,
-}
-
-impl Rule {
+/// What every rule can do. What is not overridden is what a count against a capacity does, of which nothing is held,
+/// given back or charged ahead.
+///
+/// [`Rule`] holds the instants that it hands on at the latest that the rules are proven for.
+pub(crate) trait RuleOperations: Copy + PartialEq {
     /// How many words of state the rule keeps.
-    #[inline]
-    pub(crate) fn state_words(&self) -> usize {
-        match self {
-            Self::TokenBucket(_) => TokenBucket::STATE_WORDS,
-            Self::Gcra(_) => Gcra::STATE_WORDS,
-            Self::LeakyBucket(_) => LeakyBucket::STATE_WORDS,
-            Self::FixedWindow(rule) => rule.state_words(),
-            Self::SlidingWindow(rule) => rule.state_words(),
-            Self::SlidingWindowCounter(rule) => rule.state_words(),
-            Self::Budget(rule) => rule.state_words(),
-            Self::Concurrency(_) => Concurrency::STATE_WORDS,
-            Self::Adaptive(rule) => rule.state_words(),
-            Self::Unlimited => 0,
-        }
-    }
+    fn state_words(&self) -> usize;
+
+    /// What may be used until the limit is full.
+    fn capacity(&self) -> u64;
+
+    /// What the limit says to `cost` now. Changes nothing. A cost of zero asks whether the limit is overdrawn.
+    fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment;
+
+    /// Takes `cost`, whatever the limit says to it: what was assessed as admissible, or usage that already happened.
+    /// Saturates. Stores four words at most, none for a cost of zero.
+    fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64);
+
+    /// Notes how the limit stands, for [`standing`](Self::standing) to work out later.
+    fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark;
+
+    /// Whether the state carries no information any more: from `now` on, at every later instant of both clocks, it
+    /// decides as a row of zeros would, but for what an adaptive limit has learnt. Compares, and divides for calendar
+    /// windows only.
+    fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool;
+
+    /// Makes the limit completely replenished. Idempotent, and at most 61 stores. A concurrency limit stays as it
+    /// is, because its holders keep what they hold; an adaptive one forgets what it has learnt.
+    fn reset(&self, state: &mut (impl StateMut + ?Sized));
+
+    /// The same rule with another capacity, which is positive. A fixed, sliding or counted window stays as it is cut, with
+    /// as many entries and buckets; `terms` say what becomes of the price and the burst of the others.
+    fn with_capacity(&self, capacity: u64, terms: CapacityTerms) -> Result<Self, InvalidLimit>;
 
     /// A cost above this can never be met.
     #[inline]
-    pub(crate) fn most_at_once(&self) -> u64 {
-        match self {
-            Self::TokenBucket(rule) => rule.most_at_once(),
-            Self::Gcra(rule) => rule.most_at_once(),
-            Self::LeakyBucket(rule) => rule.most_at_once(),
-            Self::FixedWindow(rule) => rule.most_at_once(),
-            Self::SlidingWindow(rule) => rule.most_at_once(),
-            Self::SlidingWindowCounter(rule) => rule.most_at_once(),
-            Self::Concurrency(rule) => rule.most_at_once(),
-            Self::Adaptive(rule) => rule.most_at_once(),
-            Self::Budget(_) | Self::Unlimited => u64::MAX,
-        }
+    fn most_at_once(&self) -> u64 {
+        self.capacity()
     }
 
     /// Whether [`Now::utc`] must be filled in.
     #[inline]
-    pub(crate) fn reads_utc(&self) -> bool {
-        match self {
-            Self::FixedWindow(rule) => rule.reads_utc(),
-            Self::Budget(rule) => rule.reads_utc(),
-            _ => false,
-        }
+    fn reads_utc(&self) -> bool {
+        false
     }
 
-    /// What the limit says to `cost` now. Changes nothing. A cost of zero asks whether the limit is overdrawn.
-    #[inline]
-    pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
-        let now = now.within_proven_range();
-        match self {
-            Self::TokenBucket(rule) => rule.assess(state, now, cost),
-            Self::Gcra(rule) => rule.assess(state, now, cost),
-            Self::LeakyBucket(rule) => rule.assess(state, now, cost),
-            Self::FixedWindow(rule) => rule.assess(state, now, cost),
-            Self::SlidingWindow(rule) => rule.assess(state, now, cost),
-            Self::SlidingWindowCounter(rule) => rule.assess(state, now, cost),
-            Self::Budget(rule) => rule.assess(state, now),
-            Self::Concurrency(rule) => rule.assess(state, cost),
-            Self::Adaptive(rule) => rule.assess(state, cost),
-            Self::Unlimited => Assessment::Admissible,
-        }
+    /// Whether a cost can be charged as of a later instant: where what was charged is worked off by time, and not
+    /// counted in windows.
+    fn reaches_ahead(&self) -> bool {
+        false
     }
 
-    /// Takes `cost`, whatever the limit says to it: what was assessed as admissible, or usage that already happened.
-    /// Saturates. Stores four words at most, none for a cost of zero.
-    #[inline]
-    pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
-        let now = now.within_proven_range();
-        match self {
-            Self::TokenBucket(rule) => rule.charge(state, now, cost),
-            Self::Gcra(rule) => rule.charge(state, now, cost),
-            Self::LeakyBucket(rule) => rule.charge(state, now, cost),
-            Self::FixedWindow(rule) => rule.charge(state, now, cost),
-            Self::SlidingWindow(rule) => rule.charge(state, now, cost),
-            Self::SlidingWindowCounter(rule) => rule.charge(state, now, cost),
-            Self::Budget(rule) => rule.charge(state, now, cost),
-            Self::Concurrency(rule) => rule.charge(state, cost),
-            Self::Adaptive(rule) => rule.charge(state, cost),
-            Self::Unlimited => {}
-        }
-    }
-
-    /// Takes `cost` for a use `delay` nanoseconds from now: whoever asks at that instant finds it taken just then. Where
+    /// Takes `cost` for a use `delay` nanoseconds from now: a look at that instant finds it taken just then. Where
     /// the rule does not [reach ahead](Self::reaches_ahead), the delay must be zero.
-    pub(crate) fn charge_ahead(&self, state: &mut (impl StateMut + ?Sized), now: Now, delay: u64, cost: u64) {
-        match self {
-            Self::TokenBucket(rule) => rule.charge_ahead(state, now.within_proven_range(), delay, cost),
-            Self::Gcra(rule) => rule.charge_ahead(state, now.within_proven_range(), delay, cost),
-            Self::LeakyBucket(rule) => rule.charge_ahead(state, now.within_proven_range(), delay, cost),
-            _ => self.charge(state, now, cost),
-        }
+    fn charge_ahead(&self, state: &mut (impl StateMut + ?Sized), now: Now, _delay: u64, cost: u64) {
+        self.charge(state, now, cost);
     }
 
     /// Assesses, and charges if admissible: how the limit stands then, or what it said instead. Nothing is stored on
     /// a refusal.
     #[inline]
-    pub(crate) fn take(
-        &self,
-        state: &mut (impl StateMut + ?Sized),
-        now: Now,
-        cost: u64,
-    ) -> Result<Mark, Assessment> {
-        // The default algorithm is also the one that is worth a path of its own: it reads its state once.
-        if let Self::Gcra(rule) = self {
-            return rule.take(state, now.within_proven_range(), cost);
-        }
+    fn take(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) -> Result<Mark, Assessment> {
         match self.assess(state, now, cost) {
             Assessment::Admissible => {
                 self.charge(state, now, cost);
@@ -139,303 +77,301 @@ impl Rule {
         }
     }
 
-    /// What is left, scaled, of a cost whose charge left the limit at `mark`, `elapsed` nanoseconds ago: what time has
-    /// not replenished since. Where it is not known how the charge left the limit, never more than that. Zero where the
-    /// algorithm does not refund.
-    pub(crate) fn left(&self, mark: Option<Mark>, elapsed: u64, cost: u64) -> u128 {
-        self.bound().map_or(0, |bound| bound.left(mark, elapsed, cost))
-    }
-
-    /// What the mark was before the last `units` of its charge: that of the units that were charged before them. Of use for
-    /// what is [left](Self::left) of these only, so the mark itself where the algorithm does not refund.
-    pub(crate) fn mark_before_last(&self, mark: Mark, units: u64) -> Mark {
-        self.bound()
-            .map_or(mark, |bound| bound.mark_before_last(mark, units))
-    }
-
-    /// As [`left`](Self::left), of a cost that was charged by a `former` rule, with its mark, `elapsed` nanoseconds before
-    /// and since this one came in its place.
-    pub(crate) fn left_of_former(
-        &self,
-        former: &Self,
-        mark: Option<Mark>,
-        elapsed: (u64, u64),
-        cost: u64,
-    ) -> u128 {
-        match (self.bound(), former.bound()) {
-            (Some(bound), Some(former)) => bound.left_of_former(former, mark, elapsed, cost),
-            _ => 0,
-        }
-    }
-
     /// Nanoseconds before which `amount` units cannot all have been taken, in whatever portions they are asked for, if
     /// nothing is given back; zero where that is not known. Never more than it takes to take them.
-    pub(crate) fn earliest(&self, state: &(impl State + ?Sized), now: Now, amount: u64) -> u64 {
-        let now = now.within_proven_range();
-        match self {
-            Self::TokenBucket(rule) => rule.bound().earliest(rule.mark(state, now).wide(), amount),
-            Self::Gcra(rule) => rule.bound().earliest(rule.mark(state, now).wide(), amount),
-            Self::LeakyBucket(rule) => rule.bound().earliest(rule.mark(state, now).wide(), amount),
-            Self::FixedWindow(rule) => rule.earliest(state, now, amount),
-            Self::SlidingWindow(rule) => rule.earliest(state, now, amount),
-            // What part of it counts at an instant to come is only approximate, what others give back is not known, and a
-            // budget is debited what it is debited.
-            Self::SlidingWindowCounter(_)
-            | Self::Concurrency(_)
-            | Self::Adaptive(_)
-            | Self::Budget(_)
-            | Self::Unlimited => 0,
-        }
-    }
-
-    /// Whether a cost can be charged as of a later instant: where what was charged is worked off by time, and not
-    /// counted in windows.
-    pub(crate) fn reaches_ahead(&self) -> bool {
-        matches!(
-            self,
-            Self::TokenBucket(_) | Self::Gcra(_) | Self::LeakyBucket(_) | Self::Unlimited
-        )
+    fn earliest(&self, _state: &(impl State + ?Sized), _now: Now, _amount: u64) -> u64 {
+        0
     }
 
     /// Whether what was charged and not used can be given back.
-    pub(crate) fn refunds(&self) -> bool {
-        self.bound().is_some()
+    fn refunds(&self) -> bool {
+        false
     }
 
-    fn bound(&self) -> Option<&BacklogBound> {
-        match self {
-            Self::TokenBucket(rule) => Some(rule.bound()),
-            Self::Gcra(rule) => Some(rule.bound()),
-            _ => None,
-        }
+    /// What is left, scaled, of a cost whose charge left the limit at `mark`, `elapsed` nanoseconds ago: what time has
+    /// not replenished since. Where it is not known how the charge left the limit, never more than that. Zero where the
+    /// algorithm does not refund.
+    fn left(&self, _mark: Option<Mark>, _elapsed: u64, _cost: u64) -> u128 {
+        0
+    }
+
+    /// What the mark was before the last `units` of its charge: that of the units that were charged before them. Of use
+    /// for what is [left](Self::left) of these only, so the mark itself where nothing ever is.
+    fn mark_before_last(&self, mark: Mark, _units: u64) -> Mark {
+        mark
+    }
+
+    /// As [`left`](Self::left), of a cost that was charged by a `former` rule, with its mark, `elapsed` nanoseconds before
+    /// and since this one came in its place. Whether that refunded plays no part.
+    fn left_of_former(&self, _former: &Self, _mark: Option<Mark>, _elapsed: (u64, u64), _cost: u64) -> u128 {
+        0
     }
 
     /// Gives back what was charged and not used, at most `left` of it, and returns the whole units by which the limit
     /// really rose: never above full, and zero, with no change, where the algorithm does not refund.
-    ///
-    /// Without the bound by what is left, a reservation that time has replenished long ago would be paid out of what
-    /// others have taken since, and more than capacity and burst could be used within a window.
-    #[inline]
-    pub(crate) fn refund(
-        &self,
-        state: &mut (impl StateMut + ?Sized),
-        now: Now,
-        amount: u64,
-        left: u128,
-    ) -> u64 {
-        let now = now.within_proven_range();
-        match self {
-            Self::TokenBucket(rule) => rule.refund(state, now, amount, left),
-            Self::Gcra(rule) => rule.refund(state, now, amount, left),
-            _ => 0,
-        }
+    fn refund(&self, _state: &mut (impl StateMut + ?Sized), _now: Now, _amount: u64, _left: u128) -> u64 {
+        0
     }
 
     /// Gives back what was held. Does nothing but for concurrency, fixed or adaptive.
     #[inline]
-    pub(crate) fn give_back(&self, state: &mut (impl StateMut + ?Sized), amount: u64) {
-        match self {
-            Self::Concurrency(rule) => rule.give_back(state, amount),
-            Self::Adaptive(rule) => rule.give_back(state, amount),
-            _ => {}
-        }
-    }
-
-    /// Makes the limit completely replenished. Idempotent, and at most 61 stores. A concurrency limit stays as it
-    /// is, because its holders keep what they hold; an adaptive one forgets what it has learnt.
-    pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
-        match self {
-            Self::TokenBucket(rule) => rule.reset(state),
-            Self::Gcra(rule) => rule.reset(state),
-            Self::LeakyBucket(rule) => rule.reset(state),
-            Self::FixedWindow(rule) => rule.reset(state),
-            Self::SlidingWindow(rule) => rule.reset(state),
-            Self::SlidingWindowCounter(rule) => rule.reset(state),
-            Self::Budget(rule) => rule.reset(state),
-            Self::Adaptive(rule) => rule.reset(state),
-            Self::Concurrency(_) | Self::Unlimited => {}
-        }
-    }
-
-    /// Notes how the limit stands, for [`Rule::standing`] to work out later.
-    #[inline]
-    pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
-        let now = now.within_proven_range();
-        match self {
-            Self::TokenBucket(rule) => rule.mark(state, now),
-            Self::Gcra(rule) => rule.mark(state, now),
-            Self::LeakyBucket(rule) => rule.mark(state, now),
-            Self::FixedWindow(rule) => rule.mark(state, now),
-            Self::SlidingWindow(rule) => rule.mark(state, now),
-            Self::SlidingWindowCounter(rule) => rule.mark(state, now),
-            Self::Budget(rule) => rule.mark(state, now),
-            Self::Concurrency(rule) => rule.mark(state),
-            Self::Adaptive(rule) => rule.mark(state),
-            Self::Unlimited => Mark::default(),
-        }
-    }
-
-    /// The capacity that an adaptive limit had found when the mark was made; none for others.
-    pub(crate) fn found_capacity(&self, mark: Mark) -> Option<u64> {
-        match self {
-            Self::Adaptive(rule) => Some(rule.marked_capacity(mark)),
-            _ => None,
-        }
-    }
-
-    /// What a mark of this rule says.
-    pub(crate) fn standing(&self, mark: Mark) -> Standing {
-        match self {
-            Self::TokenBucket(rule) => rule.standing(mark),
-            Self::Gcra(rule) => rule.standing(mark),
-            Self::LeakyBucket(rule) => rule.standing(mark),
-            Self::FixedWindow(rule) => rule.standing(mark),
-            Self::SlidingWindow(rule) => rule.standing(mark),
-            Self::SlidingWindowCounter(rule) => rule.standing(mark),
-            Self::Budget(rule) => rule.standing(mark),
-            Self::Concurrency(rule) => rule.standing(mark),
-            Self::Adaptive(rule) => rule.standing(mark),
-            Self::Unlimited => Standing {
-                remaining: u64::MAX,
-                reset_after: 0,
-            },
-        }
-    }
-}
-
-impl Rule {
-    /// Whether the state carries no information any more: from `now` on, at every later instant of both clocks, it
-    /// decides as a row of zeros would, but for what an adaptive limit has learnt. Compares, and divides for calendar windows only.
-    #[inline]
-    pub(crate) fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
-        let now = now.within_proven_range();
-        match self {
-            Self::TokenBucket(rule) => rule.is_replenished(state, now),
-            Self::Gcra(rule) => rule.is_replenished(state, now),
-            Self::LeakyBucket(rule) => rule.is_replenished(state, now),
-            Self::FixedWindow(rule) => rule.is_replenished(state, now),
-            Self::SlidingWindow(rule) => rule.is_replenished(state, now),
-            Self::SlidingWindowCounter(rule) => rule.is_replenished(state, now),
-            Self::Budget(rule) => rule.is_replenished(state, now),
-            Self::Concurrency(rule) => rule.is_replenished(state),
-            Self::Adaptive(rule) => rule.is_replenished(state),
-            Self::Unlimited => true,
-        }
-    }
+    fn give_back(&self, _state: &mut (impl StateMut + ?Sized), _amount: u64) {}
 
     /// Tells an adaptive limit how the work fared whose units are given back. Does nothing for others, and stores six
     /// words at most.
     #[inline]
-    pub(crate) fn observe(&self, state: &mut (impl StateMut + ?Sized), now: Now, sample: Sample) {
-        if let Self::Adaptive(rule) = self {
-            rule.observe(state, now.within_proven_range(), sample);
+    fn observe(&self, _state: &mut (impl StateMut + ?Sized), _now: Now, _sample: Sample) {}
+
+    /// What a mark of this rule says.
+    fn standing(&self, mark: Mark) -> Standing {
+        Standing {
+            remaining: self.capacity().saturating_sub(mark.first),
+            reset_after: mark.second,
         }
+    }
+
+    /// The capacity that an adaptive limit had found when the mark was made; none for others.
+    fn found_capacity(&self, _mark: Mark) -> Option<u64> {
+        None
     }
 
     /// What [`is_near`](Self::is_near) compares with, for a share of the capacity (of the burst, where there is one)
     /// of `percent`, from 1 to 100.
-    pub(crate) fn near_threshold(&self, percent: u8) -> NearThreshold {
-        match self {
-            Self::TokenBucket(rule) => rule.bound().near_threshold(percent),
-            Self::Gcra(rule) => rule.bound().near_threshold(percent),
-            Self::LeakyBucket(rule) => rule.bound().near_threshold(percent),
-            Self::FixedWindow(rule) => rule.near_threshold(percent),
-            Self::SlidingWindow(rule) => rule.near_threshold(percent),
-            Self::SlidingWindowCounter(rule) => rule.near_threshold(percent),
-            Self::Budget(rule) => rule.near_threshold(percent),
-            Self::Concurrency(rule) => rule.near_threshold(percent),
-            Self::Adaptive(_) => Adaptive::near_threshold(percent),
-            Self::Unlimited => NearThreshold::NEVER,
-        }
+    fn near_threshold(&self, percent: u8) -> NearThreshold {
+        NearThreshold::share_of(u128::from(self.capacity()), percent)
     }
 
     /// Whether a limit that stood at `mark` had used at least the share that the threshold was made for. An overdrawn
     /// limit had; one without a capacity never has.
     #[inline]
-    pub(crate) fn is_near(&self, mark: Mark, threshold: NearThreshold) -> bool {
-        match self {
-            Self::TokenBucket(_) | Self::Gcra(_) | Self::LeakyBucket(_) => mark.wide() >= threshold.0,
-            Self::Adaptive(rule) => rule.is_near(mark, threshold),
-            Self::Unlimited => false,
-            _ => u128::from(mark.first) >= threshold.0,
-        }
+    fn is_near(&self, mark: Mark, threshold: NearThreshold) -> bool {
+        u128::from(mark.first) >= threshold.0
     }
 
     /// How much of the limit was used where it stood at `mark`, in parts of 2^32, rounded up: of the burst, or of what a
     /// window may hold. Zero for what is only held, and where there is no capacity.
-    pub(crate) fn share(&self, mark: Mark) -> u64 {
-        match self {
-            Self::TokenBucket(rule) => rule.bound().share(mark),
-            Self::Gcra(rule) => rule.bound().share(mark),
-            Self::LeakyBucket(rule) => rule.bound().share(mark),
-            Self::FixedWindow(rule) => rule.share(mark),
-            Self::SlidingWindow(rule) => rule.share(mark),
-            Self::SlidingWindowCounter(rule) => rule.share(mark),
-            Self::Budget(rule) => rule.share(mark),
-            Self::Concurrency(_) | Self::Adaptive(_) | Self::Unlimited => 0,
-        }
+    fn share(&self, mark: Mark) -> u64 {
+        share(u128::from(mark.first), u128::from(self.capacity()))
     }
 
-    /// The same rule with another capacity. A fixed, sliding or counted window stays as it is cut, with as many entries and
-    /// buckets; `terms` say what becomes of the price and the burst of the others.
-    pub(crate) fn with_capacity(&self, capacity: u64, terms: CapacityTerms) -> Result<Self, InvalidLimit> {
-        if capacity == 0 {
-            return Err(InvalidLimit::Zero("capacity"));
-        }
-        let per_window = terms.rate.unwrap_or(capacity);
-        let burst = terms.burst.unwrap_or(capacity);
-        Ok(match *self {
-            Self::TokenBucket(_) => Self::TokenBucket(TokenBucket::new(per_window, terms.window, burst)?),
-            Self::Gcra(_) => Self::Gcra(Gcra::new(per_window, terms.window, burst)?),
-            Self::LeakyBucket(_) => Self::LeakyBucket(LeakyBucket::new(per_window, terms.window, burst)?),
-            Self::FixedWindow(rule) => Self::FixedWindow(rule.with_capacity(capacity)),
-            Self::SlidingWindow(rule) => Self::SlidingWindow(rule.with_capacity(capacity)),
-            Self::SlidingWindowCounter(rule) => Self::SlidingWindowCounter(rule.with_capacity(capacity)),
-            Self::Budget(rule) => Self::Budget(rule.with_capacity(capacity)),
-            Self::Concurrency(_) => Self::Concurrency(Concurrency::new(capacity)?),
-            Self::Adaptive(_) | Self::Unlimited => *self,
-        })
-    }
-
-    /// Whether the state of a limit that was declared as `old` can go on as this rule's: the same algorithm, as many
+    /// Whether the state of a limit that was declared as `old` can go on as this rule's: the same rule, as many
     /// words, windows cut in the same way, and no shorter window for the sliding window counter.
-    pub(crate) fn can_carry_over(&self, old: &Self) -> bool {
-        match (self, old) {
-            (Self::FixedWindow(new), Self::FixedWindow(old)) => new.can_carry_over(old),
-            (Self::SlidingWindow(new), Self::SlidingWindow(old)) => new.can_carry_over(old),
-            (Self::SlidingWindowCounter(new), Self::SlidingWindowCounter(old)) => new.can_carry_over(old),
-            (Self::Budget(new), Self::Budget(old)) => new.can_carry_over(old),
-            (Self::Adaptive(new), Self::Adaptive(old)) => new.can_carry_over(old),
-            _ => mem::discriminant(self) == mem::discriminant(old),
-        }
+    fn can_carry_over(&self, _old: &Self) -> bool {
+        true
     }
 
     /// Rewrites the state of a limit that was declared as `old` and is this from `now` on. Where
     /// [`can_carry_over`](Self::can_carry_over) says no, nothing sensible comes of it.
     ///
-    /// What was there stays, and nothing is granted for the past. Backlog rules keep what remains, at most the new
-    /// burst, and refill at the new rate from now on. Windows keep what they count now, against the new capacity, and
-    /// for at least as long as the old and the new window would. What is in use stays in use, and an adaptive limit's
-    /// estimate stays where it is, between the new floor and ceiling.
+    /// What was there stays, and nothing is granted for the past. Windows keep what they count now, against the new
+    /// capacity, and for at least as long as the old and the new window would. What is in use stays in use.
     ///
     /// Stores nothing where only the capacity of a window changes, and 62 words at most.
-    pub(crate) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
-        let now = now.within_proven_range();
+    fn carry_over(&self, _old: &Self, _state: &mut (impl StateMut + ?Sized), _now: Now) {}
+}
+
+/// Writes down once which rules there are: [`Rule`], which is any of them, and `dispatch!`, which puts a question to
+/// whichever it is, or to two where they are of one kind. The first token is the sign that `dispatch!` needs for its own
+/// parameters.
+macro_rules! any_of {
+    ($sign:tt $($kind:ident),+ $(,)?) => {
+        /// A declared limit: its algorithm and parameters, without its state.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Rule {
+            $($kind($kind),)+
+        }
+
+        $(
+            impl From<$kind> for Rule {
+                fn from(rule: $kind) -> Self {
+                    Self::$kind(rule)
+                }
+            }
+        )+
+
+        macro_rules! dispatch {
+            ($sign rule:expr, $sign inner:ident => $sign answer:expr) => {
+                match $sign rule {
+                    $(Rule::$kind($sign inner) => $sign answer,)+
+                }
+            };
+            (
+                $sign first:expr, $sign second:expr,
+                ($sign one:ident, $sign other:ident) => $sign answer:expr,
+                _ => $sign otherwise:expr
+            ) => {
+                match ($sign first, $sign second) {
+                    $((Rule::$kind($sign one), Rule::$kind($sign other)) => $sign answer,)+
+                    _ => $sign otherwise,
+                }
+            };
+        }
+    };
+}
+
+any_of! {
+    $ Backlog,
+    FixedWindow,
+    SlidingWindow,
+    SlidingWindowCounter,
+    Budget,
+    Concurrency,
+    Adaptive,
+    Unlimited,
+}
+
+impl Rule {
+    #[inline(never)]
+    fn take_other(
+        &self,
+        state: &mut (impl StateMut + ?Sized),
+        now: Now,
+        cost: u64,
+    ) -> Result<Mark, Assessment> {
+        dispatch!(self, rule => rule.take(state, now.within_proven_range(), cost))
+    }
+}
+
+impl RuleOperations for Rule {
+    #[inline]
+    fn state_words(&self) -> usize {
+        dispatch!(self, rule => rule.state_words())
+    }
+
+    #[inline]
+    fn capacity(&self) -> u64 {
+        dispatch!(self, rule => rule.capacity())
+    }
+
+    #[inline]
+    fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
+        dispatch!(self, rule => rule.assess(state, now.within_proven_range(), cost))
+    }
+
+    #[inline]
+    fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
+        dispatch!(self, rule => rule.charge(state, now.within_proven_range(), cost));
+    }
+
+    #[inline]
+    fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
+        dispatch!(self, rule => rule.mark(state, now.within_proven_range()))
+    }
+
+    #[inline]
+    fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+        dispatch!(self, rule => rule.is_replenished(state, now.within_proven_range()))
+    }
+
+    fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
+        dispatch!(self, rule => rule.reset(state));
+    }
+
+    fn with_capacity(&self, capacity: u64, terms: CapacityTerms) -> Result<Self, InvalidLimit> {
+        if capacity == 0 {
+            return Err(InvalidLimit::Zero("capacity"));
+        }
+        dispatch!(self, rule => rule.with_capacity(capacity, terms).map(Self::from))
+    }
+
+    #[inline]
+    fn most_at_once(&self) -> u64 {
+        dispatch!(self, rule => rule.most_at_once())
+    }
+
+    #[inline]
+    fn reads_utc(&self) -> bool {
+        dispatch!(self, rule => rule.reads_utc())
+    }
+
+    fn reaches_ahead(&self) -> bool {
+        dispatch!(self, rule => rule.reaches_ahead())
+    }
+
+    fn charge_ahead(&self, state: &mut (impl StateMut + ?Sized), now: Now, delay: u64, cost: u64) {
+        dispatch!(self, rule => rule.charge_ahead(state, now.within_proven_range(), delay, cost));
+    }
+
+    #[inline]
+    fn take(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) -> Result<Mark, Assessment> {
+        // The default algorithm is decided where it is asked; the code of all rules would be too much there.
+        if let Self::Backlog(rule) = self {
+            return rule.take(state, now.within_proven_range(), cost);
+        }
+        self.take_other(state, now, cost)
+    }
+
+    fn earliest(&self, state: &(impl State + ?Sized), now: Now, amount: u64) -> u64 {
+        dispatch!(self, rule => rule.earliest(state, now.within_proven_range(), amount))
+    }
+
+    fn refunds(&self) -> bool {
+        dispatch!(self, rule => rule.refunds())
+    }
+
+    fn left(&self, mark: Option<Mark>, elapsed: u64, cost: u64) -> u128 {
+        dispatch!(self, rule => rule.left(mark, elapsed, cost))
+    }
+
+    fn mark_before_last(&self, mark: Mark, units: u64) -> Mark {
+        dispatch!(self, rule => rule.mark_before_last(mark, units))
+    }
+
+    fn left_of_former(&self, former: &Self, mark: Option<Mark>, elapsed: (u64, u64), cost: u64) -> u128 {
+        dispatch!(
+            self, former,
+            (rule, former) => rule.left_of_former(former, mark, elapsed, cost),
+            _ => 0
+        )
+    }
+
+    fn refund(&self, state: &mut (impl StateMut + ?Sized), now: Now, amount: u64, left: u128) -> u64 {
+        dispatch!(self, rule => rule.refund(state, now.within_proven_range(), amount, left))
+    }
+
+    #[inline]
+    fn give_back(&self, state: &mut (impl StateMut + ?Sized), amount: u64) {
+        dispatch!(self, rule => rule.give_back(state, amount));
+    }
+
+    #[inline]
+    fn observe(&self, state: &mut (impl StateMut + ?Sized), now: Now, sample: Sample) {
+        dispatch!(self, rule => rule.observe(state, now.within_proven_range(), sample));
+    }
+
+    fn standing(&self, mark: Mark) -> Standing {
+        dispatch!(self, rule => rule.standing(mark))
+    }
+
+    fn found_capacity(&self, mark: Mark) -> Option<u64> {
+        dispatch!(self, rule => rule.found_capacity(mark))
+    }
+
+    fn near_threshold(&self, percent: u8) -> NearThreshold {
+        dispatch!(self, rule => rule.near_threshold(percent))
+    }
+
+    #[inline]
+    fn is_near(&self, mark: Mark, threshold: NearThreshold) -> bool {
+        dispatch!(self, rule => rule.is_near(mark, threshold))
+    }
+
+    fn share(&self, mark: Mark) -> u64 {
+        dispatch!(self, rule => rule.share(mark))
+    }
+
+    fn can_carry_over(&self, old: &Self) -> bool {
+        dispatch!(self, old, (rule, old) => rule.can_carry_over(old), _ => false)
+    }
+
+    fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
         if self == old {
             return;
         }
-        match (self, old) {
-            (Self::TokenBucket(new), Self::TokenBucket(old)) => new.carry_over(old, state, now),
-            (Self::Gcra(new), Self::Gcra(old)) => new.carry_over(old, state, now),
-            (Self::LeakyBucket(new), Self::LeakyBucket(old)) => new.carry_over(old, state, now),
-            (Self::FixedWindow(new), Self::FixedWindow(old)) => new.carry_over(old, state, now),
-            (Self::SlidingWindow(new), Self::SlidingWindow(old)) => new.carry_over(old, state, now),
-            (Self::SlidingWindowCounter(new), Self::SlidingWindowCounter(old)) => {
-                new.carry_over(old, state, now);
-            }
-            (Self::Budget(new), Self::Budget(old)) => new.carry_over(old, state, now),
-            (Self::Adaptive(new), Self::Adaptive(old)) => new.carry_over(old, state),
+        dispatch!(
+            self, old,
+            (rule, old) => rule.carry_over(old, state, now.within_proven_range()),
             _ => {}
-        }
+        );
     }
 }

@@ -1,7 +1,6 @@
 //! The sliding window: an exact log of what was admitted and when, in a ring of bounded size.
 
-use super::{Assessment, InvalidLimit, Mark, NearThreshold, Now, Standing, State, StateMut};
-use crate::units::share;
+use super::{Assessment, CapacityTerms, InvalidLimit, Mark, Now, RuleOperations, State, StateMut};
 
 /// At most `capacity` units in any window, wherever it starts.
 ///
@@ -86,166 +85,6 @@ impl SlidingWindow {
         })
     }
 
-    /// The same window and entries with another capacity, which is positive.
-    pub(super) fn with_capacity(self, capacity: u64) -> Self {
-        Self { capacity, ..self }
-    }
-
-    pub(crate) fn state_words(&self) -> usize {
-        Self::RING + 2 * self.slots() as usize
-    }
-
-    pub(crate) fn most_at_once(&self) -> u64 {
-        self.capacity
-    }
-
-    #[inline]
-    pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
-        // The largest sum on top of which the cost still fits.
-        let Some(admitting) = self.capacity.checked_sub(cost) else {
-            return Assessment::Refused { retry_after: None };
-        };
-        let live = self.live(state, now);
-        let Some(excess @ 1..) = live.sum().checked_sub(admitting) else {
-            return Assessment::Admissible;
-        };
-        // The oldest entries that together free the excess; the last of them decides.
-        let too_few = first_where(live.len, |index| {
-            self.total_at(state, live.head, index).wrapping_sub(live.before) >= excess
-        });
-        let decisive = too_few.min(live.len.saturating_sub(1));
-        Assessment::Refused {
-            retry_after: Some(self.expires_in(state, live.head, decisive, now)),
-        }
-    }
-
-    /// Nanoseconds before which `amount` units cannot all have been taken, in whatever portions: no stretch of a window's
-    /// length has room for more than the capacity.
-    pub(super) fn earliest(&self, state: &(impl State + ?Sized), now: Now, amount: u64) -> u64 {
-        let first = match self.assess(state, now, amount.min(self.capacity)) {
-            Assessment::Admissible => 0,
-            Assessment::Refused { retry_after } => retry_after.unwrap_or(0),
-        };
-        let full_windows = amount.div_ceil(self.capacity).saturating_sub(1);
-        first.max(self.window.saturating_mul(full_windows))
-    }
-
-    /// Stores four words at most. The sum of the live entries saturates.
-    #[inline]
-    pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
-        let live = self.live(state, now);
-        // Only room for the sum keeps differences of wrapping totals exact.
-        let added = cost.min(u64::MAX - live.sum());
-        if added == 0 {
-            return;
-        }
-        let total = live.total.wrapping_add(added);
-        let newest = live.len.checked_sub(1);
-        let joins = newest.is_some_and(|newest| {
-            live.len == self.slots()
-                || (live.len >= self.entries
-                    && self.time_at(state, live.head, newest) / self.cell == now.monotonic / self.cell)
-        });
-        let (index, len) = match newest {
-            Some(newest) if joins => (newest, live.len),
-            _ => (live.len, live.len + 1),
-        };
-        // Never earlier than the entry before, so that the log stays in order.
-        let time = newest
-            .map_or(0, |newest| self.time_at(state, live.head, newest))
-            .max(now.monotonic);
-        let entry = self.entry(live.head, index);
-        state.store(entry, time);
-        state.store(entry + 1, total);
-        state.store(Self::BEFORE, live.before);
-        state.store(Self::ENDS, ends(live.head, len));
-    }
-
-    #[inline]
-    pub(super) fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
-        self.live(state, now).len == 0
-    }
-
-    pub(super) fn share(&self, mark: Mark) -> u64 {
-        share(u128::from(mark.first), u128::from(self.capacity))
-    }
-
-    pub(super) fn near_threshold(&self, percent: u8) -> NearThreshold {
-        NearThreshold::share_of(u128::from(self.capacity), percent)
-    }
-
-    /// The rings must be of one size.
-    pub(super) fn can_carry_over(&self, old: &Self) -> bool {
-        self.entries == old.entries
-    }
-
-    /// What counts now stays until both windows have passed since it was charged. A longer window keeps the entries;
-    /// for a shorter one they move into the future by the difference, and what is charged before the newest of them is
-    /// reached counts as long as it does. Of many entries neighbours are joined, and expire with the last of them.
-    ///
-    /// When an entry in the future was charged is not known any more: no later than now. So where the window grows
-    /// again, such an entry moves back, by the difference at most and not beyond now. Otherwise each change to and fro
-    /// would move its end by the difference. Changes that follow one another faster than the longer window still move it
-    /// along, to one of these from the latest.
-    ///
-    /// 60 stores at most.
-    pub(super) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
-        if self.window == old.window {
-            return;
-        }
-        let live = old.live(state, now);
-        let kept = if self.window > old.window {
-            first_where(live.len, |index| {
-                self.time_at(state, live.head, index) > now.monotonic
-            })
-        } else {
-            0
-        };
-        let moved = live.len - kept;
-        let joined = moved.div_ceil(Self::MOST_MOVED).max(1);
-        let len = kept + moved.div_ceil(joined);
-        for index in kept..len {
-            // At or after the entry that is written, so none is lost before it is read.
-            let last = (kept + (index - kept) * joined + joined - 1).min(live.len - 1);
-            let time = self.time_at(state, live.head, last);
-            let time = match self.window.checked_sub(old.window) {
-                Some(longer) => time.saturating_sub(longer).max(now.monotonic),
-                None => time.saturating_add(old.window - self.window),
-            };
-            let total = self.total_at(state, live.head, last);
-            let entry = self.entry(live.head, index);
-            state.store(entry, time);
-            state.store(entry + 1, total);
-        }
-        // What has expired is cut off: a longer window would count it again.
-        state.store(Self::BEFORE, live.before);
-        state.store(Self::ENDS, ends(live.head, len));
-    }
-
-    pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
-        state.store(Self::ENDS, 0);
-    }
-
-    #[inline]
-    pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
-        let live = self.live(state, now);
-        let reset_after = live
-            .len
-            .checked_sub(1)
-            .map_or(0, |newest| self.expires_in(state, live.head, newest, now));
-        Mark {
-            first: live.sum(),
-            second: reset_after,
-        }
-    }
-
-    pub(crate) fn standing(&self, mark: Mark) -> Standing {
-        Standing {
-            remaining: self.capacity.saturating_sub(mark.first),
-            reset_after: mark.second,
-        }
-    }
-
     /// Reads the ends of the log, makes them safe, and leaves out what has expired.
     fn live(&self, state: &(impl State + ?Sized), now: Now) -> Live {
         let ends = state.load(Self::ENDS);
@@ -318,6 +157,152 @@ impl SlidingWindow {
 
     fn total_at(&self, state: &(impl State + ?Sized), head: u32, index: u32) -> u64 {
         state.load(self.entry(head, index) + 1)
+    }
+}
+
+impl RuleOperations for SlidingWindow {
+    fn state_words(&self) -> usize {
+        Self::RING + 2 * self.slots() as usize
+    }
+
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    #[inline]
+    fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
+        // The largest sum on top of which the cost still fits.
+        let Some(admitting) = self.capacity.checked_sub(cost) else {
+            return Assessment::Refused { retry_after: None };
+        };
+        let live = self.live(state, now);
+        let Some(excess @ 1..) = live.sum().checked_sub(admitting) else {
+            return Assessment::Admissible;
+        };
+        // The oldest entries that together free the excess; the last of them decides.
+        let too_few = first_where(live.len, |index| {
+            self.total_at(state, live.head, index).wrapping_sub(live.before) >= excess
+        });
+        let decisive = too_few.min(live.len.saturating_sub(1));
+        Assessment::Refused {
+            retry_after: Some(self.expires_in(state, live.head, decisive, now)),
+        }
+    }
+
+    /// Stores four words at most. The sum of the live entries saturates.
+    #[inline]
+    fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
+        let live = self.live(state, now);
+        // Only room for the sum keeps differences of wrapping totals exact.
+        let added = cost.min(u64::MAX - live.sum());
+        if added == 0 {
+            return;
+        }
+        let total = live.total.wrapping_add(added);
+        let newest = live.len.checked_sub(1);
+        let joins = newest.is_some_and(|newest| {
+            live.len == self.slots()
+                || (live.len >= self.entries
+                    && self.time_at(state, live.head, newest) / self.cell == now.monotonic / self.cell)
+        });
+        let (index, len) = match newest {
+            Some(newest) if joins => (newest, live.len),
+            _ => (live.len, live.len + 1),
+        };
+        // Never earlier than the entry before, so that the log stays in order.
+        let time = newest
+            .map_or(0, |newest| self.time_at(state, live.head, newest))
+            .max(now.monotonic);
+        let entry = self.entry(live.head, index);
+        state.store(entry, time);
+        state.store(entry + 1, total);
+        state.store(Self::BEFORE, live.before);
+        state.store(Self::ENDS, ends(live.head, len));
+    }
+
+    #[inline]
+    fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
+        let live = self.live(state, now);
+        let reset_after = live
+            .len
+            .checked_sub(1)
+            .map_or(0, |newest| self.expires_in(state, live.head, newest, now));
+        Mark {
+            first: live.sum(),
+            second: reset_after,
+        }
+    }
+
+    #[inline]
+    fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+        self.live(state, now).len == 0
+    }
+
+    fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
+        state.store(Self::ENDS, 0);
+    }
+
+    fn with_capacity(&self, capacity: u64, _terms: CapacityTerms) -> Result<Self, InvalidLimit> {
+        Ok(Self { capacity, ..*self })
+    }
+
+    /// Nanoseconds before which `amount` units cannot all have been taken, in whatever portions: no stretch of a window's
+    /// length has room for more than the capacity.
+    fn earliest(&self, state: &(impl State + ?Sized), now: Now, amount: u64) -> u64 {
+        let first = match self.assess(state, now, amount.min(self.capacity)) {
+            Assessment::Admissible => 0,
+            Assessment::Refused { retry_after } => retry_after.unwrap_or(0),
+        };
+        let full_windows = amount.div_ceil(self.capacity).saturating_sub(1);
+        first.max(self.window.saturating_mul(full_windows))
+    }
+
+    /// The rings must be of one size.
+    fn can_carry_over(&self, old: &Self) -> bool {
+        self.entries == old.entries
+    }
+
+    /// What counts now stays until both windows have passed since it was charged. A longer window keeps the entries;
+    /// for a shorter one they move into the future by the difference, and what is charged before the newest of them is
+    /// reached counts as long as it does. Of many entries neighbours are joined, and expire with the last of them.
+    ///
+    /// When an entry in the future was charged is not known any more: no later than now. So where the window grows
+    /// again, such an entry moves back, by the difference at most and not beyond now. Otherwise each change to and fro
+    /// would move its end by the difference. Changes that follow one another faster than the longer window still move it
+    /// along, to one of these from the latest.
+    ///
+    /// 60 stores at most.
+    fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
+        if self.window == old.window {
+            return;
+        }
+        let live = old.live(state, now);
+        let kept = if self.window > old.window {
+            first_where(live.len, |index| {
+                self.time_at(state, live.head, index) > now.monotonic
+            })
+        } else {
+            0
+        };
+        let moved = live.len - kept;
+        let joined = moved.div_ceil(Self::MOST_MOVED).max(1);
+        let len = kept + moved.div_ceil(joined);
+        for index in kept..len {
+            // At or after the entry that is written, so none is lost before it is read.
+            let last = (kept + (index - kept) * joined + joined - 1).min(live.len - 1);
+            let time = self.time_at(state, live.head, last);
+            let time = match self.window.checked_sub(old.window) {
+                Some(longer) => time.saturating_sub(longer).max(now.monotonic),
+                None => time.saturating_add(old.window - self.window),
+            };
+            let total = self.total_at(state, live.head, last);
+            let entry = self.entry(live.head, index);
+            state.store(entry, time);
+            state.store(entry + 1, total);
+        }
+        // What has expired is cut off: a longer window would count it again.
+        state.store(Self::BEFORE, live.before);
+        state.store(Self::ENDS, ends(live.head, len));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The sliding window counter: a count for each of a few sub-windows, cheap at any capacity.
 
-use super::{Assessment, InvalidLimit, Mark, NearThreshold, Now, Standing, State, StateMut};
-use crate::units::{Rounding, divide, saturate, share};
+use super::{Assessment, CapacityTerms, InvalidLimit, Mark, Now, RuleOperations, State, StateMut};
+use crate::units::{Rounding, divide, saturate};
 
 /// About `capacity` units in any window, judged from `buckets` sub-windows in full and the one before them in part.
 ///
@@ -67,149 +67,6 @@ impl SlidingWindowCounter {
             window,
             buckets,
         })
-    }
-
-    /// The same window and buckets with another capacity, which is positive.
-    pub(super) fn with_capacity(self, capacity: u64) -> Self {
-        Self { capacity, ..self }
-    }
-
-    pub(crate) fn state_words(&self) -> usize {
-        2 * (self.buckets as usize + 1)
-    }
-
-    pub(crate) fn most_at_once(&self) -> u64 {
-        self.capacity
-    }
-
-    #[inline]
-    pub(crate) fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
-        // The largest estimate on top of which the cost still fits.
-        let Some(admitting) = self.capacity.checked_sub(cost) else {
-            return Assessment::Refused { retry_after: None };
-        };
-        let Position { sub_window, into } = self.position(now);
-        let mut full = self.full(state, sub_window);
-        let oldest = self.oldest(state, sub_window);
-        if full + self.weighted(oldest, into) <= u128::from(admitting) {
-            return Assessment::Admissible;
-        }
-        // The estimate never rises while nobody charges, so the first sub-window with an admitting instant has the
-        // least one. In the last of these, all that was full today has left or is the oldest.
-        for ahead in 0..=self.buckets {
-            let at = sub_window.saturating_add(ahead);
-            if ahead > 0 {
-                // What was the oldest of the full ones is now the one that counts in part.
-                full = full.saturating_sub(u128::from(self.oldest(state, at)));
-            }
-            let Some(room) = u128::from(admitting).checked_sub(full) else {
-                continue;
-            };
-            let into = self.first_fitting(self.oldest(state, at), room);
-            return Assessment::Refused {
-                retry_after: Some(self.until(at, into, now)),
-            };
-        }
-        Assessment::Refused { retry_after: None }
-    }
-
-    /// Stores two words. The count saturates.
-    #[inline]
-    pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
-        if cost == 0 {
-            return;
-        }
-        let sub_window = self.position(now).sub_window;
-        let counted = self.count(state, sub_window);
-        let bucket = self.bucket(sub_window);
-        state.store(bucket, sub_window.saturating_add(1));
-        state.store(bucket + 1, counted.saturating_add(cost));
-    }
-
-    /// Whether the last sub-window that counted anything is out of view, which is the first instant at which the
-    /// estimate is zero for good.
-    #[inline]
-    pub(super) fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
-        let newest = (0..=self.buckets as usize)
-            .filter(|bucket| state.load(2 * bucket + 1) > 0)
-            .map(|bucket| state.load(2 * bucket))
-            .max()
-            .unwrap_or(0);
-        // Numbers are counted from 1, so this is where the sub-window after those that see the newest begins.
-        let gone = (u128::from(newest) + u128::from(self.buckets)).saturating_mul(u128::from(self.window));
-        newest == 0 || gone <= u128::from(now.monotonic) * u128::from(self.buckets)
-    }
-
-    pub(super) fn share(&self, mark: Mark) -> u64 {
-        share(u128::from(mark.first), u128::from(self.capacity))
-    }
-
-    pub(super) fn near_threshold(&self, percent: u8) -> NearThreshold {
-        NearThreshold::share_of(u128::from(self.capacity), percent)
-    }
-
-    /// The rings must be of one size, and the window must not shrink: no ring holds a count for longer than its own
-    /// window.
-    pub(super) fn can_carry_over(&self, old: &Self) -> bool {
-        self.buckets == old.buckets && self.window >= old.window
-    }
-
-    /// Where the window grows, the sub-windows fall elsewhere: all that counts now then counts as if it had come in
-    /// the present sub-window. In full for at least the new window less a sub-window, at all for more than the new
-    /// window.
-    ///
-    /// 62 stores at most, for 60 buckets.
-    pub(super) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
-        if self.window == old.window {
-            return;
-        }
-        let counted = old.mark(state, now).first;
-        let sub_window = self.position(now).sub_window;
-        let present = self.bucket(sub_window);
-        for bucket in (0..=self.buckets as usize).map(|bucket| 2 * bucket) {
-            let is_in_use = state.load(bucket) != 0;
-            if is_in_use && (bucket != present || counted == 0) {
-                state.store(bucket, 0);
-            }
-        }
-        if counted > 0 {
-            state.store(present, sub_window.saturating_add(1));
-            state.store(present + 1, counted);
-        }
-    }
-
-    pub(crate) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
-        for bucket in 0..=self.buckets as usize {
-            if state.load(2 * bucket) != 0 {
-                state.store(2 * bucket, 0);
-            }
-        }
-    }
-
-    #[inline]
-    pub(crate) fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
-        let Position { sub_window, into } = self.position(now);
-        let estimate = self.full(state, sub_window) + self.weighted(self.oldest(state, sub_window), into);
-        if estimate == 0 {
-            return Mark::default();
-        }
-        // The last bucket that holds anything counts until the end of the sub-window in which it is the oldest.
-        let newest = (0..=self.buckets)
-            .map(|back| sub_window.saturating_sub(back))
-            .find(|&candidate| self.count(state, candidate) > 0)
-            .unwrap_or(sub_window);
-        let gone = newest.saturating_add(self.buckets + 1);
-        Mark {
-            first: saturate(estimate),
-            second: self.until(gone, 0, now),
-        }
-    }
-
-    pub(crate) fn standing(&self, mark: Mark) -> Standing {
-        Standing {
-            remaining: self.capacity.saturating_sub(mark.first),
-            reset_after: mark.second,
-        }
     }
 
     fn position(&self, now: Now) -> Position {
@@ -278,5 +135,134 @@ impl SlidingWindowCounter {
 
     fn bucket(&self, sub_window: u64) -> usize {
         2 * (sub_window % (self.buckets + 1)) as usize
+    }
+}
+
+impl RuleOperations for SlidingWindowCounter {
+    fn state_words(&self) -> usize {
+        2 * (self.buckets as usize + 1)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    #[inline]
+    fn assess(&self, state: &(impl State + ?Sized), now: Now, cost: u64) -> Assessment {
+        // The largest estimate on top of which the cost still fits.
+        let Some(admitting) = self.capacity.checked_sub(cost) else {
+            return Assessment::Refused { retry_after: None };
+        };
+        let Position { sub_window, into } = self.position(now);
+        let mut full = self.full(state, sub_window);
+        let oldest = self.oldest(state, sub_window);
+        if full + self.weighted(oldest, into) <= u128::from(admitting) {
+            return Assessment::Admissible;
+        }
+        // The estimate never rises while nobody charges, so the first sub-window with an admitting instant has the
+        // least one. In the last of these, all that was full today has left or is the oldest.
+        for ahead in 0..=self.buckets {
+            let at = sub_window.saturating_add(ahead);
+            if ahead > 0 {
+                // What was the oldest of the full ones is now the one that counts in part.
+                full = full.saturating_sub(u128::from(self.oldest(state, at)));
+            }
+            let Some(room) = u128::from(admitting).checked_sub(full) else {
+                continue;
+            };
+            let into = self.first_fitting(self.oldest(state, at), room);
+            return Assessment::Refused {
+                retry_after: Some(self.until(at, into, now)),
+            };
+        }
+        Assessment::Refused { retry_after: None }
+    }
+
+    /// Stores two words. The count saturates.
+    #[inline]
+    fn charge(&self, state: &mut (impl StateMut + ?Sized), now: Now, cost: u64) {
+        if cost == 0 {
+            return;
+        }
+        let sub_window = self.position(now).sub_window;
+        let counted = self.count(state, sub_window);
+        let bucket = self.bucket(sub_window);
+        state.store(bucket, sub_window.saturating_add(1));
+        state.store(bucket + 1, counted.saturating_add(cost));
+    }
+
+    #[inline]
+    fn mark(&self, state: &(impl State + ?Sized), now: Now) -> Mark {
+        let Position { sub_window, into } = self.position(now);
+        let estimate = self.full(state, sub_window) + self.weighted(self.oldest(state, sub_window), into);
+        if estimate == 0 {
+            return Mark::default();
+        }
+        // The last bucket that holds anything counts until the end of the sub-window in which it is the oldest.
+        let newest = (0..=self.buckets)
+            .map(|back| sub_window.saturating_sub(back))
+            .find(|&candidate| self.count(state, candidate) > 0)
+            .unwrap_or(sub_window);
+        let gone = newest.saturating_add(self.buckets + 1);
+        Mark {
+            first: saturate(estimate),
+            second: self.until(gone, 0, now),
+        }
+    }
+
+    /// Whether the last sub-window that counted anything is out of view, which is the first instant at which the
+    /// estimate is zero for good.
+    #[inline]
+    fn is_replenished(&self, state: &(impl State + ?Sized), now: Now) -> bool {
+        let newest = (0..=self.buckets as usize)
+            .filter(|bucket| state.load(2 * bucket + 1) > 0)
+            .map(|bucket| state.load(2 * bucket))
+            .max()
+            .unwrap_or(0);
+        // Numbers are counted from 1, so this is where the sub-window after those that see the newest begins.
+        let gone = (u128::from(newest) + u128::from(self.buckets)).saturating_mul(u128::from(self.window));
+        newest == 0 || gone <= u128::from(now.monotonic) * u128::from(self.buckets)
+    }
+
+    fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
+        for bucket in 0..=self.buckets as usize {
+            if state.load(2 * bucket) != 0 {
+                state.store(2 * bucket, 0);
+            }
+        }
+    }
+
+    fn with_capacity(&self, capacity: u64, _terms: CapacityTerms) -> Result<Self, InvalidLimit> {
+        Ok(Self { capacity, ..*self })
+    }
+
+    /// The rings must be of one size, and the window must not shrink: no ring holds a count for longer than its own
+    /// window.
+    fn can_carry_over(&self, old: &Self) -> bool {
+        self.buckets == old.buckets && self.window >= old.window
+    }
+
+    /// Where the window grows, the sub-windows fall elsewhere: all that counts now then counts as if it had come in
+    /// the present sub-window. In full for at least the new window less a sub-window, at all for more than the new
+    /// window.
+    ///
+    /// 62 stores at most, for 60 buckets.
+    fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
+        if self.window == old.window {
+            return;
+        }
+        let counted = old.mark(state, now).first;
+        let sub_window = self.position(now).sub_window;
+        let present = self.bucket(sub_window);
+        for bucket in (0..=self.buckets as usize).map(|bucket| 2 * bucket) {
+            let is_in_use = state.load(bucket) != 0;
+            if is_in_use && (bucket != present || counted == 0) {
+                state.store(bucket, 0);
+            }
+        }
+        if counted > 0 {
+            state.store(present, sub_window.saturating_add(1));
+            state.store(present + 1, counted);
+        }
     }
 }

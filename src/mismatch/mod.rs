@@ -11,6 +11,7 @@ use remedy::{can_be_applied, change_mode, is_in_use};
 use crate::config::stored::{StoredDeclaration, StoredSet};
 use crate::config::{Declaration, Difference, SetDeclaration};
 use crate::error::Error;
+use crate::limit::RuleOperations;
 use crate::shm::attach::Admission;
 
 /// What [`open_or_create`](crate::Segment::open_or_create) does where the segment exists with another declaration.

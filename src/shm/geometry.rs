@@ -1,10 +1,10 @@
 //! Sizes and offsets of a segment, from what is declared. All arithmetic is checked.
 
 use super::layout::{
-    ALIGNMENT, BUCKET_ROWS, BUCKET_TAG_WORDS, DirectoryEntry, HEADER_SPACE, Hold, HoldLabel, JOURNAL_ENTRIES,
-    JournalEntry, KeyRow, LimitCounters, MOST_LIMITS, MOST_PARTICIPANTS, MOST_SETS, Participant, SetControl,
-    Ticket, TicketLimit,
+    ALIGNMENT, DirectoryEntry, HEADER_SPACE, Hold, HoldLabel, JOURNAL_ENTRIES, JournalEntry, KeyRow,
+    LimitCounters, MOST_LIMITS, MOST_PARTICIPANTS, MOST_SETS, Participant, SetControl, Ticket, TicketLimit,
 };
+use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
 
 /// The largest segment: a terabyte, beyond which the participants' lock bytes begin.
 pub(super) const MOST_BYTES: u64 = 1 << 40;
@@ -272,6 +272,9 @@ mod tests {
                 parts.extend(set.definition_offsets.map(|offset| (offset, set.shape.definition_room)));
                 prop_assert_eq!(set.parts.len() as u64, set.shape.parts);
                 for part in &set.parts {
+                    // So that the two words of a row's first limit can be one atomic word.
+                    prop_assert_eq!((part.rows_offset + part.row_head) % 16, 0);
+                    prop_assert_eq!(part.row_stride % 16, 0);
                     prop_assert!(part.row_head + part.shape.state_words * 8 <= part.row_stride);
                     let names = if part.shape.buckets == 0 { 0 } else { part.rows };
                     parts.extend([

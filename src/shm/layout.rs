@@ -6,11 +6,13 @@ use std::sync::atomic::AtomicU64;
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
+
 /// The first eight bytes of a published segment: `SHMLIMIT` in the byte order of the host.
 pub(crate) const MAGIC: u64 = u64::from_ne_bytes(*b"SHMLIMIT");
 
 /// The number of this format. It has nothing to do with the version of the crate.
-pub(crate) const FORMAT: u64 = 1;
+pub(crate) const FORMAT: u64 = 2;
 
 /// Features that an older reader may ignore: none yet.
 pub(crate) const COMPATIBLE_FEATURES: u64 = 0;
@@ -70,12 +72,6 @@ pub(crate) const WAIT_BUCKETS: usize = 32;
 /// state and three counters, or three, three and an amount held, nine words of the part, seven of the line, and three
 /// of the row. The count must stay below [`RECOUNT_MARKER`](super::journal::RECOUNT_MARKER).
 pub(crate) const JOURNAL_ENTRIES: usize = 160;
-
-/// Rows of a bucket of a keyed table. Their tags fill one cache line.
-pub(crate) const BUCKET_ROWS: u64 = 32;
-
-/// Words of tags that a bucket has.
-pub(crate) const BUCKET_TAG_WORDS: u64 = 8;
 
 /// One field of a record: its name, offset and size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

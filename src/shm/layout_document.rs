@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::layout::{self, Field, RECORDS, fingerprint};
 use super::participant::{ParticipantId, ParticipantState, Phase};
 use super::{geometry, journal};
+use crate::units;
 
 const DOCUMENT: &str = include_str!("../../shm-layout.md");
 
@@ -128,8 +129,8 @@ fn every_constant_is_documented() {
         ("ALIGNMENT", layout::ALIGNMENT),
         ("HEADER_SPACE", layout::HEADER_SPACE),
         ("JOURNAL_ENTRIES", layout::JOURNAL_ENTRIES as u64),
-        ("BUCKET_ROWS", layout::BUCKET_ROWS),
-        ("BUCKET_TAG_WORDS", layout::BUCKET_TAG_WORDS),
+        ("BUCKET_ROWS", units::BUCKET_ROWS),
+        ("BUCKET_TAG_WORDS", units::BUCKET_TAG_WORDS),
         ("WAKE_LIST", layout::WAKE_LIST as u64),
         ("LABEL_WORDS", layout::LABEL_WORDS as u64),
         ("RESET_MARKER", journal::RESET_MARKER),

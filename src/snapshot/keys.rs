@@ -11,7 +11,7 @@ use crate::engine::plan::Kind;
 use crate::engine::{Definitions, KeptName, LimitRules, ObservedKey, Part, RowLooker, RuledPart, SetEngine};
 use crate::error::Error;
 use crate::key::identify;
-use crate::limit::Now;
+use crate::limit::{Now, RuleOperations};
 use crate::shm::attach::damaged;
 use crate::shm::layout::Header;
 use crate::table::Fingerprint;

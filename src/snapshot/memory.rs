@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use super::SegmentReader;
 use crate::engine::SetEngine;
-use crate::shm::layout::{ALIGNMENT, BUCKET_TAG_WORDS, HoldLabel};
+use crate::shm::layout::{ALIGNMENT, HoldLabel};
+use crate::units::BUCKET_TAG_WORDS;
 
 /// What a set takes of the file, which is as large from its creation on. Bytes include what alignment adds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

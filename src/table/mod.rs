@@ -22,11 +22,8 @@ pub(crate) use fingerprint::Fingerprint;
 pub(crate) use repair::{is_consistent, rebuild};
 pub(crate) use sizing::{buckets_for, holds_for, shards_for};
 
-/// Rows of one bucket.
-pub(crate) const BUCKET_ROWS: u64 = 32;
-/// Words of tags of one bucket: four tags to a word, the lowest bits first.
-pub(crate) const TAG_WORDS: u64 = BUCKET_ROWS / WORD_TAGS;
-const WORD_TAGS: u64 = 4;
+use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS, WORD_TAGS};
+
 const TAG_BITS: u64 = 16;
 /// The most rows that are asked whether they may be reused, and the most that are compared where one is evicted.
 pub(crate) const MOST_ASKED: u64 = 2 * BUCKET_ROWS;
@@ -38,7 +35,7 @@ pub(crate) trait Table {
     /// How many buckets there are: at least one, and less than 2^40.
     fn buckets(&self) -> u64;
     /// The tags of rows `4 * word` to `4 * word + 3` of a bucket below [`buckets`](Self::buckets); `word` is below
-    /// [`TAG_WORDS`].
+    /// [`BUCKET_TAG_WORDS`].
     fn tag_word(&self, bucket: u64, word: u64) -> u64;
     /// The key of a row; [`Fingerprint::NONE`] where it has none.
     fn fingerprint(&self, row: u64) -> Fingerprint;
@@ -82,7 +79,7 @@ impl Matches {
         const LOW: u64 = 0x7fff_7fff_7fff_7fff;
         let everywhere = u64::from(tag) * 0x0001_0001_0001_0001;
         let mut different = 0;
-        for word in 0..TAG_WORDS {
+        for word in 0..BUCKET_TAG_WORDS {
             let difference = table.tag_word(bucket, word) ^ everywhere;
             // The highest bit of each sixteen says whether any of them is set: adding carries into it from the others,
             // and never beyond. No tag is missed, and none found that is not there.

@@ -31,6 +31,9 @@ fn never_admits_more(kind: Kind, rule: Rule) {
     }
 }
 
+/// One rule by three names.
+const NAMES: &[Algorithm] = &[Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket];
+
 macro_rules! oracle_tests {
     ($($name:ident: $kind:expr, $rule:expr;)*) => {
         $(
@@ -43,13 +46,14 @@ macro_rules! oracle_tests {
 }
 
 oracle_tests! {
-    gcra_admits_what_the_definitions_in_force_allow: Kind::Rate(Algorithm::Gcra), Rule::Tokens;
-    token_buckets_admit_what_the_definitions_in_force_allow: Kind::Rate(Algorithm::TokenBucket), Rule::Tokens;
-    leaky_buckets_admit_what_the_definitions_in_force_allow: Kind::Rate(Algorithm::LeakyBucket), Rule::Tokens;
-    windows_of_utc_admit_what_the_definitions_in_force_allow: Kind::Rate(Algorithm::FixedWindow), Rule::WindowOfUtc;
-    windows_of_first_use_admit_what_the_definitions_in_force_allow: Kind::Rate(Algorithm::FixedWindow), Rule::WindowOfFirstUse;
-    sliding_windows_admit_what_the_definitions_in_force_allow: Kind::Rate(Algorithm::SlidingWindow), Rule::Log;
-    sliding_window_counters_admit_what_the_definitions_in_force_allow: Kind::Rate(Algorithm::SlidingWindowCounter), Rule::Counter;
+    gcra_admits_what_the_definitions_in_force_allow: Kind::Rate(&[Algorithm::Gcra]), Rule::Tokens;
+    token_buckets_admit_what_the_definitions_in_force_allow: Kind::Rate(&[Algorithm::TokenBucket]), Rule::Tokens;
+    leaky_buckets_admit_what_the_definitions_in_force_allow: Kind::Rate(&[Algorithm::LeakyBucket]), Rule::Tokens;
+    limits_that_change_their_algorithm_admit_what_the_definitions_in_force_allow: Kind::Rate(NAMES), Rule::Tokens;
+    windows_of_utc_admit_what_the_definitions_in_force_allow: Kind::Rate(&[Algorithm::FixedWindow]), Rule::WindowOfUtc;
+    windows_of_first_use_admit_what_the_definitions_in_force_allow: Kind::Rate(&[Algorithm::FixedWindow]), Rule::WindowOfFirstUse;
+    sliding_windows_admit_what_the_definitions_in_force_allow: Kind::Rate(&[Algorithm::SlidingWindow]), Rule::Log;
+    sliding_window_counters_admit_what_the_definitions_in_force_allow: Kind::Rate(&[Algorithm::SlidingWindowCounter]), Rule::Counter;
     budgets_admit_what_the_definitions_in_force_allow: Kind::Budget, Rule::Budget;
     concurrency_admits_what_the_definitions_in_force_allow: Kind::Concurrency(None), Rule::Concurrency;
     aimd_admits_what_the_definitions_in_force_allow: Kind::Concurrency(Some(Adaptive::Aimd)), Rule::Adaptive;

@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 
+use shmlimit::Algorithm;
+
 /// A window of 1, in nanoseconds: so long that the time which a test takes does not count.
 pub const BASE: u64 = 1_000_000_000_000;
 
@@ -27,9 +29,16 @@ pub struct Terms {
     pub burst: u64,
     /// Of adaptive concurrency.
     pub ceiling: u64,
+    /// Of rates.
+    pub algorithm: Algorithm,
 }
 
 impl Terms {
+    /// Whether what is settled under these comes back.
+    pub fn refund(self) -> bool {
+        matches!(self.algorithm, Algorithm::Gcra | Algorithm::TokenBucket)
+    }
+
     pub fn window_nanos(self) -> u64 {
         self.window * BASE
     }

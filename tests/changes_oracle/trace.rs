@@ -25,7 +25,8 @@ const NEW_YEAR: u64 = 1_767_225_600_000_000_000;
 /// What kind of limit a trace is of.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    Rate(Algorithm),
+    /// By one of these, of which each change takes another.
+    Rate(&'static [Algorithm]),
     Budget,
     Concurrency(Option<Adaptive>),
 }
@@ -42,9 +43,9 @@ impl Subject {
     fn declaration(self, terms: Terms) -> Declaration {
         let window = Duration::from_nanos(terms.window_nanos());
         let limit = match self.kind {
-            Kind::Rate(algorithm) => {
-                let limit = Limit::calls("units", terms.capacity, window).algorithm(algorithm);
-                match algorithm {
+            Kind::Rate(_) => {
+                let limit = Limit::calls("units", terms.capacity, window).algorithm(terms.algorithm);
+                match terms.algorithm {
                     Algorithm::FixedWindow if self.rule == Rule::WindowOfFirstUse => {
                         limit.align(Align::FirstUse)
                     }
@@ -93,6 +94,11 @@ impl Subject {
                 1 + dice.below(most)
             },
             ceiling: capacity + dice.below(5),
+            algorithm: match self.kind {
+                Kind::Rate([algorithm]) => *algorithm,
+                Kind::Rate(algorithms) => algorithms[dice.below(algorithms.len() as u64) as usize],
+                _ => Algorithm::default(),
+            },
         }
     }
 }
@@ -376,12 +382,13 @@ impl<'a> Scene<'a> {
     fn take_back(&mut self, key: usize, slot: &Slot, unused: u64, refunded: u64) {
         self.note(format_args!("  {refunded} came back"));
         let most = match self.subject.kind {
-            Kind::Rate(Algorithm::Gcra | Algorithm::TokenBucket) => slot.most().min(unused),
+            Kind::Rate(_) if self.terms.refund() => slot.most().min(unused),
             _ => 0,
         };
         assert!(refunded <= most, "{refunded} came back of {most} that were left");
         let now = self.now();
-        if most > 0 {
+        // Where less than a unit is left, that comes back all the same.
+        if matches!(self.subject.kind, Kind::Rate(_)) && self.terms.refund() && unused > 0 {
             self.models[key].refund(slot, now, refunded);
         }
     }

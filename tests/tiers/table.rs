@@ -139,18 +139,20 @@ fn a_row_is_as_large_as_it_was_where_there_are_no_tiers() {
         let rows = scene.set().table_usage().expect("keyed").rows;
         (file, rows)
     };
-    // A leaky bucket has two words of state, and so has gcra: the row of a key is one cache line, and with tiers two.
-    let limit = || Limit::calls("requests", 10, MINUTE);
-    let (without, rows) = bytes(keyed(10_000).limit(limit()));
-    let (with, _) = bytes(
-        keyed(10_000)
-            .limit(limit())
-            .tier(Tier::new("gold").capacity("requests", 20)),
-    );
-    assert_eq!((with - without) / rows, 64);
+    // Of two words of state: the row of a key is one cache line, and with tiers two.
+    for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket] {
+        let limit = || Limit::calls("requests", 10, MINUTE).algorithm(algorithm);
+        let (without, rows) = bytes(keyed(10_000).limit(limit()));
+        let (with, _) = bytes(
+            keyed(10_000)
+                .limit(limit())
+                .tier(Tier::new("gold").capacity("requests", 20)),
+        );
+        assert_eq!((with - without) / rows, 64, "{algorithm:?}");
+    }
     // Of a limit with one word, or of several, there is room for it without more lines.
     let fixed = || Limit::concurrency("in_flight", 10);
-    let (without, _) = bytes(keyed(10_000).limit(fixed()));
+    let (without, rows) = bytes(keyed(10_000).limit(fixed()));
     let (with, _) = bytes(
         keyed(10_000)
             .limit(fixed())

@@ -13,7 +13,8 @@ from limits.errors import ConfigurationError
 from limits.limits import TIME_TYPES
 
 from shmlimit import Calls, Checked, Error, Limits, Rate, Refusal, Removed, Verdict
-from shmlimit._windows import WhenFull, WindowFolder
+from shmlimit._declaration import WhenFull
+from shmlimit._windows import WindowFolder
 
 # More than anybody counts to: the limit of fixed windows whose keys do not say it.
 _UNREACHABLE = 2**62

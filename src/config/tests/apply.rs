@@ -267,11 +267,6 @@ fn what_a_limit_is_does_not_change() {
             "unit: declared \"1\", in the segment \"0.1\"",
         ),
         (
-            calls().algorithm(Algorithm::TokenBucket),
-            calls(),
-            "algorithm: declared \"token_bucket\", in the segment \"gcra\"",
-        ),
-        (
             rate().on_death(OnDeath::Refund),
             rate(),
             "on_death: declared \"refund\", in the segment \"charge\"",
@@ -417,10 +412,50 @@ fn sizes_that_follow_capacities_stay_when_those_change() {
 
 #[test]
 fn what_cannot_change_is_named_without_what_could() {
-    let new = Limit::rate("l", 9, 2 * MINUTE).algorithm(Algorithm::TokenBucket);
+    let new = Limit::rate("l", 9, 2 * MINUTE).algorithm(Algorithm::SlidingWindow);
     assert_eq!(
         limit_refused(new, Limit::rate("l", 5, MINUTE)),
-        ["algorithm: declared \"token_bucket\", in the segment \"gcra\""]
+        [
+            "algorithm: declared \"sliding_window\", in the segment \"gcra\"",
+            "entries: declared 1024, in the segment absent",
+        ]
+    );
+}
+
+#[test]
+fn one_of_the_names_of_one_rule_becomes_another() {
+    let by = |algorithm| declaring(Limit::calls("l", 9, MINUTE).burst(5).algorithm(algorithm));
+    let by_rate = declaring(Limit::leaky_bucket("l", 5, 2, Duration::from_secs(7)));
+    let declarations = [
+        by(Algorithm::Gcra),
+        by(Algorithm::TokenBucket),
+        by(Algorithm::LeakyBucket),
+        by_rate,
+    ];
+    for stored in &declarations {
+        for asked in &declarations {
+            let applied = asked.applied_to(stored).expect("applicable");
+            assert_eq!(texts(&asked.differences(&applied)), [""; 0]);
+            let rule = |declaration: &Declaration| declaration.compile().expect("valid")[0].limits[0].rule;
+            assert_eq!(rule(&applied), rule(asked));
+            assert!(rule(&applied).can_carry_over(&rule(stored)));
+        }
+    }
+    assert_eq!(
+        texts(&by(Algorithm::LeakyBucket).differences_to_apply(&by(Algorithm::Gcra))),
+        ["set \"s\" / limit \"l\" / algorithm: declared \"leaky_bucket\", in the segment \"gcra\""]
+    );
+}
+
+#[test]
+fn who_is_to_get_refunds_at_death_cannot_change_with_the_name() {
+    let rate = || Limit::rate("l", 9, MINUTE);
+    assert_eq!(
+        limit_refused(
+            rate().algorithm(Algorithm::LeakyBucket),
+            rate().on_death(OnDeath::Refund)
+        ),
+        ["on_death: declared \"charge\", in the segment \"refund\""]
     );
 }
 

@@ -25,7 +25,7 @@ fn a_rate_may_be_a_fraction_and_is_exact() {
     };
     let bucket = |capacity, seconds, burst| {
         let window = seconds * NANOS_PER_SECOND;
-        Rule::LeakyBucket(LeakyBucket::new(capacity, window, burst).expect("valid"))
+        leaky_bucket(capacity, window, burst)
     };
     assert_eq!(
         rule("capacity = 9, rate = \"0.5\", interval = \"1s\""),
@@ -73,10 +73,7 @@ fn what_is_not_said_of_a_leaky_bucket_by_rate_is_as_of_the_actor_on_ray() {
 #[test]
 fn a_rate_per_interval_is_a_leaky_bucket_in_other_words() {
     let ray = "kind = \"rate\", algorithm = \"leaky_bucket\", capacity = 100, rate = 10, interval = \"1s\"";
-    assert_eq!(
-        rule_of(ray),
-        Rule::LeakyBucket(LeakyBucket::new(10, NANOS_PER_SECOND, 100).expect("valid"))
-    );
+    assert_eq!(rule_of(ray), leaky_bucket(10, NANOS_PER_SECOND, 100));
     let ours = declaring(
         Limit::rate("l", 10, Duration::from_secs(1))
             .algorithm(Algorithm::LeakyBucket)

@@ -14,13 +14,24 @@ use std::time::Duration;
 use super::*;
 use crate::engine::plan::{Adaptive, AdaptivePlan, KeyedPlan, Kind, LimitPlan, PrefixLengths, WhenFull};
 use crate::limit::{
-    Budget, Calendar, CalendarUnit, Concurrency, FixedWindow, Gcra, LeakyBucket, Rule, SlidingWindow,
-    SlidingWindowCounter, TokenBucket, Weekday as RuleWeekday,
+    Backlog, Budget, Calendar, CalendarUnit, Concurrency, FixedWindow, Rule, RuleOperations, SlidingWindow,
+    SlidingWindowCounter, Unlimited,
 };
 use crate::units::NANOS_PER_SECOND;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const MINUTE_NANOS: u64 = 60 * NANOS_PER_SECOND;
+
+/// The rule of GCRA and of the token bucket.
+fn backlog(capacity: u64, window: u64, burst: u64) -> Rule {
+    Backlog::new(capacity, window, burst).expect("valid").into()
+}
+
+/// The rule of the leaky bucket.
+fn leaky_bucket(capacity: u64, window: u64, size: u64) -> Rule {
+    let rule = Backlog::new(capacity, window, size).expect("valid");
+    rule.without_refunds().into()
+}
 
 /// The example of the specification, as far as this version goes.
 const GATEWAY: &str = r#"

@@ -17,14 +17,14 @@ fn the_example_compiles_to_the_plan_of_its_words() {
         .iter()
         .map(|limit| (limit.name.as_str(), limit.kind, limit.rule))
         .collect();
-    let gcra = Gcra::new(10_000, MINUTE_NANOS, 10_000).expect("valid");
-    let bucket = TokenBucket::new(2_000_000, MINUTE_NANOS, 2_000_000).expect("valid");
+    let gcra = backlog(10_000, MINUTE_NANOS, 10_000);
+    let bucket = backlog(2_000_000, MINUTE_NANOS, 2_000_000);
     let concurrency = Concurrency::new(64).expect("valid");
     assert_eq!(
         rules,
         [
-            ("requests", Kind::Calls, Rule::Gcra(gcra)),
-            ("tokens", Kind::Rate, Rule::TokenBucket(bucket)),
+            ("requests", Kind::Calls, gcra),
+            ("tokens", Kind::Rate, bucket),
             ("in_flight", Kind::Concurrency, Rule::Concurrency(concurrency)),
         ]
     );
@@ -33,13 +33,16 @@ fn the_example_compiles_to_the_plan_of_its_words() {
 #[test]
 fn every_algorithm_compiles_to_its_rule() {
     const CALLS: &str = "kind = \"calls\", capacity = 9, window = \"1m\"";
-    assert_eq!(
-        rule_of(&format!("{CALLS}, burst = 3")),
-        Rule::Gcra(Gcra::new(9, MINUTE_NANOS, 3).expect("valid")),
-    );
+    for algorithm in ["gcra", "token_bucket"] {
+        assert_eq!(
+            rule_of(&format!("{CALLS}, burst = 3, algorithm = \"{algorithm}\"")),
+            backlog(9, MINUTE_NANOS, 3),
+        );
+    }
+    assert_eq!(rule_of(CALLS), backlog(9, MINUTE_NANOS, 9));
     assert_eq!(
         rule_of(&format!("{CALLS}, algorithm = \"leaky_bucket\"")),
-        Rule::LeakyBucket(LeakyBucket::new(9, MINUTE_NANOS, 9).expect("valid")),
+        leaky_bucket(9, MINUTE_NANOS, 9),
     );
     assert_eq!(
         rule_of(&format!("{CALLS}, algorithm = \"fixed_window\"")),
@@ -79,38 +82,49 @@ fn every_algorithm_compiles_to_its_rule() {
 
 #[test]
 fn a_budget_counts_in_a_fixed_window() {
-    let calendar = Calendar {
-        unit: CalendarUnit::Week,
-        utc_offset_seconds: -(3 * 3600 + 30 * 60),
-        week_start: RuleWeekday::Sunday,
-    };
-    let window = FixedWindow::calendar(7, calendar).expect("valid");
-    assert_eq!(
-        rule_of(
-            "kind = \"budget\", capacity = 7, window = \"calendar:week\", utc_offset = \"-03:30\", \
-             week_start = \"sunday\""
-        ),
-        Rule::Budget(Budget::new(window).expect("valid")),
-    );
+    let week = [
+        "monday",
+        "tuesday",
+        "wednesday",
+        "thursday",
+        "friday",
+        "saturday",
+        "sunday",
+    ];
+    for (week_start, day) in (0..).zip(week) {
+        let calendar = Calendar {
+            unit: CalendarUnit::Week,
+            utc_offset_seconds: -(3 * 3600 + 30 * 60),
+            week_start,
+        };
+        let window = FixedWindow::calendar(7, calendar).expect("valid");
+        assert_eq!(
+            rule_of(&format!(
+                "kind = \"budget\", capacity = 7, window = \"calendar:week\", utc_offset = \"-03:30\", \
+                 week_start = \"{day}\""
+            )),
+            Rule::Budget(Budget::new(window).expect("valid")),
+        );
+    }
 }
 
 #[test]
 fn unlimited_needs_no_window_and_takes_one() {
     assert_eq!(
         rule_of("kind = \"calls\", capacity = \"unlimited\""),
-        Rule::Unlimited
+        Rule::from(Unlimited)
     );
     assert_eq!(
         rule_of("kind = \"rate\", capacity = \"unlimited\", window = \"1m\", burst = 5"),
-        Rule::Unlimited
+        Rule::from(Unlimited)
     );
     assert_eq!(
         rule_of("kind = \"concurrency\", capacity = \"unlimited\""),
-        Rule::Unlimited
+        Rule::from(Unlimited)
     );
     assert_eq!(
         plan(&declaring(Limit::budget("l", "unlimited", MINUTE))).rule,
-        Rule::Unlimited
+        Rule::from(Unlimited)
     );
 }
 
@@ -119,15 +133,9 @@ fn decimal_amounts_become_whole_units() {
     let limit = Limit::rate("l", "1.5", MINUTE).burst("0.75").unit("0.001");
     let scale = limit.scale().expect("a unit");
     assert_eq!(scale.units("0.25"), Ok(250));
-    assert_eq!(
-        plan(&declaring(limit)).rule,
-        Rule::Gcra(Gcra::new(1500, MINUTE_NANOS, 750).expect("valid"))
-    );
+    assert_eq!(plan(&declaring(limit)).rule, backlog(1500, MINUTE_NANOS, 750));
     let whole = Limit::rate("l", 2, MINUTE).unit("0.001");
-    assert_eq!(
-        plan(&declaring(whole)).rule,
-        Rule::Gcra(Gcra::new(2000, MINUTE_NANOS, 2000).expect("valid"))
-    );
+    assert_eq!(plan(&declaring(whole)).rule, backlog(2000, MINUTE_NANOS, 2000));
     assert_eq!(Limit::calls("l", 2, MINUTE).scale(), Ok(Scale::ONE));
 }
 

@@ -51,8 +51,8 @@ fn toml_and_code_declare_the_same_tiers() {
     assert_eq!(again.to_toml().expect("valid"), text);
     let nanos = |duration: Duration| duration.as_nanos() as u64;
     let expected = [
-        Rule::Gcra(Gcra::new(1000, nanos(MINUTE), 200).expect("valid")),
-        Rule::Gcra(Gcra::new(10, nanos(60 * MINUTE), 10).expect("valid")),
+        backlog(1000, nanos(MINUTE), 200),
+        backlog(10, nanos(60 * MINUTE), 10),
     ];
     assert_eq!(rules(&ours), expected);
     assert_eq!(rules(&again.sets()[0]), expected);
@@ -62,8 +62,7 @@ fn toml_and_code_declare_the_same_tiers() {
 
 #[test]
 fn a_burst_that_is_not_declared_is_the_capacity_of_the_tier_and_one_that_is_stays() {
-    let gcra =
-        |capacity, burst| Rule::Gcra(Gcra::new(capacity, MINUTE.as_nanos() as u64, burst).expect("valid"));
+    let gcra = |capacity, burst| backlog(capacity, MINUTE_NANOS, burst);
     let gold = || Tier::new("gold").capacity("l", 100);
     assert_eq!(rules(&keyed(calls()).tier(gold())), [gcra(100, 100)]);
     assert_eq!(rules(&keyed(calls().burst(5)).tier(gold())), [gcra(100, 5)]);
@@ -89,8 +88,7 @@ fn a_leaky_bucket_by_rate_and_interval_has_tiers_in_its_words() {
           limits = { l = { rate = 20 } }
     "#;
     let read = Declaration::from_toml(text).expect("valid");
-    let leaky = LeakyBucket::new(20, NANOS_PER_SECOND, 4).expect("valid");
-    assert_eq!(rules(&read.sets()[0]), [Rule::LeakyBucket(leaky)]);
+    assert_eq!(rules(&read.sets()[0]), [leaky_bucket(20, NANOS_PER_SECOND, 4)]);
     let limit = Limit::calls("l", 2, Duration::from_secs(1))
         .algorithm(Algorithm::LeakyBucket)
         .burst(4);

@@ -7,7 +7,10 @@ mod vegas;
 
 use std::mem;
 
-use super::{Assessment, InvalidLimit, Mark, NearThreshold, Now, Standing, State, StateMut};
+use super::{
+    Assessment, CapacityTerms, InvalidLimit, Mark, NearThreshold, Now, RuleOperations, Standing, State,
+    StateMut,
+};
 use crate::units::saturate;
 
 /// How the estimate follows what is observed.
@@ -90,113 +93,8 @@ impl Adaptive {
         })
     }
 
-    pub(crate) fn state_words(&self) -> usize {
-        match self.algorithm {
-            AdaptiveAlgorithm::Aimd { .. } => aimd::STATE_WORDS,
-            AdaptiveAlgorithm::Gradient | AdaptiveAlgorithm::Vegas => round::STATE_WORDS,
-        }
-    }
-
-    pub(crate) fn most_at_once(&self) -> u64 {
-        self.ceiling
-    }
-
-    /// A cost above the present estimate is refused like any other: the estimate may rise.
-    #[inline]
-    pub(crate) fn assess(&self, state: &(impl State + ?Sized), cost: u64) -> Assessment {
-        match state.load(Self::IN_USE).checked_add(cost) {
-            Some(held) if held <= self.capacity(state) => Assessment::Admissible,
-            _ => Assessment::Refused { retry_after: None },
-        }
-    }
-
-    #[inline]
-    pub(crate) fn charge(&self, state: &mut (impl StateMut + ?Sized), cost: u64) {
-        if cost > 0 {
-            state.store(Self::IN_USE, state.load(Self::IN_USE).saturating_add(cost));
-        }
-    }
-
-    #[inline]
-    pub(crate) fn give_back(&self, state: &mut (impl StateMut + ?Sized), amount: u64) {
-        if amount > 0 {
-            state.store(Self::IN_USE, state.load(Self::IN_USE).saturating_sub(amount));
-        }
-    }
-
-    /// Lets the estimate learn from a sample. Six stores at most.
-    pub(super) fn observe(&self, state: &mut (impl StateMut + ?Sized), now: Now, sample: Sample) {
-        let estimate = self.estimate(state);
-        let learnt = match self.algorithm {
-            AdaptiveAlgorithm::Aimd { timeout } => aimd::learn(state, estimate, timeout, now, sample),
-            AdaptiveAlgorithm::Gradient => {
-                round::learn(state, self.capacity(state), sample, |state, round| {
-                    gradient::learn(state, estimate, round)
-                })
-            }
-            AdaptiveAlgorithm::Vegas => round::learn(state, self.capacity(state), sample, |state, round| {
-                vegas::learn(state, estimate, round)
-            }),
-        };
-        if let Some(learnt) = learnt {
-            state.store(Self::ESTIMATE, self.bounded(learnt));
-        }
-    }
-
-    /// The estimate starts again and what was learnt is forgotten; what is held stays held.
-    pub(super) fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
-        for word in Self::ESTIMATE..self.state_words() {
-            state.store(word, 0);
-        }
-    }
-
-    /// Whether nothing is in use. What was learnt may be forgotten, because it is learnt again; another key that is given
-    /// the state must not start from it.
-    #[inline]
-    pub(super) fn is_replenished(&self, state: &(impl State + ?Sized)) -> bool {
-        state.load(Self::IN_USE) == 0
-    }
-
-    /// A percentage, because the capacity is in the mark.
-    pub(super) fn near_threshold(percent: u8) -> NearThreshold {
-        NearThreshold::share_of(100, percent)
-    }
-
-    #[inline]
-    pub(super) fn is_near(&self, mark: Mark, threshold: NearThreshold) -> bool {
-        u128::from(mark.first) * 100 >= threshold.0 * u128::from(self.marked_capacity(mark))
-    }
-
-    /// What was learnt by one algorithm means nothing to another.
-    pub(super) fn can_carry_over(&self, old: &Self) -> bool {
-        mem::discriminant(&self.algorithm) == mem::discriminant(&old.algorithm)
-    }
-
-    /// What is in use stays in use, and the estimate stays where it is, between the new floor and ceiling.
-    pub(super) fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized)) {
-        let estimate = self.bounded(u128::from(old.estimate(state)));
-        if estimate != self.estimate(state) {
-            state.store(Self::ESTIMATE, estimate);
-        }
-    }
-
-    #[inline]
-    pub(crate) fn mark(&self, state: &(impl State + ?Sized)) -> Mark {
-        Mark {
-            first: state.load(Self::IN_USE),
-            second: self.capacity(state),
-        }
-    }
-
-    pub(crate) fn standing(&self, mark: Mark) -> Standing {
-        Standing {
-            remaining: self.marked_capacity(mark).saturating_sub(mark.first),
-            reset_after: 0,
-        }
-    }
-
     /// The capacity that a mark was made at. What nobody has used is marked by zeros.
-    pub(super) fn marked_capacity(&self, mark: Mark) -> u64 {
+    fn marked_capacity(&self, mark: Mark) -> u64 {
         if mark.second == 0 {
             self.start
         } else {
@@ -206,7 +104,7 @@ impl Adaptive {
 
     /// The units that may be in use now: the estimate, or somewhat less while it is probed.
     #[inline]
-    fn capacity(&self, state: &(impl State + ?Sized)) -> u64 {
+    fn present_capacity(&self, state: &(impl State + ?Sized)) -> u64 {
         let units = self.estimate(state) / Self::ONE;
         match self.algorithm {
             AdaptiveAlgorithm::Gradient | AdaptiveAlgorithm::Vegas if round::is_probed(state) => {
@@ -227,6 +125,129 @@ impl Adaptive {
     #[inline]
     fn bounded(&self, estimate: u128) -> u64 {
         saturate(estimate).clamp(self.floor * Self::ONE, self.ceiling * Self::ONE)
+    }
+}
+
+impl RuleOperations for Adaptive {
+    fn state_words(&self) -> usize {
+        match self.algorithm {
+            AdaptiveAlgorithm::Aimd { .. } => aimd::STATE_WORDS,
+            AdaptiveAlgorithm::Gradient | AdaptiveAlgorithm::Vegas => round::STATE_WORDS,
+        }
+    }
+
+    fn capacity(&self) -> u64 {
+        self.ceiling
+    }
+
+    /// A cost above the present estimate is refused like any other: the estimate may rise.
+    #[inline]
+    fn assess(&self, state: &(impl State + ?Sized), _now: Now, cost: u64) -> Assessment {
+        match state.load(Self::IN_USE).checked_add(cost) {
+            Some(held) if held <= self.present_capacity(state) => Assessment::Admissible,
+            _ => Assessment::Refused { retry_after: None },
+        }
+    }
+
+    #[inline]
+    fn charge(&self, state: &mut (impl StateMut + ?Sized), _now: Now, cost: u64) {
+        if cost > 0 {
+            state.store(Self::IN_USE, state.load(Self::IN_USE).saturating_add(cost));
+        }
+    }
+
+    #[inline]
+    fn mark(&self, state: &(impl State + ?Sized), _now: Now) -> Mark {
+        Mark {
+            first: state.load(Self::IN_USE),
+            second: self.present_capacity(state),
+        }
+    }
+
+    /// Whether nothing is in use. What was learnt may be forgotten, because it is learnt again; another key that is given
+    /// the state must not start from it.
+    #[inline]
+    fn is_replenished(&self, state: &(impl State + ?Sized), _now: Now) -> bool {
+        state.load(Self::IN_USE) == 0
+    }
+
+    /// The estimate starts again and what was learnt is forgotten; what is held stays held.
+    fn reset(&self, state: &mut (impl StateMut + ?Sized)) {
+        for word in Self::ESTIMATE..self.state_words() {
+            state.store(word, 0);
+        }
+    }
+
+    /// Its capacity is what it finds.
+    fn with_capacity(&self, _capacity: u64, _terms: CapacityTerms) -> Result<Self, InvalidLimit> {
+        Ok(*self)
+    }
+
+    #[inline]
+    fn give_back(&self, state: &mut (impl StateMut + ?Sized), amount: u64) {
+        if amount > 0 {
+            state.store(Self::IN_USE, state.load(Self::IN_USE).saturating_sub(amount));
+        }
+    }
+
+    /// Lets the estimate learn from a sample. Six stores at most.
+    fn observe(&self, state: &mut (impl StateMut + ?Sized), now: Now, sample: Sample) {
+        let estimate = self.estimate(state);
+        let learnt = match self.algorithm {
+            AdaptiveAlgorithm::Aimd { timeout } => aimd::learn(state, estimate, timeout, now, sample),
+            AdaptiveAlgorithm::Gradient => {
+                round::learn(state, self.present_capacity(state), sample, |state, round| {
+                    gradient::learn(state, estimate, round)
+                })
+            }
+            AdaptiveAlgorithm::Vegas => {
+                round::learn(state, self.present_capacity(state), sample, |state, round| {
+                    vegas::learn(state, estimate, round)
+                })
+            }
+        };
+        if let Some(learnt) = learnt {
+            state.store(Self::ESTIMATE, self.bounded(learnt));
+        }
+    }
+
+    fn standing(&self, mark: Mark) -> Standing {
+        Standing {
+            remaining: self.marked_capacity(mark).saturating_sub(mark.first),
+            reset_after: 0,
+        }
+    }
+
+    fn found_capacity(&self, mark: Mark) -> Option<u64> {
+        Some(self.marked_capacity(mark))
+    }
+
+    /// A percentage, because the capacity is in the mark.
+    fn near_threshold(&self, percent: u8) -> NearThreshold {
+        NearThreshold::share_of(100, percent)
+    }
+
+    #[inline]
+    fn is_near(&self, mark: Mark, threshold: NearThreshold) -> bool {
+        u128::from(mark.first) * 100 >= threshold.0 * u128::from(self.marked_capacity(mark))
+    }
+
+    /// Nothing of it is used up.
+    fn share(&self, _mark: Mark) -> u64 {
+        0
+    }
+
+    /// What was learnt by one algorithm means nothing to another.
+    fn can_carry_over(&self, old: &Self) -> bool {
+        mem::discriminant(&self.algorithm) == mem::discriminant(&old.algorithm)
+    }
+
+    /// What is in use stays in use, and the estimate stays where it is, between the new floor and ceiling.
+    fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), _now: Now) {
+        let estimate = self.bounded(u128::from(old.estimate(state)));
+        if estimate != self.estimate(state) {
+            state.store(Self::ESTIMATE, estimate);
+        }
     }
 }
 

@@ -3,7 +3,9 @@ use proptest::prelude::*;
 use super::damage::anything;
 use super::server::{SERVICE, Seen, Simulation};
 use super::{Counting, Limit, REFUSED_FOR_EVER, at};
-use crate::limit::{Adaptive, AdaptiveAlgorithm, Assessment, InvalidLimit, Now, Rule, Sample, Standing};
+use crate::limit::{
+    Adaptive, AdaptiveAlgorithm, Assessment, InvalidLimit, Now, Rule, RuleOperations, Sample, Standing,
+};
 
 const AIMD: AdaptiveAlgorithm = AdaptiveAlgorithm::Aimd {
     timeout: SERVICE * 6 / 5,

@@ -1,4 +1,4 @@
-//! GCRA, token bucket and leaky bucket: three ways to write one bound down.
+//! GCRA, token bucket and leaky bucket: one rule, with refunds or without.
 
 use num_bigint::BigInt;
 use proptest::prelude::*;
@@ -7,28 +7,26 @@ use super::oracle::ArrivalCurve;
 use super::trace::{everything, follow, most_granted_within, quantity, takes, window};
 use super::{Limit, REFUSED_FOR_EVER, at, refused_for};
 use crate::limit::window_bound::of_backlog;
-use crate::limit::{Assessment, Gcra, InvalidLimit, LeakyBucket, Rule, Standing, TokenBucket};
+use crate::limit::{Assessment, Backlog, InvalidLimit, Rule, RuleOperations, Standing};
 use crate::units::{LATEST_INSTANT, NANOS_PER_SECOND};
 
 const MINUTE: u64 = 60 * NANOS_PER_SECOND;
 
-/// Each rule that can be declared with the parameters, and whether it refunds. GCRA cannot always.
+/// Each rule that can be declared with the parameters, and whether it refunds: none for bursts that are not exact.
 pub(super) fn each(capacity: u64, window: u64, burst: u64) -> Vec<(Rule, bool)> {
-    let mut rules = vec![
-        (
-            Rule::TokenBucket(TokenBucket::new(capacity, window, burst).expect("positive")),
-            true,
-        ),
-        (
-            Rule::LeakyBucket(LeakyBucket::new(capacity, window, burst).expect("positive")),
-            false,
-        ),
-    ];
-    match Gcra::new(capacity, window, burst) {
-        Ok(gcra) => rules.push((Rule::Gcra(gcra), true)),
-        Err(error) => assert!(matches!(error, InvalidLimit::TooLarge(_))),
+    match Backlog::new(capacity, window, burst) {
+        Ok(rule) => vec![(rule.into(), true), (rule.without_refunds().into(), false)],
+        Err(error) => {
+            assert!(matches!(error, InvalidLimit::InexactBurst { .. }));
+            assert!(window > LATEST_INSTANT && burst > LATEST_INSTANT, "{error}");
+            Vec::new()
+        }
     }
-    rules
+}
+
+fn leaky_bucket(capacity: u64, window: u64, burst: u64) -> Limit {
+    let rule = Backlog::new(capacity, window, burst).expect("valid");
+    Limit::new(rule.without_refunds().into())
 }
 
 fn start() -> impl Strategy<Value = u64> {
@@ -156,7 +154,7 @@ fn do_not_promise_an_instant_to_a_cost_above_the_burst() {
 #[test]
 fn a_leaky_bucket_that_is_polled_every_nanosecond_still_drains() {
     // One unit takes a third of 1,000 ns: rounding at each look would lose all of it.
-    let mut limit = Limit::new(Rule::LeakyBucket(LeakyBucket::new(3, 1_000, 3).expect("valid")));
+    let mut limit = leaky_bucket(3, 1_000, 3);
     limit.charge(at(0), 3);
     let admitted = (0..=334).find(|instant| limit.take(at(*instant), 1) == Assessment::Admissible);
     assert_eq!(admitted, Some(334));
@@ -164,7 +162,7 @@ fn a_leaky_bucket_that_is_polled_every_nanosecond_still_drains() {
 
 #[test]
 fn a_leaky_bucket_spaces_requests_when_its_size_is_one() {
-    let mut limit = Limit::new(Rule::LeakyBucket(LeakyBucket::new(10, 1_000, 1).expect("valid")));
+    let mut limit = leaky_bucket(10, 1_000, 1);
     let mut granted = Vec::new();
     for instant in 0..500 {
         if limit.take(at(instant), 1) == Assessment::Admissible {
@@ -176,9 +174,7 @@ fn a_leaky_bucket_spaces_requests_when_its_size_is_one() {
 
 #[test]
 fn a_leaky_bucket_gives_nothing_back() {
-    let mut limit = Limit::new(Rule::LeakyBucket(
-        LeakyBucket::new(10, MINUTE, 10).expect("valid"),
-    ));
+    let mut limit = leaky_bucket(10, MINUTE, 10);
     limit.charge(at(0), 10);
     let before = limit.words.clone();
     assert_eq!(limit.refund(at(1), 5), 0);

@@ -6,20 +6,15 @@ use proptest::prelude::*;
 
 use super::{Limit, refused_for};
 use crate::limit::calendar::Period;
-use crate::limit::{Calendar, CalendarUnit, FixedWindow, InvalidLimit, Now, Rule, Weekday};
+use crate::limit::{Calendar, CalendarUnit, FixedWindow, InvalidLimit, Now, Rule};
 
 const SECOND: i128 = 1_000_000_000;
 const DAY: i128 = 86_400 * SECOND;
 
-const WEEK: [Weekday; 7] = [
-    Weekday::Monday,
-    Weekday::Tuesday,
-    Weekday::Wednesday,
-    Weekday::Thursday,
-    Weekday::Friday,
-    Weekday::Saturday,
-    Weekday::Sunday,
-];
+const MONDAY: u8 = 0;
+const THURSDAY: u8 = 3;
+const FRIDAY: u8 = 4;
+const SUNDAY: u8 = 6;
 
 #[derive(Clone, Copy, Debug)]
 struct Date {
@@ -89,7 +84,7 @@ fn walked(calendar: Calendar, utc: u64) -> (u64, u64) {
         let date = DAYS[day as usize];
         match calendar.unit {
             CalendarUnit::Day => true,
-            CalendarUnit::Week => WEEK[date.weekday] == calendar.week_start,
+            CalendarUnit::Week => date.weekday == usize::from(calendar.week_start),
             CalendarUnit::Month => date.day == 1,
         }
     };
@@ -111,12 +106,10 @@ fn calendar() -> impl Strategy<Value = Calendar> {
         -86_399..=86_399_i32,
         (-12..=14_i32).prop_map(|hours| hours * 3_600)
     ];
-    (unit, offset, prop::sample::select(WEEK.to_vec())).prop_map(|(unit, utc_offset_seconds, week_start)| {
-        Calendar {
-            unit,
-            utc_offset_seconds,
-            week_start,
-        }
+    (unit, offset, MONDAY..=SUNDAY).prop_map(|(unit, utc_offset_seconds, week_start)| Calendar {
+        unit,
+        utc_offset_seconds,
+        week_start,
     })
 }
 
@@ -185,11 +178,11 @@ fn monthly(utc_offset_seconds: i32) -> Calendar {
     Calendar {
         unit: CalendarUnit::Month,
         utc_offset_seconds,
-        week_start: Weekday::Monday,
+        week_start: MONDAY,
     }
 }
 
-fn weekly(week_start: Weekday) -> Calendar {
+fn weekly(week_start: u8) -> Calendar {
     Calendar {
         unit: CalendarUnit::Week,
         utc_offset_seconds: 0,
@@ -262,12 +255,7 @@ fn a_week_starts_on_the_day_it_was_told_to() {
     // 2024-02-29T00:00:00Z is a Thursday.
     let thursday = seconds(1_709_164_800);
     let day = DAY as u64;
-    for (start, days_before) in [
-        (Weekday::Monday, 3),
-        (Weekday::Thursday, 0),
-        (Weekday::Friday, 6),
-        (Weekday::Sunday, 4),
-    ] {
+    for (start, days_before) in [(MONDAY, 3), (THURSDAY, 0), (FRIDAY, 6), (SUNDAY, 4)] {
         let begin = thursday - days_before * day;
         assert_eq!(
             weekly(start).period(thursday),
@@ -282,7 +270,7 @@ fn a_week_starts_on_the_day_it_was_told_to() {
 #[test]
 fn the_period_of_the_epoch_is_cut_off_at_the_epoch() {
     assert_eq!(
-        weekly(Weekday::Monday).period(0),
+        weekly(MONDAY).period(0),
         Period {
             start: 0,
             end: 4 * DAY as u64

@@ -10,8 +10,8 @@ use super::oracle::Model;
 use super::trace::{Amount, Grants, Wait, after, amount, most_granted_within, quantity, wait, window};
 use super::{Limit, at, refused_for};
 use crate::limit::{
-    Assessment, Calendar, CalendarUnit, Concurrency, FixedWindow, Rule, SlidingWindow, SlidingWindowCounter,
-    Weekday,
+    Assessment, Calendar, CalendarUnit, Concurrency, FixedWindow, Rule, RuleOperations, SlidingWindow,
+    SlidingWindowCounter, Unlimited,
 };
 
 const HOUR: u64 = 3_600_000_000_000;
@@ -324,7 +324,7 @@ fn a_day_becomes_a_week_that_still_counts_it() {
     let calendar = |unit| Calendar {
         unit,
         utc_offset_seconds: 0,
-        week_start: Weekday::Monday,
+        week_start: 0,
     };
     let day = Rule::FixedWindow(FixedWindow::calendar(10, calendar(CalendarUnit::Day)).expect("valid"));
     let week = Rule::FixedWindow(FixedWindow::calendar(20, calendar(CalendarUnit::Week)).expect("valid"));
@@ -364,8 +364,8 @@ fn what_is_in_use_stays_in_use() {
 fn another_kind_of_state_is_not_carried_over() {
     let concurrency = Rule::Concurrency(Concurrency::new(10).expect("positive"));
     for (new, old) in [
-        (Rule::Unlimited, concurrency),
-        (concurrency, Rule::Unlimited),
+        (Unlimited.into(), concurrency),
+        (concurrency, Unlimited.into()),
         (first_use(10, 100), utc(10, 100)),
         (sliding(10, 100, 4), sliding(10, 100, 5)),
         (counter(10, 100, 4), counter(10, 100, 5)),

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::trace::quantity;
 use super::{Limit, REFUSED_FOR_EVER, at};
-use crate::limit::{Assessment, Concurrency, Rule, Standing};
+use crate::limit::{Assessment, Concurrency, Rule, RuleOperations, Standing, Unlimited};
 
 fn concurrency(capacity: u64) -> Limit {
     Limit::new(Rule::Concurrency(Concurrency::new(capacity).expect("positive")))
@@ -68,7 +68,7 @@ fn a_reset_leaves_the_holders_what_they_hold() {
 
 #[test]
 fn unlimited_always_admits_and_keeps_nothing() {
-    let mut limit = Limit::new(Rule::Unlimited);
+    let mut limit = Limit::new(Unlimited.into());
     assert_eq!(limit.rule.state_words(), 0);
     limit.charge(at(0), u64::MAX);
     assert_eq!(limit.take(at(0), u64::MAX), Assessment::Admissible);

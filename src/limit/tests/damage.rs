@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::trace::{quantity, window};
 use super::{Counting, Limit};
 use crate::limit::{
-    Adaptive, AdaptiveAlgorithm, Assessment, Budget, Calendar, CalendarUnit, Concurrency, FixedWindow, Gcra,
-    LeakyBucket, Now, Rule, SlidingWindow, SlidingWindowCounter, Standing, TokenBucket, Weekday,
+    Adaptive, AdaptiveAlgorithm, Assessment, Backlog, Budget, Calendar, CalendarUnit, Concurrency,
+    FixedWindow, Now, Rule, RuleOperations, SlidingWindow, SlidingWindowCounter, Standing, Unlimited,
 };
 use crate::units::LATEST_INSTANT;
 
@@ -26,7 +26,7 @@ fn fixed(capacity: u64, window: u64, kind: u8, offset: i32) -> FixedWindow {
     let calendar = |unit| Calendar {
         unit,
         utc_offset_seconds: offset % 86_400,
-        week_start: Weekday::Saturday,
+        week_start: 5,
     };
     match kind % 5 {
         0 => FixedWindow::utc(capacity, window),
@@ -48,9 +48,11 @@ fn parameters() -> impl Strategy<Value = Parameters> {
 
 fn declared((capacity, window, burst): Parameters, which: u8, kind: u8, offset: i32, small: u32) -> Rule {
     match which {
-        0 => Rule::TokenBucket(TokenBucket::new(capacity, window, burst).expect("valid")),
-        1 => Gcra::new(capacity, window, burst).map_or(Rule::Unlimited, Rule::Gcra),
-        2 => Rule::LeakyBucket(LeakyBucket::new(capacity, window, burst).expect("valid")),
+        0..=2 => match Backlog::new(capacity, window, burst) {
+            Ok(rule) if kind.is_multiple_of(2) => Rule::Backlog(rule),
+            Ok(rule) => Rule::Backlog(rule.without_refunds()),
+            Err(_) => Rule::Unlimited(Unlimited),
+        },
         3 => Rule::FixedWindow(fixed(capacity, window, kind, offset)),
         4 => Rule::SlidingWindow(SlidingWindow::new(capacity, window, small).expect("valid")),
         5 => {
@@ -69,7 +71,7 @@ fn declared((capacity, window, burst): Parameters, which: u8, kind: u8, offset: 
             let ceiling = capacity.min(u64::from(u32::MAX));
             Rule::Adaptive(Adaptive::new(algorithm, ceiling, burst.min(ceiling), ceiling).expect("valid"))
         }
-        _ => Rule::Unlimited,
+        _ => Rule::Unlimited(Unlimited),
     }
 }
 
@@ -207,8 +209,7 @@ proptest! {
         let now = Now { monotonic, utc: 0 };
         let before = limit.words.clone();
         let given = limit.refund(now, amount);
-        let refunds = matches!(limit.rule, Rule::TokenBucket(_) | Rule::Gcra(_));
-        prop_assert!(refunds || (given == 0 && limit.words == before));
+        prop_assert!(limit.rule.refunds() || (given == 0 && limit.words == before));
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! What can be declared, and what is an error then rather than a wrong answer later.
 
+use num_bigint::BigInt;
 use proptest::prelude::*;
 
 use super::trace::quantity;
 use super::{Limit, at, refused_for};
 use crate::limit::{
-    Assessment, Concurrency, FixedWindow, Gcra, InvalidLimit, LeakyBucket, Rule, SlidingWindow,
-    SlidingWindowCounter, TokenBucket,
+    Assessment, Backlog, Concurrency, FixedWindow, InvalidLimit, Rule, SlidingWindow, SlidingWindowCounter,
+    Standing,
 };
 use crate::units::LATEST_INSTANT;
 
@@ -19,9 +20,7 @@ fn is_zero(result: Result<impl std::fmt::Debug, InvalidLimit>) -> bool {
 #[test]
 fn nothing_may_be_zero() {
     for (capacity, window, burst) in [(0, 1, 1), (1, 0, 1), (1, 1, 0)] {
-        assert!(is_zero(Gcra::new(capacity, window, burst)));
-        assert!(is_zero(TokenBucket::new(capacity, window, burst)));
-        assert!(is_zero(LeakyBucket::new(capacity, window, burst)));
+        assert!(is_zero(Backlog::new(capacity, window, burst)));
         assert!(is_zero(SlidingWindow::new(capacity, window, burst as u32)));
         assert!(is_zero(SlidingWindowCounter::new(capacity, window, burst as u32)));
     }
@@ -34,7 +33,7 @@ fn nothing_may_be_zero() {
 
 #[test]
 fn an_error_says_what_is_wrong() {
-    let message = Gcra::new(0, 1, 1).expect_err("zero").to_string();
+    let message = Backlog::new(0, 1, 1).expect_err("zero").to_string();
     assert_eq!(message, "the capacity must be positive");
     let message = SlidingWindowCounter::new(1, 1_000, 61)
         .expect_err("too many")
@@ -43,20 +42,38 @@ fn an_error_says_what_is_wrong() {
 }
 
 #[test]
-fn a_gcra_whose_arrival_time_could_wrap_is_an_error() {
+fn a_burst_whose_arrival_time_could_wrap_is_an_error_that_names_the_largest_which_cannot() {
     // 2^63 ns scaled by 2^64 - 1, and a burst of almost 2^128, do not fit into 128 bits together.
-    let error = Gcra::new(MAX, MAX - 1, MAX).expect_err("overflows");
-    assert_eq!(error, InvalidLimit::TooLarge("the theoretical arrival time"));
-    // The buckets keep a level instead of an instant: nothing overflows.
-    assert!(TokenBucket::new(MAX, MAX - 1, MAX).is_ok());
-    assert!(LeakyBucket::new(MAX, MAX - 1, MAX).is_ok());
+    let error = Backlog::new(MAX, MAX - 1, MAX).expect_err("overflows");
+    let InvalidLimit::InexactBurst { given: MAX, most } = error else {
+        panic!("{error:?}");
+    };
+    assert!(most >= 1 << 63, "{most}");
+    assert!(Backlog::new(MAX, MAX - 1, most).is_ok());
+    assert!(Backlog::new(MAX, MAX - 1, most + 1).is_err());
+}
+
+#[test]
+fn any_burst_is_exact_over_three_centuries_less_eight_years_and_up_to_two_to_the_63rd_over_any_window() {
+    let burst = 1 << 63;
+    for (capacity, window, burst) in [
+        (MAX, LATEST_INSTANT, MAX),
+        (1, LATEST_INSTANT, MAX),
+        (MAX, MAX - 1, burst),
+        (1, MAX, burst),
+    ] {
+        assert!(
+            Backlog::new(capacity, window, burst).is_ok(),
+            "{capacity} in {window}"
+        );
+    }
 }
 
 #[test]
 fn a_century_can_be_declared_at_any_capacity() {
     let century = 100 * 366 * 86_400 * 1_000_000_000_u64;
     for capacity in [1, 3, 1 << 40, MAX - 1, MAX] {
-        assert!(Gcra::new(capacity, century, capacity).is_ok());
+        assert!(Backlog::new(capacity, century, capacity).is_ok());
     }
 }
 
@@ -86,9 +103,7 @@ fn a_log_is_bounded() {
 #[test]
 fn the_longest_windows_are_exact_at_the_latest_instants() {
     let rules = [
-        Rule::TokenBucket(TokenBucket::new(1, MAX, 1).expect("valid")),
-        Rule::LeakyBucket(LeakyBucket::new(1, MAX, 1).expect("valid")),
-        Rule::Gcra(Gcra::new(1, MAX, 1).expect("valid")),
+        Rule::Backlog(Backlog::new(1, MAX, 1).expect("valid")),
         Rule::FixedWindow(FixedWindow::first_use(1, MAX).expect("valid")),
         Rule::SlidingWindow(SlidingWindow::new(1, MAX, 1).expect("valid")),
     ];
@@ -105,17 +120,19 @@ fn the_longest_windows_are_exact_at_the_latest_instants() {
 proptest! {
     /// What is accepted never saturates in honest use: a burst taken at the latest instant is due exactly then.
     #[test]
-    fn an_accepted_gcra_is_exact_at_the_latest_instant(
+    fn an_accepted_burst_is_exact_at_the_latest_instant(
         capacity in quantity(), window in quantity(), burst in quantity(),
     ) {
-        if let Ok(gcra) = Gcra::new(capacity, window, burst) {
-            let mut arrival = Limit::new(Rule::Gcra(gcra));
-            let mut level = Limit::new(Rule::TokenBucket(TokenBucket::new(capacity, window, burst).expect("valid")));
+        if let Ok(rule) = Backlog::new(capacity, window, burst) {
+            let mut limit = Limit::new(rule.into());
             let now = at(LATEST_INSTANT);
-            prop_assert_eq!(arrival.take(now, burst), Assessment::Admissible);
-            prop_assert_eq!(level.take(now, burst), Assessment::Admissible);
-            prop_assert_eq!(arrival.standing(now), level.standing(now));
-            prop_assert_eq!(arrival.assess(now, 1), level.assess(now, 1));
+            prop_assert_eq!(limit.take(now, burst), Assessment::Admissible);
+            let until_full = (BigInt::from(burst) * window + capacity - 1) / capacity;
+            let until_full = u64::try_from(until_full).unwrap_or(u64::MAX);
+            prop_assert_eq!(limit.standing(now), Standing { remaining: 0, reset_after: until_full });
+            let until_one = (BigInt::from(window) + capacity - 1) / capacity;
+            let until_one = u64::try_from(until_one).unwrap_or(u64::MAX);
+            prop_assert_eq!(limit.assess(now, 1), refused_for(until_one));
         }
     }
 }

@@ -5,7 +5,9 @@ use super::oracle::{Debited, FirstUse, Model, Windows};
 use super::trace::{Trace, everything, follow, most_granted_within, quantity, takes, window};
 use super::{Limit, REFUSED_FOR_EVER, at, refused_for};
 use crate::limit::window_bound::{of_aligned_window, of_window_from_first_use};
-use crate::limit::{Assessment, Budget, Calendar, CalendarUnit, FixedWindow, Now, Rule, Standing, Weekday};
+use crate::limit::{
+    Assessment, Budget, Calendar, CalendarUnit, FixedWindow, Now, Rule, RuleOperations, Standing,
+};
 
 fn utc(capacity: u64, window: u64) -> Rule {
     Rule::FixedWindow(FixedWindow::utc(capacity, window).expect("positive"))
@@ -65,7 +67,7 @@ proptest! {
     /// Days are windows of a day's length, by another route.
     #[test]
     fn calendar_days_are_windows_of_a_day(capacity in quantity(), start in 0..1_u64 << 62, trace in everything()) {
-        let day = Calendar { unit: CalendarUnit::Day, utc_offset_seconds: 0, week_start: Weekday::Monday };
+        let day = Calendar { unit: CalendarUnit::Day, utc_offset_seconds: 0, week_start: 0 };
         let rule = Rule::FixedWindow(FixedWindow::calendar(capacity, day).expect("valid"));
         follow(rule, divided(capacity, DAY), DAY, start, &trace);
     }

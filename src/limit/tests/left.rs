@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::trace::{Amount, Wait, after, amount, quantity, wait, window};
 use super::{Limit, at, backlog_rules};
-use crate::limit::{Mark, Rule};
+use crate::limit::{Mark, Rule, RuleOperations};
 
 /// The rules that refund.
 fn refunding(capacity: u64, window: u64, burst: u64) -> impl Iterator<Item = Rule> {

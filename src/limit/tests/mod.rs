@@ -20,7 +20,7 @@ mod state_words;
 mod trace;
 mod window_bound;
 
-use super::{Assessment, Now, Rule, Standing, State, StateMut};
+use super::{Assessment, Now, Rule, RuleOperations, Standing, State, StateMut};
 
 impl State for [u64] {
     fn load(&self, index: usize) -> u64 {

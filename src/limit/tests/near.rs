@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::damage::rule;
 use super::trace::{amount, quantity, window};
 use super::{Limit, at, backlog_rules};
-use crate::limit::{Mark, Rule};
+use crate::limit::{Mark, Rule, RuleOperations, Unlimited};
 
 fn is_near(limit: &Limit, instant: u64, percent: u8) -> bool {
     let mark = limit.rule.mark(limit.words.as_slice(), at(instant));
@@ -14,7 +14,7 @@ fn is_near(limit: &Limit, instant: u64, percent: u8) -> bool {
 proptest! {
     #[test]
     fn a_limit_is_near_from_exactly_the_share_on(rule in rule(), amount in amount(), percent in 1..=100_u8) {
-        prop_assume!(rule != Rule::Unlimited);
+        prop_assume!(!matches!(rule, Rule::Unlimited(_)));
         let mut limit = Limit::new(rule);
         let whole = limit.remaining(at(0));
         let used = amount.of(whole, whole);
@@ -40,7 +40,7 @@ proptest! {
 
     #[test]
     fn without_a_capacity_nothing_is_near(first in any::<u64>(), second in any::<u64>(), percent in any::<u8>()) {
-        let rule = Rule::Unlimited;
+        let rule = Rule::from(Unlimited);
         let mark = Mark { first, second };
         prop_assert!(!rule.is_near(mark, rule.near_threshold(percent)));
     }

@@ -6,7 +6,7 @@ use super::damage::rule;
 use super::trace::{Amount, amount, wait};
 use super::{Limit, at};
 use crate::limit::tests::trace::after;
-use crate::limit::{Concurrency, FixedWindow, Now, Rule};
+use crate::limit::{Concurrency, FixedWindow, Now, Rule, RuleOperations};
 use crate::units::LATEST_INSTANT;
 
 /// Does the same to both, and demands that they cannot be told apart.

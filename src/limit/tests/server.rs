@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::{Limit, at};
-use crate::limit::{Assessment, Rule, Sample};
+use crate::limit::{Assessment, Rule, RuleOperations, Sample};
 
 /// Nanoseconds that a worker takes for one request, give or take a tenth.
 pub(super) const SERVICE: u64 = 10_000_000;

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::damage::rule;
 use super::trace::{amount, quantity, window};
 use super::{Limit, at, backlog_rules};
-use crate::limit::{FixedWindow, Mark, Rule, SlidingWindow, SlidingWindowCounter};
+use crate::limit::{FixedWindow, Mark, Rule, RuleOperations, SlidingWindow, SlidingWindowCounter};
 
 fn share(limit: &Limit, instant: u64) -> u64 {
     let mark = limit.rule.mark(limit.words.as_slice(), at(instant));
@@ -27,7 +27,7 @@ proptest! {
         let used = amount.of(whole, whole);
         limit.charge(at(0), used);
         let expected = match rule {
-            Rule::Concurrency(_) | Rule::Adaptive(_) | Rule::Unlimited => 0,
+            Rule::Concurrency(_) | Rule::Adaptive(_) | Rule::Unlimited(_) => 0,
             _ => expected(used.into(), whole.into()),
         };
         prop_assert_eq!(share(&limit, 0), expected);

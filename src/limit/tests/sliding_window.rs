@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::oracle::{Log, Model};
 use super::trace::{Act, after, everything, follow, most_granted_within, quantity, takes, window};
 use super::{Limit, REFUSED_FOR_EVER, at, refused_for};
-use crate::limit::{Assessment, Rule, SlidingWindow, Standing};
+use crate::limit::{Assessment, Rule, RuleOperations, SlidingWindow, Standing};
 use crate::units::LATEST_INSTANT;
 
 /// More entries than any trace has charges.

@@ -5,7 +5,7 @@ use super::oracle::{Counters, Log, Model};
 use super::trace::{amount, everything, follow, most_granted_within, quantity, takes, window};
 use super::{Limit, REFUSED_FOR_EVER, at, refused_for};
 use crate::limit::window_bound::of_sliding_counter;
-use crate::limit::{Assessment, Rule, SlidingWindowCounter, Standing};
+use crate::limit::{Assessment, Rule, RuleOperations, SlidingWindowCounter, Standing};
 
 fn counter(capacity: u64, window: u64, buckets: u32) -> Rule {
     Rule::SlidingWindowCounter(SlidingWindowCounter::new(capacity, window, buckets).expect("valid"))

@@ -1,7 +1,7 @@
 //! Holds the table of state words in `shm-layout.md` and the rules together.
 
 use crate::limit::{
-    Concurrency, FixedWindow, Gcra, LeakyBucket, Rule, SlidingWindow, SlidingWindowCounter, TokenBucket,
+    Backlog, Concurrency, FixedWindow, Rule, RuleOperations, SlidingWindow, SlidingWindowCounter, Unlimited,
 };
 
 /// How many words the document gives to an algorithm.
@@ -16,22 +16,18 @@ fn documented(algorithm: &str) -> &'static str {
 #[test]
 fn every_algorithm_has_as_many_state_words_as_documented() {
     let (capacity, window) = (100, 1_000_000);
-    let gcra = Rule::Gcra(Gcra::new(capacity, window, capacity).expect("valid"));
-    let token_bucket = Rule::TokenBucket(TokenBucket::new(capacity, window, capacity).expect("valid"));
-    let leaky_bucket = Rule::LeakyBucket(LeakyBucket::new(capacity, window, capacity).expect("valid"));
+    let backlog = Rule::Backlog(Backlog::new(capacity, window, capacity).expect("valid"));
     let first_use = Rule::FixedWindow(FixedWindow::first_use(capacity, window).expect("valid"));
     let utc = Rule::FixedWindow(FixedWindow::utc(capacity, window).expect("valid"));
     let concurrency = Rule::Concurrency(Concurrency::new(capacity).expect("valid"));
     for (algorithm, rule) in [
-        ("`gcra`", gcra),
-        ("`token_bucket`", token_bucket),
-        ("`leaky_bucket`", leaky_bucket),
+        ("`gcra`, `token_bucket`, `leaky_bucket`", backlog),
         ("`fixed_window`, `align = \"first_use\"`", first_use),
         ("`fixed_window`, UTC or calendar", utc),
         ("concurrency", concurrency),
         (
             "capacity `\"unlimited\"` of calls, rate, concurrency or budget",
-            Rule::Unlimited,
+            Unlimited.into(),
         ),
     ] {
         assert_eq!(

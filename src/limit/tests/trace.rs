@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::oracle::Model;
 use super::{Limit, at};
-use crate::limit::{Assessment, Now, Rule};
+use crate::limit::{Assessment, Now, Rule, RuleOperations};
 use crate::units::LATEST_INSTANT;
 
 /// A hundred years.

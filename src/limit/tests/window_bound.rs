@@ -9,7 +9,7 @@ use crate::limit::window_bound::{
     of_aligned_window, of_backlog, of_sliding_counter, of_window_from_first_use,
 };
 use crate::limit::{
-    Assessment, FixedWindow, Gcra, LeakyBucket, Rule, SlidingWindow, SlidingWindowCounter, TokenBucket,
+    Assessment, Backlog, FixedWindow, Rule, RuleOperations, SlidingWindow, SlidingWindowCounter,
 };
 
 /// Each state that something taken now can lead to, with how much that is.
@@ -65,7 +65,7 @@ fn of_a_backlog_is_reached_and_never_exceeded() {
         for capacity in 1..=8 {
             for burst in 1..=4 {
                 let bound = of_backlog(capacity, window, burst);
-                let rule = Rule::Gcra(Gcra::new(capacity, window, burst).expect("valid"));
+                let rule = Rule::Backlog(Backlog::new(capacity, window, burst).expect("valid"));
                 let most = most_of_all(&rule, window);
                 // Above that, a burst may be replenished in less than the nanosecond that all waits are rounded up to.
                 let is_exact = capacity <= window || (burst - 1) * window >= capacity;
@@ -79,14 +79,11 @@ fn of_a_backlog_is_reached_and_never_exceeded() {
 }
 
 #[test]
-fn the_three_forms_of_a_backlog_have_one_bound() {
+fn of_a_backlog_does_not_depend_on_refunds() {
     for (capacity, window, burst) in [(3, 7, 2), (5, 4, 3)] {
-        let gcra = Rule::Gcra(Gcra::new(capacity, window, burst).expect("valid"));
-        let token_bucket = Rule::TokenBucket(TokenBucket::new(capacity, window, burst).expect("valid"));
-        let leaky_bucket = Rule::LeakyBucket(LeakyBucket::new(capacity, window, burst).expect("valid"));
-        let most = most_of_all(&gcra, window);
-        assert_eq!(most_of_all(&token_bucket, window), most);
-        assert_eq!(most_of_all(&leaky_bucket, window), most);
+        let rule = Backlog::new(capacity, window, burst).expect("valid");
+        let most = most_of_all(&rule.into(), window);
+        assert_eq!(most_of_all(&rule.without_refunds().into(), window), most);
     }
 }
 

@@ -55,7 +55,7 @@ fn damaged() -> impl Strategy<Value = PlainTable> {
             (any::<u64>(), any::<u64>()).prop_map(|(low, high)| Fingerprint { low, high }),
             (0_u64..40).prop_map(numbered),
         ];
-        let tags = prop::collection::vec(word, (buckets * TAG_WORDS) as usize);
+        let tags = prop::collection::vec(word, (buckets * BUCKET_TAG_WORDS) as usize);
         let fingerprints = prop::collection::vec(key, (buckets * BUCKET_ROWS) as usize);
         (tags, fingerprints).prop_map(move |(tags, fingerprints)| PlainTable {
             tags,

@@ -53,7 +53,7 @@ fn one_who_sees_refusals_makes_no_search_longer_and_no_table_larger() {
         let fingerprint = Fingerprint::of(SEED, &key);
         table.forget_reads();
         let found = find(&table, fingerprint);
-        assert!(table.tag_words_read.get() <= 2 * TAG_WORDS);
+        assert!(table.tag_words_read.get() <= 2 * BUCKET_TAG_WORDS);
         assert!(table.fingerprints_read.get() <= MOST_ASKED);
         if found.is_some() {
             continue;
@@ -72,7 +72,7 @@ fn one_who_sees_refusals_makes_no_search_longer_and_no_table_larger() {
         let place = find_place(&table, fingerprint, can_reuse, Some(claim));
         assert_eq!(
             (table.tag_words_read.get(), table.fingerprints_read.get()),
-            (2 * TAG_WORDS, 0)
+            (2 * BUCKET_TAG_WORDS, 0)
         );
         assert!(asked.get() <= 2 * MOST_ASKED);
         match place {

@@ -24,7 +24,7 @@ struct PlainTable {
 impl PlainTable {
     fn new(buckets: u64) -> Self {
         Self {
-            tags: vec![0; (buckets * TAG_WORDS) as usize],
+            tags: vec![0; (buckets * BUCKET_TAG_WORDS) as usize],
             fingerprints: vec![Fingerprint::NONE; (buckets * BUCKET_ROWS) as usize],
             tag_words_read: Cell::new(0),
             fingerprints_read: Cell::new(0),
@@ -56,9 +56,9 @@ impl Table for PlainTable {
     }
 
     fn tag_word(&self, bucket: u64, word: u64) -> u64 {
-        assert!(word < TAG_WORDS);
+        assert!(word < BUCKET_TAG_WORDS);
         self.tag_words_read.set(self.tag_words_read.get() + 1);
-        self.tags[(bucket * TAG_WORDS + word) as usize]
+        self.tags[(bucket * BUCKET_TAG_WORDS + word) as usize]
     }
 
     fn fingerprint(&self, row: u64) -> Fingerprint {
@@ -69,8 +69,8 @@ impl Table for PlainTable {
 
 impl TableMut for PlainTable {
     fn store_tag_word(&mut self, bucket: u64, word: u64, value: u64) {
-        assert!(word < TAG_WORDS);
-        self.tags[(bucket * TAG_WORDS + word) as usize] = value;
+        assert!(word < BUCKET_TAG_WORDS);
+        self.tags[(bucket * BUCKET_TAG_WORDS + word) as usize] = value;
     }
 
     fn store_fingerprint(&mut self, row: u64, fingerprint: Fingerprint) {

@@ -157,7 +157,7 @@ fn what_cannot_change_in_place_is_named_and_nothing_is_changed() {
     let changed = DECLARATION
         .replace(
             "capacity = 10\n",
-            "capacity = 20\n  algorithm = \"token_bucket\"\n",
+            "capacity = 20\n  algorithm = \"sliding_window\"\n",
         )
         .replace("max_keys = 100", "max_keys = 200");
     for arguments in [&[][..], &["--dry-run"]] {

@@ -3,27 +3,19 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
-
-const UNITS: [(&str, u64); 7] = [
-    ("d", 86_400_000_000_000),
-    ("h", 3_600_000_000_000),
-    ("m", 60_000_000_000),
-    ("s", 1_000_000_000),
-    ("ms", 1_000_000),
-    ("us", 1_000),
-    ("ns", 1),
-];
+use shmlimit::Window;
 
 /// A length of time in its two largest units from minutes up, and in one with up to three digits below.
 pub fn duration(nanos: u64) -> String {
-    let Some(position) = UNITS.iter().position(|(_, size)| nanos >= *size) else {
+    let units = Window::UNITS.map(|(name, size)| (name, size.as_nanos() as u64));
+    let Some(position) = units.iter().position(|(_, size)| nanos >= *size) else {
         return "0s".to_owned();
     };
-    let (name, size) = UNITS[position];
+    let (name, size) = units[position];
     let whole = nanos / size;
     let rest = nanos % size;
     if matches!(name, "d" | "h" | "m") {
-        let (smaller, smaller_size) = UNITS[position + 1];
+        let (smaller, smaller_size) = units[position + 1];
         return match rest / smaller_size {
             0 => format!("{whole}{name}"),
             more => format!("{whole}{name}{more}{smaller}"),
