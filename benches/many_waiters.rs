@@ -25,7 +25,7 @@ const BURST: u64 = 10;
 /// Tasks, each once.
 type Tasks = Vec<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
-/// Measures with a new segment in the folder.
+/// Measures with a new segment in the directory.
 type Case<'a> = &'a dyn Fn(&Path) -> Measured;
 
 /// What was measured.
@@ -43,11 +43,11 @@ fn processor_time() -> Duration {
     Duration::from_micros(microseconds as u64)
 }
 
-fn segment(folder: &Path, name: &str, sets: impl IntoIterator<Item = SetDeclaration>) -> Segment {
+fn segment(directory: &Path, name: &str, sets: impl IntoIterator<Item = SetDeclaration>) -> Segment {
     let declaration = sets
         .into_iter()
         .fold(Declaration::new(), |declaration, set| declaration.set(set));
-    Segment::create(folder.join(name), &declaration).expect("a segment")
+    Segment::create(directory.join(name), &declaration).expect("a segment")
 }
 
 fn calls(name: &str) -> SetDeclaration {
@@ -99,8 +99,8 @@ fn measure(tasks: Tasks, served: &Mutex<Vec<u64>>, cancelled: bool, span: Durati
 }
 
 /// All wait for one limit.
-fn one_line(folder: &Path, waiters: u64, cancelled: bool, span: Duration) -> Measured {
-    let segment = segment(folder, "one", [calls("set").waiters(waiters as u32)]);
+fn one_line(directory: &Path, waiters: u64, cancelled: bool, span: Duration) -> Measured {
+    let segment = segment(directory, "one", [calls("set").waiters(waiters as u32)]);
     let set = segment.set("set").expect("declared");
     let served = Arc::default();
     let tasks = (0..waiters)
@@ -110,9 +110,9 @@ fn one_line(folder: &Path, waiters: u64, cancelled: bool, span: Duration) -> Mea
 }
 
 /// A few are served while many wait for others, in a line of another set.
-fn another_set(folder: &Path, waiters: u64, span: Duration) -> Measured {
+fn another_set(directory: &Path, waiters: u64, span: Duration) -> Measured {
     let held = SetDeclaration::new("held").limit(Limit::concurrency("places", 1));
-    let segment = segment(folder, "sets", [held.waiters(waiters as u32), calls("set")]);
+    let segment = segment(directory, "sets", [held.waiters(waiters as u32), calls("set")]);
     let held = segment.set("held").expect("declared");
     let _permit = held.try_acquire(&held.request()).expect("works");
     let set = segment.set("set").expect("declared");
@@ -135,12 +135,12 @@ fn another_set(folder: &Path, waiters: u64, span: Duration) -> Measured {
 }
 
 /// A few are served while each of many keys has a waiter of its own.
-fn other_keys(folder: &Path, waiters: u64, span: Duration) -> Measured {
+fn other_keys(directory: &Path, waiters: u64, span: Duration) -> Measured {
     let keyed = SetDeclaration::new("keyed")
         .limit(Limit::calls("calls", 1, Duration::from_secs(24 * 3600)))
         .keyed(Keyed::new(2 * waiters))
         .waiters(8_192);
-    let segment = segment(folder, "keys", [keyed, calls("set")]);
+    let segment = segment(directory, "keys", [keyed, calls("set")]);
     let keyed = segment.set("keyed").expect("declared");
     let set = segment.set("set").expect("declared");
     let served = Arc::default();
@@ -186,27 +186,29 @@ fn main() {
         (1, 100, Duration::from_millis(50))
     };
     let cases: [(&str, Case<'_>); 4] = [
-        ("in one line", &|folder| one_line(folder, waiters, false, span)),
-        ("in one line, every second cancelled", &|folder| {
-            one_line(folder, waiters, true, span)
+        ("in one line", &|directory| {
+            one_line(directory, waiters, false, span)
         }),
-        ("in another set's line, 10 served in turn", &|folder| {
-            another_set(folder, waiters, span)
+        ("in one line, every second cancelled", &|directory| {
+            one_line(directory, waiters, true, span)
         }),
-        ("of other keys, 10 served in turn", &|folder| {
-            other_keys(folder, waiters, span)
+        ("in another set's line, 10 served in turn", &|directory| {
+            another_set(directory, waiters, span)
+        }),
+        ("of other keys, 10 served in turn", &|directory| {
+            other_keys(directory, waiters, span)
         }),
     ];
     println!(
         "{waiters} waiting futures, {RATE} a second allowed; the medians of {rounds} rounds of {span:?}"
     );
     for (name, case) in cases {
-        let folder = common::folder();
+        let directory = common::directory();
         let mut measured: Vec<Measured> = (0..rounds)
             .map(|round| {
-                let folder = folder.path().join(round.to_string());
-                std::fs::create_dir(&folder).expect("a folder");
-                case(&folder)
+                let directory = directory.path().join(round.to_string());
+                std::fs::create_dir(&directory).expect("a directory");
+                case(&directory)
             })
             .collect();
         let overtakings = measured

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use criterion::Criterion;
 
 fn main() {
-    let folder = common::folder();
+    let directory = common::directory();
     let mut criterion = Criterion::default()
         .warm_up_time(Duration::from_millis(300))
         .measurement_time(Duration::from_secs(2))
         .configure_from_args();
-    let operations = common::operations::floors(folder.path())
+    let operations = common::operations::floors(directory.path())
         .into_iter()
-        .chain(common::operations::operations(folder.path()));
+        .chain(common::operations::operations(directory.path()));
     for mut operation in operations {
         criterion.bench_function(&format!("{}/{}", operation.group, operation.name), |bencher| {
             bencher.iter_custom(|times| {

@@ -19,14 +19,14 @@ fn main() {
     } else {
         (1, Duration::from_millis(10))
     };
-    let folder = common::folder();
+    let directory = common::directory();
     let mut cases: Vec<(Work, usize, Vec<f64>)> = Work::ALL
         .into_iter()
         .flat_map(|work| PROCESSES.map(|count| (work, count, Vec::new())))
         .collect();
     for _ in 0..rounds {
         for (work, count, results) in &mut cases {
-            results.push(1e9 / throughput(folder.path(), *work, *count, time));
+            results.push(1e9 / throughput(directory.path(), *work, *count, time));
         }
     }
     println!(

@@ -107,8 +107,8 @@ fn futex_wake_ups(times: u64) -> Vec<f64> {
     )
 }
 
-fn line_wake_ups(folder: &Path, times: u64) -> Vec<f64> {
-    let (_folder, _segment, set) = places(folder);
+fn line_wake_ups(directory: &Path, times: u64) -> Vec<f64> {
+    let (_directory, _segment, set) = places(directory);
     let request = set.request();
     let take = || {
         set.acquire(&request, None)
@@ -125,19 +125,19 @@ fn line_wake_ups(folder: &Path, times: u64) -> Vec<f64> {
     )
 }
 
-/// A set of one place, in a file that lasts as long as the folder.
-fn places(folder: &Path) -> (TempDir, Segment, LimitSet) {
-    let folder = tempfile::tempdir_in(folder).expect("a folder");
+/// A set of one place, in a file that lasts as long as the directory.
+fn places(directory: &Path) -> (TempDir, Segment, LimitSet) {
+    let directory = tempfile::tempdir_in(directory).expect("a directory");
     let declaration =
         Declaration::new().set(SetDeclaration::new("set").limit(Limit::concurrency("places", 1)));
-    let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
+    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let set = segment.set("set").expect("declared");
-    (folder, segment, set)
+    (directory, segment, set)
 }
 
 /// Nanoseconds from the SIGKILL of a holder to the admission of who waited, a thread or a future.
-fn death_hand_over(folder: &Path, as_future: bool) -> f64 {
-    let (_folder, segment, set) = places(folder);
+fn death_hand_over(directory: &Path, as_future: bool) -> f64 {
+    let (_directory, segment, set) = places(directory);
     let words = SharedWords::new(2);
     let holder = Child::fork(|| {
         std::mem::forget(set.try_acquire(&set.request()).expect("works"));
@@ -195,16 +195,16 @@ fn main() {
     // `cargo test --benches` asks whether it works, `cargo bench` how fast.
     let measure = std::env::args().any(|argument| argument == "--bench");
     let (rounds, times) = if measure { (31, 100) } else { (1, 10) };
-    let folder = common::folder();
-    let (_folder, _segment, set) = places(folder.path());
+    let directory = common::directory();
+    let (_directory, _segment, set) = places(directory.path());
     let (mut futex, mut line) = (Vec::new(), Vec::new());
     let (mut death, mut death_for_future) = (Vec::new(), Vec::new());
     let (mut trying, mut waiting) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         futex.extend(futex_wake_ups(times));
-        line.extend(line_wake_ups(folder.path(), times));
-        death.push(death_hand_over(folder.path(), false));
-        death_for_future.push(death_hand_over(folder.path(), true));
+        line.extend(line_wake_ups(directory.path(), times));
+        death.push(death_hand_over(directory.path(), false));
+        death_for_future.push(death_hand_over(directory.path(), true));
         let (one, other) = without_a_line(&set, 1_000 * times);
         trying.push(one);
         waiting.push(other);

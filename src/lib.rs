@@ -9,8 +9,8 @@
 //! use std::time::Duration;
 //! use shmlimit::{Algorithm, Declaration, Limit, Segment, SetDeclaration};
 //!
-//! # let folder = tempfile::tempdir()?;
-//! # let path = folder.path().join("gateway.limits");
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("gateway.limits");
 //! # fn call_the_model() -> u64 { 900 }
 //! let minute = Duration::from_secs(60);
 //! let declaration = Declaration::new().set(
@@ -46,7 +46,7 @@
 //! | ask and take nothing | [`LimitSet::peek`], [`LimitSet::forecast`] |
 //! | count what is known afterwards only | [`Limit::budget`], [`LimitSet::debit`], [`Permit::debit`] |
 //! | hold back for as long as an upstream says | [`Permit::throttled`], [`LimitSet::throttle`] |
-//! | find the right concurrency | [`Limit::adaptive`], [`Permit::release_dropped`] |
+//! | find the right concurrency | [`Limit::adaptive`], [`Permit::release_failed`] |
 //! | try limits before they bite | [`SetDeclaration::shadow`], [`Limit::shadow`]; `limitctl simulate` on a trace |
 //! | change limits of a live segment | [`Segment::apply`]; `limitctl apply`, `limitctl set` |
 //! | wait in line for them | [`LimitSet::acquire`], [`LimitSet::acquire_async`], [`LimitSet::acquire_owned`]; [`LimitSet::reserve`] charges now for later |
@@ -80,74 +80,48 @@ compile_error!(
      on other systems, see CONTRIBUTING.md"
 );
 
-mod acquire_future;
-mod address;
-mod apply;
-mod assignment;
-mod attendant;
-mod check;
-mod config;
-mod credit;
+mod api;
 #[cfg(doc)]
 pub mod documentation;
 mod engine;
 mod error;
 pub mod http;
-mod key;
-mod key_override;
 mod limit;
-mod limit_set;
-mod mismatch;
-mod on_demand;
-mod permit;
-mod pool;
 mod queue;
-mod recovery;
-mod refusal;
-mod request;
-mod request_events;
-mod reservation;
-mod segment;
-mod set_reference;
 mod shm;
-mod snapshot;
-mod subject;
-mod successor;
 mod table;
-mod throttle;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod units;
-mod waiters;
 
-pub use acquire_future::AcquireFuture;
-pub use address::Address;
-pub use check::{Checked, Forecast};
-pub use config::{
+pub use api::declaration::{
     Algorithm, Align, Amount, Bound, Credit, Declaration, Difference, Keyed, Limit, OnDeath, SegmentOptions,
     SetDeclaration, Tier, Weekday, Window,
 };
-pub use credit::{Batch, CreditOutcome, LocalCredit};
-pub use engine::plan::{Adaptive, Kind, WhenFull};
-pub use engine::{RefusalReason, Repairs, TableUsage};
-pub use error::{DeclarationError, Error, RemovalCause};
-pub use key::Key;
-pub use limit_set::{LimitIndex, LimitName, LimitSet};
-pub use mismatch::{Mismatch, MismatchOutcome, OnMismatch};
-pub use permit::{Outcome, Permit, Settlement};
-pub use pool::{Chosen, LimitPool, PoolRequest, PoolStrategy};
-pub use recovery::{RecoveryReport, SetRecovery};
-pub use refusal::{Refusal, Verdict};
-pub use request::Request;
-pub use request_events::{RequestEvent, RequestEventKind};
-pub use reservation::{Reservation, ReserveOutcome};
-pub use segment::{OpenOptions, Removal, Segment};
-pub use shm::virtual_clock::VirtualClock;
-pub use snapshot::{
+pub use api::key::Key;
+pub use api::key::address::Address;
+pub use api::local_credit::{Batch, CreditOutcome, LocalCredit};
+pub use api::permit::{Outcome, Permit, Settlement};
+pub use api::pool::{Chosen, LimitPool, PoolRequest, PoolStrategy};
+pub use api::refusal::{Refusal, Verdict};
+pub use api::request::Request;
+pub use api::request_events::{RequestEvent, RequestEventKind};
+pub use api::reservation::{Reservation, ReserveOutcome};
+pub use api::segment::mismatch::{Mismatch, MismatchOutcome, OnMismatch};
+pub use api::segment::recovery::{RecoveryReport, SetRecovery};
+pub use api::segment::{OpenOptions, Removal, Segment};
+pub use api::set::checked::{Checked, Forecast};
+pub use api::set::limit_set::{LimitIndex, LimitName, LimitSet};
+pub use api::snapshot::{
     HoldSnapshot, KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot, KeysSnapshot, LimitCounts,
     LimitSnapshot, LockSnapshot, ParticipantSnapshot, SegmentReader, SegmentSnapshot, SetCounts, SetMemory,
     SetSnapshot, TicketSnapshot,
 };
+pub use api::wait::acquire_future::AcquireFuture;
+pub use engine::definition::plan::{Adaptive, Kind, WhenFull};
+pub use engine::{RefusalReason, Repairs, TableUsage};
+pub use error::{DeclarationError, Error, RemovalCause};
+pub use shm::time::virtual_clock::VirtualClock;
 
 // The examples of the README and the guide are compiled and run with the documentation's.
 #[cfg(doctest)]

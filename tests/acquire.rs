@@ -7,15 +7,15 @@ use shmlimit::{Declaration, Error, Limit, OnDeath, Outcome, RefusalReason, Segme
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn segment(set: SetDeclaration) -> (tempfile::TempDir, Segment) {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let segment =
-        Segment::create(folder.path().join("limits"), &Declaration::new().set(set)).expect("a segment");
-    (folder, segment)
+        Segment::create(directory.path().join("limits"), &Declaration::new().set(set)).expect("a segment");
+    (directory, segment)
 }
 
 #[test]
 fn refuses_the_eleventh_of_ten() {
-    let (_folder, segment) = segment(SetDeclaration::new("api").limit(Limit::calls("requests", 10, HOUR)));
+    let (_directory, segment) = segment(SetDeclaration::new("api").limit(Limit::calls("requests", 10, HOUR)));
     let api = segment.set("api").expect("declared");
     let request = api.request();
     for _ in 0..10 {
@@ -31,7 +31,7 @@ fn refuses_the_eleventh_of_ten() {
 
 #[test]
 fn a_refusal_by_the_second_limit_charges_nothing_to_the_first() {
-    let (_folder, segment) = segment(
+    let (_directory, segment) = segment(
         SetDeclaration::new("api")
             .limit(Limit::calls("requests", 10, HOUR))
             .limit(Limit::concurrency("in_flight", 2)),
@@ -74,7 +74,7 @@ fn a_refusal_by_the_second_limit_charges_nothing_to_the_first() {
 
 #[test]
 fn settling_refunds_what_was_not_used_and_charges_what_was_used_above() {
-    let (_folder, segment) = segment(SetDeclaration::new("llm").limit(Limit::rate("tokens", 1000, HOUR)));
+    let (_directory, segment) = segment(SetDeclaration::new("llm").limit(Limit::rate("tokens", 1000, HOUR)));
     let llm = segment.set("llm").expect("declared");
     assert!(matches!(
         llm.try_acquire(&llm.request()),
@@ -122,7 +122,8 @@ fn settling_refunds_what_was_not_used_and_charges_what_was_used_above() {
 #[test]
 fn what_time_has_replenished_is_not_refunded_out_of_what_others_took() {
     let window = Duration::from_millis(200);
-    let (_folder, segment) = segment(SetDeclaration::new("llm").limit(Limit::rate("tokens", 1000, window)));
+    let (_directory, segment) =
+        segment(SetDeclaration::new("llm").limit(Limit::rate("tokens", 1000, window)));
     let llm = segment.set("llm").expect("declared");
     let all = llm.request().with("tokens", 1000).expect("declared");
     let take = || loop {
@@ -145,7 +146,7 @@ fn what_time_has_replenished_is_not_refunded_out_of_what_others_took() {
 
 #[test]
 fn what_was_reserved_before_a_reset_is_not_refunded_after_it() {
-    let (_folder, segment) = segment(SetDeclaration::new("llm").limit(Limit::rate("tokens", 1000, HOUR)));
+    let (_directory, segment) = segment(SetDeclaration::new("llm").limit(Limit::rate("tokens", 1000, HOUR)));
     let llm = segment.set("llm").expect("declared");
     let all = llm.request().with("tokens", 1000).expect("declared");
     let mut before = llm
@@ -168,7 +169,7 @@ fn what_was_reserved_before_a_reset_is_not_refunded_after_it() {
 
 #[test]
 fn a_full_table_of_holds_binds_before_what_time_heals() {
-    let (_folder, segment) = segment(
+    let (_directory, segment) = segment(
         SetDeclaration::new("api")
             .limit(Limit::calls("requests", 1, HOUR))
             .limit(Limit::concurrency("in_flight", 8))
@@ -193,7 +194,7 @@ fn a_full_table_of_holds_binds_before_what_time_heals() {
 
 #[test]
 fn asking_with_a_cost_of_zero_holds_nothing() {
-    let (_folder, segment) = segment(
+    let (_directory, segment) = segment(
         SetDeclaration::new("pool")
             .limit(Limit::concurrency("connections", 1))
             .holds(1),
@@ -217,7 +218,7 @@ fn asking_with_a_cost_of_zero_holds_nothing() {
 
 #[test]
 fn a_full_table_of_holds_refuses_only_what_is_held_outside_of_shadow() {
-    let (_folder, segment) = segment(
+    let (_directory, segment) = segment(
         SetDeclaration::new("llm")
             .limit(Limit::calls("requests", 10, HOUR))
             .limit(Limit::concurrency("in_flight", 8).shadow(true))

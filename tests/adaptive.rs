@@ -12,7 +12,7 @@ const CEILING: u64 = 20;
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 struct Scene {
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
     clock: VirtualClock,
     segment: Segment,
     /// Two attachments of one segment.
@@ -30,15 +30,15 @@ impl Scene {
             _ => limit,
         };
         let declaration = Declaration::new().set(SetDeclaration::new("pool").limit(limit));
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("limits");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("limits");
         let clock = VirtualClock::new(Duration::from_secs(1));
         let options = OpenOptions::new().virtual_clock(&clock);
         let segment = options.create(&path, &declaration).expect("a segment");
         let other = options.open(&path).expect("the same");
         let sets = [&segment, &other].map(|segment| segment.set("pool").expect("declared"));
         Self {
-            _folder: folder,
+            _directory: directory,
             clock,
             segment,
             sets,
@@ -49,10 +49,7 @@ impl Scene {
     fn capacity(&self) -> u64 {
         let remaining = self.sets.each_ref().map(|set| {
             let verdicts = set.peek(&set.request()).expect("no error");
-            assert_eq!(
-                verdicts[0].most_at_once, verdicts[0].remaining,
-                "what is in force"
-            );
+            assert_eq!(verdicts[0].burst, verdicts[0].remaining, "what is in force");
             verdicts[0].remaining
         });
         assert_eq!(remaining[0], remaining[1], "one capacity for all");
@@ -79,7 +76,7 @@ fn released(permit: &mut Permit<'_>) {
 }
 
 fn dropped(permit: &mut Permit<'_>) {
-    permit.release_dropped().expect("no error");
+    permit.release_failed().expect("no error");
 }
 
 #[test]
@@ -104,7 +101,7 @@ fn work_that_fails_lowers_it_to_its_floor_and_work_that_succeeds_raises_it_again
     assert_eq!(scene.capacity(), FLOOR);
     let snapshot = scene.segment.snapshot().expect("a copy");
     assert!(
-        snapshot.sets[0].limits[0].counts.dropped > 0,
+        snapshot.sets[0].limits[0].counts.failed > 0,
         "failures are counted"
     );
     for _ in 0..100 {

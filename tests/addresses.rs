@@ -20,21 +20,21 @@ fn declaration() -> Declaration {
 }
 
 struct Scene {
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
     clock: VirtualClock,
     set: LimitSet,
 }
 
 impl Scene {
     fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let clock = VirtualClock::new(Duration::from_secs(1_000_000));
         let options = OpenOptions::new().virtual_clock(&clock);
         let segment = options
-            .create(folder.path().join("limits"), &declaration())
+            .create(directory.path().join("limits"), &declaration())
             .expect("a segment");
         Self {
-            _folder: folder,
+            _directory: directory,
             clock,
             set: segment.set("logins").expect("declared"),
         }
@@ -131,13 +131,13 @@ fn addresses_and_keys_are_not_mixed_up() {
         scene.set.check(&scene.set.request()),
         Err(Error::KeyRequired { .. })
     ));
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let plain = Declaration::new().set(
         SetDeclaration::new("plain")
             .keyed(Keyed::new(10))
             .limit(Limit::calls("calls", 2, HOUR)),
     );
-    let segment = Segment::create(folder.path().join("limits"), &plain).expect("a segment");
+    let segment = Segment::create(directory.path().join("limits"), &plain).expect("a segment");
     let plain = segment.set("plain").expect("declared");
     assert!(matches!(plain.address(ip("::1")), Err(Error::NoPrefixes { .. })));
 }

@@ -16,8 +16,8 @@ fn ten_a_minute(algorithm: Algorithm) -> Declaration {
 
 /// Calls `follow` with a segment that is declared so, its set as another attachment has it, and a clock at zero.
 fn with_segment(algorithm: Algorithm, follow: impl FnOnce(&Segment, &LimitSet, &VirtualClock)) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     let clock = VirtualClock::new(Duration::ZERO);
     let options = OpenOptions::new().virtual_clock(&clock);
     let segment = options

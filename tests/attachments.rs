@@ -7,7 +7,7 @@ use std::sync::Barrier;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Declaration, Error, Limit, LimitSet, OpenOptions, Permit, Removal, Request, Segment, SegmentReader,
     SetDeclaration, VirtualClock,
@@ -47,8 +47,8 @@ fn maps_of(path: &Path) -> usize {
 #[test]
 fn a_segment_is_opened_300_times_and_attached_once() {
     let test = "a_segment_is_opened_300_times_and_attached_once";
-    in_own_process(test, PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let first = Segment::create(&path, &declaration(2)).expect("created");
         let maps = maps_of(&path);
         let others: Vec<Segment> = (0..300)
@@ -74,8 +74,8 @@ fn a_segment_is_opened_300_times_and_attached_once() {
 
 #[test]
 fn handles_with_other_options_share_the_attachment_and_keep_their_options() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     let second = Duration::from_secs(1);
     let set = SetDeclaration::new("api").limit(Limit::calls("requests", 1, second));
     let _plain = Segment::create(&path, &Declaration::new().participants(1).set(set)).expect("created");
@@ -98,9 +98,9 @@ fn handles_with_other_options_share_the_attachment_and_keep_their_options() {
 
 #[test]
 fn threads_that_open_at_once_share_the_attachment() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     for round in 0..50 {
-        let path = folder.path().join(format!("limits-{round}"));
+        let path = directory.path().join(format!("limits-{round}"));
         let barrier = Barrier::new(8);
         std::thread::scope(|scope| {
             for _ in 0..8 {
@@ -120,8 +120,8 @@ fn threads_that_open_at_once_share_the_attachment() {
 #[test]
 fn a_forked_child_is_attached_once_by_what_it_inherits_and_what_it_opens() {
     let test = "a_forked_child_is_attached_once_by_what_it_inherits_and_what_it_opens";
-    in_own_process(test, PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let words = SharedWords::new(2);
         let segment = Segment::create(&path, &declaration(2)).expect("created");
         let held = take(&segment);
@@ -151,8 +151,8 @@ fn a_forked_child_is_attached_once_by_what_it_inherits_and_what_it_opens() {
 #[test]
 fn too_many_are_told_by_participants_and_by_processes() {
     let test = "too_many_are_told_by_participants_and_by_processes";
-    in_own_process(test, PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, TIMEOUT, |directory| {
+        let path = directory.join("limits");
         drop(Segment::create(&path, &declaration(2)).expect("created"));
         let words = SharedWords::new(2);
         let children: Vec<Child> = (0..2)
@@ -190,8 +190,8 @@ fn too_many_are_told_by_participants_and_by_processes() {
 
 #[test]
 fn a_request_is_used_on_every_handle_of_its_set() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     let first = Segment::create(&path, &declaration(1)).expect("created");
     let others = [
         Segment::open(&path).expect("opened"),
@@ -212,8 +212,8 @@ fn a_request_is_used_on_every_handle_of_its_set() {
 
 #[test]
 fn a_request_of_another_segment_says_for_which_it_was_prepared() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let paths = ["a.limits", "b.limits"].map(|name| folder.path().join(name));
+    let directory = tempfile::tempdir().expect("a directory");
+    let paths = ["a.limits", "b.limits"].map(|name| directory.path().join(name));
     let of = |path: &Path| Segment::create(path, &declaration(1)).expect("created");
     let [one, two] = [of(&paths[0]), of(&paths[1])];
     let [api, other] = [&one, &two].map(|segment| segment.set("api").expect("declared"));

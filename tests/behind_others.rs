@@ -16,22 +16,22 @@ const START: Duration = Duration::from_secs(1_000_000_000);
 
 /// A set on a clock of its own.
 struct Scene {
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
     clock: VirtualClock,
     set: LimitSet,
 }
 
 impl Scene {
     fn new(set: SetDeclaration) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let clock = VirtualClock::new(START);
         let name = set.name().to_owned();
         let segment = OpenOptions::new()
             .virtual_clock(&clock)
-            .create(folder.path().join("limits"), &Declaration::new().set(set))
+            .create(directory.path().join("limits"), &Declaration::new().set(set))
             .expect("a segment");
         Self {
-            _folder: folder,
+            _directory: directory,
             clock,
             set: segment.set(&name).expect("declared"),
         }

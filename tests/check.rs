@@ -14,22 +14,22 @@ const NEW_YEAR: Duration = Duration::from_secs(1_767_225_600);
 const NANOSECOND: Duration = Duration::from_nanos(1);
 
 struct Checking {
-    _folder: TempDir,
+    _directory: TempDir,
     clock: VirtualClock,
     segment: Segment,
 }
 
 impl Checking {
     fn new(sets: impl IntoIterator<Item = SetDeclaration>) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let clock = VirtualClock::new(NEW_YEAR);
         let declaration = sets.into_iter().fold(Declaration::new(), Declaration::set);
         let segment = OpenOptions::new()
             .virtual_clock(&clock)
-            .create(folder.path().join("limits"), &declaration)
+            .create(directory.path().join("limits"), &declaration)
             .expect("a segment");
         Self {
-            _folder: folder,
+            _directory: directory,
             clock,
             segment,
         }
@@ -99,7 +99,7 @@ fn what_must_be_held_cannot_be_checked_but_can_be_asked() {
     let error = set.check(&request(&set, 0).with("calls", 3).expect("declared"));
     assert!(matches!(
         error.expect_err("3 of 2"),
-        Error::NeverAdmissible { cost: 3, most: 2, .. }
+        Error::NeverAdmissible { cost: 3, max: 2, .. }
     ));
     let snapshot = checking.snapshot(0);
     assert_eq!((snapshot.counts.admitted, snapshot.active), (1, 0));
@@ -144,10 +144,10 @@ fn checks_of_many_keys_are_answered_in_the_order_of_the_keys() {
 #[test]
 fn a_key_that_is_named_twice_is_decided_twice_at_the_same_instant() {
     // By the real clock, in which a unit comes back before two readings of it.
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let limit = Limit::calls("units", 20_000, Duration::from_millis(1)).burst(1);
     let declaration = Declaration::new().set(keyed("api", 10).limit(limit));
-    let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
+    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let set = segment.set("api").expect("declared");
     for _ in 0..200 {
         let answers = set
@@ -201,7 +201,7 @@ fn a_check_of_many_keys_with_an_error_among_them_takes_nothing() {
         .check_many(&["a", "b"], &request(&set, 3))
         .expect_err("3 of 2");
     assert!(
-        matches!(error, Error::NeverAdmissible { cost: 3, most: 2, .. }),
+        matches!(error, Error::NeverAdmissible { cost: 3, max: 2, .. }),
         "{error}"
     );
     let plain = checking.segment.set("plain").expect("declared");
@@ -421,12 +421,12 @@ fn forecast(set: &LimitSet) -> Forecast<'_> {
 #[test]
 fn sub_windows_begin_at_multiples_of_their_length_since_the_unix_epoch() {
     const HOUR: u64 = 3600;
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let limit = Limit::rate("units", 5, Duration::from_secs(HOUR))
         .algorithm(Algorithm::SlidingWindowCounter)
         .buckets(1);
     let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
-    let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
+    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let set = segment.set("api").expect("declared");
     assert!(set.check(&request(&set, 1)).expect("works").is_admitted());
     let utc = || {

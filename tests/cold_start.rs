@@ -12,7 +12,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nix::sys::wait::WaitStatus;
 use nix::unistd::pause;
-use process::{Child, Dice, PATIENCE, SharedWords, die, eventually, in_own_process};
+use process::{Child, Dice, SharedWords, TIMEOUT, die, eventually, in_own_process};
 use raw_segment::{
     BOOT_ID, CREATED_UTC, PARTICIPANT_PID, PARTICIPANT_START_TIME, PID_NAMESPACE, RETIRED, RawSegment,
 };
@@ -65,8 +65,8 @@ fn cold_starts(segment: &Segment) -> u64 {
 #[test]
 fn another_boot_voids_what_was_held_and_keeps_what_was_used() {
     let test = "another_boot_voids_what_was_held_and_keeps_what_was_used";
-    in_own_process(test, PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, TIMEOUT, |directory| {
+        let path = directory.join("limits");
         Child::fork(|| {
             let segment = create(&path);
             take_for_good(&segment, 2);
@@ -88,8 +88,8 @@ fn another_boot_voids_what_was_held_and_keeps_what_was_used() {
 #[test]
 fn limits_go_on_by_the_wall_time_that_passed_between_two_boots() {
     let test = "limits_go_on_by_the_wall_time_that_passed_between_two_boots";
-    in_own_process(test, PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, TIMEOUT, |directory| {
+        let path = directory.join("limits");
         assert_eq!(use_up(&create(&path)), 10);
         let raw = RawSegment::open(&path);
         raw.set_another_boot();
@@ -107,8 +107,8 @@ fn limits_go_on_by_the_wall_time_that_passed_between_two_boots() {
 #[test]
 fn a_wall_clock_that_was_set_back_between_two_boots_gives_nothing_away() {
     let test = "a_wall_clock_that_was_set_back_between_two_boots_gives_nothing_away";
-    in_own_process(test, PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, TIMEOUT, |directory| {
+        let path = directory.join("limits");
         assert_eq!(use_up(&create(&path)), 10);
         let raw = RawSegment::open(&path);
         raw.set_another_boot();
@@ -123,8 +123,8 @@ fn a_wall_clock_that_was_set_back_between_two_boots_gives_nothing_away() {
 #[test]
 fn a_lock_of_another_boot_is_void_although_a_thread_of_that_number_lives() {
     let test = "a_lock_of_another_boot_is_void_although_a_thread_of_that_number_lives";
-    in_own_process(test, PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, TIMEOUT, |directory| {
+        let path = directory.join("limits");
         drop(create(&path));
         let words = SharedWords::new(1);
         // It is not attached: as far as anybody can tell, its number in the lock is that of another boot's thread.
@@ -147,8 +147,8 @@ fn a_lock_of_another_boot_is_void_although_a_thread_of_that_number_lives() {
 #[test]
 fn a_holder_of_another_boot_is_void_although_a_process_of_that_number_lives() {
     let test = "a_holder_of_another_boot_is_void_although_a_process_of_that_number_lives";
-    in_own_process(test, PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, TIMEOUT, |directory| {
+        let path = directory.join("limits");
         Child::fork(|| {
             let segment = create(&path);
             take_for_good(&segment, SLOTS);
@@ -157,7 +157,7 @@ fn a_holder_of_another_boot_is_void_although_a_process_of_that_number_lives() {
         .wait();
         let raw = RawSegment::open(&path);
         // As far as anybody can tell, the holder is this very process.
-        let probe = Segment::create(folder.join("probe"), &declaration()).expect("a segment");
+        let probe = Segment::create(directory.join("probe"), &declaration()).expect("a segment");
         let own = RawSegment::open(probe.path());
         for position in [PARTICIPANT_PID, PARTICIPANT_START_TIME] {
             let value = own.word(own.participant_word(0, position));
@@ -172,8 +172,8 @@ fn a_holder_of_another_boot_is_void_although_a_process_of_that_number_lives() {
 #[test]
 fn a_file_of_another_boot_with_somebody_attached_is_refused_until_he_is_gone() {
     let test = "a_file_of_another_boot_with_somebody_attached_is_refused_until_he_is_gone";
-    in_own_process(test, PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, TIMEOUT, |directory| {
+        let path = directory.join("limits");
         drop(create(&path));
         let words = SharedWords::new(1);
         let attached = Child::fork(|| {
@@ -201,8 +201,8 @@ fn a_file_of_another_boot_with_somebody_attached_is_refused_until_he_is_gone() {
 #[test]
 fn a_copy_is_a_segment_of_its_own() {
     let test = "a_copy_is_a_segment_of_its_own";
-    in_own_process(test, PATIENCE, |folder| {
-        let (path, copy_path) = (folder.join("limits"), folder.join("copy"));
+    in_own_process(test, TIMEOUT, |directory| {
+        let (path, copy_path) = (directory.join("limits"), directory.join("copy"));
         let original = create(&path);
         take_for_good(&original, 2);
         let calls = original.set("calls").expect("declared");
@@ -224,8 +224,8 @@ fn a_copy_is_a_segment_of_its_own() {
 #[test]
 fn a_file_moved_within_its_file_system_stays_what_it_is() {
     let test = "a_file_moved_within_its_file_system_stays_what_it_is";
-    in_own_process(test, PATIENCE, |folder| {
-        let (path, moved) = (folder.join("limits"), folder.join("moved"));
+    in_own_process(test, TIMEOUT, |directory| {
+        let (path, moved) = (directory.join("limits"), directory.join("moved"));
         let segment = create(&path);
         fs::rename(&path, &moved).expect("moved");
         let again = Segment::open(&moved).expect("opens");
@@ -238,8 +238,8 @@ fn a_file_moved_within_its_file_system_stays_what_it_is() {
 #[test]
 fn a_process_killed_while_it_starts_a_segment_cold_leaves_it_to_the_next() {
     let test = "a_process_killed_while_it_starts_a_segment_cold_leaves_it_to_the_next";
-    in_own_process(test, 5 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 5 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let segment = create(&path);
         assert_eq!(use_up(&segment), 10);
         drop(segment);
@@ -277,8 +277,8 @@ fn a_process_killed_while_it_starts_a_segment_cold_leaves_it_to_the_next() {
 #[test]
 fn a_cold_start_within_a_boot_keeps_the_clock() {
     let test = "a_cold_start_within_a_boot_keeps_the_clock";
-    in_own_process(test, PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, TIMEOUT, |directory| {
+        let path = directory.join("limits");
         assert_eq!(use_up(&create(&path)), 10);
         let raw = RawSegment::open(&path);
         raw.set_word(PID_NAMESPACE, raw.word(PID_NAMESPACE) + 1);
@@ -313,8 +313,8 @@ fn die_with_the_lock_unmarked(path: &Path) -> ! {
 #[test]
 fn a_lock_without_an_owner_is_made_anew_as_soon_as_no_process_is_attached() {
     let test = "a_lock_without_an_owner_is_made_anew_as_soon_as_no_process_is_attached";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let segment = create(&path);
         take_for_good(&segment, 1);
         assert_eq!(use_up(&segment), 10);
@@ -341,8 +341,8 @@ fn a_lock_without_an_owner_is_made_anew_as_soon_as_no_process_is_attached() {
 #[test]
 fn a_file_restored_with_the_lock_held_can_be_used() {
     let test = "a_file_restored_with_the_lock_held_can_be_used";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         drop(create(&path));
         let raw = RawSegment::open(&path);
         let lock = raw.lock();
@@ -358,8 +358,8 @@ fn a_file_restored_with_the_lock_held_can_be_used() {
 /// Finding 7.
 #[test]
 fn what_a_killed_remover_left_is_removed_and_made_anew_by_open_or_create() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     assert_eq!(use_up(&create(&path)), 10);
     RawSegment::open(&path).set_word(RETIRED, 1);
     assert!(matches!(Segment::open(&path), Err(Error::Removed { .. })));

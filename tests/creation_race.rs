@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, fcntl};
-use process::{Child, Dice, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{Declaration, Error, Limit, Segment, SetDeclaration};
 
 const PROCESSES: usize = 32;
@@ -56,8 +56,8 @@ fn all_at_once(body: impl Fn(usize)) {
     }
 }
 
-fn names_in(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).expect("a folder");
+fn names_in(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("a directory");
     entries
         .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
         .collect()
@@ -66,9 +66,9 @@ fn names_in(folder: &Path) -> Vec<String> {
 #[test]
 fn all_of_32_processes_open_the_one_segment_that_one_of_them_creates() {
     let test = "all_of_32_processes_open_the_one_segment_that_one_of_them_creates";
-    in_own_process(test, 5 * PATIENCE, |folder| {
+    in_own_process(test, 5 * TIMEOUT, |directory| {
         for round in 0..ROUNDS {
-            let path = folder.join(format!("limits-{round}"));
+            let path = directory.join(format!("limits-{round}"));
             let words = SharedWords::new(1 + PROCESSES);
             let (admitted, inodes) = words.split_first().expect("words");
             all_at_once(|process| {
@@ -87,10 +87,10 @@ fn all_of_32_processes_open_the_one_segment_that_one_of_them_creates() {
             assert!(inodes.iter().all(is_same), "round {round}: several files");
         }
         assert_eq!(
-            names_in(folder).len(),
+            names_in(directory).len(),
             ROUNDS,
             "something was left: {:?}",
-            names_in(folder)
+            names_in(directory)
         );
     });
 }
@@ -98,9 +98,9 @@ fn all_of_32_processes_open_the_one_segment_that_one_of_them_creates() {
 #[test]
 fn exactly_one_of_32_processes_creates_and_the_others_are_told() {
     let test = "exactly_one_of_32_processes_creates_and_the_others_are_told";
-    in_own_process(test, 5 * PATIENCE, |folder| {
+    in_own_process(test, 5 * TIMEOUT, |directory| {
         for round in 0..ROUNDS {
-            let path = folder.join(format!("limits-{round}"));
+            let path = directory.join(format!("limits-{round}"));
             let words = SharedWords::new(1);
             all_at_once(|_| match Segment::create(&path, &declaration()) {
                 Ok(_) => {
@@ -111,15 +111,15 @@ fn exactly_one_of_32_processes_creates_and_the_others_are_told() {
             });
             assert_eq!(words[0].load(Ordering::SeqCst), 1, "round {round}");
         }
-        assert_eq!(names_in(folder).len(), ROUNDS);
+        assert_eq!(names_in(directory).len(), ROUNDS);
     });
 }
 
 #[test]
 fn processes_that_declare_something_else_are_told_each_difference() {
     let test = "processes_that_declare_something_else_are_told_each_difference";
-    in_own_process(test, PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let other = Declaration::new().set(
             SetDeclaration::new("api")
                 .limit(Limit::calls("calls", CAPACITY + 1, 2 * HOUR))
@@ -164,10 +164,10 @@ fn processes_that_declare_something_else_are_told_each_difference() {
 #[test]
 fn what_killed_creators_leave_is_gone_after_the_next_creation() {
     let test = "what_killed_creators_leave_is_gone_after_the_next_creation";
-    in_own_process(test, 5 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 5 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         // Another segment's name must not lead to a segment's constructions.
-        let neighbour = folder.join("limits.2");
+        let neighbour = directory.join("limits.2");
         drop(Segment::create(&neighbour, &declaration()).expect("a segment"));
         let words = SharedWords::new(1);
         let mut dice = Dice(u64::from(std::process::id()));
@@ -185,7 +185,7 @@ fn what_killed_creators_leave_is_gone_after_the_next_creation() {
             // Not to synchronise: to end at any moment of a creation.
             std::thread::sleep(Duration::from_micros(dice.below(300)));
             child.kill();
-            let unfinished = names_in(folder).iter().any(|name| name.starts_with('.'));
+            let unfinished = names_in(directory).iter().any(|name| name.starts_with('.'));
             abandoned += u64::from(unfinished);
             let segment = Segment::open_or_create(&path, &declaration()).expect("a segment");
             assert_eq!(use_up(&segment), CAPACITY);
@@ -194,7 +194,7 @@ fn what_killed_creators_leave_is_gone_after_the_next_creation() {
             // A creation that was finished, and so left for its opener, has nothing to clear away.
             drop(Segment::create(&path, &declaration()).expect("a segment"));
             fs::remove_file(&path).expect("removed");
-            assert_eq!(names_in(folder), ["limits.2"], "something was left behind");
+            assert_eq!(names_in(directory), ["limits.2"], "something was left behind");
         }
         println!("{abandoned} of {ATTEMPTS} creators left a file under construction");
         assert!(abandoned > 0, "none was killed while it created");
@@ -205,8 +205,8 @@ fn what_killed_creators_leave_is_gone_after_the_next_creation() {
 #[test]
 fn whoever_opens_while_others_create_and_remove_sees_a_whole_segment_or_none() {
     let test = "whoever_opens_while_others_create_and_remove_sees_a_whole_segment_or_none";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let _creators: Vec<Child> = (0..3)
             .map(|_| {
                 Child::fork(|| {
@@ -245,14 +245,14 @@ fn whoever_opens_while_others_create_and_remove_sees_a_whole_segment_or_none() {
 fn a_file_under_construction_is_judged_by_its_lock_and_not_by_a_process_id() {
     let test = "a_file_under_construction_is_judged_by_its_lock_and_not_by_a_process_id";
     // Where no other test forks: a child has all descriptors, and the lock with them, until it execs.
-    in_own_process(test, PATIENCE, check_construction_files);
+    in_own_process(test, TIMEOUT, check_construction_files);
 }
 
-fn check_construction_files(folder: &Path) {
-    let path = folder.join("limits");
+fn check_construction_files(directory: &Path) {
+    let path = directory.join("limits");
     let no_process = u32::MAX;
-    let in_use = folder.join(format!(".limits.{no_process}.1.0.shmlimit-new"));
-    let abandoned = folder.join(format!(".limits.{}.0.1.shmlimit-new", std::process::id()));
+    let in_use = directory.join(format!(".limits.{no_process}.1.0.shmlimit-new"));
+    let abandoned = directory.join(format!(".limits.{}.0.1.shmlimit-new", std::process::id()));
     let creator = File::create_new(&in_use).expect("a file");
     File::create_new(&abandoned).expect("a file");
     let lock = libc::flock {
@@ -269,5 +269,5 @@ fn check_construction_files(folder: &Path) {
     drop(creator);
     fs::remove_file(&path).expect("removed");
     drop(Segment::create(&path, &declaration()).expect("a segment"));
-    assert_eq!(names_in(folder), ["limits"]);
+    assert_eq!(names_in(directory), ["limits"]);
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nix::unistd::pause;
-use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Align, Batch, CreditOutcome, Declaration, Error, Limit, LimitCounts, LimitSet, LocalCredit,
     OnDeath, OpenOptions, Segment, SetDeclaration, VirtualClock,
@@ -16,9 +16,9 @@ use shmlimit::{
 /// So long that nothing is replenished while a test runs.
 const LONG: Duration = Duration::from_secs(3600 * 24 * 365);
 
-fn create(folder: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
+fn create(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
     let declaration = Declaration::new().set(set);
-    let segment = Segment::create(folder.join("limits"), &declaration).expect("a segment");
+    let segment = Segment::create(directory.join("limits"), &declaration).expect("a segment");
     let set = segment.set("api").expect("declared");
     (segment, set)
 }
@@ -32,8 +32,8 @@ fn calls(capacity: u64, algorithm: Algorithm) -> Limit {
     }
 }
 
-fn one_limit(folder: &Path, limit: Limit) -> (Segment, LimitSet) {
-    create(folder, SetDeclaration::new("api").limit(limit))
+fn one_limit(directory: &Path, limit: Limit) -> (Segment, LimitSet) {
+    create(directory, SetDeclaration::new("api").limit(limit))
 }
 
 fn credit(set: &LimitSet, batch: Batch) -> LocalCredit {
@@ -66,8 +66,8 @@ const REFUNDING: [Algorithm; 2] = [Algorithm::Gcra, Algorithm::TokenBucket];
 #[test]
 fn units_are_charged_before_they_are_spent_and_only_once() {
     for algorithm in ALGORITHMS {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (segment, set) = one_limit(folder.path(), calls(100, algorithm));
+        let directory = tempfile::tempdir().expect("a directory");
+        let (segment, set) = one_limit(directory.path(), calls(100, algorithm));
         let mut credit = credit(&set, Batch::of(10));
         assert_eq!(remaining(&set), 100, "nothing is taken yet");
         for spent in 1..=10 {
@@ -97,8 +97,8 @@ fn longest_wait(algorithm: Algorithm) -> Duration {
 fn the_last_unit_of_a_limit_can_be_had() {
     for algorithm in ALGORITHMS {
         for batch in [Batch::of(64), Batch::between(7, 500), Batch::of(u64::MAX)] {
-            let folder = tempfile::tempdir().expect("a folder");
-            let (_segment, set) = one_limit(folder.path(), calls(1000, algorithm));
+            let directory = tempfile::tempdir().expect("a directory");
+            let (_segment, set) = one_limit(directory.path(), calls(1000, algorithm));
             let mut credit = credit(&set, batch);
             let spent = (0..2000).filter(|_| take(&mut credit, 1)).count();
             assert_eq!(spent, 1000, "{algorithm:?}, {batch:?}");
@@ -120,13 +120,13 @@ fn the_last_unit_of_a_limit_can_be_had() {
 fn the_last_unit_of_a_limit_can_be_had_at_every_date() {
     for algorithm in ALGORITHMS {
         for tenth in 0..10 {
-            let folder = tempfile::tempdir().expect("a folder");
+            let directory = tempfile::tempdir().expect("a directory");
             // 2026-11-22T17:40:00Z, and from then on.
             let clock = VirtualClock::new(Duration::from_secs(1_795_369_200) + LONG / 100 * tenth);
             let declaration = Declaration::new().set(SetDeclaration::new("api").limit(calls(100, algorithm)));
             let segment = OpenOptions::new()
                 .virtual_clock(&clock)
-                .create(folder.path().join("limits"), &declaration)
+                .create(directory.path().join("limits"), &declaration)
                 .expect("a segment");
             let set = segment.set("api").expect("declared");
             let mut credit = credit(&set, Batch::between(7, 500));
@@ -145,8 +145,8 @@ fn the_last_unit_of_a_limit_can_be_had_at_every_date() {
 
 #[test]
 fn a_refusal_takes_nothing_and_leaves_what_is_left() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (_segment, set) = one_limit(folder.path(), calls(20, Algorithm::Gcra));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (_segment, set) = one_limit(directory.path(), calls(20, Algorithm::Gcra));
     let mut credit = credit(&set, Batch::of(10));
     assert!(take(&mut credit, 7));
     assert!(!take(&mut credit, 14));
@@ -158,8 +158,8 @@ fn a_refusal_takes_nothing_and_leaves_what_is_left() {
 
 #[test]
 fn more_than_a_batch_can_be_taken_at_once() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (_segment, set) = one_limit(folder.path(), calls(1000, Algorithm::Gcra));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (_segment, set) = one_limit(directory.path(), calls(1000, Algorithm::Gcra));
     let mut credit = credit(&set, Batch::of(10));
     assert!(take(&mut credit, 3));
     assert!(take(&mut credit, 500));
@@ -168,8 +168,8 @@ fn more_than_a_batch_can_be_taken_at_once() {
 
 #[test]
 fn batches_grow_while_there_is_plenty_and_shrink_near_the_limit() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (segment, set) = one_limit(folder.path(), calls(10_000, Algorithm::Gcra));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (segment, set) = one_limit(directory.path(), calls(10_000, Algorithm::Gcra));
     let mut credit = credit(&set, Batch::between(2, 300));
     let mut batches = Vec::new();
     let mut before = 0;
@@ -189,8 +189,8 @@ fn batches_grow_while_there_is_plenty_and_shrink_near_the_limit() {
 #[test]
 fn what_was_not_spent_comes_back_where_the_algorithm_refunds() {
     for algorithm in ALGORITHMS {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (segment, set) = one_limit(folder.path(), calls(1000, algorithm));
+        let directory = tempfile::tempdir().expect("a directory");
+        let (segment, set) = one_limit(directory.path(), calls(1000, algorithm));
         let mut credit = credit(&set, Batch::of(100));
         assert!(take(&mut credit, 130));
         assert!(take(&mut credit, 30));
@@ -206,8 +206,8 @@ fn what_was_not_spent_comes_back_where_the_algorithm_refunds() {
 
 #[test]
 fn credit_that_was_given_back_is_not_there_to_be_spent() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (_segment, set) = one_limit(folder.path(), calls(100, Algorithm::TokenBucket));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (_segment, set) = one_limit(directory.path(), calls(100, Algorithm::TokenBucket));
     let mut credit = credit(&set, Batch::of(100));
     assert!(take(&mut credit, 40));
     assert_eq!(credit.give_back().expect("works"), 60);
@@ -219,9 +219,9 @@ fn credit_that_was_given_back_is_not_there_to_be_spent() {
 
 #[test]
 fn what_time_has_replenished_since_does_not_come_back() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let limit = Limit::calls("calls", 100, Duration::from_millis(100));
-    let (_segment, set) = one_limit(folder.path(), limit);
+    let (_segment, set) = one_limit(directory.path(), limit);
     let mut credit = credit(&set, Batch::of(50));
     assert!(take(&mut credit, 1));
     eventually("the limit is full", || remaining(&set) == 100);
@@ -236,14 +236,14 @@ fn what_is_left_is_discarded_when_its_window_is_over() {
         Algorithm::SlidingWindowCounter,
     ] {
         for align in [Align::FirstUse, Align::Utc] {
-            let folder = tempfile::tempdir().expect("a folder");
+            let directory = tempfile::tempdir().expect("a directory");
             let limit = Limit::calls("calls", 100, Duration::from_millis(300)).algorithm(algorithm);
             let limit = if algorithm == Algorithm::FixedWindow {
                 limit.align(align)
             } else {
                 limit
             };
-            let (segment, set) = one_limit(folder.path(), limit);
+            let (segment, set) = one_limit(directory.path(), limit);
             let mut credit = credit(&set, Batch::of(10));
             assert!(take(&mut credit, 1));
             eventually("the window is over", || remaining(&set) == 100);
@@ -256,11 +256,11 @@ fn what_is_left_is_discarded_when_its_window_is_over() {
 
 #[test]
 fn taking_a_batch_overtakes_nobody() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("api")
         .limit(calls(100, Algorithm::Gcra))
         .limit(Limit::concurrency("places", 1));
-    let (segment, set) = create(folder.path(), set);
+    let (segment, set) = create(directory.path(), set);
     let mut early = credit(&set, Batch::of(10));
     let mut late = credit(&set, Batch::of(10));
     assert!(take(&mut early, 1));
@@ -271,7 +271,7 @@ fn taking_a_batch_overtakes_nobody() {
         .expect("room");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
+            let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
             assert!(outcome.is_admitted());
         });
         eventually("somebody waits", || {
@@ -287,12 +287,12 @@ fn taking_a_batch_overtakes_nobody() {
 
 #[test]
 fn only_rate_and_calls_limits_have_credit() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("api")
         .limit(Limit::rate("tokens", 100, LONG))
         .limit(Limit::concurrency("places", 1))
         .limit(Limit::budget("money", 100, LONG));
-    let (_segment, set) = create(folder.path(), set);
+    let (_segment, set) = create(directory.path(), set);
     for limit in ["places", "money"] {
         assert!(matches!(
             set.local_credit(limit, Batch::of(1)),
@@ -314,7 +314,7 @@ fn only_rate_and_calls_limits_have_credit() {
         tokens.try_take(101),
         Err(Error::NeverAdmissible {
             cost: 101,
-            most: 100,
+            max: 100,
             ..
         })
     ));
@@ -324,12 +324,12 @@ fn only_rate_and_calls_limits_have_credit() {
 #[test]
 fn processes_together_spend_what_the_limit_gives_and_no_more() {
     let test = "processes_together_spend_what_the_limit_gives_and_no_more";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         const PROCESSES: usize = 8;
         const CAPACITY: u64 = 20_000;
         for algorithm in ALGORITHMS {
-            let folder = tempfile::tempdir_in(folder).expect("a folder");
-            let (segment, set) = one_limit(folder.path(), calls(CAPACITY, algorithm));
+            let directory = tempfile::tempdir_in(directory).expect("a directory");
+            let (segment, set) = one_limit(directory.path(), calls(CAPACITY, algorithm));
             let spent = SharedWords::new(PROCESSES);
             let children: Vec<Child> = spent
                 .iter()
@@ -357,8 +357,8 @@ fn processes_together_spend_what_the_limit_gives_and_no_more() {
 #[test]
 fn a_forked_child_has_no_credit_and_gives_none_of_its_parents_back() {
     let test = "a_forked_child_has_no_credit_and_gives_none_of_its_parents_back";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let (segment, set) = one_limit(folder, calls(100, Algorithm::Gcra));
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let (segment, set) = one_limit(directory, calls(100, Algorithm::Gcra));
         let mut inherited = Some(credit(&set, Batch::of(10)));
         let take_one = |credit: &mut Option<LocalCredit>| take(credit.as_mut().expect("a handle"), 1);
         let left = |credit: &Option<LocalCredit>| credit.as_ref().map(LocalCredit::left);
@@ -383,9 +383,9 @@ fn a_forked_child_has_no_credit_and_gives_none_of_its_parents_back() {
 #[test]
 fn death_costs_no_more_than_what_was_left_of_a_batch() {
     let test = "death_costs_no_more_than_what_was_left_of_a_batch";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         let limit = Limit::rate("calls", 100, LONG).on_death(OnDeath::Refund);
-        let (segment, set) = one_limit(folder, limit);
+        let (segment, set) = one_limit(directory, limit);
         let told = SharedWords::new(1);
         let child = Child::fork(|| {
             let mut credit = credit(&set, Batch::of(10));

@@ -10,7 +10,7 @@ use raw_segment::{
     BUCKETS, BYTE_ORDER, C_LIBRARY, CHECKSUM, CLOCK_ID, COMPATIBLE_FEATURES, CREATED_UTC,
     DEFINITION_CHECKSUM, DEFINITION_ROOM, DEFINITION_SIZE, DIRECTORY_OFFSET, EXTENT_OFFSET, EXTENT_SIZE,
     FINGERPRINT, FORMAT, HASH_KEY, HEADER_SIZE, HELD_AMOUNTS, HOLDS, INCOMPATIBLE_FEATURES, LIMITS,
-    LOCK_KIND, MAGIC, NAME_WORDS, PARTICIPANTS, PARTICIPANTS_OFFSET, PARTS, RawSegment, SETS, STATE_WORDS,
+    LOCK_KIND, MAGIC, NAME_WORDS, PARTICIPANTS, PARTICIPANTS_OFFSET, RawSegment, SETS, SHARDS, STATE_WORDS,
     TICKETS, TOTAL_SIZE, WORD_SIZE,
 };
 use shmlimit::{Declaration, Error, Keyed, Limit, Segment, SegmentReader, SetDeclaration};
@@ -25,19 +25,19 @@ fn declaration() -> Declaration {
     )
 }
 
-/// A segment that nobody is attached to, in a folder of its own.
+/// A segment that nobody is attached to, in a directory of its own.
 struct Specimen {
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
     path: PathBuf,
 }
 
 impl Specimen {
     fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("limits");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("limits");
         drop(Segment::create(&path, &declaration()).expect("a segment"));
         Self {
-            _folder: folder,
+            _directory: directory,
             path,
         }
     }
@@ -306,7 +306,7 @@ fn a_directory_that_contradicts_the_file_is_damaged() {
         HOLDS,
         HELD_AMOUNTS,
         TICKETS,
-        PARTS,
+        SHARDS,
         BUCKETS,
         NAME_WORDS,
     ] {
@@ -396,8 +396,8 @@ fn a_definition_that_is_not_text_is_damaged() {
 
 #[test]
 fn a_recovery_looks_at_the_rows_of_the_interrupted_operation_however_large_the_table_is() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     let hour = Duration::from_secs(3600);
     let set = SetDeclaration::new("api")
         .keyed(Keyed::new(60))
@@ -420,10 +420,10 @@ fn a_recovery_looks_at_the_rows_of_the_interrupted_operation_however_large_the_t
     std::thread::scope(|scope| scope.spawn(|| lock.take()).join()).expect("takes the lock and ends");
     let last = api.key("key-7").expect("a key");
     assert!(last.check(&api.request()).expect("works").is_admitted());
-    assert_eq!((counts().recoveries, counts().recounts), (1, 0));
+    assert_eq!((counts().recoveries, counts().rebuilds), (1, 0));
 
     // Whoever asks for it has all of it looked at.
     segment.recover().expect("works");
-    assert_eq!((counts().recoveries, counts().recounts), (1, 1));
+    assert_eq!((counts().recoveries, counts().rebuilds), (1, 1));
     assert_eq!(raw.word(tags + unused), 0);
 }

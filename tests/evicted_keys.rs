@@ -9,19 +9,19 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// More than there are rows in the table.
 const MANY: usize = 33;
 
-fn segment(folder: &tempfile::TempDir) -> Segment {
+fn segment(directory: &tempfile::TempDir) -> Segment {
     let declaration = Declaration::new().set(
         SetDeclaration::new("api")
             .keyed(Keyed::new(20).when_full(WhenFull::EvictOldest))
             .limit(Limit::rate("tokens", 1_000_000, HOUR).algorithm(Algorithm::TokenBucket)),
     );
-    Segment::create(folder.path().join("limits"), &declaration).expect("a segment")
+    Segment::create(directory.path().join("limits"), &declaration).expect("a segment")
 }
 
 #[test]
 fn what_was_reserved_by_pushing_out_another_key_is_refunded() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let segment = segment(&folder);
+    let directory = tempfile::tempdir().expect("a directory");
+    let segment = segment(&directory);
     let set = segment.set("api").expect("declared");
     let request = set.request().with("tokens", 500_000).expect("declared");
     for number in 0..MANY {
@@ -40,8 +40,8 @@ fn what_was_reserved_by_pushing_out_another_key_is_refunded() {
 
 #[test]
 fn a_key_that_was_pushed_out_refunds_nothing_to_whoever_has_its_row() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let segment = segment(&folder);
+    let directory = tempfile::tempdir().expect("a directory");
+    let segment = segment(&directory);
     let set = segment.set("api").expect("declared");
     let request = set.request().with("tokens", 500_000).expect("declared");
     let first = set.key("first").expect("keyed");

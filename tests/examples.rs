@@ -8,8 +8,8 @@ use shmlimit::{Declaration, Segment};
 fn the_gateway_declaration_makes_a_segment_that_admits() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/gateway.toml");
     let declaration = Declaration::from_toml_file(&path).expect("a declaration");
-    let folder = tempfile::tempdir().expect("a folder");
-    let segment = Segment::create(folder.path().join("gateway.limits"), &declaration).expect("a segment");
+    let directory = tempfile::tempdir().expect("a directory");
+    let segment = Segment::create(directory.path().join("gateway.limits"), &declaration).expect("a segment");
     let chat = segment.set("chat").expect("declared");
     let request = chat.request().with("tokens", 1_500).expect("declared");
     assert!(chat.try_acquire(&request).expect("works").is_admitted());

@@ -42,8 +42,8 @@ fn a_hold_does_not_outlive_an_exec() {
         // Waits for the end of its input, which is the end of the starter at the latest.
         panic!("{}", Command::new("cat").exec());
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     let declaration =
         Declaration::new().set(SetDeclaration::new("pool").limit(Limit::concurrency("connections", 1)));
     let segment = Segment::create(&path, &declaration).expect("a segment");

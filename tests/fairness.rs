@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
-use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{Declaration, Limit, LimitSet, Segment, SetDeclaration};
 
 const WORKERS: usize = 16;
@@ -25,10 +25,10 @@ const CONTEST: Duration = Duration::from_secs(if cfg!(debug_assertions) { 3 } el
 const WORK: Duration = Duration::from_millis(2);
 
 /// More grants than there can be in a contest.
-const MOST_GRANTS: usize = 1 << 20;
+const MAX_GRANTS: usize = 1 << 20;
 
-fn create(folder: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment = Segment::create(folder.join("limits"), &Declaration::new().set(set)).expect("a segment");
+fn create(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
+    let segment = Segment::create(directory.join("limits"), &Declaration::new().set(set)).expect("a segment");
     let set = segment.sets().next().expect("declared");
     (segment, set)
 }
@@ -41,7 +41,7 @@ struct Log {
 impl Log {
     fn new() -> Self {
         Self {
-            words: SharedWords::new(1 + WORKERS + MOST_GRANTS),
+            words: SharedWords::new(1 + WORKERS + MAX_GRANTS),
         }
     }
 
@@ -109,8 +109,8 @@ fn fairness(turns: &[u64]) -> f64 {
     sum * sum / (turns.len() as f64 * squares)
 }
 
-fn compete(folder: &Path, set: SetDeclaration, work: Duration) {
-    let (segment, set) = create(folder, set);
+fn compete(directory: &Path, set: SetDeclaration, work: Duration) {
+    let (segment, set) = create(directory, set);
     let log = Log::new();
     let workers: Vec<Child> = (0..WORKERS)
         .map(|worker| {
@@ -118,7 +118,7 @@ fn compete(folder: &Path, set: SetDeclaration, work: Duration) {
             Child::fork(move || {
                 let request = set.request();
                 while log.is_over().load(Ordering::Relaxed) == 0 {
-                    let permit = set.acquire(&request, PATIENCE).expect("works").into_result();
+                    let permit = set.acquire(&request, TIMEOUT).expect("works").into_result();
                     let permit = permit.expect("in time");
                     let number = permit.fencing_number().expect("holds something");
                     log.grant(number)
@@ -147,7 +147,7 @@ fn compete(folder: &Path, set: SetDeclaration, work: Duration) {
     log.is_over().store(1, Ordering::Relaxed);
     workers.into_iter().for_each(Child::succeed);
 
-    let mut foretold = 0;
+    let mut predicted = 0;
     for Forecast { granted, waiting } in &forecasts {
         for (place, process) in waiting.iter().enumerate() {
             let number = granted + 1 + place as u64;
@@ -156,7 +156,7 @@ fn compete(folder: &Path, set: SetDeclaration, work: Duration) {
                 went_to, *process,
                 "grant {number} went to another than the one in line for it"
             );
-            foretold += 1;
+            predicted += 1;
         }
     }
     let gained: Vec<u64> = after
@@ -166,11 +166,11 @@ fn compete(folder: &Path, set: SetDeclaration, work: Duration) {
         .collect();
     let index = fairness(&gained);
     println!(
-        "{} grants, {} snapshots, {foretold} grants foretold, index {index:.5}: {gained:?}",
+        "{} grants, {} snapshots, {predicted} grants foretold, index {index:.5}: {gained:?}",
         gained.iter().sum::<u64>(),
         forecasts.len(),
     );
-    assert!(forecasts.len() >= 20 && foretold >= 100, "too little was seen");
+    assert!(forecasts.len() >= 20 && predicted >= 100, "too little was seen");
     assert!(index >= 0.99, "{index}: {gained:?}");
     let snapshot = segment.snapshot().expect("a snapshot");
     assert!(snapshot.sets[0].tickets.is_empty() && snapshot.sets[0].holds.is_empty());
@@ -179,30 +179,30 @@ fn compete(folder: &Path, set: SetDeclaration, work: Duration) {
 #[test]
 fn places_are_given_in_the_order_of_tickets_and_evenly() {
     let test = "places_are_given_in_the_order_of_tickets_and_evenly";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         let set = SetDeclaration::new("set").limit(Limit::concurrency("places", 2));
-        compete(folder, set, WORK);
+        compete(directory, set, WORK);
     });
 }
 
 #[test]
 fn a_rate_is_given_in_the_order_of_tickets_and_evenly() {
     let test = "a_rate_is_given_in_the_order_of_tickets_and_evenly";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         // The places are enough for all, and number the grants.
         let set = SetDeclaration::new("set")
             .limit(Limit::calls("calls", 10, Duration::from_millis(10)))
             .limit(Limit::concurrency("places", 2 * WORKERS as u64));
-        compete(folder, set, Duration::ZERO);
+        compete(directory, set, Duration::ZERO);
     });
 }
 
 #[test]
 fn a_request_of_full_capacity_is_served_while_small_ones_keep_arriving() {
     let test = "a_request_of_full_capacity_is_served_while_small_ones_keep_arriving";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         let (segment, set) = create(
-            folder,
+            directory,
             SetDeclaration::new("set").limit(Limit::concurrency("places", 4)),
         );
         let words = SharedWords::new(2);
@@ -211,7 +211,7 @@ fn a_request_of_full_capacity_is_served_while_small_ones_keep_arriving() {
             .map(|_| {
                 Child::fork(|| {
                     while is_over.load(Ordering::Relaxed) == 0 {
-                        let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
+                        let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
                         let _permit = outcome.into_result().expect("in time");
                         small_grants.fetch_add(1, Ordering::Relaxed);
                         sleep(WORK);
@@ -226,7 +226,7 @@ fn a_request_of_full_capacity_is_served_while_small_ones_keep_arriving() {
             let all = set.request().with("places", 4).expect("declared");
             for _ in 0..10 {
                 let before = small_grants.load(Ordering::Relaxed);
-                let permit = set.acquire(&all, PATIENCE).expect("works").into_result();
+                let permit = set.acquire(&all, TIMEOUT).expect("works").into_result();
                 drop(permit.expect("not starved"));
                 eventually("small requests are served in between", || {
                     small_grants.load(Ordering::Relaxed) > before
@@ -244,7 +244,7 @@ fn none_of_64_processes_starves_on_two_processors() {
     const CROWD: usize = 64;
     const TURNS: u64 = 20;
     let test = "none_of_64_processes_starves_on_two_processors";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         let this = Pid::from_raw(0);
         let allowed = sched_getaffinity(this).expect("known");
         let mut two = CpuSet::new();
@@ -254,7 +254,7 @@ fn none_of_64_processes_starves_on_two_processors() {
             .for_each(|processor| two.set(processor).expect("in range"));
         sched_setaffinity(this, &two).expect("a part of what is allowed");
         let (_segment, set) = create(
-            folder,
+            directory,
             SetDeclaration::new("set").limit(Limit::concurrency("places", 2)),
         );
         let words = SharedWords::new(1 + CROWD);
@@ -264,7 +264,7 @@ fn none_of_64_processes_starves_on_two_processors() {
                 let set = &set;
                 Child::fork(move || {
                     while is_over.load(Ordering::Relaxed) == 0 {
-                        let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
+                        let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
                         let _permit = outcome.into_result().expect("in time");
                         turns[number].fetch_add(1, Ordering::Relaxed);
                     }
@@ -290,10 +290,10 @@ fn none_of_64_processes_starves_on_two_processors() {
         is_over.store(1, Ordering::Relaxed);
         crowd.into_iter().for_each(Child::succeed);
         let mean = gained.iter().sum::<u64>() / CROWD as u64;
-        let least = gained.iter().min().expect("a crowd");
-        println!("{least} turns at least, {mean} on average");
+        let min = gained.iter().min().expect("a crowd");
+        println!("{min} turns at least, {mean} on average");
         assert!(
-            mean <= 3 * least,
+            mean <= 3 * min,
             "some are served far more often than others: {gained:?}"
         );
     });

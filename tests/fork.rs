@@ -14,18 +14,18 @@ use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, alarm, fork, getpid, pause};
-use process::{Child, PATIENCE, SharedWords, die, eventually, in_own_process};
+use process::{Child, SharedWords, TIMEOUT, die, eventually, in_own_process};
 use raw_segment::RawSegment;
 use shmlimit::{Declaration, Error, Limit, LimitSet, Permit, Segment, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn segment(folder: &Path, slots: u64) -> Segment {
+fn segment(directory: &Path, slots: u64) -> Segment {
     let set = SetDeclaration::new("api")
         .limit(Limit::concurrency("slots", slots))
         .limit(Limit::rate("tokens", 1000, HOUR));
     Segment::create(
-        folder.join("limits"),
+        directory.join("limits"),
         &Declaration::new().participants(8).set(set),
     )
     .expect("a segment")
@@ -74,8 +74,8 @@ fn check_inert(segment: &Segment, inherited: &mut Option<Permit<'_>>) {
 #[test]
 fn a_childs_copy_of_a_permit_is_inert_and_the_child_takes_its_own() {
     let test = "a_childs_copy_of_a_permit_is_inert_and_the_child_takes_its_own";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let segment = segment(folder, 3);
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let segment = segment(directory, 3);
         let api = segment.set("api").expect("declared");
         let request = api.request().with("tokens", 100).expect("declared");
         let mut permit = api.try_acquire(&request).expect("works").into_result().ok();
@@ -114,8 +114,8 @@ fn a_childs_copy_of_a_permit_is_inert_and_the_child_takes_its_own() {
 #[test]
 fn a_permit_dropped_in_a_child_stays_the_parents() {
     let test = "a_permit_dropped_in_a_child_stays_the_parents";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let segment = segment(folder, 1);
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let segment = segment(directory, 1);
         let api = segment.set("api").expect("declared");
         let mut permit = Some(take(&api, 1).into_owned());
         Child::fork(|| permit = None).succeed();
@@ -129,9 +129,9 @@ fn a_permit_dropped_in_a_child_stays_the_parents() {
 #[test]
 fn a_segment_dropped_in_a_child_stays_the_parents() {
     let test = "a_segment_dropped_in_a_child_stays_the_parents";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let mut segment = Some(segment(folder, 1));
-        let slot_byte_is_locked = || is_locked(&folder.join("limits"), 0);
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let mut segment = Some(segment(directory, 1));
+        let slot_byte_is_locked = || is_locked(&directory.join("limits"), 0);
         assert!(slot_byte_is_locked());
         Child::fork(|| segment = None).succeed();
         let segment = segment.expect("held");
@@ -143,8 +143,8 @@ fn a_segment_dropped_in_a_child_stays_the_parents() {
 #[test]
 fn what_children_and_grandchildren_held_is_given_back_when_they_are_killed() {
     let test = "what_children_and_grandchildren_held_is_given_back_when_they_are_killed";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let segment = segment(folder, 4);
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let segment = segment(directory, 4);
         let api = segment.set("api").expect("declared");
         let own = take(&api, 1);
         let words = SharedWords::new(1);
@@ -182,8 +182,8 @@ fn what_children_and_grandchildren_held_is_given_back_when_they_are_killed() {
 #[test]
 fn a_process_that_dies_between_two_calls_leaves_nothing_for_long() {
     let test = "a_process_that_dies_between_two_calls_leaves_nothing_for_long";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let segment = segment(folder, 1);
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let segment = segment(directory, 1);
         let api = segment.set("api").expect("declared");
         for round in 0..50 {
             let mut child = Child::fork(|| {
@@ -231,9 +231,9 @@ fn close_every_descriptor_above_2() {
 #[test]
 fn a_process_that_closes_every_descriptor_keeps_its_place_and_goes_on_telling_who_is_dead() {
     let test = "a_process_that_closes_every_descriptor_keeps_its_place_and_goes_on_telling_who_is_dead";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
-        let segment = segment(folder, 2);
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
+        let segment = segment(directory, 2);
         let api = segment.set("api").expect("declared");
         let words = SharedWords::new(1);
         let step = &words[0];
@@ -287,9 +287,9 @@ fn a_process_that_closes_every_descriptor_keeps_its_place_and_goes_on_telling_wh
 #[test]
 fn a_segment_is_not_started_cold_under_a_process_that_closed_every_descriptor() {
     let test = "a_segment_is_not_started_cold_under_a_process_that_closed_every_descriptor";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
-        drop(segment(folder, 1));
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
+        drop(segment(directory, 1));
         let words = SharedWords::new(1);
         let user = Child::fork(|| {
             let _segment = Segment::open(&path).expect("opens");
@@ -311,9 +311,9 @@ fn a_segment_is_not_started_cold_under_a_process_that_closed_every_descriptor() 
 #[test]
 fn a_reused_descriptor_number_is_neither_trusted_nor_closed() {
     let test = "a_reused_descriptor_number_is_neither_trusted_nor_closed";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
-        let segment = segment(folder, 1);
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
+        let segment = segment(directory, 1);
         let api = segment.set("api").expect("declared");
         Child::fork(|| {
             let own = Segment::open(&path).expect("opens");
@@ -339,11 +339,11 @@ fn a_reused_descriptor_number_is_neither_trusted_nor_closed() {
 #[test]
 fn a_stray_child_does_not_keep_what_its_dead_parent_held() {
     let test = "a_stray_child_does_not_keep_what_its_dead_parent_held";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         // The stray child becomes a child of this process when its parent is dead.
         set_child_subreaper(true).expect("a subreaper");
-        let path = folder.join("limits");
-        let segment = segment(folder, 2);
+        let path = directory.join("limits");
+        let segment = segment(directory, 2);
         let api = segment.set("api").expect("declared");
         let words = SharedWords::new(1);
         let stray_id = &words[0];
@@ -352,7 +352,7 @@ fn a_stray_child_does_not_keep_what_its_dead_parent_held() {
             // SAFETY: no other thread lives in this process.
             if let ForkResult::Child = unsafe { fork() }.expect("a child") {
                 // It outlives its parent, but never the test by long.
-                alarm::set(2 * PATIENCE.as_secs() as u32);
+                alarm::set(2 * TIMEOUT.as_secs() as u32);
                 stray_id.store(getpid().as_raw() as u64, Ordering::SeqCst);
             }
             loop {
@@ -381,17 +381,17 @@ fn a_stray_child_does_not_keep_what_its_dead_parent_held() {
 #[test]
 fn a_dead_masters_place_can_be_taken_although_its_workers_live_on() {
     let test = "a_dead_masters_place_can_be_taken_although_its_workers_live_on";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         set_child_subreaper(true).expect("a subreaper");
-        let path = folder.join("limits");
+        let path = directory.join("limits");
         let words = SharedWords::new(1);
         let worker_id = &words[0];
         let master = Child::fork(|| {
-            let segment = segment(folder, 2);
+            let segment = segment(directory, 2);
             let api = segment.set("api").expect("declared");
             // SAFETY: no other thread lives in this process.
             if let ForkResult::Child = unsafe { fork() }.expect("a child") {
-                alarm::set(2 * PATIENCE.as_secs() as u32);
+                alarm::set(2 * TIMEOUT.as_secs() as u32);
                 let _held = take(&api, 1);
                 worker_id.store(own_id(), Ordering::SeqCst);
                 loop {
@@ -417,8 +417,8 @@ fn a_dead_masters_place_can_be_taken_although_its_workers_live_on() {
 #[test]
 fn too_many_participants_are_refused_until_one_of_them_is_dead() {
     let test = "too_many_participants_are_refused_until_one_of_them_is_dead";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let set = SetDeclaration::new("api").limit(Limit::concurrency("slots", 9));
         let segment =
             Segment::create(&path, &Declaration::new().participants(2).set(set)).expect("a segment");

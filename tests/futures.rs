@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use process::{Child, Dice, PATIENCE, SharedWords, die, eventually, in_own_process};
+use process::{Child, Dice, SharedWords, TIMEOUT, die, eventually, in_own_process};
 use shmlimit::{
     Declaration, Keyed, Limit, LimitSet, OpenOptions, Permit, RefusalReason, Segment, SetDeclaration,
     VirtualClock,
@@ -22,8 +22,8 @@ const FUTURES: u64 = 1_000;
 /// Futures that one task at a time is in the middle of.
 const CAPACITY: u64 = 4;
 
-fn create(folder: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment = Segment::create(folder.join("limits"), &Declaration::new().set(set)).expect("a segment");
+fn create(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
+    let segment = Segment::create(directory.join("limits"), &Declaration::new().set(set)).expect("a segment");
     let set = segment.sets().next().expect("declared");
     (segment, set)
 }
@@ -54,7 +54,7 @@ fn assert_nothing_is_left(segment: &Segment) {
     assert!(snapshot.sets[0].holds.is_empty(), "{:?}", snapshot.sets[0].holds);
     assert_eq!(
         snapshot.sets[0].limits[0].remaining,
-        snapshot.sets[0].limits[0].most_at_once.unwrap_or(0)
+        snapshot.sets[0].limits[0].burst.unwrap_or(0)
     );
 }
 
@@ -88,12 +88,12 @@ fn block_on<F: Future>(future: F) -> F::Output {
 
 #[test]
 fn a_future_gets_what_another_thread_gives_back() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (segment, set) = create(folder.path(), places(1));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (segment, set) = create(directory.path(), places(1));
     let permit = take(&set);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let outcome = block_on(set.acquire_async(&set.request(), PATIENCE)).expect("works");
+            let outcome = block_on(set.acquire_async(&set.request(), TIMEOUT)).expect("works");
             assert!(outcome.is_admitted());
         });
         eventually("it waits", || queued(&segment) == 1);
@@ -107,15 +107,15 @@ fn a_future_gets_what_another_thread_gives_back() {
 fn whoever_comes_to_be_first_is_woken_at_its_instant_and_not_by_the_insurance() {
     const WAITERS: u32 = 20;
     const INSURANCE: Duration = Duration::from_millis(50);
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("set").limit(Limit::calls("calls", 1, Duration::from_millis(2)));
-    let (_segment, set) = create(folder.path(), set);
+    let (_segment, set) = create(directory.path(), set);
     let round = || {
         let started = Instant::now();
         std::thread::scope(|scope| {
             for _ in 0..WAITERS {
                 scope.spawn(|| {
-                    let outcome = block_on(set.acquire_async(&set.request(), PATIENCE)).expect("works");
+                    let outcome = block_on(set.acquire_async(&set.request(), TIMEOUT)).expect("works");
                     assert!(outcome.is_admitted());
                 });
             }
@@ -137,16 +137,16 @@ fn a_waker_that_panics_leaves_the_other_futures_theirs() {
             std::panic::resume_unwind(Box::new("as a waker should not"));
         }
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    let (segment, set) = create(folder.path(), places(1));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (segment, set) = create(directory.path(), places(1));
     let permit = take(&set);
     let panics = Arc::new(Panics(AtomicBool::new(false)));
     let waker = Waker::from(Arc::clone(&panics));
-    let mut first = Box::pin(set.acquire_async(&set.request(), PATIENCE));
+    let mut first = Box::pin(set.acquire_async(&set.request(), TIMEOUT));
     assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     std::thread::scope(|scope| {
         let second = scope.spawn(|| {
-            block_on(set.acquire_async(&set.request(), PATIENCE))
+            block_on(set.acquire_async(&set.request(), TIMEOUT))
                 .expect("works")
                 .is_admitted()
         });
@@ -161,8 +161,8 @@ fn a_waker_that_panics_leaves_the_other_futures_theirs() {
 
 #[test]
 fn a_future_whose_time_is_up_is_refused() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (segment, set) = create(folder.path(), places(1));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (segment, set) = create(directory.path(), places(1));
     let permit = take(&set);
     let timeout = Duration::from_millis(20);
     let refusal = block_on(set.acquire_async(&set.request(), timeout))
@@ -178,13 +178,13 @@ fn a_future_whose_time_is_up_is_refused() {
 #[test]
 fn a_future_whose_time_is_up_behind_one_that_could_go_is_not_told_that_a_table_is_full() {
     const WAITERS: usize = 5;
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let hour = Duration::from_secs(3600);
     let set = SetDeclaration::new("set").limit(Limit::calls("calls", 10, hour));
     let clock = VirtualClock::new(hour);
     let segment = OpenOptions::new()
         .virtual_clock(&clock)
-        .create(folder.path().join("limits"), &Declaration::new().set(set))
+        .create(directory.path().join("limits"), &Declaration::new().set(set))
         .expect("a segment");
     let set = segment.set("set").expect("declared");
     for _ in 0..10 {
@@ -222,7 +222,7 @@ fn a_future_whose_time_is_up_behind_one_that_could_go_is_not_told_that_a_table_i
 
 #[test]
 fn five_thousand_can_wait_unless_declared_and_five_hundred_for_one_key() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let places = || Limit::concurrency("places", 1);
     let declaration = Declaration::new()
         .set(SetDeclaration::new("set").limit(places()))
@@ -231,7 +231,7 @@ fn five_thousand_can_wait_unless_declared_and_five_hundred_for_one_key() {
                 .limit(places())
                 .keyed(Keyed::new(100)),
         );
-    let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
+    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let set = segment.set("set").expect("declared");
     let keyed = segment.set("keyed").expect("declared");
     let key = keyed.key("one").expect("keyed");
@@ -252,10 +252,10 @@ fn five_thousand_can_wait_unless_declared_and_five_hundred_for_one_key() {
 
 #[test]
 fn a_future_waits_for_time_to_the_instant() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let window = Duration::from_millis(20);
     let set = SetDeclaration::new("set").limit(Limit::calls("calls", 1, window));
-    let (_segment, set) = create(folder.path(), set);
+    let (_segment, set) = create(directory.path(), set);
     let started = std::time::Instant::now();
     block_on(async {
         for _ in 0..4 {
@@ -272,11 +272,11 @@ fn a_future_waits_for_time_to_the_instant() {
 
 #[test]
 fn a_dropped_future_gives_its_place_and_its_grant_back() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("set")
         .limit(Limit::concurrency("places", 1))
         .limit(Limit::rate("tokens", 100, Duration::from_secs(24 * 3600)));
-    let (segment, set) = create(folder.path(), set);
+    let (segment, set) = create(directory.path(), set);
     let request = set.request().with("tokens", 10).expect("declared");
     let permit = set
         .try_acquire(&request)
@@ -355,7 +355,7 @@ async fn take_a_turn(set: &LimitSet, words: &SharedWords) {
 }
 
 /// One of a thousand: takes a turn, and every third gives up after a random time.
-async fn take_a_turn_or_lose_patience(
+async fn take_a_turn_or_time_out(
     set: LimitSet,
     words: Arc<SharedWords>,
     seed: u64,
@@ -376,7 +376,7 @@ async fn take_a_turn_or_lose_patience(
     .await;
 }
 
-fn patience(seed: u64) -> Duration {
+fn timeout(seed: u64) -> Duration {
     Duration::from_micros(Dice(seed).below(20_000))
 }
 
@@ -389,8 +389,8 @@ fn thousand_under_tokio(set: &LimitSet, words: &Arc<SharedWords>) {
     runtime.block_on(async {
         let mut tasks = tokio::task::JoinSet::new();
         for seed in 0..FUTURES {
-            let sleep = tokio::time::sleep(patience(seed));
-            tasks.spawn(take_a_turn_or_lose_patience(
+            let sleep = tokio::time::sleep(timeout(seed));
+            tasks.spawn(take_a_turn_or_time_out(
                 set.clone(),
                 Arc::clone(words),
                 seed,
@@ -409,9 +409,9 @@ fn thousand_under_smol(set: &LimitSet, words: &Arc<SharedWords>) {
         let tasks: Vec<_> = (0..FUTURES)
             .map(|seed| {
                 let sleep = async move {
-                    smol::Timer::after(patience(seed)).await;
+                    smol::Timer::after(timeout(seed)).await;
                 };
-                executor.spawn(take_a_turn_or_lose_patience(
+                executor.spawn(take_a_turn_or_time_out(
                     set.clone(),
                     Arc::clone(words),
                     seed,
@@ -426,8 +426,8 @@ fn thousand_under_smol(set: &LimitSet, words: &Arc<SharedWords>) {
 }
 
 fn storm(test: &str, processes: usize, thousand: impl Fn(&LimitSet, &Arc<SharedWords>) + Copy) {
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let (segment, set) = create(folder, places(CAPACITY));
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let (segment, set) = create(directory, places(CAPACITY));
         let words = Arc::new(SharedWords::new(2));
         let children: Vec<Child> = (0..processes)
             .map(|_| {
@@ -479,8 +479,8 @@ fn four_processes_with_a_thousand_futures_under_smol_lose_nothing() {
 #[test]
 fn a_future_that_is_carried_over_a_fork_begins_anew_in_the_child() {
     let test = "a_future_that_is_carried_over_a_fork_begins_anew_in_the_child";
-    in_own_process(test, PATIENCE, |folder| {
-        let (segment, set) = create(folder, places(1));
+    in_own_process(test, TIMEOUT, |directory| {
+        let (segment, set) = create(directory, places(1));
         let permit = take(&set);
         let request = set.request();
         let mut future = Box::pin(set.acquire_async(&request, None));
@@ -502,9 +502,9 @@ fn a_future_that_is_carried_over_a_fork_begins_anew_in_the_child() {
 fn futures_of_a_process_that_is_killed_leave_the_line() {
     in_own_process(
         "futures_of_a_process_that_is_killed_leave_the_line",
-        PATIENCE,
-        |folder| {
-            let (segment, set) = create(folder, places(1));
+        TIMEOUT,
+        |directory| {
+            let (segment, set) = create(directory, places(1));
             let permit = take(&set);
             let mut child = Child::fork(|| {
                 let mut futures: Vec<_> = (0..10)
@@ -525,7 +525,7 @@ fn futures_of_a_process_that_is_killed_leave_the_line() {
             std::thread::scope(|scope| {
                 let next = scope.spawn(|| {
                     assert!(
-                        block_on(set.acquire_async(&set.request(), PATIENCE))
+                        block_on(set.acquire_async(&set.request(), TIMEOUT))
                             .expect("works")
                             .is_admitted()
                     );
@@ -612,8 +612,8 @@ fn futures_of_two_processes_are_served_in_the_order_of_their_tickets_though_half
     const EACH: u64 = 1_500;
     let test =
         "futures_of_two_processes_are_served_in_the_order_of_their_tickets_though_half_of_them_go_away";
-    in_own_process(test, PATIENCE, |folder| {
-        let (segment, set) = create(folder, places(1));
+    in_own_process(test, TIMEOUT, |directory| {
+        let (segment, set) = create(directory, places(1));
         let permit = set.try_acquire(&set.request()).expect("works").into_result();
         let turn = SharedWords::new(2);
         let log = SharedWords::new(1 + EACH as usize);
@@ -644,8 +644,8 @@ fn futures_of_two_processes_are_served_in_the_order_of_their_tickets_though_half
 fn a_thousand_tickets_of_a_process_that_is_killed_do_not_hold_up_those_between_them() {
     const EACH: u64 = 1_000;
     let test = "a_thousand_tickets_of_a_process_that_is_killed_do_not_hold_up_those_between_them";
-    in_own_process(test, PATIENCE, |folder| {
-        let (segment, set) = create(folder, places(1));
+    in_own_process(test, TIMEOUT, |directory| {
+        let (segment, set) = create(directory, places(1));
         let turn = SharedWords::new(1);
         let log = SharedWords::new(1 + EACH as usize);
         // It dies with the place and with every second ticket.
@@ -671,11 +671,11 @@ fn a_thousand_tickets_of_a_process_that_is_killed_do_not_hold_up_those_between_t
 fn a_lease_is_renewed_in_the_background_until_the_permit_is_released() {
     let test = "a_lease_is_renewed_in_the_background_until_the_permit_is_released";
     // Of its own, so that the thread that renews has nothing else to do.
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, TIMEOUT, |directory| {
         // Long enough for a busy machine to get round to a third of it.
         let lease = Duration::from_secs(3);
         let set = SetDeclaration::new("set").limit(Limit::concurrency("places", 1).lease(lease));
-        let (segment, set) = create(folder, set);
+        let (segment, set) = create(directory, set);
         let permit = take(&set);
         permit.heartbeat_in_background().expect("a thread");
         // For longer than the lease, nobody else gets the place.

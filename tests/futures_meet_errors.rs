@@ -5,16 +5,16 @@ mod process;
 use std::thread;
 use std::time::Duration;
 
-use process::{PATIENCE, eventually, in_own_process};
+use process::{TIMEOUT, eventually, in_own_process};
 use shmlimit::{Declaration, Error, Limit, Segment, SetDeclaration};
 
 #[test]
 fn a_future_that_waits_in_a_segment_that_is_retired_ends_with_that() {
     let test = "a_future_that_waits_in_a_segment_that_is_retired_ends_with_that";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, TIMEOUT, |directory| {
         let set = SetDeclaration::new("set").limit(Limit::concurrency("places", 1));
         let declaration = Declaration::new().set(set);
-        let segment = Segment::create(folder.join("limits"), &declaration).expect("a segment");
+        let segment = Segment::create(directory.join("limits"), &declaration).expect("a segment");
         let set = segment.set("set").expect("declared");
         let _held = set.try_acquire(&set.request()).expect("works");
         thread::scope(|scope| {
@@ -23,7 +23,7 @@ fn a_future_that_waits_in_a_segment_that_is_retired_ends_with_that() {
                 scope.spawn(move || smol::block_on(set.acquire_async(&set.request(), timeout)).map(drop))
             };
             // The second is behind another, and neither has an instant to be looked after.
-            let futures = [waiting(None), waiting(Some(10 * PATIENCE))];
+            let futures = [waiting(None), waiting(Some(10 * TIMEOUT))];
             eventually("they wait", || {
                 let snapshot = segment.snapshot().expect("a snapshot");
                 snapshot.sets[0].tickets.len() == 2

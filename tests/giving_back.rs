@@ -13,7 +13,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, raise};
-use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use raw_segment::RawSegment;
 use shmlimit::{
     AcquireFuture, Adaptive, Batch, Declaration, HoldSnapshot, Keyed, Limit, LimitSet, OnDeath, OpenOptions,
@@ -121,8 +121,8 @@ fn polled(mut future: Pin<Box<AcquireFuture<'_>>>) -> Pin<Box<AcquireFuture<'_>>
 #[test]
 fn permits_dropped_while_the_lock_is_stuck_come_back_when_it_is_not() {
     let test = "permits_dropped_while_the_lock_is_stuck_come_back_when_it_is_not";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let segment = create(&path, slots());
         let api = segment.set("api").expect("declared");
         let permits: Vec<_> = (0..SLOTS).map(|_| permit(&api)).collect();
@@ -150,8 +150,8 @@ fn permits_dropped_while_the_lock_is_stuck_come_back_when_it_is_not() {
 #[test]
 fn what_was_released_while_the_lock_was_stuck_stays_charged_although_its_process_ends() {
     let test = "what_was_released_while_the_lock_was_stuck_stays_charged_although_its_process_ends";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let segment = create(&path, slots());
         let api = segment.set("api").expect("declared");
         let words = SharedWords::new(1);
@@ -183,8 +183,8 @@ fn what_was_released_while_the_lock_was_stuck_stays_charged_although_its_process
 fn many_returns_are_finished_by_one_operation_and_a_failure_is_learnt_from() {
     const MANY: u64 = 150;
     let test = "many_returns_are_finished_by_one_operation_and_a_failure_is_learnt_from";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let limit = Limit::concurrency("slots", MANY)
             .adaptive(Adaptive::Aimd)
             .ceiling(MANY);
@@ -199,7 +199,7 @@ fn many_returns_are_finished_by_one_operation_and_a_failure_is_learnt_from() {
         let mut permits: Vec<_> = (0..MANY).map(|_| take()).collect();
         let child = stopped_with_the_lock(&path);
         let mut failed = permits.pop().expect("one of them");
-        failed.release_dropped().expect("never fails");
+        failed.release_failed().expect("never fails");
         drop(permits);
         assert_eq!(returned(&segment), MANY as usize);
         goes_on(child);
@@ -207,7 +207,7 @@ fn many_returns_are_finished_by_one_operation_and_a_failure_is_learnt_from() {
         let _ = api.peek(&api.request()).expect("works");
         let copy = copy(&segment);
         assert_eq!((copy.active, copy.holds.len()), (0, 0));
-        assert_eq!(copy.limits[0].counts.dropped, 1);
+        assert_eq!(copy.limits[0].counts.failed, 1);
         // A tenth less by the failure, and not a unit more by the others, of which nobody knows how long they took.
         assert_eq!(copy.limits[0].found_capacity, Some(MANY * 9 / 10));
     });
@@ -216,8 +216,8 @@ fn many_returns_are_finished_by_one_operation_and_a_failure_is_learnt_from() {
 #[test]
 fn futures_dropped_while_the_lock_is_stuck_leave_the_line_and_what_they_were_granted() {
     let test = "futures_dropped_while_the_lock_is_stuck_leave_the_line_and_what_they_were_granted";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let segment = create(&path, slots());
         let api = segment.set("api").expect("declared");
         let stopper = Stopper::new(&path);
@@ -250,8 +250,8 @@ fn futures_dropped_while_the_lock_is_stuck_leave_the_line_and_what_they_were_gra
 fn credit_dropped_while_the_lock_is_stuck_is_given_back_once_by_the_background_thread() {
     const HANDLES: u64 = 10;
     let test = "credit_dropped_while_the_lock_is_stuck_is_given_back_once_by_the_background_thread";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let segment = create(&path, slots());
         let api = segment.set("api").expect("declared");
         let stopper = Stopper::new(&path);
@@ -293,8 +293,8 @@ fn credit_dropped_while_the_lock_is_stuck_is_given_back_once_by_the_background_t
 #[test]
 fn a_permit_abandoned_while_the_lock_is_stuck_costs_nothing_in_the_end() {
     let test = "a_permit_abandoned_while_the_lock_is_stuck_costs_nothing_in_the_end";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let segment = create(&path, slots());
         let api = segment.set("api").expect("declared");
         let stopper = Stopper::new(&path);
@@ -320,8 +320,8 @@ fn leased(lease: Duration) -> SetDeclaration {
 #[test]
 fn a_lease_is_renewed_and_what_it_covers_given_back_while_the_lock_is_stuck() {
     let test = "a_lease_is_renewed_and_what_it_covers_given_back_while_the_lock_is_stuck";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let segment = create(&path, leased(HOUR));
         let api = segment.set("api").expect("declared");
         let first = permit(&api);
@@ -341,10 +341,10 @@ fn a_lease_is_renewed_and_what_it_covers_given_back_while_the_lock_is_stuck() {
 #[test]
 fn leases_of_one_segment_are_renewed_while_the_lock_of_another_is_stuck() {
     let test = "leases_of_one_segment_are_renewed_while_the_lock_of_another_is_stuck";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         // Long enough for a busy machine to get round to a third of it.
         let lease = Duration::from_secs(3);
-        let [stuck_path, path] = ["stuck", "healthy"].map(|name| folder.join(name));
+        let [stuck_path, path] = ["stuck", "healthy"].map(|name| directory.join(name));
         let [stuck, healthy] = [&stuck_path, &path].map(|path| create(path, leased(lease)));
         let [stuck, healthy] = [&stuck, &healthy].map(|segment| segment.set("api").expect("declared"));
         let stopper = Stopper::new(&stuck_path);
@@ -370,12 +370,12 @@ fn leases_of_one_segment_are_renewed_while_the_lock_of_another_is_stuck() {
 /// Finding 14: the holds of a shard are of all its keys.
 #[test]
 fn a_granted_wait_that_is_cancelled_serves_those_of_other_keys_who_lack_a_hold() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("api")
         .keyed(Keyed::new(10))
         .limit(Limit::concurrency("slots", 1))
         .holds(1);
-    let segment = create(&folder.path().join("limits"), set);
+    let segment = create(&directory.path().join("limits"), set);
     let api = segment.set("api").expect("declared");
     let [a, b, c] = ["a", "b", "c"].map(|key| api.key(key).expect("a key"));
     let request = api.request();

@@ -5,7 +5,7 @@ mod process;
 use std::path::Path;
 use std::time::Duration;
 
-use process::{Child, PATIENCE, die, eventually, in_own_process};
+use process::{Child, TIMEOUT, die, eventually, in_own_process};
 use shmlimit::{
     Declaration, Error, Keyed, Limit, LimitSet, OpenOptions, Outcome, Permit, RefusalReason, Request,
     ReserveOutcome, Segment, SetDeclaration, SetSnapshot, VirtualClock,
@@ -15,26 +15,26 @@ use tempfile::TempDir;
 const MINUTE: Duration = Duration::from_secs(60);
 const NEW_YEAR: Duration = Duration::from_secs(1_767_225_600);
 
-fn create_in(folder: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment = Segment::create(folder.join("limits"), &Declaration::new().set(set)).expect("a segment");
+fn create_in(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
+    let segment = Segment::create(directory.join("limits"), &Declaration::new().set(set)).expect("a segment");
     let set = segment.sets().next().expect("declared");
     (segment, set)
 }
 
 fn create(set: SetDeclaration) -> (TempDir, Segment, LimitSet) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (segment, set) = create_in(folder.path(), set);
-    (folder, segment, set)
+    let directory = tempfile::tempdir().expect("a directory");
+    let (segment, set) = create_in(directory.path(), set);
+    (directory, segment, set)
 }
 
 fn create_by(clock: &VirtualClock, set: SetDeclaration) -> (TempDir, Segment, LimitSet) {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let segment = OpenOptions::new()
         .virtual_clock(clock)
-        .create(folder.path().join("limits"), &Declaration::new().set(set))
+        .create(directory.path().join("limits"), &Declaration::new().set(set))
         .expect("a segment");
     let set = segment.sets().next().expect("declared");
-    (folder, segment, set)
+    (directory, segment, set)
 }
 
 fn keyed(max_keys: u64) -> SetDeclaration {
@@ -72,7 +72,7 @@ fn remaining(set: &LimitSet, key: &str) -> u64 {
 
 #[test]
 fn each_key_has_limits_of_its_own() {
-    let (_folder, segment, set) = create(keyed(100).limit(calls(3)));
+    let (_directory, segment, set) = create(keyed(100).limit(calls(3)));
     let request = set.request();
     for round in 1..=3 {
         for key in ["a", "b", "c"] {
@@ -111,7 +111,7 @@ fn each_key_has_limits_of_its_own() {
 
 #[test]
 fn keys_are_told_apart_by_every_byte_and_by_their_length() {
-    let (_folder, segment, set) = create(keyed(100).limit(calls(1)));
+    let (_directory, segment, set) = create(keyed(100).limit(calls(1)));
     let request = set.request();
     let long = vec![7; 65_536];
     let mut other = long.clone();
@@ -141,15 +141,15 @@ fn keys_are_told_apart_by_every_byte_and_by_their_length() {
 
 #[test]
 fn an_empty_key_and_one_that_is_too_long_are_errors() {
-    let (_folder, segment, set) = create(keyed(100).limit(calls(1)));
+    let (_directory, segment, set) = create(keyed(100).limit(calls(1)));
     for bytes in [0, 65_537, 1 << 20] {
         match set.key(vec![0; bytes]) {
             Err(Error::InvalidKey {
                 set,
                 bytes: given,
-                most,
+                max,
                 ..
-            }) => assert_eq!((set.as_str(), given, most), ("api", bytes, 65_536)),
+            }) => assert_eq!((set.as_str(), given, max), ("api", bytes, 65_536)),
             other => panic!("a key of {bytes} bytes: {other:?}"),
         }
     }
@@ -158,11 +158,11 @@ fn an_empty_key_and_one_that_is_too_long_are_errors() {
 
 #[test]
 fn a_keyed_set_needs_a_key_and_another_knows_none() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let declaration = Declaration::new()
         .set(keyed(10).limit(calls(1)))
         .set(SetDeclaration::new("plain").limit(calls(1)));
-    let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
+    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let (api, plain) = (
         segment.set("api").expect("declared"),
         segment.set("plain").expect("declared"),
@@ -191,7 +191,7 @@ fn keys_that_are_not_stored_leave_no_trace_in_the_file() {
         let declaration = SetDeclaration::new("api")
             .keyed(Keyed::new(100).store_keys(stores))
             .limit(calls(1));
-        let (_folder, segment, set) = create(declaration);
+        let (_directory, segment, set) = create(declaration);
         let secret = "alice@example.org";
         let request = set.request();
         assert!(try_take(&set, secret, &request).is_some());
@@ -211,7 +211,7 @@ fn all_limits_of_a_key_are_taken_or_none() {
         .limit(calls(10))
         .limit(Limit::rate("tokens", 100, MINUTE))
         .limit(Limit::concurrency("in_flight", 2));
-    let (_folder, segment, set) = create(set);
+    let (_directory, segment, set) = create(set);
     let request = |tokens| set.request().with("tokens", tokens).expect("declared");
     let first = take(&set, "a", &request(90));
     let refused = set
@@ -251,7 +251,7 @@ fn all_limits_of_a_key_are_taken_or_none() {
 
 #[test]
 fn what_a_key_holds_comes_back_to_it_alone() {
-    let (_folder, segment, set) = create(keyed(10).limit(Limit::concurrency("in_flight", 2)));
+    let (_directory, segment, set) = create(keyed(10).limit(Limit::concurrency("in_flight", 2)));
     let request = set.request();
     let mut a = [take(&set, "a", &request), take(&set, "a", &request)];
     let b = take(&set, "b", &request);
@@ -271,7 +271,7 @@ fn what_a_key_holds_comes_back_to_it_alone() {
 #[test]
 fn every_key_may_hold_one_at_the_same_time() {
     const KEYS: usize = 2_000;
-    let (_folder, segment, set) = create(keyed(KEYS as u64).limit(Limit::concurrency("in_flight", 1)));
+    let (_directory, segment, set) = create(keyed(KEYS as u64).limit(Limit::concurrency("in_flight", 1)));
     let request = set.request();
     let permits: Vec<Permit<'_>> = (0..KEYS)
         .map(|key| take(&set, &key.to_string(), &request))
@@ -285,9 +285,9 @@ fn every_key_may_hold_one_at_the_same_time() {
 fn what_a_dead_process_held_comes_back_to_its_keys() {
     in_own_process(
         "what_a_dead_process_held_comes_back_to_its_keys",
-        PATIENCE,
-        |folder| {
-            let (segment, set) = create_in(folder, keyed(10).limit(Limit::concurrency("in_flight", 1)));
+        TIMEOUT,
+        |directory| {
+            let (segment, set) = create_in(directory, keyed(10).limit(Limit::concurrency("in_flight", 1)));
             let request = set.request();
             let own = take(&set, "own", &request);
             let mut child = Child::fork(|| {
@@ -311,13 +311,13 @@ fn what_a_dead_process_held_comes_back_to_its_keys() {
 
 #[test]
 fn a_key_waits_in_a_line_of_its_own() {
-    let (_folder, segment, set) = create(keyed(10).limit(Limit::concurrency("in_flight", 1)));
+    let (_directory, segment, set) = create(keyed(10).limit(Limit::concurrency("in_flight", 1)));
     let request = set.request();
     let held = take(&set, "a", &request);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let key = set.key("a").expect("a key");
-            key.acquire(&request, PATIENCE).expect("works").is_admitted()
+            key.acquire(&request, TIMEOUT).expect("works").is_admitted()
         });
         eventually("it waits", || queued(&segment) == 1);
         // Others neither wait behind it, nor serve it.
@@ -341,14 +341,14 @@ fn a_key_waits_in_a_line_of_its_own() {
 #[test]
 fn the_last_hold_given_back_goes_to_whoever_waits_for_one_in_any_line() {
     let set = keyed(10).limit(Limit::concurrency("in_flight", 1)).holds(1);
-    let (_folder, segment, set) = create(set);
+    let (_directory, segment, set) = create(set);
     let request = set.request();
     for _ in 0..20 {
         let held = take(&set, "a", &request);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let key = set.key("b").expect("a key");
-                assert!(key.acquire(&request, PATIENCE).expect("works").is_admitted());
+                assert!(key.acquire(&request, TIMEOUT).expect("works").is_admitted());
             });
             eventually("it waits", || queued(&segment) == 1);
             drop(held);
@@ -365,7 +365,7 @@ fn the_last_hold_given_back_goes_to_whoever_waits_for_one_in_any_line() {
 fn many_threads_wait_in_the_lines_of_many_keys_and_all_are_served_in_turn() {
     const KEYS: usize = 8;
     let set = keyed(100).limit(Limit::concurrency("in_flight", 1)).waiters(256);
-    let (_folder, segment, set) = create(set);
+    let (_directory, segment, set) = create(set);
     let request = set.request();
     let served = std::sync::atomic::AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -374,7 +374,7 @@ fn many_threads_wait_in_the_lines_of_many_keys_and_all_are_served_in_turn() {
             scope.spawn(move || {
                 let key = set.key(format!("key-{}", thread % KEYS)).expect("a key");
                 for _ in 0..50 {
-                    let permit = key.acquire(request, PATIENCE).expect("works").into_result();
+                    let permit = key.acquire(request, TIMEOUT).expect("works").into_result();
                     drop(permit.expect("served in time"));
                     served.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 }
@@ -391,14 +391,14 @@ fn many_threads_wait_in_the_lines_of_many_keys_and_all_are_served_in_turn() {
 fn processes_wait_in_the_line_of_a_key_and_the_dead_leave_it() {
     in_own_process(
         "processes_wait_in_the_line_of_a_key_and_the_dead_leave_it",
-        PATIENCE,
-        |folder| {
-            let (segment, set) = create_in(folder, keyed(10).limit(Limit::concurrency("in_flight", 1)));
+        TIMEOUT,
+        |directory| {
+            let (segment, set) = create_in(directory, keyed(10).limit(Limit::concurrency("in_flight", 1)));
             let request = set.request();
             let held = take(&set, "a", &request);
             let wait = || {
                 let key = set.key("a").expect("a key");
-                let outcome = key.acquire(&request, PATIENCE).expect("works");
+                let outcome = key.acquire(&request, TIMEOUT).expect("works");
                 assert!(outcome.is_admitted());
             };
             let first = Child::fork(wait);
@@ -420,7 +420,7 @@ fn processes_wait_in_the_line_of_a_key_and_the_dead_leave_it() {
 
 #[test]
 fn futures_wait_in_the_lines_of_their_keys_and_leave_them_when_dropped() {
-    let (_folder, segment, set) = create(keyed(10).limit(Limit::concurrency("in_flight", 1)));
+    let (_directory, segment, set) = create(keyed(10).limit(Limit::concurrency("in_flight", 1)));
     let request = set.request();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -429,11 +429,11 @@ fn futures_wait_in_the_lines_of_their_keys_and_leave_them_when_dropped() {
     runtime.block_on(async {
         let [a, b] = ["a", "b"].map(|key| set.key(key).expect("a key"));
         let held = a.acquire_async(&request, None).await.expect("works");
-        let mut dropped = Box::pin(a.acquire_async(&request, PATIENCE));
+        let mut dropped = Box::pin(a.acquire_async(&request, TIMEOUT));
         let poll = tokio::time::timeout(Duration::from_millis(1), &mut dropped).await;
         assert!(poll.is_err(), "it waits");
-        let served = a.acquire_async(&request, PATIENCE);
-        let other = b.acquire_async(&request, PATIENCE).await.expect("works");
+        let served = a.acquire_async(&request, TIMEOUT);
+        let other = b.acquire_async(&request, TIMEOUT).await.expect("works");
         assert!(other.is_admitted(), "another key is not held up");
         drop(dropped);
         let (served, ()) = tokio::join!(served, async { drop(held) });
@@ -449,7 +449,7 @@ fn futures_wait_in_the_lines_of_their_keys_and_leave_them_when_dropped() {
 #[test]
 fn a_wait_for_time_is_served_at_its_instant_key_by_key() {
     let limit = Limit::calls("requests", 1, Duration::from_millis(20));
-    let (_folder, segment, set) = create(keyed(10).limit(limit));
+    let (_directory, segment, set) = create(keyed(10).limit(limit));
     let request = set.request();
     std::thread::scope(|scope| {
         for key in ["a", "b", "c"] {
@@ -457,7 +457,7 @@ fn a_wait_for_time_is_served_at_its_instant_key_by_key() {
             scope.spawn(move || {
                 let key = set.key(key).expect("a key");
                 for _ in 0..5 {
-                    assert!(key.acquire(request, PATIENCE).expect("works").is_admitted());
+                    assert!(key.acquire(request, TIMEOUT).expect("works").is_admitted());
                 }
             });
         }
@@ -468,7 +468,7 @@ fn a_wait_for_time_is_served_at_its_instant_key_by_key() {
 #[test]
 fn a_key_reserves_ahead_for_itself_alone() {
     let clock = VirtualClock::new(NEW_YEAR);
-    let (_folder, _segment, set) = create_by(&clock, keyed(10).limit(calls(1)));
+    let (_directory, _segment, set) = create_by(&clock, keyed(10).limit(calls(1)));
     let request = set.request();
     let reserve = |key: &str| {
         let key = set.key(key).expect("a key");
@@ -487,7 +487,7 @@ fn a_key_reserves_ahead_for_itself_alone() {
 fn a_settle_refunds_the_key_that_paid_and_charges_the_key_that_used() {
     let clock = VirtualClock::new(NEW_YEAR);
     let limit = Limit::rate("requests", 100, MINUTE);
-    let (_folder, segment, set) = create_by(&clock, keyed(10).limit(limit));
+    let (_directory, segment, set) = create_by(&clock, keyed(10).limit(limit));
     let request = set.request().with("requests", 50).expect("declared");
     let (mut a, mut b) = (take(&set, "a", &request), take(&set, "b", &request));
     assert_eq!(
@@ -518,7 +518,7 @@ fn a_key_starts_again_alone_and_the_set_with_all_its_keys() {
     let set = keyed(10)
         .limit(calls(2))
         .limit(Limit::concurrency("in_flight", 5));
-    let (_folder, segment, set) = create(set);
+    let (_directory, segment, set) = create(set);
     let request = set.request();
     let held: Vec<_> = ["a", "b"]
         .iter()
@@ -547,7 +547,7 @@ fn a_key_starts_again_alone_and_the_set_with_all_its_keys() {
 fn a_refund_from_before_a_reset_of_its_key_is_void() {
     let clock = VirtualClock::new(NEW_YEAR);
     let limit = Limit::rate("requests", 100, MINUTE);
-    let (_folder, _segment, set) = create_by(&clock, keyed(10).limit(limit));
+    let (_directory, _segment, set) = create_by(&clock, keyed(10).limit(limit));
     let request = set.request().with("requests", 80).expect("declared");
     let mut before = take(&set, "a", &request);
     assert!(set.key("a").expect("a key").reset(&[]).expect("works"));
@@ -565,13 +565,13 @@ fn a_refund_from_before_a_reset_of_its_key_is_void() {
 
 #[test]
 fn a_reset_of_a_key_serves_who_waits_for_it() {
-    let (_folder, segment, set) = create(keyed(10).limit(Limit::calls("requests", 1, 60 * MINUTE)));
+    let (_directory, segment, set) = create(keyed(10).limit(Limit::calls("requests", 1, 60 * MINUTE)));
     let request = set.request();
     let _used = take(&set, "a", &request);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let key = set.key("a").expect("a key");
-            key.acquire(&request, PATIENCE).expect("works").is_admitted()
+            key.acquire(&request, TIMEOUT).expect("works").is_admitted()
         });
         eventually("it waits", || queued(&segment) == 1);
         assert!(set.key("a").expect("a key").reset(&[]).expect("works"));
@@ -583,9 +583,12 @@ fn a_reset_of_a_key_serves_who_waits_for_it() {
 fn keys_are_the_same_in_forked_children_and_in_who_opens_the_segment() {
     in_own_process(
         "keys_are_the_same_in_forked_children_and_in_who_opens_the_segment",
-        PATIENCE,
-        |folder| {
-            let (segment, set) = create_in(folder, keyed(10).limit(Limit::calls("requests", 3, 60 * MINUTE)));
+        TIMEOUT,
+        |directory| {
+            let (segment, set) = create_in(
+                directory,
+                keyed(10).limit(Limit::calls("requests", 3, 60 * MINUTE)),
+            );
             let key = set.key("a").expect("a key");
             let request = set.request();
             assert!(key.try_acquire(&request).expect("a decision").is_admitted());
@@ -606,9 +609,9 @@ fn keys_are_the_same_in_forked_children_and_in_who_opens_the_segment() {
 fn a_permit_of_a_key_is_inert_in_a_forked_child() {
     in_own_process(
         "a_permit_of_a_key_is_inert_in_a_forked_child",
-        PATIENCE,
-        |folder| {
-            let (_segment, set) = create_in(folder, keyed(10).limit(Limit::concurrency("in_flight", 1)));
+        TIMEOUT,
+        |directory| {
+            let (_segment, set) = create_in(directory, keyed(10).limit(Limit::concurrency("in_flight", 1)));
             let request = set.request();
             let mut permit = take(&set, "a", &request);
             Child::fork(|| {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use process::{Child, Dice, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Declaration, Keyed, KeysSnapshot, Limit, LimitSet, OpenOptions, Outcome, RefusalReason,
     Segment, SetDeclaration, WhenFull,
@@ -21,11 +21,11 @@ const PROCESSES: usize = 4;
 const HOUR: Duration = Duration::from_secs(3600);
 const SEED: u64 = 20_260_101;
 
-fn create(folder: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
+fn create(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
     let segment = OpenOptions::new()
         // A lock's holder may be off its processor for long on a busy machine, but it is never stopped.
-        .lock_timeout(PATIENCE)
-        .create(folder.join("limits"), &Declaration::new().set(set))
+        .lock_timeout(TIMEOUT)
+        .create(directory.join("limits"), &Declaration::new().set(set))
         .expect("a segment");
     let set = segment.set("api").expect("declared");
     (segment, set)
@@ -69,8 +69,8 @@ fn boot_nanos() -> u64 {
 struct Log<'a>(&'a [AtomicU64]);
 
 impl<'a> Log<'a> {
-    fn of(words: &'a SharedWords, process: usize, most: usize) -> Self {
-        let length = 1 + 3 * most;
+    fn of(words: &'a SharedWords, process: usize, max: usize) -> Self {
+        let length = 1 + 3 * max;
         Self(&words[process * length..(process + 1) * length])
     }
 
@@ -99,13 +99,13 @@ fn no_key_of_ten_thousand_ever_gets_more_than_its_limits_in_any_window() {
     const WINDOW: u64 = 200_000_000;
     const AT_ONCE: u64 = 2;
     let test = "no_key_of_ten_thousand_ever_gets_more_than_its_limits_in_any_window";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         let requests = Limit::calls("requests", CAPACITY, Duration::from_nanos(WINDOW)).burst(BURST);
         let set = keyed(KEYS, WhenFull::Refuse)
             .limit(requests)
             .limit(Limit::concurrency("in_flight", AT_ONCE))
             .holds(256);
-        let (segment, set) = create(folder, set);
+        let (segment, set) = create(directory, set);
         let size = size_of(&segment);
         let logs = SharedWords::new(PROCESSES * (1 + 3 * OPERATIONS));
         let held = SharedWords::new(KEYS as usize);
@@ -216,10 +216,10 @@ fn no_limited_key_regains_anything_under_a_flood_of_twenty_times_as_many() {
     const OTHERS: u64 = 20 * VICTIMS;
     const CAPACITY: u64 = 5;
     let test = "no_limited_key_regains_anything_under_a_flood_of_twenty_times_as_many";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         let set = keyed(VICTIMS, WhenFull::Refuse)
             .limit(Limit::calls("requests", CAPACITY, HOUR).algorithm(Algorithm::SlidingWindow));
-        let (segment, set) = create(folder, set);
+        let (segment, set) = create(directory, set);
         let size = size_of(&segment);
         let request = set.request();
         let given = SharedWords::new((VICTIMS + OTHERS) as usize);
@@ -255,9 +255,9 @@ fn a_key_gets_more_only_as_often_as_one_was_evicted() {
     const OTHERS: u64 = 20 * VICTIMS;
     const CAPACITY: u64 = 5;
     let test = "a_key_gets_more_only_as_often_as_one_was_evicted";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         let set = keyed(VICTIMS, WhenFull::EvictOldest).limit(Limit::calls("requests", CAPACITY, HOUR));
-        let (segment, set) = create(folder, set);
+        let (segment, set) = create(directory, set);
         let given = SharedWords::new((VICTIMS + OTHERS) as usize);
         flood(&set, &given, VICTIMS, OTHERS, 20_000);
         let given: Vec<u64> = given.iter().map(|given| given.load(Ordering::Relaxed)).collect();
@@ -288,11 +288,11 @@ fn no_limited_key_regains_anything_under_a_flood_that_evicts_and_is_killed() {
     const CAPACITY: u64 = 5;
     const KILLS: u64 = 150;
     let test = "no_limited_key_regains_anything_under_a_flood_that_evicts_and_is_killed";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         let set = keyed(5 * LIMITED, WhenFull::EvictLeastUsed)
             .limit(Limit::calls("requests", CAPACITY, HOUR).algorithm(Algorithm::SlidingWindow))
             .limit(Limit::concurrency("in_flight", CAPACITY));
-        let (segment, set) = create(folder, set);
+        let (segment, set) = create(directory, set);
         let size = size_of(&segment);
         let request = set.request();
         for limited in 0..LIMITED {
@@ -342,12 +342,12 @@ fn no_limited_key_regains_anything_under_a_flood_that_evicts_and_is_killed() {
     });
 }
 
-/// Puts keys to a new table until `most` are refused, asking `next` for each, which is told of the latest refused.
+/// Puts keys to a new table until `max` are refused, asking `next` for each, which is told of the latest refused.
 /// Answers how many had a row when the first was refused.
 fn fill(max_keys: u64, mut next: impl FnMut(u64, Option<&[u8]>) -> Vec<u8>) -> u64 {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let set = keyed(max_keys, WhenFull::Refuse).limit(Limit::calls("requests", 1, HOUR));
-    let (segment, set) = create(folder.path(), set);
+    let (segment, set) = create(directory.path(), set);
     let size = size_of(&segment);
     let request = set.request();
     let mut first_refused = None;
@@ -379,15 +379,15 @@ fn fill(max_keys: u64, mut next: impl FnMut(u64, Option<&[u8]>) -> Vec<u8>) -> u
 /// chance: no key is refused before as many as were declared have a row.
 #[test]
 fn chosen_keys_fill_the_table_no_differently_from_random_ones() {
-    const MOST: u64 = 1_000;
+    const MAX: u64 = 1_000;
     let mut dice = Dice(SEED);
-    let random = fill(MOST, |_, _| dice.roll().to_le_bytes().to_vec());
-    let sequential = fill(MOST, |number, _| number.to_string().into_bytes());
-    let with_a_prefix = fill(MOST, |number, _| format!("{:0>200}", number).into_bytes());
+    let random = fill(MAX, |_, _| dice.roll().to_le_bytes().to_vec());
+    let sequential = fill(MAX, |number, _| number.to_string().into_bytes());
+    let with_a_prefix = fill(MAX, |number, _| format!("{:0>200}", number).into_bytes());
     // In the bits that a hash without a seed would take its buckets from, all the same.
-    let aligned = fill(MOST, |number, _| (number << 32).to_le_bytes().to_vec());
+    let aligned = fill(MAX, |number, _| (number << 32).to_le_bytes().to_vec());
     // Asks for neighbours of whatever was refused, in the hope that they fall into the same buckets.
-    let by_refusals = fill(MOST, |number, refused| {
+    let by_refusals = fill(MAX, |number, refused| {
         let mut key = refused.map_or_else(|| b"seed".to_vec(), |key| key[..key.len().min(8)].to_vec());
         key.extend(number.to_le_bytes());
         key
@@ -400,7 +400,7 @@ fn chosen_keys_fill_the_table_no_differently_from_random_ones() {
         ("by refusals", by_refusals),
     ] {
         assert!(
-            in_use >= MOST,
+            in_use >= MAX,
             "of keys {keys}, one was refused when {in_use} had a row"
         );
     }

@@ -17,8 +17,8 @@ fn calls(capacity: u64) -> Limit {
 }
 
 /// A segment with a keyed set `api`, and a reader of it.
-fn open(folder: &tempfile::TempDir, set: SetDeclaration) -> (Segment, SegmentReader) {
-    let path = folder.path().join("limits");
+fn open(directory: &tempfile::TempDir, set: SetDeclaration) -> (Segment, SegmentReader) {
+    let path = directory.path().join("limits");
     let declaration = Declaration::new().set(set);
     let segment = Segment::create(&path, &declaration).expect("created");
     let reader = SegmentReader::open(&path).expect("a segment");
@@ -38,13 +38,13 @@ fn by_name(reader: &SegmentReader) -> BTreeMap<String, KeySnapshot> {
 
 #[test]
 fn shows_each_key_with_what_it_used_and_what_is_left() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("api")
         .keyed(Keyed::new(5_000))
         .holds(1_000)
         .limit(calls(3))
         .limit(Limit::concurrency("in_flight", 2));
-    let (segment, reader) = open(&folder, set);
+    let (segment, reader) = open(&directory, set);
     assert!(by_name(&reader).is_empty());
 
     let api = segment.set("api").expect("declared");
@@ -94,9 +94,9 @@ fn shows_each_key_with_what_it_used_and_what_is_left() {
 
 #[test]
 fn a_key_is_shown_as_far_as_it_is_kept() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("api").keyed(Keyed::new(10)).limit(calls(9));
-    let (segment, reader) = open(&folder, set);
+    let (segment, reader) = open(&directory, set);
     let api = segment.set("api").expect("declared");
     // 39 bytes and a character of two, of which the first is the last that is kept.
     let cut = format!("{}é and so on", "x".repeat(39));
@@ -132,9 +132,12 @@ fn a_key_is_shown_as_far_as_it_is_kept() {
 
 #[test]
 fn nothing_of_a_key_is_kept_where_it_is_declared_so() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let keyed = Keyed::new(10).store_keys(false);
-    let (segment, reader) = open(&folder, SetDeclaration::new("api").keyed(keyed).limit(calls(9)));
+    let (segment, reader) = open(
+        &directory,
+        SetDeclaration::new("api").keyed(keyed).limit(calls(9)),
+    );
     let api = segment.set("api").expect("declared");
     drop(
         api.key("secret")
@@ -142,7 +145,7 @@ fn nothing_of_a_key_is_kept_where_it_is_declared_so() {
             .try_acquire(&api.request())
             .expect("works"),
     );
-    let file = std::fs::read(folder.path().join("limits")).expect("read");
+    let file = std::fs::read(directory.path().join("limits")).expect("read");
     assert!(!file.windows(6).any(|bytes| bytes == b"secret"));
     let key = reader.key("api", "secret").expect("keyed").expect("used");
     assert_eq!(
@@ -154,11 +157,11 @@ fn nothing_of_a_key_is_kept_where_it_is_declared_so() {
 
 #[test]
 fn who_waits_is_counted_in_the_line_of_its_key() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("api")
         .keyed(Keyed::new(10))
         .limit(Limit::concurrency("in_flight", 1));
-    let (segment, reader) = open(&folder, set);
+    let (segment, reader) = open(&directory, set);
     let api = segment.set("api").expect("declared");
     let key = |name: &str| reader.key("api", name).expect("keyed");
     let held: Vec<_> = ["a", "b"]
@@ -198,11 +201,11 @@ fn who_waits_is_counted_in_the_line_of_its_key() {
 #[test]
 fn a_key_that_is_not_torn_belongs_together_whatever_goes_on_meanwhile() {
     const CAPACITY: u64 = 1 << 40;
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("api")
         .keyed(Keyed::new(64))
         .limit(calls(CAPACITY));
-    let (segment, reader) = open(&folder, set);
+    let (segment, reader) = open(&directory, set);
     let api = segment.set("api").expect("declared");
     let is_done = AtomicBool::new(false);
     let check = |key: &KeySnapshot| {
@@ -235,8 +238,8 @@ fn a_key_that_is_not_torn_belongs_together_whatever_goes_on_meanwhile() {
 
 #[test]
 fn what_cannot_be_looked_at_is_said() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     let declaration = Declaration::new()
         .set(SetDeclaration::new("plain").limit(calls(1)))
         .set(SetDeclaration::new("api").keyed(Keyed::new(10)).limit(calls(1)));
@@ -256,14 +259,14 @@ fn what_cannot_be_looked_at_is_said() {
 
 #[test]
 fn who_only_looks_goes_by_changes_made_since_it_began_to() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let of = |capacity, name: &str| {
         SetDeclaration::new("api")
             .keyed(Keyed::new(1_000))
             .metadata("name", name)
             .limit(calls(capacity))
     };
-    let (segment, reader) = open(&folder, of(10, "first"));
+    let (segment, reader) = open(&directory, of(10, "first"));
     let idle = Segment::open(segment.path()).expect("a segment");
     let api = segment.set("api").expect("declared");
     for _ in 0..4 {
@@ -285,14 +288,11 @@ fn who_only_looks_goes_by_changes_made_since_it_began_to() {
         assert_eq!(seen.len(), 3);
         for key in seen {
             let limit = &key.limits[0];
-            assert_eq!(
-                (limit.most_at_once, limit.remaining),
-                (Some(capacity), capacity - 4)
-            );
+            assert_eq!((limit.burst, limit.remaining), (Some(capacity), capacity - 4));
         }
         for snapshot in [reader.snapshot(), idle.snapshot()] {
             let set = &snapshot.expect("a copy").sets[0];
-            assert_eq!(set.limits[0].most_at_once, Some(capacity));
+            assert_eq!(set.limits[0].burst, Some(capacity));
             assert_eq!(set.metadata["name"], "later");
         }
     }
@@ -300,9 +300,9 @@ fn who_only_looks_goes_by_changes_made_since_it_began_to() {
 
 #[test]
 fn what_would_be_changed_is_told_by_who_may_only_read() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let of = |capacity| Declaration::new().set(SetDeclaration::new("api").limit(calls(capacity)));
-    let path = folder.path().join("limits");
+    let path = directory.path().join("limits");
     let segment = Segment::create(&path, &of(10)).expect("created");
     let reader = SegmentReader::open(&path).expect("a segment");
     let changes = reader.preview(&of(20)).expect("possible");
@@ -326,12 +326,12 @@ fn what_would_be_changed_is_told_by_who_may_only_read() {
 
 #[test]
 fn whatever_a_damaged_file_says_looking_comes_to_an_end() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("api")
         .keyed(Keyed::new(64))
         .limit(calls(3))
         .limit(Limit::concurrency("in_flight", 2));
-    let (segment, reader) = open(&folder, set);
+    let (segment, reader) = open(&directory, set);
     let api = segment.set("api").expect("declared");
     let permits: Vec<_> = (0..20_u8)
         .map(|number| {
@@ -353,7 +353,7 @@ fn whatever_a_damaged_file_says_looking_comes_to_an_end() {
         state ^= state << 17;
         state
     };
-    let path = folder.path().join("damaged");
+    let path = directory.path().join("damaged");
     let mut opened = 0;
     for _ in 0..300 {
         let mut bytes = whole.clone();

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, raise};
-use process::{Child, PATIENCE, die, in_own_process};
+use process::{Child, TIMEOUT, die, in_own_process};
 use shmlimit::{
     AcquireFuture, Declaration, Keyed, Limit, LimitSet, OnDeath, OpenOptions, Outcome, Permit, Request,
     Segment, SegmentReader, SetDeclaration, VirtualClock,
@@ -26,16 +26,16 @@ fn slots(count: u64) -> SetDeclaration {
     labelled().limit(Limit::concurrency("slots", count))
 }
 
-fn create_in(folder: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment = Segment::create(folder.join("limits"), &Declaration::new().set(set)).expect("a segment");
+fn create_in(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
+    let segment = Segment::create(directory.join("limits"), &Declaration::new().set(set)).expect("a segment");
     let set = segment.sets().next().expect("declared");
     (segment, set)
 }
 
 fn create(set: SetDeclaration) -> (TempDir, Segment, LimitSet) {
-    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
-    let (segment, set) = create_in(folder.path(), set);
-    (folder, segment, set)
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (segment, set) = create_in(directory.path(), set);
+    (directory, segment, set)
 }
 
 fn labels(segment: &Segment) -> Vec<Option<String>> {
@@ -68,9 +68,9 @@ fn poll<'a>(
 #[test]
 fn another_process_sees_what_a_hold_is_labelled_with_also_of_a_holder_that_is_dead() {
     let test = "another_process_sees_what_a_hold_is_labelled_with_also_of_a_holder_that_is_dead";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
-        let (_segment, _work) = create_in(folder, slots(3));
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
+        let (_segment, _work) = create_in(directory, slots(3));
         let attach = || {
             let segment = Segment::open(&path).expect("a segment");
             segment.set("work").expect("declared")
@@ -107,7 +107,7 @@ fn another_process_sees_what_a_hold_is_labelled_with_also_of_a_holder_that_is_de
 
 #[test]
 fn each_hold_has_its_own_label_and_who_gives_none_has_none() {
-    let (_folder, segment, work) = create(slots(3));
+    let (_directory, segment, work) = create(slots(3));
     let _first = take(&work, &work.request().label("first"));
     let _second = take(&work, &work.request());
     let _third = work
@@ -121,7 +121,7 @@ fn each_hold_has_its_own_label_and_who_gives_none_has_none() {
 
 #[test]
 fn a_hold_that_is_used_again_does_not_have_the_label_of_the_one_before() {
-    let (_folder, segment, work) = create(slots(1));
+    let (_directory, segment, work) = create(slots(1));
     for labels_of_next in [None, Some("another"), Some("")] {
         drop(take(&work, &work.request().label("the one before")));
         let request = work.request();
@@ -138,7 +138,7 @@ fn a_hold_that_is_used_again_does_not_have_the_label_of_the_one_before() {
 
 #[test]
 fn a_label_of_more_than_64_bytes_is_cut_at_a_character() {
-    let (_folder, segment, work) = create(slots(2));
+    let (_directory, segment, work) = create(slots(2));
     let long = "x".repeat(63);
     let _permits =
         [format!("{long}yz"), format!("{long}\u{fc}")].map(|label| take(&work, &work.request().label(label)));
@@ -147,7 +147,7 @@ fn a_label_of_more_than_64_bytes_is_cut_at_a_character() {
 
 #[test]
 fn a_permit_keeps_its_label_until_it_is_released() {
-    let (_folder, segment, work) = create(slots(1));
+    let (_directory, segment, work) = create(slots(1));
     let permit = take(&work, &work.request().label("moved")).into_owned();
     let mut permit = std::thread::spawn(move || permit).join().expect("no panic");
     assert_eq!(labels(&segment), some(&["moved"]));
@@ -157,7 +157,7 @@ fn a_permit_keeps_its_label_until_it_is_released() {
 
 #[test]
 fn what_is_granted_to_a_waiter_has_its_label_from_when_the_waiter_takes_it() {
-    let (_folder, segment, work) = create(slots(1));
+    let (_directory, segment, work) = create(slots(1));
     let first = take(&work, &work.request().label("first"));
     let mut waiting = work.acquire_async(&work.request().label("second"), None);
     assert!(poll(&mut waiting).is_none());
@@ -170,7 +170,7 @@ fn what_is_granted_to_a_waiter_has_its_label_from_when_the_waiter_takes_it() {
     let first = take(&work, &work.request().label("first"));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let outcome = work.acquire(&work.request().label("third"), PATIENCE);
+            let outcome = work.acquire(&work.request().label("third"), TIMEOUT);
             let _permit = outcome.expect("a decision").into_result().expect("in time");
             labels(&segment)
         });
@@ -185,11 +185,11 @@ fn what_is_granted_to_a_waiter_has_its_label_from_when_the_waiter_takes_it() {
 #[test]
 fn a_waiter_that_comes_too_late_for_what_it_was_granted_does_not_label_what_is_anothers() {
     let clock = VirtualClock::new(NEW_YEAR);
-    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let set = labelled().limit(Limit::concurrency("slots", 1).lease(MINUTE));
     let segment = OpenOptions::new()
         .virtual_clock(&clock)
-        .create(folder.path().join("limits"), &Declaration::new().set(set))
+        .create(directory.path().join("limits"), &Declaration::new().set(set))
         .expect("a segment");
     let work = segment.set("work").expect("declared");
     let first = take(&work, &work.request());
@@ -208,7 +208,7 @@ fn holds_of_keys_are_labelled_in_every_shard() {
     let set = labelled()
         .keyed(Keyed::new(10_000))
         .limit(Limit::concurrency("slots", 1));
-    let (_folder, segment, work) = create(set);
+    let (_directory, segment, work) = create(set);
     let keys: Vec<String> = (0..40).map(|number| format!("tenant {number}")).collect();
     let permits: Vec<Permit<'_>> = keys
         .iter()
@@ -229,7 +229,7 @@ fn holds_of_keys_are_labelled_in_every_shard() {
 #[test]
 fn a_reservation_that_holds_something_is_labelled() {
     let limit = Limit::rate("tokens", 100, MINUTE).on_death(OnDeath::Refund);
-    let (_folder, segment, work) = create(labelled().limit(limit));
+    let (_directory, segment, work) = create(labelled().limit(limit));
     let request = work
         .request()
         .with("tokens", 10)
@@ -242,10 +242,10 @@ fn a_reservation_that_holds_something_is_labelled() {
 
 #[test]
 fn only_sets_that_are_declared_to_keep_labels_do_and_others_need_no_memory_for_it() {
-    let (folder, segment, work) = create(slots(1).labels(false).holds(100));
+    let (directory, segment, work) = create(slots(1).labels(false).holds(100));
     let _permit = take(&work, &work.request().label("not kept"));
     assert_eq!(labels(&segment), [None]);
-    let path = folder.path().join("others");
+    let path = directory.path().join("others");
     let others = Segment::create(&path, &Declaration::new().set(slots(1).holds(100))).expect("a segment");
     let holds_bytes = |path: &Path| SegmentReader::open(path).expect("a segment").memory()[0].holds_bytes;
     let without = holds_bytes(segment.path());

@@ -7,11 +7,11 @@ use std::time::Duration;
 use shmlimit::{Algorithm, Declaration, Limit, OnDeath, Segment, SetDeclaration};
 
 const MINUTE: Duration = Duration::from_secs(60);
-const MOST_LIMITS: usize = 16;
+const MAX_LIMITS: usize = 16;
 
 /// A set of as many limits as there may be, each of the kind that changes the most words, all of them held.
 fn widest_set(algorithm: Algorithm, held: usize) -> SetDeclaration {
-    (0..MOST_LIMITS).fold(SetDeclaration::new("wide"), |set, index| {
+    (0..MAX_LIMITS).fold(SetDeclaration::new("wide"), |set, index| {
         let name = format!("limit {index}");
         set.limit(if index < held {
             Limit::rate(name, 1_000, MINUTE)
@@ -29,11 +29,11 @@ fn the_widest_sets_fit_the_journal() {
         (Algorithm::SlidingWindow, 1),
         (Algorithm::SlidingWindow, 0),
         (Algorithm::SlidingWindowCounter, 1),
-        (Algorithm::TokenBucket, MOST_LIMITS),
+        (Algorithm::TokenBucket, MAX_LIMITS),
     ] {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let declaration = Declaration::new().set(widest_set(algorithm, held));
-        let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
+        let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
         let wide = segment.set("wide").expect("declared");
         let names: Vec<String> = wide.limits().map(str::to_owned).collect();
         let mut request = wide.request();
@@ -68,9 +68,9 @@ fn the_widest_grants_fit_the_journal_and_can_be_taken_back() {
         Algorithm::SlidingWindowCounter,
         Algorithm::TokenBucket,
     ] {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let leased = Limit::concurrency("places", 1).lease(MINUTE);
-        let set = (1..MOST_LIMITS).fold(SetDeclaration::new("wide").limit(leased), |set, index| {
+        let set = (1..MAX_LIMITS).fold(SetDeclaration::new("wide").limit(leased), |set, index| {
             let limit = Limit::rate(format!("limit {index}"), 1_000, MINUTE).algorithm(algorithm);
             set.limit(if algorithm == Algorithm::TokenBucket {
                 limit.on_death(OnDeath::Refund)
@@ -79,7 +79,7 @@ fn the_widest_grants_fit_the_journal_and_can_be_taken_back() {
             })
         });
         let declaration = Declaration::new().set(set);
-        let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
+        let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
         let wide = segment.set("wide").expect("declared");
         let mut request = wide.request();
         for name in wide.limits().skip(1) {

@@ -5,7 +5,7 @@ mod process;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use process::{Child, Dice, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Align, Batch, CreditOutcome, Declaration, Error, Keyed, Limit, LimitSet, OnDeath, OpenOptions,
     Outcome, Permit, ReserveOutcome, Segment, SegmentReader, SetDeclaration, Tier, VirtualClock,
@@ -17,7 +17,7 @@ const NEW_YEAR: Duration = Duration::from_secs(1_767_225_600);
 const NANOSECOND: Duration = Duration::from_nanos(1);
 
 struct Live {
-    _folder: TempDir,
+    _directory: TempDir,
     clock: VirtualClock,
     segment: Segment,
     set: LimitSet,
@@ -39,15 +39,15 @@ fn keyed(limit: Limit) -> SetDeclaration {
 
 impl Live {
     fn new(set: SetDeclaration) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("limits");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("limits");
         let clock = VirtualClock::new(NEW_YEAR);
         let mut options = OpenOptions::new();
         options = options.virtual_clock(&clock);
         let segment = options.create(&path, &declare(set)).expect("a segment");
         let opened = options.open(&path).expect("opens");
         Self {
-            _folder: folder,
+            _directory: directory,
             clock,
             set: segment.set("api").expect("declared"),
             other: opened.set("api").expect("declared"),
@@ -121,7 +121,7 @@ fn a_lease_that_ran_out_in_another_life_of_a_hold_says_nothing_of_this_one() {
 fn who_asks_for_more_than_a_lowered_capacity_is_told_so_whatever_it_knew_before() {
     let of = |capacity| plain(Limit::calls("units", capacity, MINUTE));
     let too_much = |error: Option<Error>| match error {
-        Some(Error::NeverAdmissible { cost, most, .. }) => assert_eq!((cost, most), (9, 5)),
+        Some(Error::NeverAdmissible { cost, max, .. }) => assert_eq!((cost, max), (9, 5)),
         other => panic!("{other:?}"),
     };
     for ask in [
@@ -239,9 +239,9 @@ fn who_waits_is_served_by_a_raised_capacity() {
             true => set
                 .key("a")
                 .expect("a key")
-                .acquire(&request, PATIENCE)
+                .acquire(&request, TIMEOUT)
                 .map(|it| it.is_admitted()),
-            false => set.acquire(&request, PATIENCE).map(|it| it.is_admitted()),
+            false => set.acquire(&request, TIMEOUT).map(|it| it.is_admitted()),
         };
         let _held = match is_keyed {
             true => live
@@ -324,8 +324,8 @@ fn a_concurrency_that_there_are_too_few_holds_for_is_refused() {
 fn a_process_that_was_attached_before_decides_by_the_new_definition_at_once() {
     in_own_process(
         "a_process_that_was_attached_before_decides_by_the_new_definition_at_once",
-        PATIENCE,
-        |folder| {
+        TIMEOUT,
+        |directory| {
             let of = |capacity| {
                 declare(plain(
                     Limit::calls("units", capacity, 60 * MINUTE)
@@ -333,7 +333,7 @@ fn a_process_that_was_attached_before_decides_by_the_new_definition_at_once() {
                         .align(Align::FirstUse),
                 ))
             };
-            let segment = Segment::create(folder.join("limits"), &of(5)).expect("a segment");
+            let segment = Segment::create(directory.join("limits"), &of(5)).expect("a segment");
             let words = SharedWords::new(2);
             let child = Child::fork(|| {
                 let opened = Segment::open(segment.path()).expect("opens");
@@ -360,10 +360,10 @@ fn a_change_that_its_process_dies_in_is_made_whole_or_not_at_all() {
     const KEYS: u64 = 300;
     in_own_process(
         "a_change_that_its_process_dies_in_is_made_whole_or_not_at_all",
-        2 * PATIENCE,
-        |folder| {
+        2 * TIMEOUT,
+        |directory| {
             let of = |capacity| declare(keyed(Limit::rate("units", capacity, 60 * MINUTE)));
-            let segment = Segment::create(folder.join("limits"), &of(1000)).expect("a segment");
+            let segment = Segment::create(directory.join("limits"), &of(1000)).expect("a segment");
             let set = segment.set("api").expect("declared");
             let name = |number: u64| format!("key-{number}");
             for number in 0..KEYS {
@@ -390,10 +390,10 @@ fn a_change_that_its_process_dies_in_is_made_whole_or_not_at_all() {
                 for number in 0..KEYS {
                     let left = remaining(&set, Some(&name(number)));
                     // At most what an hour's thousands bring back in the minute that this may take.
-                    let least = number % 7;
+                    let min = number % 7;
                     assert!(
-                        (least..=least + 100).contains(&left),
-                        "{left} of key {number}, of which {least} were left"
+                        (min..=min + 100).contains(&left),
+                        "{left} of key {number}, of which {min} were left"
                     );
                 }
             }
@@ -440,7 +440,7 @@ fn local_credit_asks_what_a_raised_capacity_allows() {
     let too_much = credit.try_take(6);
     assert!(matches!(
         too_much,
-        Err(Error::NeverAdmissible { cost: 6, most: 5, .. })
+        Err(Error::NeverAdmissible { cost: 6, max: 5, .. })
     ));
 }
 
@@ -546,7 +546,7 @@ fn of_what_was_reserved_two_definitions_ago_nothing_is_given_back() {
 fn what_a_dead_holder_had_reserved_is_refunded_across_a_change_but_for_what_time_had_replenished() {
     let test =
         "what_a_dead_holder_had_reserved_is_refunded_across_a_change_but_for_what_time_had_replenished";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, TIMEOUT, |directory| {
         let of = |capacity| {
             declare(plain(
                 Limit::rate("units", capacity, MINUTE)
@@ -557,7 +557,7 @@ fn what_a_dead_holder_had_reserved_is_refunded_across_a_change_but_for_what_time
         let clock = VirtualClock::new(NEW_YEAR);
         let options = OpenOptions::new().virtual_clock(&clock);
         let segment = options
-            .create(folder.join("limits"), &of(1_000))
+            .create(directory.join("limits"), &of(1_000))
             .expect("a segment");
         let set = segment.set("api").expect("declared");
         let told = SharedWords::new(1);
@@ -595,7 +595,7 @@ fn how_a_limit_stood_is_told_by_the_definition_that_decided() {
     live.apply(of(1_000));
     assert_eq!(remaining(&live.set, None), 6);
     for verdict in permit.verdicts().chain(refusal.verdicts()) {
-        assert_eq!((verdict.remaining, verdict.most_at_once), (6, 10));
+        assert_eq!((verdict.remaining, verdict.burst), (6, 10));
         assert_eq!(verdict.reset_after, 4 * MINUTE / 10);
     }
 }

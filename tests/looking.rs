@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::unistd::pause;
-use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Declaration, Forecast, Keyed, Limit, LimitSet, OnDeath, OpenOptions, Permit, Request, Segment,
     SegmentReader, SegmentSnapshot, SetDeclaration, Verdict, VirtualClock,
@@ -82,8 +82,8 @@ fn in_tens(standings: Standings) -> Standings {
 #[test]
 fn a_killed_holder_is_left_out_of_every_look_which_changes_nothing() {
     let test = "a_killed_holder_is_left_out_of_every_look_which_changes_nothing";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let segment = Segment::create(&path, &limits(SetDeclaration::new("api"))).expect("a segment");
         let api = segment.set("api").expect("declared");
         let request = request(&api);
@@ -144,8 +144,8 @@ fn a_killed_holder_is_left_out_of_every_look_which_changes_nothing() {
 #[test]
 fn a_killed_holder_of_a_key_is_left_out_of_that_key_only() {
     let test = "a_killed_holder_of_a_key_is_left_out_of_that_key_only";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let set = SetDeclaration::new("api").keyed(Keyed::new(100)).holds(8);
         let segment = Segment::create(&path, &limits(set)).expect("a segment");
         let api = segment.set("api").expect("declared");
@@ -203,8 +203,8 @@ fn a_killed_holder_of_a_key_is_left_out_of_that_key_only() {
 #[test]
 fn what_was_granted_to_a_process_that_died_before_it_claimed_it_is_left_out() {
     let test = "what_was_granted_to_a_process_that_died_before_it_claimed_it_is_left_out";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let set = SetDeclaration::new("api").waiters(4);
         let segment = Segment::create(&path, &limits(set)).expect("a segment");
         let api = segment.set("api").expect("declared");
@@ -236,8 +236,8 @@ fn what_was_granted_to_a_process_that_died_before_it_claimed_it_is_left_out() {
 
 #[test]
 fn what_is_held_for_longer_than_its_lease_is_left_out() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     let clock = VirtualClock::new(HOUR);
     let minute = Duration::from_secs(60);
     let declaration = Declaration::new().set(

@@ -14,7 +14,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::time::ClockId;
-use process::{Child, PATIENCE, SharedWords, die, eventually, in_own_process};
+use process::{Child, SharedWords, TIMEOUT, die, eventually, in_own_process};
 use raw_segment::RawSegment;
 use shmlimit::{
     Algorithm, Align, Declaration, Error, Limit, LimitSet, Permit, Refusal, Request, Segment, SegmentReader,
@@ -43,8 +43,8 @@ pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::
     answer as libc::c_int
 }
 
-fn create(folder: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment = Segment::create(folder.join("limits"), &Declaration::new().set(set)).expect("a segment");
+fn create(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
+    let segment = Segment::create(directory.join("limits"), &Declaration::new().set(set)).expect("a segment");
     let set = segment.sets().next().expect("declared");
     (segment, set)
 }
@@ -79,9 +79,9 @@ fn now() -> u64 {
 #[test]
 fn charging_the_first_bucket_and_then_refusing_on_the_second() {
     let test = "charging_the_first_bucket_and_then_refusing_on_the_second";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, TIMEOUT, |directory| {
         let (segment, set) = create(
-            folder,
+            directory,
             SetDeclaration::new("set")
                 .limit(Limit::rate("input", 1_000, HOUR))
                 .limit(Limit::rate("output", 10, HOUR)),
@@ -110,11 +110,11 @@ fn charging_the_first_bucket_and_then_refusing_on_the_second() {
 #[test]
 fn reading_the_state_and_sleeping_and_then_taking_without_looking_again() {
     let test = "reading_the_state_and_sleeping_and_then_taking_without_looking_again";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         const WAITERS: usize = 8;
         const WINDOW: Duration = Duration::from_millis(40);
         let (_segment, set) = create(
-            folder,
+            directory,
             SetDeclaration::new("set").limit(Limit::calls("calls", 1, WINDOW)),
         );
         let log = SharedWords::new(WAITERS);
@@ -125,7 +125,7 @@ fn reading_the_state_and_sleeping_and_then_taking_without_looking_again() {
             .map(|number| {
                 let (log, set) = (&log, &set);
                 Child::fork(move || {
-                    let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
+                    let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
                     assert!(outcome.is_admitted());
                     log[number].store(now(), Ordering::Relaxed);
                 })
@@ -152,9 +152,9 @@ fn sleeping_the_whole_window_where_less_would_do() {
     // A unit every 100 ms; the window would take an hour.
     let unit = Duration::from_millis(100);
     for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket] {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let calls = Limit::calls("calls", 36_000, HOUR).algorithm(algorithm);
-        let (_segment, set) = create(folder.path(), SetDeclaration::new("set").limit(calls));
+        let (_segment, set) = create(directory.path(), SetDeclaration::new("set").limit(calls));
         let all = set.request().with("calls", 36_000).expect("declared");
         drop(admitted(&set, &all));
         // On a busy machine a unit may have come back already.
@@ -166,14 +166,14 @@ fn sleeping_the_whole_window_where_less_would_do() {
         };
         let wait = refusal.retry_after().expect("time heals it");
         assert!(wait <= unit, "{wait:?}");
-        let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
+        let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
         assert!(outcome.is_admitted() && started.elapsed() >= wait);
     }
     // Of a window that was opened a while ago, the rest.
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let calls = Limit::calls("calls", 1, HOUR).algorithm(Algorithm::FixedWindow);
     let calls = calls.align(Align::FirstUse);
-    let (_segment, set) = create(folder.path(), SetDeclaration::new("set").limit(calls));
+    let (_segment, set) = create(directory.path(), SetDeclaration::new("set").limit(calls));
     drop(admitted(&set, &set.request()));
     sleep(unit);
     let wait = refused(&set, &set.request())
@@ -184,16 +184,16 @@ fn sleeping_the_whole_window_where_less_would_do() {
 
 #[test]
 fn waiting_for_the_impossible() {
-    in_own_process("waiting_for_the_impossible", PATIENCE, |folder| {
-        let (segment, set) = create(folder, places(2));
+    in_own_process("waiting_for_the_impossible", TIMEOUT, |directory| {
+        let (segment, set) = create(directory, places(2));
         let too_many = set.request().with("places", 3).expect("declared");
-        let is_impossible = |outcome| matches!(outcome, Err(Error::NeverAdmissible { cost: 3, most: 2, .. }));
+        let is_impossible = |outcome| matches!(outcome, Err(Error::NeverAdmissible { cost: 3, max: 2, .. }));
         assert!(is_impossible(set.acquire(&too_many, None)));
         // Nor in a line behind others.
         let permit = admitted(&set, &set.request());
         let both = set.request().with("places", 2).expect("declared");
         let waiter = Child::fork(|| {
-            assert!(set.acquire(&both, PATIENCE).expect("works").is_admitted());
+            assert!(set.acquire(&both, TIMEOUT).expect("works").is_admitted());
         });
         eventually("somebody waits", || queued(&segment) == 1);
         assert!(is_impossible(set.acquire(&too_many, None)));
@@ -206,9 +206,9 @@ fn waiting_for_the_impossible() {
 
 #[test]
 fn a_cost_without_a_limit_charging_the_others_first() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let (segment, set) = create(
-        folder.path(),
+        directory.path(),
         SetDeclaration::new("set")
             .limit(Limit::calls("calls", 10, HOUR))
             .limit(Limit::rate("tokens", 10, HOUR)),
@@ -231,17 +231,17 @@ fn a_cost_without_a_limit_charging_the_others_first() {
 
 #[test]
 fn all_waiters_waking_together() {
-    in_own_process("all_waiters_waking_together", PATIENCE, |folder| {
+    in_own_process("all_waiters_waking_together", TIMEOUT, |directory| {
         const WAITERS: usize = 6;
-        let (segment, set) = create(folder, places(1));
-        let raw = RawSegment::open(&folder.join("limits"));
+        let (segment, set) = create(directory, places(1));
+        let raw = RawSegment::open(&directory.join("limits"));
         let words = SharedWords::new(2);
         let [passed, dismissed] = [&words[0], &words[1]];
         let held = admitted(&set, &set.request());
         let waiters: Vec<Child> = (0..WAITERS)
             .map(|number| {
                 let waiter = Child::fork(|| {
-                    let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
+                    let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
                     let permit = outcome.into_result().expect("in time");
                     let turn = passed.fetch_add(1, Ordering::Relaxed) + 1;
                     let may_go = |turn| dismissed.load(Ordering::Relaxed) >= turn;
@@ -257,7 +257,7 @@ fn all_waiters_waking_together() {
         drop(held);
         for turn in 1..=WAITERS as u64 {
             eventually("the next has passed", || passed.load(Ordering::Relaxed) == turn);
-            assert_eq!(raw.rings(), turn, "one is told for each that goes");
+            assert_eq!(raw.futex_value(), turn, "one is told for each that goes");
             assert_eq!(queued(&segment) as u64, WAITERS as u64 - turn);
             dismissed.store(turn, Ordering::Relaxed);
         }
@@ -267,8 +267,8 @@ fn all_waiters_waking_together() {
 
 #[test]
 fn releasing_what_was_never_taken() {
-    in_own_process("releasing_what_was_never_taken", PATIENCE, |folder| {
-        let (segment, set) = create(folder, places(2));
+    in_own_process("releasing_what_was_never_taken", TIMEOUT, |directory| {
+        let (segment, set) = create(directory, places(2));
         let active = || segment.snapshot().expect("a snapshot").sets[0].active;
         let mut first = admitted(&set, &set.request());
         let second = admitted(&set, &set.request());
@@ -294,8 +294,8 @@ fn releasing_what_was_never_taken() {
 
 #[test]
 fn an_exception_in_the_callers_block_leaking_what_was_held() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (segment, set) = create(folder.path(), places(1));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (segment, set) = create(directory.path(), places(1));
     for _ in 0..3 {
         let unwound = catch_unwind(AssertUnwindSafe(|| {
             let _permit = admitted(&set, &set.request());
@@ -314,11 +314,11 @@ fn an_exception_in_the_callers_block_leaking_what_was_held() {
 fn a_wall_clock_step_back_corrupting_the_state() {
     in_own_process(
         "a_wall_clock_step_back_corrupting_the_state",
-        PATIENCE,
-        |folder| {
+        TIMEOUT,
+        |directory| {
             let window = |name, algorithm| Limit::calls(name, 3, 24 * HOUR).algorithm(algorithm);
             let (segment, set) = create(
-                folder,
+                directory,
                 SetDeclaration::new("set")
                     .limit(window("by the day", Algorithm::FixedWindow))
                     .limit(window("steady", Algorithm::Gcra))
@@ -350,15 +350,15 @@ fn a_wall_clock_step_back_corrupting_the_state() {
             SET_BACK.store(0, Ordering::Relaxed);
             assert!(refused(&set, &set.request()).retry_after().is_some());
             assert!(segment.recover().expect("works").sets[0].problem.is_none());
-            assert_eq!(segment.snapshot().expect("a snapshot").sets[0].counts.recounts, 0);
+            assert_eq!(segment.snapshot().expect("a snapshot").sets[0].counts.rebuilds, 0);
         },
     );
 }
 
 #[test]
 fn a_killed_holder_keeping_its_slot() {
-    in_own_process("a_killed_holder_keeping_its_slot", PATIENCE, |folder| {
-        let (segment, set) = create(folder, places(2));
+    in_own_process("a_killed_holder_keeping_its_slot", TIMEOUT, |directory| {
+        let (segment, set) = create(directory, places(2));
         for _ in 0..3 {
             let mut holder = Child::fork(|| {
                 let both = set.request().with("places", 2).expect("declared");
@@ -366,7 +366,7 @@ fn a_killed_holder_keeping_its_slot() {
                 die();
             });
             holder.wait();
-            let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
+            let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
             assert!(outcome.is_admitted());
         }
         let set = &segment.snapshot().expect("a snapshot").sets[0];
@@ -376,9 +376,9 @@ fn a_killed_holder_keeping_its_slot() {
 
 #[test]
 fn statistics_read_from_a_private_copy() {
-    in_own_process("statistics_read_from_a_private_copy", PATIENCE, |folder| {
-        let (segment, set) = create(folder, places(2));
-        let reader = SegmentReader::open(folder.join("limits")).expect("a segment");
+    in_own_process("statistics_read_from_a_private_copy", TIMEOUT, |directory| {
+        let (segment, set) = create(directory, places(2));
+        let reader = SegmentReader::open(directory.join("limits")).expect("a segment");
         for round in 1..=3 {
             // By a process that does not live to tell.
             let mut child = Child::fork(|| {
@@ -386,7 +386,7 @@ fn statistics_read_from_a_private_copy() {
                 die();
             });
             child.wait();
-            let again = Segment::open(folder.join("limits")).expect("a segment");
+            let again = Segment::open(directory.join("limits")).expect("a segment");
             for snapshot in [segment.snapshot(), reader.snapshot(), again.snapshot()] {
                 let snapshot = snapshot.expect("a snapshot");
                 assert_eq!(snapshot.sets[0].counts.admitted, round);

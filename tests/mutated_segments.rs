@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memmap2::MmapRaw;
-use mutation::image::{Image, SetPart};
+use mutation::image::{Image, SetShard};
 use mutation::specimen::Specimen;
 use mutation::{Change, Damage, Mutation};
 
@@ -38,7 +38,7 @@ const DEFAULT_RANDOM_CASES: u64 = if cfg!(debug_assertions) { 10_000 } else { 30
 
 /// A child that is at the same case for so long hangs: nothing in a case waits for longer than a fraction of a
 /// second, and none takes longer than a few milliseconds of a processor, however busy the machine is.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 #[test]
 fn no_damage_brings_a_process_down() {
@@ -48,19 +48,19 @@ fn no_damage_brings_a_process_down() {
         let range = start.parse().expect("a number")..end.parse().expect("a number");
         return endure(range, Path::new(&progress));
     }
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     if let Ok(case) = env::var(SINGLE_CASE) {
         let case = case.parse().expect("the number of a case");
-        return endure(case..case + 1, &folder.path().join("progress"));
+        return endure(case..case + 1, &directory.path().join("progress"));
     }
-    let cases = Systematic::of(&Specimen::attached(folder.path())).cases() + random_cases();
+    let cases = Systematic::of(&Specimen::attached(directory.path())).cases() + random_cases();
     let begin = Instant::now();
     let words = AtomicU64::new(0);
     let children = thread::available_parallelism().map_or(1, |processors| processors.get().min(8)) as u64;
     let share = cases.div_ceil(children);
     thread::scope(|scope| {
         for number in 0..children {
-            let progress = folder.path().join(number.to_string());
+            let progress = directory.path().join(number.to_string());
             let range = number * share..cases.min((number + 1) * share);
             let words = &words;
             scope.spawn(move || words.fetch_add(supervise(range, &progress), Ordering::Relaxed));
@@ -89,7 +89,7 @@ fn supervise(range: Range<u64>, progress: &Path) -> u64 {
         .expect("a child");
     let end = end_of_output(&mut child);
     let mut seen = None;
-    while end.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+    while end.recv_timeout(TIMEOUT) == Err(RecvTimeoutError::Timeout) {
         let now = Some(case.get());
         if now == seen {
             child.kill().expect("a child of this process");
@@ -160,9 +160,9 @@ impl Progress {
 /// Endures every case of the range.
 fn endure(range: Range<u64>, progress: &Path) {
     let progress = Progress::create(progress, range.start);
-    let folder = tempfile::tempdir().expect("a folder");
-    let attached = Specimen::attached(folder.path());
-    let abandoned = Specimen::abandoned(folder.path());
+    let directory = tempfile::tempdir().expect("a directory");
+    let attached = Specimen::attached(directory.path());
+    let abandoned = Specimen::abandoned(directory.path());
     let systematic = Systematic::of(&attached);
     for case in range.clone() {
         progress.set(case);
@@ -221,7 +221,7 @@ impl Systematic {
             places: (0..image.places() as u32)
                 .filter(|number| {
                     let place = image.place(*number);
-                    let journals = image.parts().iter().map(|part| &part.entries);
+                    let journals = image.shards().iter().map(|shard| &shard.entries);
                     let mut rest = journals.map(|entries| entries.start + 8..entries.end);
                     !rest.any(|leftovers| leftovers.contains(&place))
                 })
@@ -321,42 +321,42 @@ impl Random {
         }
     }
 
-    fn part<'a>(&mut self, image: &'a Image) -> &'a SetPart {
-        &image.parts()[self.below(image.parts().len() as u64) as usize]
+    fn shard<'a>(&mut self, image: &'a Image) -> &'a SetShard {
+        &image.shards()[self.below(image.shards().len() as u64) as usize]
     }
 
     fn control_word(&mut self, image: &Image) -> usize {
-        let part = self.part(image);
-        part.journal + self.below((part.entries.start - part.journal) as u64) as usize
+        let shard = self.shard(image);
+        shard.journal + self.below((shard.entries.start - shard.journal) as u64) as usize
     }
 
     fn word_behind_journal(&mut self, image: &Image) -> usize {
-        let part = self.part(image);
-        part.entries.end + self.below((part.extent.end - part.entries.end) as u64) as usize
+        let shard = self.shard(image);
+        shard.entries.end + self.below((shard.extent.end - shard.entries.end) as u64) as usize
     }
 
     /// A journal that says that an operation was begun, with entries that may name any word at all.
     fn journal(&mut self, image: &Image) -> Vec<Mutation> {
-        let part = self.part(image);
+        let shard = self.shard(image);
         // Every count is met, and small ones, which are cheap to make, more often.
         let count = 1 + (self.below(255) >> self.below(6));
         let mut mutations = vec![Mutation {
-            word: image.number_of(part.journal),
+            word: image.number_of(shard.journal),
             change: Change::Set((self.next() << 8) | count),
         }];
-        let length = part.extent.len() as u64;
+        let length = shard.extent.len() as u64;
         let nearly_sound = self.one_in(2);
-        for entry in part.entries.clone().step_by(2).take(count as usize) {
+        for entry in shard.entries.clone().step_by(2).take(count as usize) {
             let index = match self.below(if nearly_sound { 4 } else { 8 }) {
                 0 => {
-                    (part.journal - part.extent.start) as u64
-                        + self.below((part.entries.start - part.journal) as u64)
+                    (shard.journal - shard.extent.start) as u64
+                        + self.below((shard.entries.start - shard.journal) as u64)
                 }
                 1..=3 => {
-                    (part.entries.end - part.extent.start) as u64
-                        + self.below((part.extent.end - part.entries.end) as u64)
+                    (shard.entries.end - shard.extent.start) as u64
+                        + self.below((shard.extent.end - shard.entries.end) as u64)
                 }
-                4 => (part.lock.start - part.extent.start) as u64 + self.below(part.lock.len() as u64),
+                4 => (shard.lock.start - shard.extent.start) as u64 + self.below(shard.lock.len() as u64),
                 5 => length.wrapping_add(self.below(3)).wrapping_sub(1),
                 6 => self.below(length),
                 _ => self.next() >> self.below(64),

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, raise};
-use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{Declaration, Error, Limit, Segment, SetDeclaration};
 
 const SLOTS: u64 = 3;
@@ -49,8 +49,8 @@ fn cold_starts(segment: &Segment) -> u64 {
 #[test]
 fn a_segment_in_use_in_another_namespace_is_refused_and_not_touched() {
     let test = "a_segment_in_use_in_another_namespace_is_refused_and_not_touched";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let segment = create(&path);
         let outer = namespace();
         let before = fs::read(&path).expect("bytes");
@@ -82,8 +82,8 @@ fn a_segment_in_use_in_another_namespace_is_refused_and_not_touched() {
 #[test]
 fn a_segment_that_nobody_uses_is_adopted_by_another_namespace_and_back() {
     let test = "a_segment_that_nobody_uses_is_adopted_by_another_namespace_and_back";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         drop(create(&path));
         let words = SharedWords::new(1);
         let child = in_new_namespace(|| {
@@ -109,8 +109,8 @@ fn a_segment_that_nobody_uses_is_adopted_by_another_namespace_and_back() {
 /// Finding 5: a child forked into other namespaces came by its handles without opening anything, and its permits were
 /// given to others while it lived.
 fn check_forked_child_is_refused(test: &str, flag: libc::c_int, namespace: &str) {
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let segment = create(&path);
         let api = segment.set("api").expect("declared");
         // SAFETY: no memory is involved. Only processes forked from now on are in the new namespace.
@@ -159,8 +159,8 @@ fn a_child_forked_into_another_time_namespace_does_not_join() {
 #[test]
 fn a_process_table_of_another_namespace_is_not_asked_who_lives() {
     let test = "a_process_table_of_another_namespace_is_not_asked_who_lives";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         drop(create(&path));
         let number_of_the_living = std::process::id();
         let child = in_new_namespace(|| {

@@ -10,7 +10,7 @@ use std::task::{Context, Waker};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use raw_segment::RawSegment;
 use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 
@@ -20,7 +20,7 @@ const WAITERS: usize = 32;
 const QUIET: Duration = Duration::from_secs(if cfg!(debug_assertions) { 2 } else { 5 });
 
 /// Wakes per waiter and second. A waiter that waits for others looks after them once a second; one that polls every few milliseconds wakes hundreds of times.
-const MOST_WAKES: f64 = 5.0;
+const MAX_WAKES: f64 = 5.0;
 
 const RELEASES: u64 = 16;
 
@@ -75,10 +75,10 @@ fn activities(children: &[Child]) -> Vec<Activity> {
 #[test]
 fn who_waits_sleeps_and_each_release_wakes_exactly_one() {
     let test = "who_waits_sleeps_and_each_release_wakes_exactly_one";
-    in_own_process(test, 3 * PATIENCE, |folder| {
+    in_own_process(test, 3 * TIMEOUT, |directory| {
         let places = Limit::concurrency("places", 1);
         let declaration = Declaration::new().set(SetDeclaration::new("set").limit(places));
-        let path = folder.join("limits");
+        let path = directory.join("limits");
         let segment = Segment::create(&path, &declaration).expect("a segment");
         let raw = RawSegment::open(&path);
         let set = segment.set("set").expect("declared");
@@ -110,7 +110,7 @@ fn who_waits_sleeps_and_each_release_wakes_exactly_one() {
         }
 
         // Nothing happens for a while.
-        let rings = raw.rings();
+        let futex_value = raw.futex_value();
         let started = Instant::now();
         let before = activities(&children);
         sleep(QUIET);
@@ -119,7 +119,7 @@ fn who_waits_sleeps_and_each_release_wakes_exactly_one() {
         for (before, after) in before.iter().zip(&after) {
             let wakes = (after.sleeps - before.sleeps) as f64;
             assert!(
-                wakes <= MOST_WAKES * elapsed,
+                wakes <= MAX_WAKES * elapsed,
                 "a waiter woke {wakes} times in {elapsed} s"
             );
         }
@@ -141,7 +141,11 @@ fn who_waits_sleeps_and_each_release_wakes_exactly_one() {
             processor <= elapsed / 2.0,
             "the waiters were busy for {processor} s"
         );
-        assert_eq!(raw.rings(), rings, "somebody was told to look at nothing");
+        assert_eq!(
+            raw.futex_value(),
+            futex_value,
+            "somebody was told to look at nothing"
+        );
         assert_eq!(queued(), WAITERS);
 
         // One after the other is served, and each time one bell is rung. The last ones are never served and see nothing
@@ -153,7 +157,7 @@ fn who_waits_sleeps_and_each_release_wakes_exactly_one() {
             eventually("the first in line is admitted", || {
                 admitted.load(Ordering::Relaxed) == turn
             });
-            assert_eq!(raw.rings(), rings + turn, "one ring for each release");
+            assert_eq!(raw.futex_value(), futex_value + turn, "one ring for each release");
             assert_eq!(counts().waited, turn);
             assert_eq!(queued(), WAITERS - turn as usize);
             if turn < RELEASES {
@@ -166,7 +170,7 @@ fn who_waits_sleeps_and_each_release_wakes_exactly_one() {
             let wakes = (after.sleeps - before.sleeps) as f64;
             // Fewer than releases, where these do not take long.
             assert!(
-                wakes <= MOST_WAKES * elapsed + 4.0,
+                wakes <= MAX_WAKES * elapsed + 4.0,
                 "a waiter woke {wakes} times in {elapsed} s"
             );
         }
@@ -178,11 +182,11 @@ fn who_waits_sleeps_and_each_release_wakes_exactly_one() {
 fn a_process_of_waiting_futures_sleeps_as_long_as_nothing_happens() {
     const FUTURES: usize = 500;
     let test = "a_process_of_waiting_futures_sleeps_as_long_as_nothing_happens";
-    in_own_process(test, 3 * PATIENCE, |folder| {
+    in_own_process(test, 3 * TIMEOUT, |directory| {
         let sets =
             ["one", "other"].map(|name| SetDeclaration::new(name).limit(Limit::concurrency("places", 1)));
         let declaration = sets.into_iter().fold(Declaration::new(), Declaration::set);
-        let segment = Segment::create(folder.join("limits"), &declaration).expect("a segment");
+        let segment = Segment::create(directory.join("limits"), &declaration).expect("a segment");
         let held: Vec<_> = segment
             .sets()
             .map(|set| std::mem::forget(set.try_acquire(&set.request()).expect("works")))
@@ -223,7 +227,7 @@ fn a_process_of_waiting_futures_sleeps_as_long_as_nothing_happens() {
             wakes / elapsed
         );
         assert!(
-            wakes <= MOST_WAKES * elapsed + 4.0,
+            wakes <= MAX_WAKES * elapsed + 4.0,
             "woke {wakes} times in {elapsed} s"
         );
         child.kill();
@@ -233,8 +237,8 @@ fn a_process_of_waiting_futures_sleeps_as_long_as_nothing_happens() {
 /// By another bell it would be woken only when it looks by itself, a second later.
 #[test]
 fn a_thread_is_woken_by_the_bell_of_its_ticket_and_a_future_by_the_doorbell_of_its_process() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     let places = SetDeclaration::new("set").limit(Limit::concurrency("places", 1));
     let segment = Segment::create(&path, &Declaration::new().set(places)).expect("a segment");
     let raw = RawSegment::open(&path);
@@ -248,34 +252,34 @@ fn a_thread_is_woken_by_the_bell_of_its_ticket_and_a_future_by_the_doorbell_of_i
     let held = take();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
+            let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
             outcome.into_result().expect("given back")
         });
         eventually("it waits", || queued() == 1);
         drop(held);
         drop(waiter.join().expect("admitted"));
     });
-    assert_eq!((raw.rings(), raw.doorbell_rings()), (1, 0));
+    assert_eq!((raw.futex_value(), raw.doorbell_rings()), (1, 0));
 
     let held = take();
     let request = set.request();
-    let mut future = Box::pin(set.acquire_async(&request, PATIENCE));
+    let mut future = Box::pin(set.acquire_async(&request, TIMEOUT));
     let mut context = Context::from_waker(Waker::noop());
     assert!(future.as_mut().poll(&mut context).is_pending());
     assert_eq!(queued(), 1);
     drop(held);
     eventually("the doorbell is rung", || raw.doorbell_rings() > 0);
-    assert_eq!(raw.rings(), 2);
+    assert_eq!(raw.futex_value(), 2);
     eventually("it is admitted", || future.as_mut().poll(&mut context).is_ready());
 }
 
 #[test]
 fn a_process_watches_for_the_deaths_of_others_only() {
     let test = "a_process_watches_for_the_deaths_of_others_only";
-    in_own_process(test, 3 * PATIENCE, |folder| {
+    in_own_process(test, 3 * TIMEOUT, |directory| {
         let places = Limit::concurrency("places", 1);
         let declaration = Declaration::new().set(SetDeclaration::new("set").limit(places));
-        let segment = Segment::create(folder.join("limits"), &declaration).expect("a segment");
+        let segment = Segment::create(directory.join("limits"), &declaration).expect("a segment");
         let set = segment.set("set").expect("declared");
         let waiting = || {
             let snapshot = segment.snapshot().expect("a snapshot");

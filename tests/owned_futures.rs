@@ -5,13 +5,13 @@ use std::time::Duration;
 use shmlimit::{AcquireFuture, Declaration, Keyed, Limit, Outcome, Permit, Segment, SetDeclaration};
 use tokio::sync::oneshot;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn segment(set: SetDeclaration) -> (tempfile::TempDir, Segment) {
-    let folder = tempfile::tempdir().expect("a directory");
+    let directory = tempfile::tempdir().expect("a directory");
     let declaration = Declaration::new().set(set);
-    let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
-    (folder, segment)
+    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
+    (directory, segment)
 }
 
 async fn admitted(future: AcquireFuture<'static>) -> Permit<'static> {
@@ -21,13 +21,13 @@ async fn admitted(future: AcquireFuture<'static>) -> Permit<'static> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn spawned_tasks_wait_in_order_after_every_handle_of_the_set_is_gone() {
-    let (_folder, segment) = segment(SetDeclaration::new("pool").limit(Limit::concurrency("places", 1)));
+    let (_directory, segment) = segment(SetDeclaration::new("pool").limit(Limit::concurrency("places", 1)));
     let pool = segment.set("pool").expect("declared");
     let request = pool.request();
     let first = admitted(pool.acquire_owned(&request, None)).await;
     let mut tasks = Vec::new();
     for number in 0..3 {
-        let waiting = pool.acquire_owned(&request, PATIENCE);
+        let waiting = pool.acquire_owned(&request, TIMEOUT);
         let (enqueued, is_enqueued) = oneshot::channel();
         tasks.push(tokio::spawn(async move {
             let mut waiting = std::pin::pin!(waiting);
@@ -55,7 +55,7 @@ async fn spawned_tasks_wait_in_order_after_every_handle_of_the_set_is_gone() {
 
 #[tokio::test]
 async fn a_task_that_is_aborted_leaves_the_queue() {
-    let (_folder, segment) = segment(SetDeclaration::new("pool").limit(Limit::concurrency("places", 1)));
+    let (_directory, segment) = segment(SetDeclaration::new("pool").limit(Limit::concurrency("places", 1)));
     let pool = segment.set("pool").expect("declared");
     let held = admitted(pool.acquire_owned(&pool.request(), None)).await;
     let mut waiting = Box::pin(pool.acquire_owned(&pool.request(), None));
@@ -80,7 +80,7 @@ async fn a_key_gives_owned_futures_too_and_refusals_come_with_them() {
     let set = SetDeclaration::new("tenants")
         .keyed(Keyed::new(10))
         .limit(Limit::concurrency("places", 1));
-    let (_folder, segment) = segment(set);
+    let (_directory, segment) = segment(set);
     let tenants = segment.set("tenants").expect("declared");
     let future = {
         let key = tenants.key("acme").expect("keyed");

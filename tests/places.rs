@@ -15,7 +15,7 @@ use memmap2::MmapRaw;
 use nix::errno::Errno;
 use nix::sys::stat::Mode;
 use nix::unistd::{Uid, User, chown, geteuid, mkfifo};
-use process::{Child, PATIENCE, SharedWords, in_own_process};
+use process::{Child, SharedWords, TIMEOUT, in_own_process};
 use shmlimit::{
     Declaration, Error, Limit, OpenOptions as SegmentOptions, Segment, SegmentReader, SetDeclaration,
 };
@@ -58,39 +58,42 @@ fn check_untrusted(path: &Path, why: &str) {
 
 #[test]
 fn a_symbolic_link_is_not_followed() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (path, link) = (folder.path().join("limits"), folder.path().join("link"));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, link) = (directory.path().join("limits"), directory.path().join("link"));
     create(&path);
     symlink(&path, &link).expect("a link");
     check_untrusted(&link, "symbolic link");
     assert!(matches!(SegmentReader::open(&link), Err(Error::Untrusted { .. })));
     drop(Segment::open(&path).expect("the file itself"));
     // Nor is one that leads nowhere, to create what it names.
-    let (nowhere, dangling) = (folder.path().join("nowhere"), folder.path().join("dangling"));
+    let (nowhere, dangling) = (
+        directory.path().join("nowhere"),
+        directory.path().join("dangling"),
+    );
     symlink(&nowhere, &dangling).expect("a link");
     check_untrusted(&dangling, "symbolic link");
     assert!(!nowhere.exists());
 }
 
 #[test]
-fn pipes_sockets_devices_and_folders_are_not_segments() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let pipe = folder.path().join("pipe");
+fn pipes_sockets_devices_and_directories_are_not_segments() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let pipe = directory.path().join("pipe");
     mkfifo(&pipe, Mode::S_IRWXU).expect("a pipe");
     check_untrusted(&pipe, "not a regular file");
-    let socket = folder.path().join("socket");
+    let socket = directory.path().join("socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
     check_untrusted(&socket, "not a regular file");
-    let inner = folder.path().join("inner");
-    fs::create_dir(&inner).expect("a folder");
+    let inner = directory.path().join("inner");
+    fs::create_dir(&inner).expect("a directory");
     check_untrusted(&inner, "not a regular file");
     check_untrusted(Path::new("/dev/null"), "not a regular file");
 }
 
 #[test]
 fn a_file_with_a_second_name_is_not_trusted_until_it_has_one() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (path, second) = (folder.path().join("limits"), folder.path().join("second"));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, second) = (directory.path().join("limits"), directory.path().join("second"));
     create(&path);
     fs::hard_link(&path, &second).expect("a second name");
     check_untrusted(&path, "2 names");
@@ -101,8 +104,8 @@ fn a_file_with_a_second_name_is_not_trusted_until_it_has_one() {
 
 #[test]
 fn a_file_that_anybody_may_write_is_trusted_only_on_demand() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     create(&path);
     fs::set_permissions(&path, Permissions::from_mode(0o666)).expect("its mode");
     check_untrusted(&path, "everyone may write it");
@@ -112,13 +115,13 @@ fn a_file_that_anybody_may_write_is_trusted_only_on_demand() {
 
 #[test]
 fn the_mode_is_0600_or_what_was_asked_for_whatever_the_umask() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     for (name, declaration, mode) in [
         ("default", declaration(), 0o600),
         ("asked", declaration().mode(0o660), 0o660),
         ("readable", declaration().mode(0o644), 0o644),
     ] {
-        let path = folder.path().join(name);
+        let path = directory.path().join(name);
         drop(Segment::create(&path, &declaration).expect("a segment"));
         assert_eq!(
             fs::metadata(&path).expect("a file").mode() & 0o7777,
@@ -140,14 +143,14 @@ fn stranger() -> Option<Uid> {
 }
 
 #[test]
-fn a_strangers_file_in_a_folder_that_others_may_write_is_not_trusted() {
+fn a_strangers_file_in_a_directory_that_others_may_write_is_not_trusted() {
     let Some(stranger) = stranger() else { return };
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     create(&path);
     chown(&path, Some(stranger), None).expect("given away");
     drop(Segment::open(&path).expect("nobody else can have put it there"));
-    let given = |mode| fs::set_permissions(folder.path(), Permissions::from_mode(mode)).expect("its mode");
+    let given = |mode| fs::set_permissions(directory.path(), Permissions::from_mode(mode)).expect("its mode");
     given(0o770);
     check_untrusted(&path, &format!("belongs to user {stranger}"));
     check_untrusted(
@@ -172,12 +175,12 @@ fn a_strangers_file_in_a_folder_that_others_may_write_is_not_trusted() {
 #[test]
 fn a_file_that_this_user_may_not_write_is_an_error_that_says_so() {
     let test = "a_file_that_this_user_may_not_write_is_an_error_that_says_so";
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, TIMEOUT, |directory| {
         let Some(stranger) = stranger() else { return };
-        let path = folder.join("limits");
+        let path = directory.join("limits");
         create(&path);
         fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("its mode");
-        fs::set_permissions(folder, Permissions::from_mode(0o755)).expect("its mode");
+        fs::set_permissions(directory, Permissions::from_mode(0o755)).expect("its mode");
         Child::fork(|| {
             nix::unistd::setuid(stranger).expect("somebody else");
             match Segment::open(&path) {
@@ -207,14 +210,14 @@ fn on_small_file_system(test: &str, options: &CStr, body: impl FnOnce(&Path)) {
 
 /// Runs `body` with a file system of its own mounted, where that is permitted; no other process sees it.
 fn on_file_system(test: &str, kind: &CStr, options: &CStr, body: impl FnOnce(&Path)) {
-    in_own_process(test, PATIENCE, |folder| {
+    in_own_process(test, TIMEOUT, |directory| {
         // SAFETY: no memory is involved; the process's other thread waits.
         if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
             println!("skipped: no mount namespace of its own: {}", Errno::last());
             return;
         }
-        let target = folder.join("small");
-        fs::create_dir(&target).expect("a folder");
+        let target = directory.join("small");
+        fs::create_dir(&target).expect("a directory");
         mount(None, Path::new("/"), libc::MS_REC | libc::MS_PRIVATE, None).expect("private mounts");
         if let Err(error) = mount(Some(kind), &target, 0, Some(options)) {
             println!("skipped: no file system of its own: {error}");
@@ -245,8 +248,8 @@ fn mount(
     Errno::result(answer).map(drop)
 }
 
-fn names_in(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).expect("a folder");
+fn names_in(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("a directory");
     entries
         .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
         .collect()
@@ -265,14 +268,14 @@ fn assert_no_space<T: std::fmt::Debug>(result: Result<T, Error>, path: &Path) ->
 #[test]
 fn a_full_file_system_is_an_error_at_creation_and_leaves_nothing() {
     let test = "a_full_file_system_is_an_error_at_creation_and_leaves_nothing";
-    on_small_file_system(test, c"size=64k", |folder| {
-        let path = folder.join("limits");
+    on_small_file_system(test, c"size=64k", |directory| {
+        let path = directory.join("limits");
         let large =
             Declaration::new().set(SetDeclaration::new("api").limit(Limit::concurrency("slots", 2000)));
         let bytes = assert_no_space(Segment::create(&path, &large), &path);
         assert!(bytes > 64 * 1024, "{bytes}");
         assert_no_space(Segment::open_or_create(&path, &large), &path);
-        assert!(names_in(folder).is_empty(), "{:?}", names_in(folder));
+        assert!(names_in(directory).is_empty(), "{:?}", names_in(directory));
         create(&path);
     });
 }
@@ -280,11 +283,11 @@ fn a_full_file_system_is_an_error_at_creation_and_leaves_nothing() {
 #[test]
 fn no_room_for_another_name_is_an_error_at_creation() {
     let test = "no_room_for_another_name_is_an_error_at_creation";
-    on_small_file_system(test, c"nr_inodes=2", |folder| {
-        create(&folder.join("first"));
-        let path = folder.join("second");
+    on_small_file_system(test, c"nr_inodes=2", |directory| {
+        create(&directory.join("first"));
+        let path = directory.join("second");
         assert_no_space(Segment::create(&path, &declaration()), &path);
-        assert_eq!(names_in(folder), ["first"]);
+        assert_eq!(names_in(directory), ["first"]);
     });
 }
 
@@ -318,8 +321,8 @@ fn punch_holes(path: &Path) -> usize {
 }
 
 /// Finding 4: attaching allocated what a sparse copy had left out, which on some file systems is to write.
-fn check_sparse_copy_is_refused(folder: &Path) {
-    let path = folder.join("limits");
+fn check_sparse_copy_is_refused(directory: &Path) {
+    let path = directory.join("limits");
     drop(Segment::create(&path, &mostly_zeros()).expect("a segment"));
     drop(Segment::open(&path).expect("without holes"));
     assert!(punch_holes(&path) > 0);
@@ -347,8 +350,8 @@ fn check_sparse_copy_is_refused(folder: &Path) {
 
 #[test]
 fn a_sparse_copy_is_refused_and_stays_as_it_is() {
-    for folder in [Path::new("/dev/shm"), &std::env::temp_dir()] {
-        check_sparse_copy_is_refused(tempfile::tempdir_in(folder).expect("a folder").path());
+    for directory in [Path::new("/dev/shm"), &std::env::temp_dir()] {
+        check_sparse_copy_is_refused(tempfile::tempdir_in(directory).expect("a directory").path());
     }
 }
 
@@ -357,8 +360,8 @@ fn a_sparse_copy_is_refused_and_stays_as_it_is() {
 #[test]
 fn attaching_stores_nothing_where_the_file_system_cannot_allocate() {
     let test = "attaching_stores_nothing_where_the_file_system_cannot_allocate";
-    on_file_system(test, c"ramfs", c"mode=0700", |folder| {
-        let path = folder.join("shared");
+    on_file_system(test, c"ramfs", c"mode=0700", |directory| {
+        let path = directory.join("shared");
         drop(Segment::create(&path, &mostly_zeros()).expect("a segment"));
         let bytes = fs::read(&path).expect("bytes");
         // The C library stores into the byte of each page that the last byte of the file has in its own. Here it belongs
@@ -398,10 +401,10 @@ fn attaching_stores_nothing_where_the_file_system_cannot_allocate() {
 #[test]
 fn a_read_only_file_system_can_be_looked_at_and_no_more() {
     let test = "a_read_only_file_system_can_be_looked_at_and_no_more";
-    on_small_file_system(test, c"size=1m", |folder| {
-        let path = folder.join("limits");
+    on_small_file_system(test, c"size=1m", |directory| {
+        let path = directory.join("limits");
         create(&path);
-        mount(None, folder, libc::MS_REMOUNT | libc::MS_RDONLY, None).expect("read-only");
+        mount(None, directory, libc::MS_REMOUNT | libc::MS_RDONLY, None).expect("read-only");
         let is_read_only = |result: Result<Segment, Error>, verb: &str| match result {
             Err(Error::Io { action, source, .. }) => {
                 assert_eq!((action, source.raw_os_error()), (verb, Some(libc::EROFS)));
@@ -410,7 +413,10 @@ fn a_read_only_file_system_can_be_looked_at_and_no_more() {
         };
         is_read_only(Segment::open(&path), "open");
         is_read_only(Segment::open_or_create(&path, &declaration()), "open");
-        is_read_only(Segment::create(folder.join("another"), &declaration()), "create");
+        is_read_only(
+            Segment::create(directory.join("another"), &declaration()),
+            "create",
+        );
         let reader = SegmentReader::open(&path).expect("readable");
         let snapshot = reader.snapshot().expect("a copy");
         assert_eq!(snapshot.sets[0].limits[0].remaining, 10);
@@ -420,8 +426,8 @@ fn a_read_only_file_system_can_be_looked_at_and_no_more() {
 
 #[test]
 fn a_path_that_leads_nowhere_is_not_found_and_names_the_path() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     assert!(matches!(Segment::open(&path), Err(Error::NotFound { path: named }) if named == path));
     let deeper = path.join("limits");
     assert!(matches!(Segment::open(&deeper), Err(Error::NotFound { .. })));

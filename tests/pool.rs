@@ -8,22 +8,22 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Chosen, Declaration, Error, Limit, LimitPool, Permit, PoolStrategy, Refusal, Segment, SetDeclaration,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn create(folder: &Path, sets: impl IntoIterator<Item = SetDeclaration>) -> Segment {
+fn create(directory: &Path, sets: impl IntoIterator<Item = SetDeclaration>) -> Segment {
     let declaration = sets.into_iter().fold(Declaration::new(), Declaration::set);
-    Segment::create(folder.join("limits"), &declaration).expect("a segment")
+    Segment::create(directory.join("limits"), &declaration).expect("a segment")
 }
 
 /// A pool of sets with these limits each, named `0`, `1` and so on.
-fn pool(folder: &Path, strategy: PoolStrategy, limits: impl IntoIterator<Item = Limit>) -> LimitPool {
+fn pool(directory: &Path, strategy: PoolStrategy, limits: impl IntoIterator<Item = Limit>) -> LimitPool {
     let named = |(index, limit): (usize, Limit)| SetDeclaration::new(index.to_string()).limit(limit);
-    let segment = create(folder, limits.into_iter().enumerate().map(named));
+    let segment = create(directory, limits.into_iter().enumerate().map(named));
     pool_of(&segment, strategy)
 }
 
@@ -77,9 +77,9 @@ fn a_pool_of_nothing_is_an_error() {
 
 #[test]
 fn members_take_turns() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let pool = pool(
-        folder.path(),
+        directory.path(),
         PoolStrategy::RoundRobin,
         [plenty(), plenty(), plenty()],
     );
@@ -91,9 +91,9 @@ fn members_take_turns() {
 
 #[test]
 fn turns_begin_with_the_member_of_the_worker() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let pool = pool(
-        folder.path(),
+        directory.path(),
         PoolStrategy::RoundRobin,
         [plenty(), plenty(), plenty()],
     )
@@ -105,9 +105,9 @@ fn turns_begin_with_the_member_of_the_worker() {
 
 #[test]
 fn a_clone_carries_the_definition_and_not_the_position() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let pool = pool(
-        folder.path(),
+        directory.path(),
         PoolStrategy::RoundRobin,
         [plenty(), plenty(), plenty()],
     );
@@ -120,13 +120,13 @@ fn a_clone_carries_the_definition_and_not_the_position() {
 
 #[test]
 fn a_permit_carries_the_metadata_of_the_set_that_was_chosen() {
-    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let directories = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
     let regions = ["east", "west"];
     let sets = [0, 1].map(|index| {
         let set = SetDeclaration::new("api")
             .metadata("region", regions[index])
             .limit(plenty());
-        let segment = create(folders[index].path(), [set]);
+        let segment = create(directories[index].path(), [set]);
         segment.set("api").expect("declared")
     });
     let pool = LimitPool::new(sets, PoolStrategy::RoundRobin).expect("two segments");
@@ -143,9 +143,9 @@ fn a_permit_carries_the_metadata_of_the_set_that_was_chosen() {
 
 #[test]
 fn a_member_can_be_asked_by_its_index() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let limit = || Limit::rate("tokens", 100, HOUR);
-    let pool = pool(folder.path(), PoolStrategy::RoundRobin, [limit(), limit()]);
+    let pool = pool(directory.path(), PoolStrategy::RoundRobin, [limit(), limit()]);
     let request = pool.request().with("tokens", 100).expect("declared");
     let (set, own) = (
         pool.get(1).expect("two sets"),
@@ -158,8 +158,8 @@ fn a_member_can_be_asked_by_its_index() {
 
 #[test]
 fn without_failover_a_refusal_is_the_answer() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let pool = pool(folder.path(), PoolStrategy::RoundRobin, [places(1), places(1)]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let pool = pool(directory.path(), PoolStrategy::RoundRobin, [places(1), places(1)]);
     let request = pool.request();
     let (first, _held) = admitted(pool.try_acquire(&request).expect("works"));
     let (second, permit) = admitted(pool.try_acquire(&request).expect("works"));
@@ -170,14 +170,14 @@ fn without_failover_a_refusal_is_the_answer() {
 
 #[test]
 fn failover_takes_elsewhere_what_one_refuses() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     for strategy in [
         PoolStrategy::RoundRobin,
         PoolStrategy::Random,
         PoolStrategy::LeastLoaded,
     ] {
-        let folder = tempfile::tempdir_in(folder.path()).expect("a folder");
-        let pool = pool(folder.path(), strategy, [places(1), places(2), places(3)]).failover(true);
+        let directory = tempfile::tempdir_in(directory.path()).expect("a directory");
+        let pool = pool(directory.path(), strategy, [places(1), places(2), places(3)]).failover(true);
         let request = pool.request();
         let mut held = Vec::new();
         let mut taken = BTreeMap::new();
@@ -193,11 +193,11 @@ fn failover_takes_elsewhere_what_one_refuses() {
 
 #[test]
 fn where_all_refuse_each_was_asked_once_and_the_shortest_wait_is_the_answer() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let calls = |hours| Limit::calls("requests", 1, hours * HOUR);
     let named = |(index, limit)| SetDeclaration::new(format!("{index}")).limit(limit);
     let limits = [calls(3), calls(1), calls(2)];
-    let segment = create(folder.path(), limits.into_iter().enumerate().map(named));
+    let segment = create(directory.path(), limits.into_iter().enumerate().map(named));
     let pool = pool_of(&segment, PoolStrategy::RoundRobin).failover(true);
     let request = pool.request();
     for _ in 0..3 {
@@ -218,9 +218,9 @@ fn where_all_refuse_each_was_asked_once_and_the_shortest_wait_is_the_answer() {
 
 #[test]
 fn a_wait_that_ends_is_shorter_than_one_for_others() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let pool = pool(
-        folder.path(),
+        directory.path(),
         PoolStrategy::RoundRobin,
         [places(1), Limit::calls("requests", 1, HOUR)],
     )
@@ -234,9 +234,9 @@ fn a_wait_that_ends_is_shorter_than_one_for_others() {
 
 #[test]
 fn failover_passes_over_what_could_never_admit_the_request() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let rate = |capacity| Limit::rate("tokens", capacity, HOUR);
-    let pool = pool(folder.path(), PoolStrategy::RoundRobin, [rate(10), rate(100)]).failover(true);
+    let pool = pool(directory.path(), PoolStrategy::RoundRobin, [rate(10), rate(100)]).failover(true);
     let request = pool.request().with("tokens", 50).expect("declared");
     for _ in 0..2 {
         assert_eq!(admitted(pool.try_acquire(&request).expect("works")).0, 1);
@@ -256,9 +256,9 @@ fn failover_passes_over_what_could_never_admit_the_request() {
 
 #[test]
 fn the_least_loaded_member_is_the_one_with_the_largest_share_left() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let pool = pool(
-        folder.path(),
+        directory.path(),
         PoolStrategy::LeastLoaded,
         [places(10), places(4), Limit::calls("requests", 100, HOUR)],
     );
@@ -285,9 +285,9 @@ fn the_least_loaded_member_is_the_one_with_the_largest_share_left() {
 
 #[test]
 fn members_that_are_loaded_alike_take_turns() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let pool = pool(
-        folder.path(),
+        directory.path(),
         PoolStrategy::LeastLoaded,
         [places(4), places(4), places(4)],
     );
@@ -297,9 +297,9 @@ fn members_that_are_loaded_alike_take_turns() {
 
 #[test]
 fn chance_leaves_no_member_out() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let pool = pool(
-        folder.path(),
+        directory.path(),
         PoolStrategy::Random,
         [plenty(), plenty(), plenty()],
     );
@@ -312,9 +312,13 @@ fn chance_leaves_no_member_out() {
 
 #[test]
 fn a_request_of_another_pool_is_an_error() {
-    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
-    let small = pool(folders[0].path(), PoolStrategy::RoundRobin, [plenty()]);
-    let large = pool(folders[1].path(), PoolStrategy::RoundRobin, [plenty(), plenty()]);
+    let directories = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+    let small = pool(directories[0].path(), PoolStrategy::RoundRobin, [plenty()]);
+    let large = pool(
+        directories[1].path(),
+        PoolStrategy::RoundRobin,
+        [plenty(), plenty()],
+    );
     for (pool, request) in [(&small, large.request()), (&large, small.request())] {
         for _ in 0..2 {
             assert!(matches!(
@@ -335,10 +339,10 @@ fn a_request_of_another_pool_is_an_error() {
 
 #[test]
 fn names_are_resolved_in_every_member_that_has_them() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let rate = |name: &str| Limit::rate(name, 100, HOUR);
     let segment = create(
-        folder.path(),
+        directory.path(),
         [
             SetDeclaration::new("0")
                 .limit(rate("other"))
@@ -363,9 +367,9 @@ fn names_are_resolved_in_every_member_that_has_them() {
 }
 
 /// Takes the only place of every member, lets `wait` wait, and frees the place that it waits for.
-fn wait_for_a_place(folder: &Path, wait: impl Fn(&LimitPool) -> usize + Sync) {
+fn wait_for_a_place(directory: &Path, wait: impl Fn(&LimitPool) -> usize + Sync) {
     let named = |index: u32| SetDeclaration::new(index.to_string()).limit(places(1));
-    let segment = create(folder, (0..3).map(named));
+    let segment = create(directory, (0..3).map(named));
     let pool = pool_of(&segment, PoolStrategy::RoundRobin).failover(true);
     let request = pool.request();
     let mut held: BTreeMap<usize, Permit<'_>> = (0..3)
@@ -389,9 +393,9 @@ fn wait_for_a_place(folder: &Path, wait: impl Fn(&LimitPool) -> usize + Sync) {
 
 #[test]
 fn where_all_refuse_a_request_waits_at_one() {
-    let folder = tempfile::tempdir().expect("a folder");
-    wait_for_a_place(folder.path(), |pool| {
-        admitted(pool.acquire(&pool.request(), PATIENCE).expect("works")).0
+    let directory = tempfile::tempdir().expect("a directory");
+    wait_for_a_place(directory.path(), |pool| {
+        admitted(pool.acquire(&pool.request(), TIMEOUT).expect("works")).0
     });
 }
 
@@ -400,22 +404,22 @@ fn where_all_refuse_a_future_waits_at_one() {
     fn is_send<T: Future + Send>(future: T) -> T {
         future
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    wait_for_a_place(folder.path(), |pool| {
+    let directory = tempfile::tempdir().expect("a directory");
+    wait_for_a_place(directory.path(), |pool| {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .expect("a runtime");
         let request = pool.request();
-        let future = is_send(pool.acquire_async(&request, PATIENCE));
+        let future = is_send(pool.acquire_async(&request, TIMEOUT));
         admitted(runtime.block_on(future).expect("works")).0
     });
 }
 
 #[test]
 fn nobody_waits_at_one_where_another_has_room() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let pool = pool(
-        folder.path(),
+        directory.path(),
         PoolStrategy::RoundRobin,
         [places(1), places(2), places(1)],
     )
@@ -437,9 +441,13 @@ fn nobody_waits_at_one_where_another_has_room() {
 #[test]
 fn forked_workers_start_at_different_members() {
     let test = "forked_workers_start_at_different_members";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         const WORKERS: usize = 4;
-        let pool = pool(folder, PoolStrategy::RoundRobin, (0..WORKERS).map(|_| plenty()));
+        let pool = pool(
+            directory,
+            PoolStrategy::RoundRobin,
+            (0..WORKERS).map(|_| plenty()),
+        );
         // The parent's position is not theirs.
         choose(&pool);
         let chosen = SharedWords::new(WORKERS);
@@ -463,8 +471,8 @@ fn forked_workers_start_at_different_members() {
 #[test]
 fn chance_differs_in_forked_children() {
     let test = "chance_differs_in_forked_children";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let pool = pool(folder, PoolStrategy::Random, [plenty(), plenty()]);
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let pool = pool(directory, PoolStrategy::Random, [plenty(), plenty()]);
         choose(&pool);
         // Sixty-four choices between two make a word; that two are equal by chance does not happen.
         let choices = || (0..64).fold(0, |word, _| (word << 1) | choose(&pool) as u64);

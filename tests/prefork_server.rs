@@ -20,18 +20,18 @@ const DEADLINE: Duration = Duration::from_secs(300);
 struct Server {
     process: Child,
     segment: PathBuf,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Server {
     fn start(config: Option<&str>, arguments: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let segment = folder.path().join("prefork.limits");
+        let directory = tempfile::tempdir().expect("a directory");
+        let segment = directory.path().join("prefork.limits");
         let test = std::env::current_exe().expect("this test");
         let profile = test
             .parent()
             .and_then(Path::parent)
-            .expect("the folder of the profile");
+            .expect("the directory of the profile");
         let example = profile.join("examples/prefork_server");
         assert!(
             example.exists(),
@@ -44,7 +44,7 @@ impl Server {
             .arg(&segment)
             .args(arguments);
         if let Some(config) = config {
-            let path = folder.path().join("limits.toml");
+            let path = directory.path().join("limits.toml");
             fs::write(&path, config).expect("a file");
             command.arg("--config").arg(path);
         }
@@ -55,7 +55,7 @@ impl Server {
         Self {
             process,
             segment,
-            _folder: folder,
+            _directory: directory,
         }
     }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{Algorithm, Align, Declaration, Limit, OpenOptions, Segment, SetDeclaration};
 
 const PROCESSES: usize = 8;
@@ -33,7 +33,7 @@ const ATTEMPTS: usize = 10;
 const PAUSE: Duration = Duration::from_micros(20);
 
 /// Room for the grants of one process: more than all processes together can be given.
-const MOST_GRANTS: usize = 3 * (WINDOWS as usize + 1) * CAPACITY as usize;
+const MAX_GRANTS: usize = 3 * (WINDOWS as usize + 1) * CAPACITY as usize;
 
 /// A grant happened between these two instants, both included.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +69,7 @@ fn utc_offset() -> u64 {
 struct Log<'a>(&'a [AtomicU64]);
 
 impl<'a> Log<'a> {
-    const WORDS: usize = 1 + 2 * MOST_GRANTS;
+    const WORDS: usize = 1 + 2 * MAX_GRANTS;
 
     fn of(words: &'a SharedWords, process: usize) -> Self {
         Self(&words[process * Self::WORDS..(process + 1) * Self::WORDS])
@@ -77,7 +77,7 @@ impl<'a> Log<'a> {
 
     fn note(&self, grant: Grant) {
         let count = self.0[0].load(Ordering::Relaxed) as usize;
-        assert!(count < MOST_GRANTS, "far more was granted than any limit allows");
+        assert!(count < MAX_GRANTS, "far more was granted than any limit allows");
         self.0[1 + 2 * count].store(grant.before, Ordering::Relaxed);
         self.0[2 + 2 * count].store(grant.after, Ordering::Relaxed);
         self.0[0].store(count as u64 + 1, Ordering::Release);
@@ -118,14 +118,14 @@ fn hammer(segment: &Segment, log: &Log<'_>, ready: &AtomicU64, start: &AtomicU64
 
 /// Runs in a process of its own until a run has been given 99 % of what `allowed` says. `check` is given every run.
 fn run_until_used_up(test: &str, limit: Limit, allowed: impl Fn(&Run) -> u64, check: impl Fn(&Run)) {
-    in_own_process(test, 5 * PATIENCE, |folder| {
+    in_own_process(test, 5 * TIMEOUT, |directory| {
         let used_up = (0..ATTEMPTS).any(|attempt| {
-            let run = run(&folder.join(format!("limits-{attempt}")), limit.clone());
+            let run = run(&directory.join(format!("limits-{attempt}")), limit.clone());
             let (given, allowed) = (run.grants.len() as u64, allowed(&run));
             println!(
                 "{test}: {given} granted of {allowed} allowed ({:.2} %), at most {} in a window",
                 100.0 * given as f64 / allowed as f64,
-                run.most_within(WINDOW),
+                run.max_within(WINDOW),
             );
             check(&run);
             given * 100 >= allowed * 99
@@ -137,7 +137,7 @@ fn run_until_used_up(test: &str, limit: Limit, allowed: impl Fn(&Run) -> u64, ch
 fn run(path: &Path, limit: Limit) -> Run {
     let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
     let segment = OpenOptions::new()
-        .lock_timeout(PATIENCE)
+        .lock_timeout(TIMEOUT)
         .create(path, &declaration)
         .expect("a segment");
     let logs = SharedWords::new(PROCESSES * Log::WORDS);
@@ -175,7 +175,7 @@ fn run(path: &Path, limit: Limit) -> Run {
 
 impl Run {
     /// The most grants that lie in one window of `length` for certain, wherever it starts.
-    fn most_within(&self, length: u64) -> u64 {
+    fn max_within(&self, length: u64) -> u64 {
         let grants = &self.grants;
         let counts = (0..grants.len()).map(|first| {
             let end = grants[first].before + length;
@@ -189,8 +189,8 @@ impl Run {
     }
 
     fn check_windows(&self, length: u64, bound: u64) {
-        let most = self.most_within(length);
-        assert!(most <= bound, "{most} in {length} ns, which may hold {bound}");
+        let max = self.max_within(length);
+        assert!(max <= bound, "{max} in {length} ns, which may hold {bound}");
     }
 
     /// How many stretches of `length` have begun.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use process::{Child, Dice, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Declaration, Error, Limit, MismatchOutcome, OnMismatch, OpenOptions, Segment, SegmentReader,
     SetDeclaration,
@@ -85,8 +85,8 @@ fn mismatch(outcome: Result<Segment, Error>) -> (Vec<String>, String) {
 
 #[test]
 fn another_number_is_applied_to_the_live_segment_and_named() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     let former = open(&path, OnMismatch::Apply, &api(10)).expect("created");
     assert!(former.mismatches().is_empty(), "there was nothing to differ from");
     let set = former.set("api").expect("declared");
@@ -118,8 +118,8 @@ fn another_number_is_applied_to_the_live_segment_and_named() {
 
 #[test]
 fn the_same_declaration_again_is_no_mismatch_in_any_way() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     let declaration = api(10).version(3);
     let _first = open(&path, OnMismatch::Error, &declaration).expect("created");
     for way in [OnMismatch::Apply, OnMismatch::Error, OnMismatch::RecreateIfUnused] {
@@ -130,8 +130,8 @@ fn the_same_declaration_again_is_no_mismatch_in_any_way() {
 
 #[test]
 fn versions_go_up_and_never_down() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     let start = |declaration: &Declaration| open(&path, OnMismatch::Apply, declaration).expect("opened");
     start(&api(10).version(2));
     assert_eq!(outcomes(&start(&api(20).version(3))), [MismatchOutcome::Upgraded]);
@@ -157,8 +157,8 @@ fn versions_go_up_and_never_down() {
 
 #[test]
 fn what_an_operator_has_changed_stays_until_a_higher_version() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     let start = |declaration: &Declaration| open(&path, OnMismatch::Apply, declaration).expect("opened");
     for version in [None, Some(5)] {
         let of = |capacity, raised: u64| {
@@ -195,8 +195,8 @@ fn what_an_operator_has_changed_stays_until_a_higher_version() {
 
 #[test]
 fn with_error_every_difference_is_one_but_of_a_lower_version() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     let start = |declaration: &Declaration| open(&path, OnMismatch::Error, declaration);
     drop(start(&api(10).version(2)).expect("created"));
     let (differences, message) = mismatch(start(&api(20).version(2)));
@@ -236,8 +236,8 @@ fn with_error_every_difference_is_one_but_of_a_lower_version() {
 
 #[test]
 fn what_cannot_change_live_is_named_and_changes_nothing_whatever_the_version() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     let first = open(&path, OnMismatch::Apply, &api(10).version(2)).expect("created");
     for version in [1, 2, 3] {
         for way in [OnMismatch::Apply, OnMismatch::Error] {
@@ -265,8 +265,8 @@ fn what_cannot_change_live_is_named_and_changes_nothing_whatever_the_version() {
 #[test]
 fn a_segment_is_recreated_where_no_other_process_is_attached_and_only_there() {
     let test = "a_segment_is_recreated_where_no_other_process_is_attached_and_only_there";
-    in_own_process(test, PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let words = SharedWords::new(2);
         let other = Child::fork(|| {
             let _segment = Segment::create(&path, &api(10)).expect("created");
@@ -306,10 +306,10 @@ fn a_segment_is_recreated_where_no_other_process_is_attached_and_only_there() {
 #[test]
 fn processes_that_recreate_at_once_share_one_successor() {
     let test = "processes_that_recreate_at_once_share_one_successor";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         const PROCESSES: u64 = 8;
         for round in 0..20 {
-            let path = folder.join(format!("limits-{round}"));
+            let path = directory.join(format!("limits-{round}"));
             drop(Segment::create(&path, &api(10)).expect("created"));
             let words = SharedWords::new(4);
             let children: Vec<Child> = (0..PROCESSES)
@@ -344,10 +344,10 @@ fn processes_that_recreate_at_once_share_one_successor() {
 #[test]
 fn four_processes_of_two_versions_at_once_end_with_the_higher() {
     let test = "four_processes_of_two_versions_at_once_end_with_the_higher";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         let sets = ["a", "b", "c"];
         for round in 0..40_u64 {
-            let path = folder.join(format!("limits-{round}"));
+            let path = directory.join(format!("limits-{round}"));
             let words = SharedWords::new(2);
             let children: Vec<Child> = (0..4_u64)
                 .map(|worker| {
@@ -381,8 +381,8 @@ fn four_processes_of_two_versions_at_once_end_with_the_higher() {
 #[test]
 fn without_versions_the_process_that_starts_last_wins() {
     let test = "without_versions_the_process_that_starts_last_wins";
-    in_own_process(test, PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, TIMEOUT, |directory| {
+        let path = directory.join("limits");
         for capacity in [10, 20, 15, 30] {
             let children: Vec<Child> = (0..4)
                 .map(|_| {
@@ -398,8 +398,8 @@ fn without_versions_the_process_that_starts_last_wins() {
 #[test]
 fn a_process_killed_while_it_applies_leaves_each_set_as_one_declaration_or_the_other() {
     let test = "a_process_killed_while_it_applies_leaves_each_set_as_one_declaration_or_the_other";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let sets = ["a", "b", "c"];
         let of = |version: u64| declaring(&sets, 10 + version % 2 * 10).version(version);
         drop(open(&path, OnMismatch::Apply, &of(1)).expect("created"));
@@ -450,8 +450,8 @@ fn a_program_cannot_declare_the_mark_of_an_operator() {
 
 #[test]
 fn another_mode_is_named_with_the_command_that_helps_and_changes_nothing() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     let mode = || fs::metadata(&path).expect("a file").permissions().mode() & 0o777;
     for way in [OnMismatch::Apply, OnMismatch::Error, OnMismatch::RecreateIfUnused] {
         let created = open(&path, way, &api(10).mode(0o640)).expect("created");

@@ -8,12 +8,12 @@ use shmlimit::{Batch, CreditOutcome, Declaration, Error, Limit, LimitSet, Refusa
 type AnyError = Box<dyn StdError + Send + Sync>;
 
 fn one_a_minute() -> (tempfile::TempDir, LimitSet) {
-    let folder = tempfile::tempdir().expect("a directory");
+    let directory = tempfile::tempdir().expect("a directory");
     let limit = Limit::calls("sent", 1, Duration::from_secs(60));
     let declaration = Declaration::new().set(SetDeclaration::new("mail").limit(limit));
-    let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
+    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let set = segment.set("mail").expect("declared");
-    (folder, set)
+    (directory, set)
 }
 
 fn send(mail: &LimitSet) -> Result<(), AnyError> {
@@ -24,7 +24,7 @@ fn send(mail: &LimitSet) -> Result<(), AnyError> {
 
 #[test]
 fn a_refusal_and_a_failure_both_pass_through_a_question_mark_and_stay_apart() {
-    let (_folder, mail) = one_a_minute();
+    let (_directory, mail) = one_a_minute();
     send(&mail).expect("the first of a minute");
 
     let refused = send(&mail).expect_err("the second of a minute");
@@ -45,7 +45,7 @@ fn a_refusal_and_a_failure_both_pass_through_a_question_mark_and_stay_apart() {
 #[test]
 fn a_refusal_outlives_the_handle_of_the_set_and_is_read_by_another_thread() {
     fn assert_shareable<T: Clone + Send + Sync + StdError + 'static>(_: &T) {}
-    let (_folder, mail) = one_a_minute();
+    let (_directory, mail) = one_a_minute();
     send(&mail).expect("the first of a minute");
     let request = mail.request();
     let refusal = mail
@@ -74,7 +74,7 @@ fn a_refusal_outlives_the_handle_of_the_set_and_is_read_by_another_thread() {
 
 #[test]
 fn checks_reservations_and_credit_give_out_refusals_alike() {
-    let (_folder, mail) = one_a_minute();
+    let (_directory, mail) = one_a_minute();
     let request = mail.request();
     mail.check(&request)
         .expect("works")

@@ -6,11 +6,11 @@ use std::time::Duration;
 use shmlimit::{Declaration, Error, Limit, OpenOptions, Removal, Segment, SetDeclaration};
 
 fn segment() -> (tempfile::TempDir, PathBuf, Segment) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     let set = SetDeclaration::new("api").limit(Limit::calls("requests", 10, Duration::from_secs(60)));
     let segment = Segment::create(&path, &Declaration::new().set(set)).expect("a segment");
-    (folder, path, segment)
+    (directory, path, segment)
 }
 
 fn remove(path: &PathBuf, removal: Removal) -> Result<(), Error> {
@@ -19,7 +19,7 @@ fn remove(path: &PathBuf, removal: Removal) -> Result<(), Error> {
 
 #[test]
 fn a_segment_in_use_stays_and_names_who_uses_it() {
-    let (_folder, path, segment) = segment();
+    let (_directory, path, segment) = segment();
     match remove(&path, Removal::Unused) {
         Err(Error::InUse { pids, .. }) => assert_eq!(pids, [u64::from(std::process::id())]),
         other => panic!("{other:?}"),
@@ -33,7 +33,7 @@ fn a_segment_in_use_stays_and_names_who_uses_it() {
 
 #[test]
 fn force_removes_a_segment_in_use_and_its_users_are_told() {
-    let (_folder, path, segment) = segment();
+    let (_directory, path, segment) = segment();
     remove(&path, Removal::Forced).expect("forced");
     assert!(!path.exists());
     let api = segment.set("api").expect("declared");
@@ -45,7 +45,7 @@ fn force_removes_a_segment_in_use_and_its_users_are_told() {
 
 #[test]
 fn a_retired_segment_is_removed_whoever_is_attached_to_it() {
-    let (_folder, path, segment) = segment();
+    let (_directory, path, segment) = segment();
     segment.retire();
     assert!(matches!(Segment::open(&path), Err(Error::Removed { .. })));
     remove(&path, Removal::Unused).expect("nobody can use it");
@@ -57,8 +57,8 @@ fn a_retired_segment_is_removed_whoever_is_attached_to_it() {
 
 #[test]
 fn what_is_not_a_segment_is_never_removed() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("notes");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("notes");
     for content in [&b""[..], b"notes", &[b'n'; 10_000]] {
         std::fs::write(&path, content).expect("written");
         assert!(matches!(
@@ -71,7 +71,7 @@ fn what_is_not_a_segment_is_never_removed() {
 
 #[test]
 fn a_damaged_segment_is_removed_by_force_only() {
-    let (_folder, path, segment) = segment();
+    let (_directory, path, segment) = segment();
     drop(segment);
     let file = std::fs::OpenOptions::new()
         .write(true)

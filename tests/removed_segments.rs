@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
-use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{Credit, Declaration, Error, Limit, LimitSet, RemovalCause, Segment, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -70,8 +70,8 @@ fn admitted(api: &LimitSet) -> usize {
 
 #[test]
 fn handles_of_a_deleted_file_admit_nothing_beside_its_successor() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     let (_old, old_api) = open(&path);
     fs::remove_file(&path).expect("deleted");
     wait_for_removal(&old_api, &path, RemovalCause::Deleted);
@@ -91,8 +91,8 @@ fn handles_of_a_deleted_file_admit_nothing_beside_its_successor() {
 
 #[test]
 fn handles_of_a_file_that_another_was_moved_over_admit_nothing() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (path, next) = (folder.path().join("limits"), folder.path().join("next"));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, next) = (directory.path().join("limits"), directory.path().join("next"));
     let (_old, old_api) = open(&path);
     drop(open(&next));
     fs::rename(&next, &path).expect("moved");
@@ -103,8 +103,8 @@ fn handles_of_a_file_that_another_was_moved_over_admit_nothing() {
 
 #[test]
 fn a_file_that_was_moved_is_used_on_until_another_segment_is_at_its_path() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (path, aside) = (folder.path().join("limits"), folder.path().join("aside"));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, aside) = (directory.path().join("limits"), directory.path().join("aside"));
     let (_old, old_api) = open(&path);
     fs::rename(&path, &aside).expect("moved");
     let stays = || {
@@ -130,8 +130,8 @@ fn a_file_that_was_moved_is_used_on_until_another_segment_is_at_its_path() {
 
 #[test]
 fn a_file_with_another_name_left_is_not_taken_for_deleted() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (path, second) = (folder.path().join("limits"), folder.path().join("second"));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, second) = (directory.path().join("limits"), directory.path().join("second"));
     let (_old, old_api) = open(&path);
     fs::hard_link(&path, &second).expect("a second name");
     fs::remove_file(&path).expect("deleted");
@@ -146,8 +146,8 @@ fn a_file_with_another_name_left_is_not_taken_for_deleted() {
 
 #[test]
 fn permits_of_a_removed_segment_are_settled_released_and_cancelled_as_ever() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     let (segment, api) = open(&path);
     let take = || {
         let request = api.request().with("tokens", 10).expect("declared");
@@ -178,18 +178,18 @@ fn permits_of_a_removed_segment_are_settled_released_and_cancelled_as_ever() {
 
 #[test]
 fn what_waits_in_a_deleted_file_ends_with_that() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("limits");
     let (segment, api) = open(&path);
     let all = api.request().with("slots", 20).expect("declared");
     let all = all.with("requests", 0).expect("declared");
     let _held = api.try_acquire(&all).expect("works").into_result().expect("room");
     thread::scope(|scope| {
-        let threads = [None, Some(10 * PATIENCE)].map(|timeout| {
+        let threads = [None, Some(10 * TIMEOUT)].map(|timeout| {
             let (api, all) = (&api, &all);
             scope.spawn(move || api.acquire(all, timeout).map(drop))
         });
-        let futures = [None, Some(10 * PATIENCE)].map(|timeout| {
+        let futures = [None, Some(10 * TIMEOUT)].map(|timeout| {
             let (api, all) = (&api, &all);
             scope.spawn(move || smol::block_on(api.acquire_async(all, timeout)).map(drop))
         });
@@ -211,8 +211,8 @@ fn what_waits_in_a_deleted_file_ends_with_that() {
 #[test]
 fn a_forked_child_that_never_used_its_handle_finds_the_file_deleted() {
     let test = "a_forked_child_that_never_used_its_handle_finds_the_file_deleted";
-    in_own_process(test, PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let (_segment, api) = open(&path);
         let words = SharedWords::new(2);
         let children = [0, 1].map(|word| {
@@ -241,8 +241,8 @@ fn a_forked_child_that_never_used_its_handle_finds_the_file_deleted() {
 #[test]
 fn a_process_whose_descriptors_were_closed_hears_from_the_others() {
     let test = "a_process_whose_descriptors_were_closed_hears_from_the_others";
-    in_own_process(test, PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let (_segment, api) = open(&path);
         let words = SharedWords::new(1);
         let child = Child::fork(|| {
@@ -283,10 +283,10 @@ fn in_own_mounts() -> bool {
 #[test]
 fn a_file_that_is_reached_through_a_bind_mount_is_deleted_only_when_it_is() {
     let test = "a_file_that_is_reached_through_a_bind_mount_is_deleted_only_when_it_is";
-    in_own_process(test, PATIENCE, |folder| {
-        let (host, inner) = (folder.join("host"), folder.join("inner"));
+    in_own_process(test, TIMEOUT, |directory| {
+        let (host, inner) = (directory.join("host"), directory.join("inner"));
         for place in [&host, &inner] {
-            fs::create_dir(place).expect("a folder");
+            fs::create_dir(place).expect("a directory");
         }
         let (path, mounted) = (host.join("limits"), inner.join("limits"));
         let (_segment, api) = open(&path);
@@ -340,8 +340,8 @@ fn a_file_that_is_reached_through_a_bind_mount_is_deleted_only_when_it_is() {
 fn a_successor_that_takes_long_to_open_holds_up_one_thread_only() {
     let test = "a_successor_that_takes_long_to_open_holds_up_one_thread_only";
     // Where no other test forks: a child has all descriptors, and the lock with them, until it execs.
-    in_own_process(test, PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let (old, old_api) = open(&path);
         fs::remove_file(&path).expect("deleted");
         wait_for_removal(&old_api, &path, RemovalCause::Deleted);
@@ -392,8 +392,8 @@ fn a_process_that_admits_from_a_batch_finds_out_that_the_file_was_deleted_or_rep
     let limit = Limit::calls("requests", 2_000_000, HOUR).credit(credit);
     let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
     for cause in [RemovalCause::Deleted, RemovalCause::Replaced] {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (path, aside) = (folder.path().join("limits"), folder.path().join("aside"));
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, aside) = (directory.path().join("limits"), directory.path().join("aside"));
         let segment = Segment::create(&path, &declaration).expect("a segment");
         let api = segment.set("api").expect("declared");
         assert!(api.check(&api.request()).expect("in use").is_admitted());

@@ -10,7 +10,7 @@ use shmlimit::{
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// What was told, in words.
 #[derive(Clone, Default)]
@@ -39,14 +39,14 @@ impl Log {
 }
 
 fn open(declaration: &Declaration) -> (tempfile::TempDir, Segment, Log) {
-    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let log = Log::default();
     let observed = log.clone();
     let segment = OpenOptions::new()
         .on_request_event(move |event| observed.tell(event))
-        .create(folder.path().join("limits"), declaration)
+        .create(directory.path().join("limits"), declaration)
         .expect("a segment");
-    (folder, segment, log)
+    (directory, segment, log)
 }
 
 fn calls_and_slots() -> Declaration {
@@ -62,7 +62,7 @@ fn calls_and_slots() -> Declaration {
 
 #[test]
 fn each_way_to_be_refused_is_told_with_limit_reason_and_label() {
-    let (_folder, segment, log) = open(&calls_and_slots());
+    let (_directory, segment, log) = open(&calls_and_slots());
     let mail = segment.set("mail").expect("declared");
     let request = mail.request().label("newsletter");
     drop(mail.try_acquire(&request).expect("works"));
@@ -91,7 +91,7 @@ fn a_refused_debit_is_told_of_a_set_and_of_a_permit() {
     let set = SetDeclaration::new("money")
         .limit(Limit::budget("spent", 10, HOUR))
         .limit(Limit::concurrency("slots", 1));
-    let (_folder, segment, log) = open(&Declaration::new().set(set));
+    let (_directory, segment, log) = open(&Declaration::new().set(set));
     let money = segment.set("money").expect("declared");
     let mut permit = money
         .try_acquire(&money.request())
@@ -113,7 +113,7 @@ fn a_refused_address_is_told() {
             .keyed(Keyed::new(64))
             .limit(networks),
     );
-    let (_folder, segment, log) = open(&declaration);
+    let (_directory, segment, log) = open(&declaration);
     let logins = segment.set("logins").expect("declared");
     let request = logins.request().label("form");
     for address in ["203.0.113.7", "203.0.113.8", "203.0.114.7"] {
@@ -129,7 +129,7 @@ fn a_refused_address_is_told() {
 
 #[test]
 fn each_member_of_a_pool_is_asked_with_a_label_of_its_own() {
-    let (_folder, segment, log) = open(&calls_and_slots());
+    let (_directory, segment, log) = open(&calls_and_slots());
     let [mail, work] = ["mail", "work"].map(|name| segment.set(name).expect("declared"));
     let request: PoolRequest = [mail.request().label("letter"), work.request().label("job")]
         .into_iter()
@@ -159,7 +159,7 @@ fn each_member_of_a_pool_is_asked_with_a_label_of_its_own() {
 
 #[test]
 fn a_wait_is_told_with_what_came_of_it() {
-    let (_folder, segment, log) = open(&calls_and_slots());
+    let (_directory, segment, log) = open(&calls_and_slots());
     let work = segment.set("work").expect("declared");
     let request = work.request().label("job 7");
     let permit = work
@@ -178,7 +178,7 @@ fn a_wait_is_told_with_what_came_of_it() {
         ]
     );
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| work.acquire(&request, PATIENCE).expect("works").is_admitted());
+        let waiter = scope.spawn(|| work.acquire(&request, TIMEOUT).expect("works").is_admitted());
         while segment.snapshot().expect("a copy").sets[1].tickets.is_empty() {
             thread::yield_now();
         }
@@ -190,7 +190,7 @@ fn a_wait_is_told_with_what_came_of_it() {
 
 #[test]
 fn a_future_tells_the_same() {
-    let (_folder, segment, log) = open(&calls_and_slots());
+    let (_directory, segment, log) = open(&calls_and_slots());
     let work = segment.set("work").expect("declared");
     let request = work.request().label("task");
     smol::block_on(async {
@@ -219,7 +219,7 @@ fn a_future_tells_the_same() {
 
 #[test]
 fn of_a_flood_at_most_ten_refusals_a_second_are_told_and_the_others_are_counted() {
-    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let told = Arc::new(Mutex::new((0_u64, 0_u64)));
     let observed = Arc::clone(&told);
     let segment = OpenOptions::new()
@@ -227,13 +227,13 @@ fn of_a_flood_at_most_ten_refusals_a_second_are_told_and_the_others_are_counted(
             let mut told = observed.lock().expect("not poisoned");
             *told = (told.0 + 1, told.1 + event.left_out);
         })
-        .create(folder.path().join("limits"), &calls_and_slots())
+        .create(directory.path().join("limits"), &calls_and_slots())
         .expect("a segment");
     let mail = segment.set("mail").expect("declared");
     let request = mail.request();
     let mut refused = 0_u64;
     // Until the second has turned at least twice: then what was left out has been told.
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = std::time::Instant::now() + TIMEOUT;
     while told.lock().expect("not poisoned").0 < 21 {
         assert!(std::time::Instant::now() < deadline, "{told:?}");
         if !mail.check(&request).expect("works").is_admitted() {
@@ -247,7 +247,7 @@ fn of_a_flood_at_most_ten_refusals_a_second_are_told_and_the_others_are_counted(
 
 #[test]
 fn a_label_is_cut_off_after_64_bytes_and_never_within_a_letter() {
-    let (_folder, segment, log) = open(&calls_and_slots());
+    let (_directory, segment, log) = open(&calls_and_slots());
     let mail = segment.set("mail").expect("declared");
     let request = mail.request().label(format!("{}äö", "x".repeat(61)));
     for _ in 0..2 {
@@ -261,7 +261,7 @@ fn a_label_is_cut_off_after_64_bytes_and_never_within_a_letter() {
 
 #[test]
 fn what_was_admitted_is_given_back_where_who_is_told_panics() {
-    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let segment = OpenOptions::new()
         .on_request_event(|event| {
             assert!(
@@ -269,7 +269,7 @@ fn what_was_admitted_is_given_back_where_who_is_told_panics() {
                 "as asked for"
             )
         })
-        .create(folder.path().join("limits"), &calls_and_slots())
+        .create(directory.path().join("limits"), &calls_and_slots())
         .expect("a segment");
     let work = segment.set("work").expect("declared");
     let request = work.request();
@@ -280,7 +280,7 @@ fn what_was_admitted_is_given_back_where_who_is_told_panics() {
         .expect("free");
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            work.acquire(&request, PATIENCE)
+            work.acquire(&request, TIMEOUT)
                 .map(|outcome| outcome.is_admitted())
         });
         while segment.snapshot().expect("a copy").sets[1].tickets.is_empty() {

@@ -4,14 +4,14 @@ mod process;
 
 use std::time::{Duration, Instant};
 
-use process::{Child, PATIENCE, in_own_process};
+use process::{Child, TIMEOUT, in_own_process};
 use shmlimit::{Algorithm, Declaration, Error, Limit, LimitSet, Reservation, Segment, SetDeclaration};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn with_set(set: SetDeclaration, body: impl FnOnce(&LimitSet)) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let segment = Segment::create(folder.path().join("limits"), &Declaration::new().set(set));
+    let directory = tempfile::tempdir().expect("a directory");
+    let segment = Segment::create(directory.path().join("limits"), &Declaration::new().set(set));
     body(&segment.expect("a segment").sets().next().expect("declared"));
 }
 
@@ -144,7 +144,7 @@ fn nobody_reserves_the_impossible() {
         let request = set.request().with("tokens", 11).expect("declared");
         assert!(matches!(
             set.reserve(&request, HOUR),
-            Err(Error::NeverAdmissible { most: 10, .. })
+            Err(Error::NeverAdmissible { max: 10, .. })
         ));
     });
 }
@@ -162,7 +162,7 @@ fn a_reservation_can_be_settled_afterwards() {
 fn a_forked_child_cannot_cancel_what_its_parent_reserved() {
     in_own_process(
         "a_forked_child_cannot_cancel_what_its_parent_reserved",
-        PATIENCE,
+        TIMEOUT,
         |_| {
             with_set(tokens(Algorithm::Gcra), |set| {
                 assert!(reserve(set, 10, Duration::ZERO).is_some());

@@ -12,7 +12,7 @@ use std::time::Duration;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Request, Response};
-use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::tower::{Demand, LimitLayer};
 use shmlimit::{Algorithm, Align, Declaration, Limit, OnMismatch, OpenOptions, Segment, SetDeclaration};
 use tower::{Layer, ServiceExt, service_fn};
@@ -33,7 +33,7 @@ const SERVED: usize = 1;
 const REFUSED: usize = 2;
 const FAILED: usize = 3;
 const WORKING: usize = 4;
-const MOST_WORKING: usize = 5;
+const MAX_WORKING: usize = 5;
 const LEAVING: usize = 6;
 const SERVED_BY: usize = LEAVING + 2 * WORKERS;
 const WORDS: usize = SERVED_BY + 2 * WORKERS;
@@ -74,7 +74,7 @@ fn layer(segment: &Segment) -> LimitLayer<Demand> {
 /// The work of a request, which takes a moment.
 async fn work(words: &[AtomicU64]) -> Result<Response<Full<Bytes>>, Infallible> {
     let working = words[WORKING].fetch_add(1, Ordering::SeqCst) + 1;
-    words[MOST_WORKING].fetch_max(working, Ordering::SeqCst);
+    words[MAX_WORKING].fetch_max(working, Ordering::SeqCst);
     tokio::time::sleep(Duration::from_millis(2)).await;
     words[WORKING].fetch_sub(1, Ordering::SeqCst);
     Ok(Response::new(Full::from("done")))
@@ -202,7 +202,7 @@ impl Crew {
     fn assert_all_served(&self) {
         let counts = [SERVED, REFUSED, FAILED].map(|word| self.of(word));
         assert_eq!(counts, [self.sent, 0, 0]);
-        assert!(self.of(MOST_WORKING) <= IN_FLIGHT, "too many in flight");
+        assert!(self.of(MAX_WORKING) <= IN_FLIGHT, "too many in flight");
     }
 
     /// Sends more than the hour has left: as many are served in all as it allows.
@@ -210,7 +210,7 @@ impl Crew {
         self.send(capacity - self.of(SERVED) + 8);
         let counts = [SERVED, REFUSED, FAILED].map(|word| self.of(word));
         assert_eq!(counts, [capacity, self.sent - capacity, 0]);
-        assert!(self.of(MOST_WORKING) <= IN_FLIGHT, "too many in flight");
+        assert!(self.of(MAX_WORKING) <= IN_FLIGHT, "too many in flight");
     }
 
     fn end(mut self) {
@@ -226,8 +226,8 @@ impl Crew {
 #[test]
 fn a_changed_number_is_rolled_out_by_a_higher_version() {
     let test = "a_changed_number_is_rolled_out_by_a_higher_version";
-    in_own_process(test, PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let release = |version, capacity| {
             let path = path.clone();
             move |words| behind(&open(&path, version, api([requests(capacity)])), words)
@@ -245,8 +245,8 @@ fn a_changed_number_is_rolled_out_by_a_higher_version() {
 #[test]
 fn an_added_limit_is_rolled_out_in_a_segment_of_its_own_beside_the_former() {
     let test = "an_added_limit_is_rolled_out_in_a_segment_of_its_own_beside_the_former";
-    in_own_process(test, PATIENCE, |folder| {
-        let (path, added) = (folder.join("limits"), folder.join("limits.added"));
+    in_own_process(test, TIMEOUT, |directory| {
+        let (path, added) = (directory.join("limits"), directory.join("limits.added"));
         let former = {
             let path = path.clone();
             move |words| behind(&open(&path, 1, api([requests(1000)])), words)
@@ -280,8 +280,8 @@ fn an_added_limit_is_rolled_out_in_a_segment_of_its_own_beside_the_former() {
 #[test]
 fn a_limit_is_taken_out_by_a_shadow_first_and_dropped_when_no_process_uses_the_segment() {
     let test = "a_limit_is_taken_out_by_a_shadow_first_and_dropped_when_no_process_uses_the_segment";
-    in_own_process(test, PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let daily = |shadow| of_the_hour("daily", 150).shadow(shadow);
         let release = |version, shadow| {
             let path = path.clone();
@@ -315,8 +315,8 @@ fn a_limit_is_taken_out_by_a_shadow_first_and_dropped_when_no_process_uses_the_s
 #[test]
 fn a_release_with_other_limits_takes_over_where_the_segment_is_replaced_by_force() {
     let test = "a_release_with_other_limits_takes_over_where_the_segment_is_replaced_by_force";
-    in_own_process(test, PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let former = {
             let path = path.clone();
             move |words| behind(&open(&path, 1, api([requests(400)])), words)
@@ -324,7 +324,7 @@ fn a_release_with_other_limits_takes_over_where_the_segment_is_replaced_by_force
         let mut crew = Crew::start(&former);
         crew.send(100);
         // The next segment is made beside it and moved over it, so that no moment is without one.
-        let next = folder.join("limits.next");
+        let next = directory.join("limits.next");
         let burst = of_the_hour("burst", 300);
         drop(open(&next, 2, api([requests(400), burst])));
         crew.more(50);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use process::{Child, Dice, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Align, Declaration, DeclarationError, Error, Keyed, Limit, OnMismatch, OpenOptions, Segment,
     SegmentReader, SetDeclaration,
@@ -72,9 +72,9 @@ fn ask_for_all(path: &Path, sets: usize, dice: &mut Dice, admitted: &SharedWords
 #[test]
 fn processes_that_ask_for_a_name_at_the_same_time_share_one_set() {
     let test = "processes_that_ask_for_a_name_at_the_same_time_share_one_set";
-    in_own_process(test, 5 * PATIENCE, |folder| {
+    in_own_process(test, 5 * TIMEOUT, |directory| {
         const SETS: usize = 20;
-        let path = folder.join("limits");
+        let path = directory.join("limits");
         let segment = Segment::create(&path, &declaration(SETS as u32)).expect("a segment");
         let (admitted, ready) = (SharedWords::new(SETS), SharedWords::new(1));
         let children: Vec<Child> = (0..8)
@@ -99,11 +99,11 @@ fn processes_that_ask_for_a_name_at_the_same_time_share_one_set() {
 #[test]
 fn processes_that_are_killed_while_they_ask_leave_no_name_twice_and_no_copy_unusable() {
     let test = "processes_that_are_killed_while_they_ask_leave_no_name_twice_and_no_copy_unusable";
-    in_own_process(test, 5 * PATIENCE, |folder| {
+    in_own_process(test, 5 * TIMEOUT, |directory| {
         const SETS: usize = 12;
         let mut dice = Dice(u64::from(std::process::id()));
         for round in 0..40 {
-            let path = folder.join(format!("limits-{round}"));
+            let path = directory.join(format!("limits-{round}"));
             let segment = Segment::create(&path, &declaration(SETS as u32)).expect("a segment");
             let asked = SharedWords::new(1);
             let mut children: Vec<Child> = (0..4)
@@ -135,8 +135,8 @@ fn processes_that_are_killed_while_they_ask_leave_no_name_twice_and_no_copy_unus
 
 #[test]
 fn a_name_beyond_the_last_copy_is_unknown_and_the_sets_there_are_are_named() {
-    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = directory.path().join("limits");
     let segment = Segment::create(&path, &declaration(2)).expect("a segment");
     assert_eq!(names(&segment), ["fixed", "operation"]);
     for name in ["b", "a", "b"] {
@@ -150,7 +150,7 @@ fn a_name_beyond_the_last_copy_is_unknown_and_the_sets_there_are_are_named() {
         other => panic!("{other:?}"),
     }
     for name in ["", "line\nbreak", &"long".repeat(17)] {
-        let segment = Segment::create(folder.path().join("other"), &declaration(2)).expect("a segment");
+        let segment = Segment::create(directory.path().join("other"), &declaration(2)).expect("a segment");
         let refused = segment.set(name);
         assert!(
             matches!(refused, Err(Error::Declaration(DeclarationError::Name { .. }))),
@@ -165,8 +165,8 @@ fn a_name_beyond_the_last_copy_is_unknown_and_the_sets_there_are_are_named() {
 
 #[test]
 fn who_looks_only_sees_the_sets_that_were_asked_for_and_makes_none() {
-    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = directory.path().join("limits");
     let keyed = template().keyed(Keyed::new(64));
     let declared = Declaration::new().set(keyed).sets_on_demand("operation", 3);
     let segment = Segment::create(&path, &declared).expect("a segment");
@@ -198,8 +198,8 @@ fn who_looks_only_sees_the_sets_that_were_asked_for_and_makes_none() {
 
 #[test]
 fn a_change_of_the_template_reaches_its_copies_which_keep_their_names_and_what_they_counted() {
-    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = directory.path().join("limits");
     let of = |capacity| {
         let hour = Limit::calls("requests", capacity, HOUR).algorithm(Algorithm::FixedWindow);
         template_of(hour.align(Align::FirstUse))
@@ -234,8 +234,8 @@ fn template_of(limit: Limit) -> Declaration {
 
 #[test]
 fn the_number_of_copies_cannot_change_in_a_live_segment() {
-    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
-    let path = folder.path().join("limits");
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = directory.path().join("limits");
     let _segment = Segment::open_or_create(&path, &declaration(3)).expect("a segment");
     drop(Segment::open_or_create(&path, &declaration(3)).expect("the same"));
     for (other, field) in [

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, raise};
-use process::{Child, Dice, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use raw_segment::RawSegment;
 use shmlimit::{Declaration, Error, Limit, LimitSet, OpenOptions, Segment, SegmentReader, SetDeclaration};
 
@@ -45,8 +45,8 @@ fn can_take_all(api: &LimitSet) -> bool {
 #[test]
 fn a_stopped_holder_is_named_and_when_it_goes_on_so_does_everybody() {
     let test = "a_stopped_holder_is_named_and_when_it_goes_on_so_does_everybody";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let segment = create(&path);
         let api = segment.set("api").expect("declared");
         let request = api.request().with("tokens", 100).expect("declared");
@@ -103,8 +103,8 @@ fn a_stopped_holder_is_named_and_when_it_goes_on_so_does_everybody() {
 #[test]
 fn the_process_is_named_also_where_another_of_its_threads_has_the_lock() {
     let test = "the_process_is_named_also_where_another_of_its_threads_has_the_lock";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let segment = create(&path);
         let api = segment.set("api").expect("declared");
         let child = Child::fork(|| {
@@ -136,8 +136,8 @@ fn the_process_is_named_also_where_another_of_its_threads_has_the_lock() {
 #[test]
 fn a_permit_whose_process_ends_after_a_drop_without_the_lock_is_given_back_once() {
     let test = "a_permit_whose_process_ends_after_a_drop_without_the_lock_is_given_back_once";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let segment = create(&path);
         let api = segment.set("api").expect("declared");
         let words = SharedWords::new(1);
@@ -166,8 +166,8 @@ fn a_permit_whose_process_ends_after_a_drop_without_the_lock_is_given_back_once(
 #[test]
 fn a_killed_holder_is_recovered_from_by_whoever_comes_next() {
     let test = "a_killed_holder_is_recovered_from_by_whoever_comes_next";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let segment = create(&path);
         let api = segment.set("api").expect("declared");
         let child = Child::fork(|| {
@@ -213,8 +213,8 @@ fn work(api: &LimitSet) -> ! {
 fn a_worker_stopped_anywhere_in_an_operation_harms_nobody_and_a_copy_starts_cold() {
     const TIMES: u32 = 5;
     let test = "a_worker_stopped_anywhere_in_an_operation_harms_nobody_and_a_copy_starts_cold";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let segment = create(&path);
         let api = segment.set("api").expect("declared");
         let asking = api.request().with("slots", 0).expect("declared");
@@ -229,7 +229,7 @@ fn a_worker_stopped_anywhere_in_an_operation_harms_nobody_and_a_copy_starts_cold
                 let original = segment.snapshot().expect("a copy").sets[0].clone();
                 assert_eq!(original.lock.holder_pid, Some(worker.id()));
                 half_done += u32::from(original.words_in_flight != Some(0));
-                let copy_path = folder.join(format!("copy-{stuck}"));
+                let copy_path = directory.join(format!("copy-{stuck}"));
                 fs::copy(&path, &copy_path).expect("a copy");
                 let copy = Segment::open(&copy_path).expect("starts cold");
                 let copied = copy.set("api").expect("declared");

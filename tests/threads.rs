@@ -12,10 +12,10 @@ const SLOTS: u64 = 4;
 const THREADS: usize = 8;
 
 fn segment(limits: SetDeclaration) -> (tempfile::TempDir, Segment) {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let declaration = Declaration::new().participants(2).set(limits);
-    let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
-    (folder, segment)
+    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
+    (directory, segment)
 }
 
 fn slots() -> (tempfile::TempDir, Segment) {
@@ -32,7 +32,7 @@ fn active(segment: &Segment) -> u64 {
 
 #[test]
 fn threads_never_hold_more_than_the_capacity_between_them() {
-    let (_folder, segment) = slots();
+    let (_directory, segment) = slots();
     let held = AtomicU64::new(0);
     let admitted = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -65,7 +65,7 @@ fn threads_never_hold_more_than_the_capacity_between_them() {
 
 #[test]
 fn threads_share_one_rate_to_the_unit() {
-    let (_folder, segment) =
+    let (_directory, segment) =
         segment(SetDeclaration::new("api").limit(Limit::calls("calls", 10_000, 1000 * HOUR)));
     let api = segment.set("api").expect("declared");
     let admitted: u64 = thread::scope(|scope| {
@@ -82,7 +82,7 @@ fn threads_share_one_rate_to_the_unit() {
 
 #[test]
 fn a_permit_may_be_given_back_by_another_thread() {
-    let (_folder, segment) = slots();
+    let (_directory, segment) = slots();
     let api = segment.set("api").expect("declared");
     thread::scope(|scope| {
         let (sender, receiver) = mpsc::channel::<Permit<'_>>();
@@ -104,7 +104,7 @@ fn a_permit_may_be_given_back_by_another_thread() {
 
 #[test]
 fn what_a_thread_held_stays_held_when_the_thread_ends() {
-    let (_folder, segment) = slots();
+    let (_directory, segment) = slots();
     let api = segment.set("api").expect("declared");
     let permits: Vec<Permit<'_>> = thread::scope(|scope| {
         let threads: Vec<_> = (0..SLOTS)
@@ -125,7 +125,7 @@ fn what_a_thread_held_stays_held_when_the_thread_ends() {
 
 #[test]
 fn a_panic_that_unwinds_through_a_permit_gives_it_back() {
-    let (_folder, segment) = slots();
+    let (_directory, segment) = slots();
     let outcome = thread::scope(|scope| {
         let panics = || {
             let api = segment.set("api").expect("declared");
@@ -141,7 +141,7 @@ fn a_panic_that_unwinds_through_a_permit_gives_it_back() {
 
 #[test]
 fn an_owned_permit_outlives_the_handles_in_a_thread_of_its_own() {
-    let (folder, segment) = slots();
+    let (directory, segment) = slots();
     let api = segment.set("api").expect("declared");
     let permit = try_take(&api).expect("room").into_owned();
     drop((api, segment));
@@ -150,7 +150,7 @@ fn an_owned_permit_outlives_the_handles_in_a_thread_of_its_own() {
         receiver.recv().expect("told to end");
         drop(permit);
     });
-    let again = Segment::open(folder.path().join("limits")).expect("opens");
+    let again = Segment::open(directory.path().join("limits")).expect("opens");
     assert_eq!(active(&again), 1);
     assert_eq!(
         again.snapshot().expect("a copy").participants.len(),

@@ -12,7 +12,7 @@ use shmlimit::{
     WhenFull,
 };
 
-use process::PATIENCE;
+use process::TIMEOUT;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HALF: Duration = Duration::from_secs(30);
@@ -21,21 +21,21 @@ const NANO: Duration = Duration::from_nanos(1);
 struct Scene {
     clock: VirtualClock,
     segment: Segment,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Scene {
     fn new(set: SetDeclaration) -> Self {
-        let folder = tempfile::tempdir().expect("a directory");
+        let directory = tempfile::tempdir().expect("a directory");
         let clock = VirtualClock::new(Duration::ZERO);
         let segment = OpenOptions::new()
             .virtual_clock(&clock)
-            .create(folder.path().join("limits"), &Declaration::new().set(set))
+            .create(directory.path().join("limits"), &Declaration::new().set(set))
             .expect("a segment");
         Self {
             clock,
             segment,
-            _folder: folder,
+            _directory: directory,
         }
     }
 
@@ -193,7 +193,7 @@ fn shrinks_an_adaptive_limit_once() {
         limit.found_capacity.is_some_and(|capacity| capacity < 20),
         "{limit:?}"
     );
-    assert_eq!(limit.counts.dropped, 1);
+    assert_eq!(limit.counts.failed, 1);
 }
 
 #[test]
@@ -270,16 +270,16 @@ fn a_permit_says_it_once_and_while_it_holds_something() {
 
 #[test]
 fn those_who_wait_are_served_in_their_order_when_it_is_over_or_reset() {
-    let folder = tempfile::tempdir().expect("a directory");
+    let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("api").limit(Limit::concurrency("in_flight", 1));
     let segment =
-        Segment::create(folder.path().join("limits"), &Declaration::new().set(set)).expect("a segment");
+        Segment::create(directory.path().join("limits"), &Declaration::new().set(set)).expect("a segment");
     let set = segment.set("api").expect("declared");
     for ends_by_itself in [true, false] {
         let wait = if ends_by_itself {
             Duration::from_millis(200)
         } else {
-            10 * PATIENCE
+            10 * TIMEOUT
         };
         let begun = Instant::now();
         throttle(&set, wait);
@@ -287,7 +287,7 @@ fn those_who_wait_are_served_in_their_order_when_it_is_over_or_reset() {
             .map(|count| {
                 let other = set.clone();
                 let waiter = thread::spawn(move || {
-                    let outcome = other.acquire(&other.request(), PATIENCE).expect("works");
+                    let outcome = other.acquire(&other.request(), TIMEOUT).expect("works");
                     assert!(matches!(outcome, Outcome::Admitted(_)), "{outcome:?}");
                     begun.elapsed()
                 });
@@ -320,7 +320,7 @@ fn a_shorter_throttling_does_not_hide_for_how_long_the_first_in_line_waits() {
     thread::scope(|scope| {
         scope.spawn(|| {
             let all = set.request().with("requests", 10).expect("declared");
-            let outcome = set.acquire(&all, PATIENCE).expect("works");
+            let outcome = set.acquire(&all, TIMEOUT).expect("works");
             assert!(outcome.is_admitted());
         });
         process::eventually("it waits", || {

@@ -9,13 +9,13 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use process::{PATIENCE, eventually, in_own_process};
+use process::{TIMEOUT, eventually, in_own_process};
 use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 
-/// The example `second_copy`, beside the folder of this test's own binary.
+/// The example `second_copy`, beside the directory of this test's own binary.
 fn library() -> PathBuf {
     let own = std::env::current_exe().expect("a path of the test binary");
-    let deps = own.parent().expect("a folder");
+    let deps = own.parent().expect("a directory");
     let library = deps.with_file_name("examples").join("libsecond_copy.so");
     assert!(
         library.exists(),
@@ -85,13 +85,13 @@ impl Copy {
 #[test]
 fn two_copies_in_one_process_are_two_participants() {
     let test = "two_copies_in_one_process_are_two_participants";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let path = folder.join("limits");
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let path = directory.join("limits");
         let set = SetDeclaration::new("api").limit(Limit::concurrency("slots", 1));
         let segment = Segment::create(&path, &Declaration::new().set(set)).expect("a segment");
-        let first = Copy::load(&folder.join("first.so"), &path);
+        let first = Copy::load(&directory.join("first.so"), &path);
         assert!(first.try_take());
-        let second = Copy::load(&folder.join("second.so"), &path);
+        let second = Copy::load(&directory.join("second.so"), &path);
         let api = segment.set("api").expect("declared");
         let is_free = || api.try_acquire(&api.request()).expect("works").is_admitted();
         for _ in 0..100 {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use credit_scene::{ALGORITHMS, LONG, REFUNDING, check, counts, create, one_limit, remaining};
 use nix::unistd::pause;
-use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Align, Credit, Declaration, DeclarationError, Keyed, Limit, OnDeath, Segment, SetDeclaration,
     Tier,
@@ -28,8 +28,8 @@ fn calls(capacity: u64, algorithm: Algorithm, batch: u64) -> Limit {
 #[test]
 fn requests_are_admitted_from_a_batch_that_was_charged_before() {
     for algorithm in ALGORITHMS {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (segment, set) = one_limit(folder.path(), calls(100, algorithm, 10));
+        let directory = tempfile::tempdir().expect("a directory");
+        let (segment, set) = one_limit(directory.path(), calls(100, algorithm, 10));
         for charged in [10, 20] {
             for _ in 0..10 {
                 assert!(check(&set, 1));
@@ -45,8 +45,8 @@ fn requests_are_admitted_from_a_batch_that_was_charged_before() {
 
 #[test]
 fn all_ways_to_ask_spend_the_same_batch() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (segment, set) = one_limit(folder.path(), calls(100, Algorithm::Gcra, 10));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (segment, set) = one_limit(directory.path(), calls(100, Algorithm::Gcra, 10));
     let request = set.request();
     assert!(set.try_acquire(&request).expect("works").is_admitted());
     assert!(
@@ -55,7 +55,7 @@ fn all_ways_to_ask_spend_the_same_batch() {
             .is_admitted()
     );
     assert!(set.check(&request).expect("works").is_admitted());
-    let again = Segment::open(folder.path().join("limits")).expect("attached already");
+    let again = Segment::open(directory.path().join("limits")).expect("attached already");
     let again = again.set("api").expect("declared");
     for _ in 0..7 {
         assert!(again.check(&again.request()).expect("works").is_admitted());
@@ -65,8 +65,8 @@ fn all_ways_to_ask_spend_the_same_batch() {
 
 #[test]
 fn a_future_and_threads_spend_the_same_batch() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (segment, set) = one_limit(folder.path(), calls(100_000, Algorithm::Gcra, 100));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (segment, set) = one_limit(directory.path(), calls(100_000, Algorithm::Gcra, 100));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .expect("a runtime");
@@ -86,8 +86,8 @@ fn a_future_and_threads_spend_the_same_batch() {
 fn the_last_unit_can_be_had_and_no_more() {
     for algorithm in ALGORITHMS {
         for batch in [1, 7, 64, 5_000] {
-            let folder = tempfile::tempdir().expect("a folder");
-            let (_segment, set) = one_limit(folder.path(), calls(1_000, algorithm, batch));
+            let directory = tempfile::tempdir().expect("a directory");
+            let (_segment, set) = one_limit(directory.path(), calls(1_000, algorithm, batch));
             let admitted: u64 = (0..2_000).map(|_| u64::from(check(&set, 1))).sum();
             assert_eq!(admitted, 1_000, "{algorithm:?}, {batch}");
             let refused = set.check(&set.request()).expect("works");
@@ -100,8 +100,8 @@ fn the_last_unit_can_be_had_and_no_more() {
 #[test]
 fn what_is_left_of_a_batch_goes_to_the_next_request_that_needs_more() {
     for algorithm in ALGORITHMS {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (segment, set) = one_limit(folder.path(), calls(20, algorithm, 10));
+        let directory = tempfile::tempdir().expect("a directory");
+        let (segment, set) = one_limit(directory.path(), calls(20, algorithm, 10));
         // Where the algorithm refunds, what is left is given back and drawn anew with the rest.
         let charged = if REFUNDING.contains(&algorithm) {
             [10, 10, 18, 18, 20]
@@ -120,8 +120,8 @@ fn what_is_left_of_a_batch_goes_to_the_next_request_that_needs_more() {
 
 #[test]
 fn a_request_as_large_as_a_batch_is_charged_to_the_limit_itself() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (segment, set) = one_limit(folder.path(), calls(100, Algorithm::Gcra, 10));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (segment, set) = one_limit(directory.path(), calls(100, Algorithm::Gcra, 10));
     assert!(check(&set, 10));
     assert!(check(&set, 0));
     assert_eq!((remaining(&set), counts(&segment).admitted), (90, 2));
@@ -146,10 +146,10 @@ fn a_request_as_large_as_a_batch_is_charged_to_the_limit_itself() {
 #[test]
 fn each_key_has_a_batch_of_its_own_and_more_keys_than_places_give_theirs_back() {
     const KEYS: u64 = 5_000;
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let limit = calls(100, Algorithm::Gcra, 10);
     let declared = SetDeclaration::new("api").keyed(Keyed::new(10_000)).limit(limit);
-    let (segment, set) = create(folder.path(), declared);
+    let (segment, set) = create(directory.path(), declared);
     let request = set.request();
     for _ in 0..3 {
         assert!(
@@ -182,7 +182,7 @@ fn each_key_has_a_batch_of_its_own_and_more_keys_than_places_give_theirs_back() 
     );
     drop((segment, set, request));
     // Detached, it has given everything back that it did not spend: two units of each key are gone, three of `one`.
-    let segment = Segment::open(folder.path().join("limits")).expect("a segment");
+    let segment = Segment::open(directory.path().join("limits")).expect("a segment");
     let set = segment.set("api").expect("declared");
     let request = set.request();
     for key in 0..KEYS {
@@ -196,11 +196,11 @@ fn each_key_has_a_batch_of_its_own_and_more_keys_than_places_give_theirs_back() 
 #[test]
 fn a_process_that_detaches_returns_what_it_did_not_spend() {
     for algorithm in ALGORITHMS {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (segment, set) = one_limit(folder.path(), calls(100, algorithm, 10));
+        let directory = tempfile::tempdir().expect("a directory");
+        let (segment, set) = one_limit(directory.path(), calls(100, algorithm, 10));
         assert!(check(&set, 4));
         drop((segment, set));
-        let segment = Segment::open(folder.path().join("limits")).expect("a segment");
+        let segment = Segment::open(directory.path().join("limits")).expect("a segment");
         let set = segment.set("api").expect("declared");
         let back = if REFUNDING.contains(&algorithm) { 6 } else { 0 };
         // Of the last unit, a fraction has been replenished by time.
@@ -212,14 +212,14 @@ fn a_process_that_detaches_returns_what_it_did_not_spend() {
 
 #[test]
 fn what_is_not_used_is_returned_by_the_background_worker() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let keyed = SetDeclaration::new("keyed")
         .keyed(Keyed::new(100))
         .limit(calls(100, Algorithm::Gcra, 10));
     let declaration = Declaration::new()
         .set(SetDeclaration::new("api").limit(calls(100, Algorithm::Gcra, 10)))
         .set(keyed);
-    let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
+    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let (set, keyed) = (
         segment.set("api").expect("declared"),
         segment.set("keyed").expect("declared"),
@@ -254,8 +254,8 @@ fn what_is_not_used_is_returned_by_the_background_worker() {
 #[test]
 fn a_request_that_must_wait_takes_the_batches_of_others_back() {
     let test = "a_request_that_must_wait_takes_the_batches_of_others_back";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let (segment, set) = one_limit(folder, calls(10, Algorithm::Gcra, 10));
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let (segment, set) = one_limit(directory, calls(10, Algorithm::Gcra, 10));
         let told = SharedWords::new(2);
         let child = Child::fork(|| {
             assert!(check(&set, 2));
@@ -269,7 +269,7 @@ fn a_request_that_must_wait_takes_the_batches_of_others_back() {
         eventually("the child has drawn", || told[0].load(Ordering::Acquire) == 1);
         assert!(!check(&set, 7), "it does not have to be admitted at once");
         let request = set.request().with("calls", 7).expect("declared");
-        assert!(set.acquire(&request, PATIENCE).expect("works").is_admitted());
+        assert!(set.acquire(&request, TIMEOUT).expect("works").is_admitted());
         told[1].store(1, Ordering::Release);
         child.succeed();
         assert_eq!(counts(&segment).admitted, 3);
@@ -278,14 +278,14 @@ fn a_request_that_must_wait_takes_the_batches_of_others_back() {
 
 #[test]
 fn none_draws_while_a_request_waits() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (segment, set) = one_limit(folder.path(), calls(20, Algorithm::Gcra, 10));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (segment, set) = one_limit(directory.path(), calls(20, Algorithm::Gcra, 10));
     assert!(check(&set, 2));
     let request = set.request().with("calls", 19).expect("declared");
     let waits = AtomicBool::new(true);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let outcome = set.acquire_while(&request, PATIENCE, || waits.load(Ordering::Relaxed));
+            let outcome = set.acquire_while(&request, TIMEOUT, || waits.load(Ordering::Relaxed));
             outcome.expect("works").is_admitted()
         });
         eventually("it waits", || {
@@ -304,16 +304,16 @@ fn none_draws_while_a_request_waits() {
 #[test]
 fn what_a_killed_process_had_drawn_comes_back_and_is_counted() {
     let test = "what_a_killed_process_had_drawn_comes_back_and_is_counted";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         for algorithm in ALGORITHMS {
-            let folder = tempfile::tempdir_in(folder).expect("a folder");
+            let directory = tempfile::tempdir_in(directory).expect("a directory");
             let keyed = SetDeclaration::new("keyed")
                 .keyed(Keyed::new(100))
                 .limit(calls(100, algorithm, 10));
             let declaration = Declaration::new()
                 .set(SetDeclaration::new("api").limit(calls(100, algorithm, 10)))
                 .set(keyed);
-            let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
+            let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
             let (set, keyed) = (
                 segment.set("api").expect("declared"),
                 segment.set("keyed").expect("declared"),
@@ -369,8 +369,8 @@ fn what_a_killed_process_had_drawn_comes_back_and_is_counted() {
 #[test]
 fn a_refusal_takes_back_what_the_dead_had_drawn() {
     let test = "a_refusal_takes_back_what_the_dead_had_drawn";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let (_segment, set) = one_limit(folder, calls(10, Algorithm::TokenBucket, 10));
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let (_segment, set) = one_limit(directory, calls(10, Algorithm::TokenBucket, 10));
         let mut child = Child::fork(|| {
             assert!(check(&set, 3));
             process::die();
@@ -384,8 +384,8 @@ fn a_refusal_takes_back_what_the_dead_had_drawn() {
 #[test]
 fn a_forked_child_has_nothing_of_its_parents_batch() {
     let test = "a_forked_child_has_nothing_of_its_parents_batch";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let (_segment, set) = one_limit(folder, calls(100, Algorithm::Gcra, 10));
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let (_segment, set) = one_limit(directory, calls(100, Algorithm::Gcra, 10));
         assert!(check(&set, 1));
         Child::fork(|| {
             assert!(check(&set, 1));
@@ -398,8 +398,8 @@ fn a_forked_child_has_nothing_of_its_parents_batch() {
 #[test]
 fn a_dead_childs_batch_comes_back_and_the_parents_stays() {
     let test = "a_dead_childs_batch_comes_back_and_the_parents_stays";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        let (segment, set) = one_limit(folder, calls(100, Algorithm::Gcra, 10));
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        let (segment, set) = one_limit(directory, calls(100, Algorithm::Gcra, 10));
         assert!(check(&set, 1));
         Child::fork(|| assert!(check(&set, 1))).succeed();
         segment.recover().expect("works");
@@ -413,9 +413,9 @@ fn a_dead_childs_batch_comes_back_and_the_parents_stays() {
 
 #[test]
 fn batches_stay_while_one_handle_of_the_segment_is_open() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (segment, set) = one_limit(folder.path(), calls(100, Algorithm::Gcra, 10));
-    let other = Segment::open(folder.path().join("limits")).expect("attached already");
+    let directory = tempfile::tempdir().expect("a directory");
+    let (segment, set) = one_limit(directory.path(), calls(100, Algorithm::Gcra, 10));
+    let other = Segment::open(directory.path().join("limits")).expect("attached already");
     let of_other = other.set("api").expect("declared");
     assert!(check(&set, 1));
     drop((segment, set));
@@ -426,16 +426,16 @@ fn batches_stay_while_one_handle_of_the_segment_is_open() {
     assert_eq!((counts(&other).taken, remaining(&of_other)), (10, 90));
     assert!(check(&of_other, 1));
     drop((other, of_other));
-    let segment = Segment::open(folder.path().join("limits")).expect("a segment");
+    let segment = Segment::open(directory.path().join("limits")).expect("a segment");
     assert!(segment.snapshot().expect("a copy").sets[0].holds.is_empty());
     assert_eq!(counts(&segment).admitted, 11);
 }
 
 #[test]
 fn what_was_drawn_by_a_handle_that_was_closed_is_returned_while_another_is_open() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (segment, set) = one_limit(folder.path(), calls(100, Algorithm::Gcra, 10));
-    let other = Segment::open(folder.path().join("limits")).expect("attached already");
+    let directory = tempfile::tempdir().expect("a directory");
+    let (segment, set) = one_limit(directory.path(), calls(100, Algorithm::Gcra, 10));
+    let other = Segment::open(directory.path().join("limits")).expect("attached already");
     assert!(check(&set, 1));
     drop((segment, set));
     // The other one does nothing that would have batches looked after.
@@ -454,8 +454,8 @@ fn what_was_drawn_by_a_handle_that_was_closed_is_returned_while_another_is_open(
 
 #[test]
 fn what_a_future_that_does_not_wait_drew_is_returned_when_it_is_not_used() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (segment, set) = one_limit(folder.path(), calls(100, Algorithm::Gcra, 10));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (segment, set) = one_limit(directory.path(), calls(100, Algorithm::Gcra, 10));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .expect("a runtime");
@@ -470,11 +470,11 @@ fn what_a_future_that_does_not_wait_drew_is_returned_when_it_is_not_used() {
 
 #[test]
 fn a_reset_takes_the_batches_away() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let keyed = SetDeclaration::new("api")
         .keyed(Keyed::new(100))
         .limit(calls(100, Algorithm::Gcra, 10));
-    let (segment, set) = create(folder.path(), keyed);
+    let (segment, set) = create(directory.path(), keyed);
     let (a, b) = (set.key("a").expect("a key"), set.key("b").expect("a key"));
     let request = set.request();
     let remaining = |key: &shmlimit::Key<'_>| key.peek(&request).expect("works")[0].remaining;
@@ -496,8 +496,8 @@ fn a_reset_takes_the_batches_away() {
 
 #[test]
 fn a_change_ends_the_batches_and_may_change_their_size() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (segment, set) = one_limit(folder.path(), calls(100, Algorithm::Gcra, 10));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (segment, set) = one_limit(directory.path(), calls(100, Algorithm::Gcra, 10));
     assert!(check(&set, 1));
     let changed = |limit: Limit| Declaration::new().set(SetDeclaration::new("api").limit(limit));
     segment
@@ -514,12 +514,12 @@ fn a_change_ends_the_batches_and_may_change_their_size() {
 #[test]
 fn processes_together_admit_what_the_limit_gives() {
     let test = "processes_together_admit_what_the_limit_gives";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         const PROCESSES: usize = 6;
         const CAPACITY: u64 = 20_000;
         for algorithm in ALGORITHMS {
-            let folder = tempfile::tempdir_in(folder).expect("a folder");
-            let (segment, set) = one_limit(folder.path(), calls(CAPACITY, algorithm, 50));
+            let directory = tempfile::tempdir_in(directory).expect("a directory");
+            let (segment, set) = one_limit(directory.path(), calls(CAPACITY, algorithm, 50));
             let spent = SharedWords::new(PROCESSES);
             let children: Vec<Child> = spent
                 .iter()

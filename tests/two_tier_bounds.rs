@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use process::{Child, Dice, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, Dice, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Algorithm, Align, Credit, Declaration, Keyed, Limit, LimitSet, OpenOptions, Segment, SetDeclaration,
     VirtualClock,
@@ -65,11 +65,11 @@ impl Post<'_> {
 }
 
 /// Costs that were admitted, and when, of a random trace in which a process is killed now and then.
-fn trace(folder: &Path, set: SetDeclaration, window: u64, seed: u64) -> Vec<(u64, u64)> {
+fn trace(directory: &Path, set: SetDeclaration, window: u64, seed: u64) -> Vec<(u64, u64)> {
     let clock = VirtualClock::new(Duration::from_nanos(NEW_YEAR));
     let segment = OpenOptions::new()
         .virtual_clock(&clock)
-        .create(folder.join("limits"), &Declaration::new().set(set))
+        .create(directory.join("limits"), &Declaration::new().set(set))
         .expect("a segment");
     let set = segment.set("api").expect("declared");
     let words = SharedWords::new(PROCESSES * Post::WORDS);
@@ -106,7 +106,7 @@ fn trace(folder: &Path, set: SetDeclaration, window: u64, seed: u64) -> Vec<(u64
 }
 
 /// The most that was admitted in any stretch of that length.
-fn most_in_any(admitted: &[(u64, u64)], window: u64) -> u64 {
+fn max_in_any(admitted: &[(u64, u64)], window: u64) -> u64 {
     let of_one = |start: usize| {
         let begin = admitted[start].0;
         let inside = admitted[start..]
@@ -126,7 +126,7 @@ fn limit(window: u64, algorithm: Algorithm, credit: Credit) -> Limit {
 #[test]
 fn no_window_sees_more_than_the_bound_and_less_than_a_batch_for_each_process() {
     let test = "no_window_sees_more_than_the_bound_and_less_than_a_batch_for_each_process";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         for (seed, algorithm) in (1..).zip([
             Algorithm::Gcra,
             Algorithm::TokenBucket,
@@ -145,13 +145,13 @@ fn no_window_sees_more_than_the_bound_and_less_than_a_batch_for_each_process() {
             } else {
                 set
             };
-            let folder = tempfile::tempdir_in(folder).expect("a folder");
-            let admitted = trace(folder.path(), set, window, seed);
-            let most = most_in_any(&admitted, window);
+            let directory = tempfile::tempdir_in(directory).expect("a directory");
+            let admitted = trace(directory.path(), set, window, seed);
+            let max = max_in_any(&admitted, window);
             let allowed = bound.units + bound.per_process * PROCESSES as u64;
-            assert!(most <= allowed, "{algorithm:?}: {most}, not {allowed}");
+            assert!(max <= allowed, "{algorithm:?}: {max}, not {allowed}");
             // The limit was worked: its capacity was reached in some window.
-            assert!(most >= 20, "{algorithm:?}: {most}");
+            assert!(max >= 20, "{algorithm:?}: {max}");
         }
     });
 }
@@ -159,7 +159,7 @@ fn no_window_sees_more_than_the_bound_and_less_than_a_batch_for_each_process() {
 #[test]
 fn no_window_sees_more_than_its_capacity_where_batches_end_with_it() {
     let test = "no_window_sees_more_than_its_capacity_where_batches_end_with_it";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         let window = 1_000_000_000;
         for (seed, is_keyed) in [(7, false), (8, true)] {
             let limit = limit(
@@ -170,14 +170,14 @@ fn no_window_sees_more_than_its_capacity_where_batches_end_with_it() {
             assert_eq!(limit.bound().expect("a rate").per_process, 0);
             let set = SetDeclaration::new("api").limit(limit);
             let set = if is_keyed { set.keyed(Keyed::new(10)) } else { set };
-            let folder = tempfile::tempdir_in(folder).expect("a folder");
-            let admitted = trace(folder.path(), set, window, seed);
+            let directory = tempfile::tempdir_in(directory).expect("a directory");
+            let admitted = trace(directory.path(), set, window, seed);
             let windows = admitted.chunk_by(|one, next| one.0 / window == next.0 / window);
-            let most = windows
+            let max = windows
                 .map(|window| window.iter().map(|(_, cost)| cost).sum::<u64>())
                 .max();
-            assert!((11..=20).contains(&most.unwrap_or(0)), "{most:?}");
-            assert!(most_in_any(&admitted, window) <= 40);
+            assert!((11..=20).contains(&max.unwrap_or(0)), "{max:?}");
+            assert!(max_in_any(&admitted, window) <= 40);
         }
     });
 }
@@ -185,7 +185,7 @@ fn no_window_sees_more_than_its_capacity_where_batches_end_with_it() {
 #[test]
 fn a_batch_ends_with_the_window_that_began_with_the_first_use() {
     let clock = VirtualClock::new(Duration::from_nanos(NEW_YEAR));
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let limit = limit(
         1_000_000,
         Algorithm::FixedWindow,
@@ -194,7 +194,7 @@ fn a_batch_ends_with_the_window_that_began_with_the_first_use() {
     let set = SetDeclaration::new("api").limit(limit.align(Align::FirstUse));
     let segment = OpenOptions::new()
         .virtual_clock(&clock)
-        .create(folder.path().join("limits"), &Declaration::new().set(set))
+        .create(directory.path().join("limits"), &Declaration::new().set(set))
         .expect("a segment");
     let set = segment.set("api").expect("declared");
     let at = |nanos| clock.advance_to(Duration::from_nanos(NEW_YEAR + nanos));
@@ -219,14 +219,14 @@ fn no_window_sees_more_used_than_the_bound_whatever_permits_give_back() {
         (12, Algorithm::TokenBucket),
         (13, Algorithm::Gcra),
     ] {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let clock = VirtualClock::new(Duration::from_nanos(NEW_YEAR));
         let limit = limit(WINDOW, algorithm, Credit::batch(BATCH));
         let bound = limit.bound().expect("a rate");
         let set = SetDeclaration::new("api").limit(limit);
         let segment = OpenOptions::new()
             .virtual_clock(&clock)
-            .create(folder.path().join("limits"), &Declaration::new().set(set))
+            .create(directory.path().join("limits"), &Declaration::new().set(set))
             .expect("a segment");
         let set = segment.set("api").expect("declared");
         let mut dice = Dice(seed);
@@ -261,10 +261,10 @@ fn no_window_sees_more_used_than_the_bound_whatever_permits_give_back() {
                 drop(held.remove(0));
             }
         }
-        let most = most_in_any(&used, WINDOW);
+        let max = max_in_any(&used, WINDOW);
         let allowed = bound.units + bound.per_process;
-        assert!(most <= allowed, "{algorithm:?}: {most}, not {allowed}");
-        assert!(most >= 20, "{algorithm:?}: {most}");
+        assert!(max <= allowed, "{algorithm:?}: {max}, not {allowed}");
+        assert!(max >= 20, "{algorithm:?}: {max}");
     }
 }
 
@@ -272,7 +272,7 @@ fn no_window_sees_more_used_than_the_bound_whatever_permits_give_back() {
 #[test]
 fn processes_killed_at_random_spend_nothing_twice_and_lose_less_than_a_batch_each() {
     let test = "processes_killed_at_random_spend_nothing_twice_and_lose_less_than_a_batch_each";
-    in_own_process(test, 2 * PATIENCE, |folder| {
+    in_own_process(test, 2 * TIMEOUT, |directory| {
         const KILLS: u64 = 300;
         const CAPACITY: u64 = 1 << 40;
         let year = Duration::from_secs(3600 * 24 * 365);
@@ -281,7 +281,7 @@ fn processes_killed_at_random_spend_nothing_twice_and_lose_less_than_a_batch_eac
         let clock = VirtualClock::new(Duration::from_nanos(NEW_YEAR));
         let segment: Segment = OpenOptions::new()
             .virtual_clock(&clock)
-            .create(folder.join("limits"), &Declaration::new().set(set))
+            .create(directory.join("limits"), &Declaration::new().set(set))
             .expect("a segment");
         let set = segment.set("api").expect("declared");
         // Before each request and after it, so that one that is admitted at the kill counts as either.

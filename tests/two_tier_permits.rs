@@ -6,7 +6,7 @@ mod process;
 use std::time::Duration;
 
 use credit_scene::{ALGORITHMS, LONG, REFUNDING, check, counts, one_limit, remaining};
-use process::PATIENCE;
+use process::TIMEOUT;
 use shmlimit::{
     Algorithm, Align, Credit, Declaration, Limit, LimitSet, OpenOptions, Permit, SetDeclaration, VirtualClock,
 };
@@ -14,7 +14,7 @@ use shmlimit::{
 #[test]
 fn what_a_permit_did_not_use_goes_into_the_batch_of_its_process() {
     for algorithm in ALGORITHMS {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let limit = Limit::rate("calls", 100, LONG)
             .algorithm(algorithm)
             .credit(Credit::batch(10));
@@ -23,7 +23,7 @@ fn what_a_permit_did_not_use_goes_into_the_batch_of_its_process() {
         } else {
             limit
         };
-        let (segment, set) = one_limit(folder.path(), limit);
+        let (segment, set) = one_limit(directory.path(), limit);
         let request = set.request().with("calls", 8).expect("declared");
         let mut permit = set
             .try_acquire(&request)
@@ -85,11 +85,11 @@ fn drawn_permit(set: &LimitSet) -> Permit<'_> {
 #[test]
 fn what_a_permit_did_not_use_goes_into_no_batch_but_its_own() {
     for algorithm in REFUNDING {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let limit = Limit::rate("calls", 100, LONG)
             .algorithm(algorithm)
             .credit(Credit::batch(10));
-        let (segment, set) = one_limit(folder.path(), limit);
+        let (segment, set) = one_limit(directory.path(), limit);
         let mut permit = drawn_permit(&set);
         assert!(check(&set, 2));
         assert!(check(&set, 9), "of the next batch");
@@ -109,15 +109,15 @@ fn what_a_permit_did_not_use_goes_into_no_batch_but_its_own() {
 #[test]
 fn what_a_permit_did_not_use_goes_to_the_limit_where_its_batch_was_taken_back() {
     for algorithm in REFUNDING {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let limit = Limit::rate("calls", 100, LONG)
             .algorithm(algorithm)
             .credit(Credit::batch(10));
-        let (_segment, set) = one_limit(folder.path(), limit);
+        let (_segment, set) = one_limit(directory.path(), limit);
         let mut permit = drawn_permit(&set);
         // It has to wait, so the 2 that are left come back, and it gives up at once.
         let request = set.request().with("calls", 93).expect("declared");
-        let outcome = set.acquire_while(&request, PATIENCE, || false).expect("works");
+        let outcome = set.acquire_while(&request, TIMEOUT, || false).expect("works");
         assert!(!outcome.is_admitted());
         assert_eq!(remaining(&set), 92);
         let settled = permit.settle([("calls", 3)]).expect("works");
@@ -129,7 +129,7 @@ fn what_a_permit_did_not_use_goes_to_the_limit_where_its_batch_was_taken_back() 
 #[test]
 fn several_permits_of_one_batch_get_back_no_more_than_time_has_left_of_it() {
     for algorithm in REFUNDING {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let start = Duration::from_secs(1);
         let clock = VirtualClock::new(start);
         // One unit in 10 us.
@@ -139,7 +139,7 @@ fn several_permits_of_one_batch_get_back_no_more_than_time_has_left_of_it() {
         let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
         let segment = OpenOptions::new()
             .virtual_clock(&clock)
-            .create(folder.path().join("limits"), &declaration)
+            .create(directory.path().join("limits"), &declaration)
             .expect("a segment");
         let set = segment.set("api").expect("declared");
         let request = set.request().with("calls", 2).expect("declared");
@@ -167,7 +167,7 @@ fn several_permits_of_one_batch_get_back_no_more_than_time_has_left_of_it() {
 #[test]
 fn a_refusal_says_when_the_whole_cost_is_there_whatever_becomes_of_the_batch() {
     for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket] {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let start = Duration::from_secs(1);
         let clock = VirtualClock::new(start);
         let limit = Limit::calls("calls", 8, Duration::from_secs(8))
@@ -176,7 +176,7 @@ fn a_refusal_says_when_the_whole_cost_is_there_whatever_becomes_of_the_batch() {
         let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
         let segment = OpenOptions::new()
             .virtual_clock(&clock)
-            .create(folder.path().join("limits"), &declaration)
+            .create(directory.path().join("limits"), &declaration)
             .expect("a segment");
         let set = segment.set("api").expect("declared");
         assert!(check(&set, 4));
@@ -192,7 +192,7 @@ fn a_refusal_says_when_the_whole_cost_is_there_whatever_becomes_of_the_batch() {
         );
         // What is left is lost meanwhile.
         let waiting = set.request().with("calls", 8).expect("declared");
-        let outcome = set.acquire_while(&waiting, PATIENCE, || false).expect("works");
+        let outcome = set.acquire_while(&waiting, TIMEOUT, || false).expect("works");
         assert!(!outcome.is_admitted());
         clock.advance_to(start + Duration::from_nanos(10_999_999_999));
         assert!(!check(&set, 5), "{algorithm:?}");

@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
-/// The lists of what is shipped, in the documentation of a module: the folder that they are about, and the file.
+/// The lists of what is shipped, in the documentation of a module: the directory that they are about, and the file.
 const AUDIT_LISTS: &[(&str, &str)] = &[
     ("src", "src/shm/mod.rs"),
     ("python/src", "python/src/lib.rs"),
@@ -131,11 +131,11 @@ fn manifest_of(package: &Path) -> toml::Table {
     text.parse().expect("a manifest that cargo reads")
 }
 
-/// The folders of all packages of the workspace, and of the one outside.
+/// The directories of all packages of the workspace, and of the one outside.
 fn packages() -> Vec<PathBuf> {
     let manifest = manifest_of(root());
     let members = manifest["workspace"]["members"].as_array().expect("a list");
-    let members = members.iter().map(|member| member.as_str().expect("a folder"));
+    let members = members.iter().map(|member| member.as_str().expect("a directory"));
     members
         .chain([OUTSIDE_THE_WORKSPACE])
         .map(|member| root().join(member))
@@ -152,8 +152,8 @@ fn sources() -> Vec<PathBuf> {
     sources.into_iter().collect()
 }
 
-fn collect(folder: &Path, sources: &mut BTreeSet<PathBuf>) {
-    for entry in fs::read_dir(folder).expect("a folder") {
+fn collect(directory: &Path, sources: &mut BTreeSet<PathBuf>) {
+    for entry in fs::read_dir(directory).expect("a directory") {
         let entry = entry.expect("an entry");
         let (path, name) = (entry.path(), entry.file_name());
         let is_made = name == "target" || name.as_encoded_bytes().starts_with(b".");
@@ -206,8 +206,8 @@ fn a_file_opts_in_as_a_whole_and_only_if_it_has_unsafe_code() {
 
 #[test]
 fn what_opts_in_is_on_the_audit_list_of_its_package_or_states_a_reason() {
-    let is_of = |path: &Path, folder: &str| path.starts_with(folder);
-    for (folder, list) in AUDIT_LISTS {
+    let is_of = |path: &Path, directory: &str| path.starts_with(directory);
+    for (directory, list) in AUDIT_LISTS {
         let text = fs::read_to_string(root().join(list)).expect("a list");
         let audited: BTreeSet<PathBuf> = text
             .lines()
@@ -216,13 +216,13 @@ fn what_opts_in_is_on_the_audit_list_of_its_package_or_states_a_reason() {
             .collect();
         let opted_in: BTreeSet<PathBuf> = FINDINGS
             .iter()
-            .filter(|(path, findings)| is_of(path, folder) && findings.opts_in)
+            .filter(|(path, findings)| is_of(path, directory) && findings.opts_in)
             .map(|(path, _)| path.clone())
             .collect();
         assert_eq!(audited, opted_in, "in {list}");
     }
     for (path, findings) in &*FINDINGS {
-        let is_listed = AUDIT_LISTS.iter().any(|(folder, _)| is_of(path, folder));
+        let is_listed = AUDIT_LISTS.iter().any(|(directory, _)| is_of(path, directory));
         assert!(
             is_listed || !findings.opts_in || findings.states_a_reason,
             "{} opts in without a reason",

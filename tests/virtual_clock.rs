@@ -14,14 +14,14 @@ const NEW_YEAR: Duration = Duration::from_secs(1_767_225_600);
 const NANOSECOND: Duration = Duration::from_nanos(1);
 
 fn set_by(clock: &VirtualClock, limit: Limit) -> (TempDir, LimitSet) {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
     let segment = OpenOptions::new()
         .virtual_clock(clock)
-        .create(folder.path().join("limits"), &declaration)
+        .create(directory.path().join("limits"), &declaration)
         .expect("a segment");
     let set = segment.set("api").expect("declared");
-    (folder, set)
+    (directory, set)
 }
 
 fn try_one(set: &LimitSet) -> Result<Permit<'_>, Refusal> {
@@ -41,7 +41,7 @@ fn a_refused_call_is_admitted_at_exactly_the_promised_nanosecond() {
     // 3 in 7 seconds: one in 2 1/3 s, so the promise is rounded up to a nanosecond.
     let limit = Limit::calls("requests", 3, Duration::from_secs(7)).algorithm(Algorithm::Gcra);
     let clock = VirtualClock::new(NEW_YEAR);
-    let (_folder, set) = set_by(&clock, limit);
+    let (_directory, set) = set_by(&clock, limit);
     for _ in 0..3 {
         assert!(try_one(&set).is_ok());
     }
@@ -58,7 +58,7 @@ fn a_refused_call_is_admitted_at_exactly_the_promised_nanosecond() {
 fn a_window_by_the_wall_clock_turns_when_the_virtual_clock_comes_to_its_end() {
     let limit = Limit::calls("requests", 1, Duration::from_secs(60)).algorithm(Algorithm::FixedWindow);
     let clock = VirtualClock::new(NEW_YEAR + Duration::from_secs(59));
-    let (_folder, set) = set_by(&clock, limit);
+    let (_directory, set) = set_by(&clock, limit);
     assert!(try_one(&set).is_ok());
     assert_eq!(refused_for(&set), Duration::from_secs(1));
     clock.advance_to(NEW_YEAR + Duration::from_secs(60) - NANOSECOND);
@@ -71,7 +71,7 @@ fn a_window_by_the_wall_clock_turns_when_the_virtual_clock_comes_to_its_end() {
 fn a_lease_runs_out_on_the_virtual_clock_however_often_it_was_looked_for() {
     let lease = Duration::from_secs(30);
     let clock = VirtualClock::new(NEW_YEAR);
-    let (_folder, set) = set_by(&clock, Limit::concurrency("in_flight", 1).lease(lease));
+    let (_directory, set) = set_by(&clock, Limit::concurrency("in_flight", 1).lease(lease));
     let first = try_one(&set).expect("free");
     clock.advance_to(NEW_YEAR + lease - NANOSECOND);
     for _ in 0..100 {
@@ -91,7 +91,7 @@ fn a_lease_runs_out_on_the_virtual_clock_however_often_it_was_looked_for() {
 fn releasing_after_a_lease_ran_out_changes_nothing_and_is_remembered() {
     let lease = Duration::from_secs(30);
     let clock = VirtualClock::new(NEW_YEAR);
-    let (_folder, set) = set_by(&clock, Limit::concurrency("in_flight", 1).lease(lease));
+    let (_directory, set) = set_by(&clock, Limit::concurrency("in_flight", 1).lease(lease));
     let mut late = try_one(&set).expect("free");
     clock.advance_to(NEW_YEAR + lease);
     late.release()
@@ -155,7 +155,7 @@ proptest! {
         requests in prop::collection::vec((1..20_u64, 0..10_000_000_000_u64), 1..20),
     ) {
         let clock = VirtualClock::new(Duration::from_nanos(start));
-        let (_folder, set) = set_by(&clock, limit);
+        let (_directory, set) = set_by(&clock, limit);
         for (cost, pause) in requests {
             clock.advance_to(clock.now() + Duration::from_nanos(pause));
             let request = set.request().with("requests", cost).expect("declared");
@@ -174,22 +174,22 @@ proptest! {
 
 #[test]
 fn who_waits_is_served_when_the_clock_has_been_moved_on_and_sleeps_until_then() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let clock = VirtualClock::new(Duration::from_secs(1));
     let hour = Duration::from_secs(3600);
     let declaration =
         Declaration::new().set(SetDeclaration::new("set").limit(Limit::calls("calls", 1, hour)));
     let segment = OpenOptions::new()
         .virtual_clock(&clock)
-        .create(folder.path().join("limits"), &declaration)
+        .create(directory.path().join("limits"), &declaration)
         .expect("a segment");
     let set = segment.set("set").expect("declared");
     assert!(set.check(&set.request()).expect("works").is_admitted());
-    let is_admitted_within = |most_looks: u32| {
+    let is_admitted_within = |max_looks: u32| {
         let mut looks = 0;
         let outcome = set.acquire_while(&set.request(), None, || {
             looks += 1;
-            looks <= most_looks
+            looks <= max_looks
         });
         outcome.expect("works").is_admitted()
     };

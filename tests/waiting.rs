@@ -6,13 +6,13 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
+use process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use shmlimit::{Declaration, Error, Limit, LimitSet, RefusalReason, Segment, SetDeclaration};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn create(folder: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment = Segment::create(folder.join("limits"), &Declaration::new().set(set)).expect("a segment");
+fn create(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
+    let segment = Segment::create(directory.join("limits"), &Declaration::new().set(set)).expect("a segment");
     let set = segment.sets().next().expect("declared");
     (segment, set)
 }
@@ -34,16 +34,16 @@ fn queued(segment: &Segment) -> usize {
 fn a_waiter_gets_what_another_process_gives_back() {
     in_own_process(
         "a_waiter_gets_what_another_process_gives_back",
-        PATIENCE,
-        |folder| {
-            let (segment, set) = create(folder, places(1));
+        TIMEOUT,
+        |directory| {
+            let (segment, set) = create(directory, places(1));
             let permit = set
                 .acquire(&set.request(), None)
                 .expect("works")
                 .into_result()
                 .expect("free");
             let child = Child::fork(|| {
-                let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
+                let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
                 assert!(outcome.is_admitted());
             });
             eventually("the child waits", || queued(&segment) == 1);
@@ -58,8 +58,8 @@ fn a_waiter_gets_what_another_process_gives_back() {
 
 #[test]
 fn a_wait_that_is_too_long_ends_in_a_refusal_that_says_what_bound() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (segment, set) = create(folder.path(), places(1));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (segment, set) = create(directory.path(), places(1));
     let permit = set
         .try_acquire(&set.request())
         .expect("works")
@@ -84,16 +84,12 @@ fn a_wait_that_is_too_long_ends_in_a_refusal_that_says_what_bound() {
 
 #[test]
 fn a_rate_is_waited_for_to_the_instant() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("set").limit(Limit::calls("calls", 1, Duration::from_millis(30)));
-    let (_segment, set) = create(folder.path(), set);
+    let (_segment, set) = create(directory.path(), set);
     let first = Instant::now();
     for _ in 0..5 {
-        assert!(
-            set.acquire(&set.request(), PATIENCE)
-                .expect("works")
-                .is_admitted()
-        );
+        assert!(set.acquire(&set.request(), TIMEOUT).expect("works").is_admitted());
     }
     // The first is taken at once, and each of the others a window after the one before.
     assert!(first.elapsed() >= Duration::from_millis(4 * 30));
@@ -101,8 +97,8 @@ fn a_rate_is_waited_for_to_the_instant() {
 
 #[test]
 fn nobody_waits_for_the_impossible() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (_segment, set) = create(folder.path(), places(2));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (_segment, set) = create(directory.path(), places(2));
     let request = set.request().with("places", 3).expect("declared");
     let outcome = set.acquire(&request, None);
     assert!(matches!(outcome, Err(Error::NeverAdmissible { .. })));
@@ -110,13 +106,13 @@ fn nobody_waits_for_the_impossible() {
 
 #[test]
 fn nobody_waits_for_the_impossible_behind_others_either() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (segment, set) = create(folder.path(), places(2));
+    let directory = tempfile::tempdir().expect("a directory");
+    let (segment, set) = create(directory.path(), places(2));
     let all = set.request().with("places", 2).expect("declared");
     let permit = set.try_acquire(&all).expect("works").into_result().expect("free");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            set.acquire(&set.request(), PATIENCE)
+            set.acquire(&set.request(), TIMEOUT)
                 .map(|outcome| outcome.is_admitted())
         });
         eventually("it waits", || queued(&segment) == 1);
@@ -133,8 +129,8 @@ fn nobody_waits_for_the_impossible_behind_others_either() {
 
 #[test]
 fn one_more_than_may_wait_is_refused() {
-    in_own_process("one_more_than_may_wait_is_refused", PATIENCE, |folder| {
-        let (segment, set) = create(folder, places(1).waiters(2));
+    in_own_process("one_more_than_may_wait_is_refused", TIMEOUT, |directory| {
+        let (segment, set) = create(directory, places(1).waiters(2));
         let permit = set
             .try_acquire(&set.request())
             .expect("works")
@@ -143,17 +139,13 @@ fn one_more_than_may_wait_is_refused() {
         let children: Vec<Child> = (0..2)
             .map(|_| {
                 Child::fork(|| {
-                    assert!(
-                        set.acquire(&set.request(), PATIENCE)
-                            .expect("works")
-                            .is_admitted()
-                    );
+                    assert!(set.acquire(&set.request(), TIMEOUT).expect("works").is_admitted());
                 })
             })
             .collect();
         eventually("both wait", || queued(&segment) == 2);
         let refusal = set
-            .acquire(&set.request(), PATIENCE)
+            .acquire(&set.request(), TIMEOUT)
             .expect("works")
             .into_result()
             .expect_err("full");
@@ -172,16 +164,16 @@ fn one_more_than_may_wait_is_refused() {
 fn nobody_overtakes_and_a_large_request_is_not_starved() {
     in_own_process(
         "nobody_overtakes_and_a_large_request_is_not_starved",
-        PATIENCE,
-        |folder| {
-            let (segment, set) = create(folder, places(4));
+        TIMEOUT,
+        |directory| {
+            let (segment, set) = create(directory, places(4));
             let one = set.request();
             let permits: Vec<_> = (0..3)
                 .map(|_| set.try_acquire(&one).expect("works").into_result().expect("free"))
                 .collect();
             let child = Child::fork(|| {
                 let all = set.request().with("places", 4).expect("declared");
-                assert!(set.acquire(&all, PATIENCE).expect("works").is_admitted());
+                assert!(set.acquire(&all, TIMEOUT).expect("works").is_admitted());
             });
             eventually("the large request waits", || queued(&segment) == 1);
             let refusal = set
@@ -200,8 +192,8 @@ fn nobody_overtakes_and_a_large_request_is_not_starved() {
 
 #[test]
 fn the_dead_in_line_do_not_stop_the_others() {
-    in_own_process("the_dead_in_line_do_not_stop_the_others", PATIENCE, |folder| {
-        let (segment, set) = create(folder, places(1));
+    in_own_process("the_dead_in_line_do_not_stop_the_others", TIMEOUT, |directory| {
+        let (segment, set) = create(directory, places(1));
         let admitted = SharedWords::new(1);
         let permit = set
             .try_acquire(&set.request())
@@ -210,7 +202,7 @@ fn the_dead_in_line_do_not_stop_the_others() {
             .expect("free");
         let wait = || {
             let permit = set
-                .acquire(&set.request(), PATIENCE)
+                .acquire(&set.request(), TIMEOUT)
                 .expect("works")
                 .into_result()
                 .expect("in time");
@@ -240,9 +232,9 @@ fn the_dead_in_line_do_not_stop_the_others() {
 fn what_a_killed_holder_held_goes_to_the_first_in_line() {
     in_own_process(
         "what_a_killed_holder_held_goes_to_the_first_in_line",
-        PATIENCE,
-        |folder| {
-            let (segment, set) = create(folder, places(1));
+        TIMEOUT,
+        |directory| {
+            let (segment, set) = create(directory, places(1));
             let holder = Child::fork(|| {
                 let permit = set.try_acquire(&set.request()).expect("works").into_result();
                 std::mem::forget(permit.expect("free"));
@@ -254,11 +246,7 @@ fn what_a_killed_holder_held_goes_to_the_first_in_line() {
                 segment.snapshot().expect("a snapshot").sets[0].active == 1
             });
             let waiter = Child::fork(|| {
-                assert!(
-                    set.acquire(&set.request(), PATIENCE)
-                        .expect("works")
-                        .is_admitted()
-                );
+                assert!(set.acquire(&set.request(), TIMEOUT).expect("works").is_admitted());
             });
             eventually("the other waits", || queued(&segment) == 1);
             holder.kill();
@@ -271,10 +259,10 @@ fn what_a_killed_holder_held_goes_to_the_first_in_line() {
 fn a_refund_serves_the_first_in_line_before_its_time() {
     in_own_process(
         "a_refund_serves_the_first_in_line_before_its_time",
-        PATIENCE,
-        |folder| {
+        TIMEOUT,
+        |directory| {
             let set = SetDeclaration::new("set").limit(Limit::rate("tokens", 100, 60 * MINUTE));
-            let (segment, set) = create(folder, set);
+            let (segment, set) = create(directory, set);
             let request = |cost| set.request().with("tokens", cost).expect("declared");
             let mut permit = set
                 .try_acquire(&request(100))
@@ -293,10 +281,10 @@ fn a_refund_serves_the_first_in_line_before_its_time() {
 
 #[test]
 fn an_expired_lease_serves_the_first_in_line_and_the_late_holder_is_told() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let lease = Duration::from_millis(30);
     let set = SetDeclaration::new("set").limit(Limit::concurrency("places", 1).lease(lease));
-    let (segment, set) = create(folder.path(), set);
+    let (segment, set) = create(directory.path(), set);
     let started = Instant::now();
     let mut late = set
         .try_acquire(&set.request())
@@ -305,7 +293,7 @@ fn an_expired_lease_serves_the_first_in_line_and_the_late_holder_is_told() {
         .expect("free");
     late.heartbeat().expect("in time");
     let next = set
-        .acquire(&set.request(), PATIENCE)
+        .acquire(&set.request(), TIMEOUT)
         .expect("works")
         .into_result()
         .expect("the lease ends");
@@ -325,10 +313,10 @@ fn an_expired_lease_serves_the_first_in_line_and_the_late_holder_is_told() {
 fn whoever_waits_for_a_hold_is_told_of_the_death_of_who_has_it() {
     in_own_process(
         "whoever_waits_for_a_hold_is_told_of_the_death_of_who_has_it",
-        PATIENCE,
-        |folder| {
+        TIMEOUT,
+        |directory| {
             // There is room for more, but no hold to take it with.
-            let (segment, set) = create(folder, places(10).holds(1));
+            let (segment, set) = create(directory, places(10).holds(1));
             let round = || {
                 let child = Child::fork(|| {
                     let _permit = set.acquire(&set.request(), None).expect("works");
@@ -339,7 +327,7 @@ fn whoever_waits_for_a_hold_is_told_of_the_death_of_who_has_it() {
                 });
                 std::thread::scope(|scope| {
                     let waiter = scope.spawn(|| {
-                        let outcome = set.acquire(&set.request(), PATIENCE).expect("works");
+                        let outcome = set.acquire(&set.request(), TIMEOUT).expect("works");
                         assert!(outcome.is_admitted());
                         Instant::now()
                     });

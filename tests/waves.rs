@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use process::{Child, PATIENCE, SharedWords, in_own_process};
+use process::{Child, SharedWords, TIMEOUT, in_own_process};
 use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 
 /// How long a task holds its place.
@@ -27,9 +27,9 @@ fn now() -> u64 {
 
 /// Runs that many tasks at once, each in a process of its own; answers when each held its place, in the order in which
 /// they began.
-fn run(folder: &std::path::Path, capacity: u64, tasks: usize) -> Vec<Stay> {
+fn run(directory: &std::path::Path, capacity: u64, tasks: usize) -> Vec<Stay> {
     let places = SetDeclaration::new("set").limit(Limit::concurrency("places", capacity));
-    let segment = Segment::create(folder.join("limits"), &Declaration::new().set(places));
+    let segment = Segment::create(directory.join("limits"), &Declaration::new().set(places));
     let segment = segment.expect("a segment");
     let set = segment.set("set").expect("declared");
     let log = SharedWords::new(2 * tasks);
@@ -38,10 +38,7 @@ fn run(folder: &std::path::Path, capacity: u64, tasks: usize) -> Vec<Stay> {
             let log = &log;
             let set = &set;
             Child::fork(move || {
-                let permit = set
-                    .acquire(&set.request(), PATIENCE)
-                    .expect("works")
-                    .into_result();
+                let permit = set.acquire(&set.request(), TIMEOUT).expect("works").into_result();
                 let permit = permit.expect("in time");
                 log[2 * number].store(now(), Ordering::Relaxed);
                 sleep(TASK);
@@ -90,15 +87,15 @@ fn assert_in_waves(stays: &[Stay], capacity: usize) {
 #[test]
 fn of_four_tasks_over_two_places_the_second_two_begin_when_the_first_end() {
     let test = "of_four_tasks_over_two_places_the_second_two_begin_when_the_first_end";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        assert_in_waves(&run(folder, 2, 4), 2);
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        assert_in_waves(&run(directory, 2, 4), 2);
     });
 }
 
 #[test]
 fn of_six_tasks_over_three_places_never_more_than_three_run_at_once() {
     let test = "of_six_tasks_over_three_places_never_more_than_three_run_at_once";
-    in_own_process(test, 2 * PATIENCE, |folder| {
-        assert_in_waves(&run(folder, 3, 6), 3);
+    in_own_process(test, 2 * TIMEOUT, |directory| {
+        assert_in_waves(&run(directory, 3, 6), 3);
     });
 }

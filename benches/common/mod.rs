@@ -7,14 +7,14 @@ pub mod processes;
 use std::path::Path;
 
 /// Where the files lie: in memory, as users of speed will have them.
-pub fn folder() -> tempfile::TempDir {
+pub fn directory() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() {
         tempfile::tempdir_in(memory)
     } else {
         tempfile::tempdir()
     }
-    .expect("a folder")
+    .expect("a directory")
 }
 
 /// The value below which a tenth of what was measured lies: of times, what is met when nobody else wants the machine.

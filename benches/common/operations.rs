@@ -54,8 +54,8 @@ pub const ONE_LIMIT: &str = "1 limit (GCRA calls): try_acquire, drop";
 pub const THREE_LIMITS: &str = "3 limits (GCRA calls): try_acquire, drop";
 
 /// The floor, beside raw_sync's mutex.
-pub fn floors(folder: &Path) -> Vec<Operation> {
-    let floor = |name: &str| Floor::create(&folder.join(name));
+pub fn floors(directory: &Path) -> Vec<Operation> {
+    let floor = |name: &str| Floor::create(&directory.join(name));
     let (locked, tried, both, plain) = (floor("a"), floor("b"), floor("c"), floor("d"));
     vec![
         Operation::new(FLOOR, LOCK_AND_CLOCK, move || {
@@ -75,55 +75,55 @@ pub fn floors(folder: &Path) -> Vec<Operation> {
 }
 
 /// What the library does.
-pub fn operations(folder: &Path) -> Vec<Operation> {
+pub fn operations(directory: &Path) -> Vec<Operation> {
     let mut operations = vec![
-        acquire(folder, ONE_LIMIT, [calls(Algorithm::Gcra)]),
-        acquire(folder, THREE_LIMITS, (0..3).map(|_| calls(Algorithm::Gcra))),
+        acquire(directory, ONE_LIMIT, [calls(Algorithm::Gcra)]),
+        acquire(directory, THREE_LIMITS, (0..3).map(|_| calls(Algorithm::Gcra))),
         acquire(
-            folder,
+            directory,
             "16 limits (GCRA calls): try_acquire, drop",
             (0..16).map(|_| calls(Algorithm::Gcra)),
         ),
-        acquire(folder, "1 token bucket", [calls(Algorithm::TokenBucket)]),
-        acquire(folder, "1 leaky bucket", [calls(Algorithm::LeakyBucket)]),
-        acquire(folder, "1 fixed window (UTC)", [calls(Algorithm::FixedWindow)]),
+        acquire(directory, "1 token bucket", [calls(Algorithm::TokenBucket)]),
+        acquire(directory, "1 leaky bucket", [calls(Algorithm::LeakyBucket)]),
+        acquire(directory, "1 fixed window (UTC)", [calls(Algorithm::FixedWindow)]),
         acquire(
-            folder,
+            directory,
             "1 fixed window (first use)",
             [calls(Algorithm::FixedWindow).align(Align::FirstUse)],
         ),
         acquire(
-            folder,
+            directory,
             "1 sliding window (full log)",
             [calls(Algorithm::SlidingWindow)],
         ),
         acquire(
-            folder,
+            directory,
             "1 sliding window counter",
             [calls(Algorithm::SlidingWindowCounter)],
         ),
         acquire(
-            folder,
+            directory,
             "1 concurrency limit: try_acquire, drop",
             [Limit::concurrency("in flight", 64)],
         ),
         acquire(
-            folder,
+            directory,
             "calls and concurrency: try_acquire, drop",
             [calls(Algorithm::Gcra), Limit::concurrency("in flight", 64)],
         ),
-        refused(folder, "refused by rate", Limit::calls("a", 1, HOUR)),
-        refused(folder, "refused by concurrency", Limit::concurrency("a", 1)),
+        refused(directory, "refused by rate", Limit::calls("a", 1, HOUR)),
+        refused(directory, "refused by concurrency", Limit::concurrency("a", 1)),
     ];
-    operations.push(settle(folder));
-    operations.push(peek(folder));
+    operations.push(settle(directory));
+    operations.push(peek(directory));
     operations.push(local_credit(
-        folder,
+        directory,
         "1 unit of local credit (GCRA)",
         Algorithm::Gcra,
     ));
     operations.push(local_credit(
-        folder,
+        directory,
         "1 unit of local credit (fixed window)",
         Algorithm::FixedWindow,
     ));
@@ -160,13 +160,13 @@ pub fn acquire_once(set: &LimitSet, request: &Request) {
     }
 }
 
-fn acquire(folder: &Path, name: &'static str, limits: impl IntoIterator<Item = Limit>) -> Operation {
-    let (set, request) = set(&folder.join(name.replace('/', " ")), limits);
+fn acquire(directory: &Path, name: &'static str, limits: impl IntoIterator<Item = Limit>) -> Operation {
+    let (set, request) = set(&directory.join(name.replace('/', " ")), limits);
     Operation::new(SHMLIMIT, name, move || acquire_once(&set, &request))
 }
 
-fn refused(folder: &Path, name: &'static str, limit: Limit) -> Operation {
-    let (set, request) = set(&folder.join(name), [limit]);
+fn refused(directory: &Path, name: &'static str, limit: Limit) -> Operation {
+    let (set, request) = set(&directory.join(name), [limit]);
     // The permit outlives the measurement: what it holds must stay held.
     let owned = set
         .try_acquire(&request)
@@ -185,9 +185,9 @@ fn refused(folder: &Path, name: &'static str, limit: Limit) -> Operation {
     })
 }
 
-fn settle(folder: &Path) -> Operation {
+fn settle(directory: &Path) -> Operation {
     let (set, request) = set(
-        &folder.join("settle"),
+        &directory.join("settle"),
         [Limit::rate("tokens", PLENTY * 1000, SECOND)],
     );
     let tokens = set.limit_index("tokens").expect("declared");
@@ -204,9 +204,9 @@ fn settle(folder: &Path) -> Operation {
     )
 }
 
-fn local_credit(folder: &Path, name: &'static str, algorithm: Algorithm) -> Operation {
+fn local_credit(directory: &Path, name: &'static str, algorithm: Algorithm) -> Operation {
     let limit = Limit::calls("calls", PLENTY * 1000, SECOND).algorithm(algorithm);
-    let (set, _) = set(&folder.join(name), [limit]);
+    let (set, _) = set(&directory.join(name), [limit]);
     let mut credit = set
         .local_credit("calls", Batch::between(100, 10_000))
         .expect("a calls limit");
@@ -218,8 +218,8 @@ fn local_credit(folder: &Path, name: &'static str, algorithm: Algorithm) -> Oper
     })
 }
 
-fn peek(folder: &Path) -> Operation {
-    let (set, request) = set(&folder.join("peek"), [calls(Algorithm::Gcra)]);
+fn peek(directory: &Path) -> Operation {
+    let (set, request) = set(&directory.join("peek"), [calls(Algorithm::Gcra)]);
     Operation::new(SHMLIMIT, "1 limit (GCRA calls): peek", move || {
         black_box(black_box(&set).peek(black_box(&request)).expect("works"));
     })

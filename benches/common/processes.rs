@@ -106,11 +106,11 @@ fn repeat(time: Duration, mut once: impl FnMut()) -> (u64, Duration) {
 }
 
 /// Lets `count` processes work at once for that time, and answers their operations a second, added up.
-pub fn throughput(folder: &Path, work: Work, count: usize, time: Duration) -> f64 {
-    let folder = tempfile::tempdir_in(folder).expect("a folder");
+pub fn throughput(directory: &Path, work: Work, count: usize, time: Duration) -> f64 {
+    let directory = tempfile::tempdir_in(directory).expect("a directory");
     let path = |number: usize| match work {
-        Work::OneLimitUnshared => folder.path().join(number.to_string()),
-        _ => folder.path().join("shared"),
+        Work::OneLimitUnshared => directory.path().join(number.to_string()),
+        _ => directory.path().join("shared"),
     };
     if work == Work::Floor {
         drop(Floor::create(&path(0)));

@@ -38,9 +38,9 @@ pub struct Tally {
     /// Requests whose connection ended before the answer.
     pub cut_off: u64,
     /// The most calls that were surely admitted within one window of each calls limit.
-    pub most_in_window: BTreeMap<String, u64>,
+    pub max_in_window: BTreeMap<String, u64>,
     /// The most requests that were worked on at the same instant.
-    pub most_at_once: u64,
+    pub burst: u64,
 }
 
 /// What the answers of one worker said.
@@ -95,11 +95,11 @@ pub fn drive(
         if let Some(window) = limit.span() {
             let window = u64::try_from(window.as_nanos())?;
             tally
-                .most_in_window
-                .insert(limit.name.clone(), most_in_window(&work, window));
+                .max_in_window
+                .insert(limit.name.clone(), max_in_window(&work, window));
         }
     }
-    tally.most_at_once = most_at_once(&work);
+    tally.burst = burst(&work);
     Ok(tally)
 }
 
@@ -220,7 +220,7 @@ impl Work {
 
 /// The most calls that were asked for and admitted within one stretch as long as the window. The instant of the
 /// decision lies between the two, so each of these was surely admitted in that stretch.
-fn most_in_window(work: &[Work], window: u64) -> u64 {
+fn max_in_window(work: &[Work], window: u64) -> u64 {
     let counts = work.iter().enumerate().map(|(index, first)| {
         let end = first.asked.saturating_add(window);
         let within = work[index..].iter().take_while(|work| work.asked <= end);
@@ -230,7 +230,7 @@ fn most_in_window(work: &[Work], window: u64) -> u64 {
 }
 
 /// The most requests that were worked on at one instant.
-fn most_at_once(work: &[Work]) -> u64 {
+fn burst(work: &[Work]) -> u64 {
     let mut events: Vec<(u64, i64)> = work
         .iter()
         .flat_map(|work| [(work.admitted, 1), (work.done, -1)])
@@ -241,8 +241,5 @@ fn most_at_once(work: &[Work]) -> u64 {
         *current += change;
         Some(*current)
     });
-    at_once
-        .max()
-        .and_then(|most| u64::try_from(most).ok())
-        .unwrap_or(0)
+    at_once.max().and_then(|max| u64::try_from(max).ok()).unwrap_or(0)
 }

@@ -16,7 +16,7 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
 use crate::Failure;
 
 /// How long a worker may take to finish what it is working on.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A worker that lives no longer than this is not replaced: the next one would fare no better.
 const SHORTEST_LIFE: Duration = Duration::from_secs(1);
@@ -100,7 +100,7 @@ impl<'a> Crew<'a> {
         for worker in &self.workers {
             kill(worker.pid, Signal::SIGTERM)?;
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !self.workers.is_empty() && Instant::now() < deadline {
             let mut left = Vec::new();
             for worker in &self.workers {

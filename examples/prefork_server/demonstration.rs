@@ -52,7 +52,7 @@ pub struct Findings {
 pub struct Looks {
     pub count: u64,
     /// The most units held at once, by limit.
-    pub most_held: BTreeMap<String, u64>,
+    pub max_held: BTreeMap<String, u64>,
 }
 
 /// A worker that was killed.
@@ -165,8 +165,8 @@ impl Watch<'_, '_> {
                     .iter()
                     .filter_map(|hold| hold.amounts.get(&limit.name))
                     .sum();
-                let most = self.looks.most_held.entry(limit.name.clone()).or_default();
-                *most = held.max(*most);
+                let max = self.looks.max_held.entry(limit.name.clone()).or_default();
+                *max = held.max(*max);
             }
         }
         Ok(set)

@@ -25,7 +25,7 @@ const CONNECTIONS: u32 = 4;
 const TOO_MANY: u64 = 5;
 
 /// A key asks no more often than this, however much it gets.
-const MOST_REQUESTS: u64 = 200;
+const MAX_REQUESTS: u64 = 200;
 
 /// What the answers to all keys said.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -54,12 +54,10 @@ impl Rules {
 
 /// Sends requests of several keys at once. Runs in a forked child, and the runtime is made here, after the fork.
 pub fn drive(server: SocketAddr, keys: u32, rules: &Rules) -> Result<KeyTally, Failure> {
-    let most = rules
+    let max = rules
         .of_each_key()
-        .and_then(|limit| limit.most_within(Duration::ZERO));
-    let requests = most.map_or(MOST_REQUESTS, |most| {
-        most.saturating_add(TOO_MANY).min(MOST_REQUESTS)
-    });
+        .and_then(|limit| limit.max_within(Duration::ZERO));
+    let requests = max.map_or(MAX_REQUESTS, |max| max.saturating_add(TOO_MANY).min(MAX_REQUESTS));
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let by_key = Rc::new(RefCell::new(BTreeMap::new()));
     let started = Instant::now();
@@ -113,7 +111,7 @@ impl KeyTally {
         let mut checks = Vec::new();
         let limit = rules.of_each_key();
         let admitted = || self.by_key.values().map(|answers| answers.admitted);
-        let (Some(limit), Some(least), Some(most)) = (limit, admitted().min(), admitted().max()) else {
+        let (Some(limit), Some(min), Some(max)) = (limit, admitted().min(), admitted().max()) else {
             return checks;
         };
         let mut check = |what: &str, allowed: u64, counted: u64, is_held: bool| {
@@ -125,13 +123,8 @@ impl KeyTally {
                 held: is_held,
             });
         };
-        if let Some(allowed) = limit.most_within(self.elapsed) {
-            check(
-                "admitted for the key that got most",
-                allowed,
-                most,
-                most <= allowed,
-            );
+        if let Some(allowed) = limit.max_within(self.elapsed) {
+            check("admitted for the key that got most", allowed, max, max <= allowed);
         }
         let due = limit
             .capacity
@@ -140,7 +133,7 @@ impl KeyTally {
         if let (Some(due), 1) = (due, rules.limits.len()) {
             let asked = self.by_key.values().map(|answers| answers.requests).min();
             let due = due.min(asked.unwrap_or(0));
-            check("admitted for the key that got least", due, least, least >= due);
+            check("admitted for the key that got least", due, min, min >= due);
         }
         checks
     }

@@ -13,7 +13,7 @@ use crate::Failure;
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// As many keys as the table has room for, whatever clients send.
-const MOST_KEYS: u64 = 10_000;
+const MAX_KEYS: u64 = 10_000;
 
 /// Four worker processes answer HTTP requests under limits that they share.
 ///
@@ -97,12 +97,12 @@ impl Options {
     pub fn segment_path(&self) -> PathBuf {
         self.segment.clone().unwrap_or_else(|| {
             let memory = Path::new("/dev/shm");
-            let folder = if memory.is_dir() {
+            let directory = if memory.is_dir() {
                 memory.to_owned()
             } else {
                 env::temp_dir()
             };
-            folder.join(format!("prefork-{}.limits", process::id()))
+            directory.join(format!("prefork-{}.limits", process::id()))
         })
     }
 
@@ -114,7 +114,7 @@ impl Options {
             .limit(Limit::calls("requests", self.calls, Duration::from_secs(1)).burst(self.burst))
             .limit(Limit::concurrency("in_flight", self.concurrency));
         let each_key = SetDeclaration::new("clients")
-            .keyed(Keyed::new(MOST_KEYS))
+            .keyed(Keyed::new(MAX_KEYS))
             .limit(Limit::calls("per_key", self.per_key, HOUR));
         Ok(Declaration::new().set(everyone).set(each_key))
     }

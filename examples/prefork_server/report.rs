@@ -208,20 +208,20 @@ fn checks(rules: &Rules, findings: &Findings, total: &Total) -> Vec<Check> {
                     continue;
                 };
                 let looks = &findings.looks;
-                let seen = looks.most_held.get(&limit.name).copied().unwrap_or(0);
+                let seen = looks.max_held.get(&limit.name).copied().unwrap_or(0);
                 let what = format!("held at once, in {} looks at the segment", thousands(looks.count));
                 at_most(&limit.name, what, capacity, seen);
                 let what = "worked on at once, by the workers' clocks".to_owned();
-                at_most(&limit.name, what, capacity, findings.tally.most_at_once);
+                at_most(&limit.name, what, capacity, findings.tally.burst);
             }
             _ => {
-                if let (Some(allowed), Some(counted)) = (limit.most_within(findings.tally.elapsed), counted) {
+                if let (Some(allowed), Some(counted)) = (limit.max_within(findings.tally.elapsed), counted) {
                     let what = format!("admitted in {:.2} s", findings.tally.elapsed.as_secs_f64());
                     at_most(&limit.name, what, allowed, counted.counts.admitted);
                 }
-                let counted = findings.tally.most_in_window.get(&limit.name);
+                let counted = findings.tally.max_in_window.get(&limit.name);
                 if let (Some(window), Some(allowed), Some(counted)) =
-                    (limit.window, limit.most_in_window(), counted)
+                    (limit.window, limit.max_in_window(), counted)
                 {
                     at_most(
                         &limit.name,
@@ -296,7 +296,7 @@ impl KillReport {
 /// in each place no more than was asked for there, and no more than the limit allows.
 fn alone(rules: &Rules, findings: &Findings, workers: &[WorkerRow]) -> Option<Alone> {
     let limit = rules.of_kind(Kind::Calls).next()?;
-    let shared = limit.most_within(findings.tally.elapsed)?;
+    let shared = limit.max_within(findings.tally.elapsed)?;
     let places = workers.iter().map(|row| row.place).max()? + 1;
     let by_place = (0..places).map(|place| {
         let rows = workers.iter().filter(|row| row.place == place);

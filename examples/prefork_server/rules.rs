@@ -111,14 +111,14 @@ impl Rule {
     }
 
     /// The most calls that the limit admits in any stretch of `elapsed`.
-    pub fn most_within(&self, elapsed: Duration) -> Option<u64> {
+    pub fn max_within(&self, elapsed: Duration) -> Option<u64> {
         let capacity = self.capacity?;
         let Some(window) = self.span() else {
             // A run may lie across the boundary of two days, weeks or months.
             return Some(capacity.saturating_mul(2));
         };
         let windows = elapsed.as_nanos() / window.as_nanos().max(1);
-        let most = match self.algorithm {
+        let max = match self.algorithm {
             Some(Algorithm::SlidingWindow) => u128::from(capacity) * (windows + 1),
             Some(Algorithm::FixedWindow | Algorithm::SlidingWindowCounter) => {
                 u128::from(capacity) * (windows + 2)
@@ -129,11 +129,11 @@ impl Rule {
                 replenished + u128::from(self.burst.unwrap_or(capacity))
             }
         };
-        Some(u64::try_from(most).unwrap_or(u64::MAX))
+        Some(u64::try_from(max).unwrap_or(u64::MAX))
     }
 
     /// The most calls that the limit admits in any stretch as long as its window.
-    pub fn most_in_window(&self) -> Option<u64> {
+    pub fn max_in_window(&self) -> Option<u64> {
         let capacity = self.capacity?;
         match self.algorithm {
             Some(Algorithm::SlidingWindow) => Some(capacity),

@@ -17,7 +17,7 @@ struct Specimens {
     attached: Specimen,
     abandoned: Specimen,
     // Behind what lies in it, which is dropped first.
-    _folder: TempDir,
+    _directory: TempDir,
 }
 
 thread_local! {
@@ -31,11 +31,11 @@ fuzz_target!(|bytes: &[u8]| {
     let damage = Damage::from_bytes(rest);
     SPECIMENS.with(|specimens| {
         let specimens = specimens.get_or_init(|| {
-            let folder = tempfile::tempdir().expect("a folder");
+            let directory = tempfile::tempdir().expect("a directory");
             Specimens {
-                attached: Specimen::attached(folder.path()),
-                abandoned: Specimen::abandoned(folder.path()),
-                _folder: folder,
+                attached: Specimen::attached(directory.path()),
+                abandoned: Specimen::abandoned(directory.path()),
+                _directory: directory,
             }
         });
         match choice % 4 {

@@ -108,8 +108,8 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     with ExitStack() as everything:
         memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
-        folder = Path(everything.enter_context(tempfile.TemporaryDirectory(dir=memory)))
-        everyone = list(contenders(folder, everything))
+        directory = Path(everything.enter_context(tempfile.TemporaryDirectory(dir=memory)))
+        everyone = list(contenders(directory, everything))
         alone, together = measure(everyone, rounds)
     report("One process", alone, everyone)
     report("Two processes on the same limits", together, everyone)

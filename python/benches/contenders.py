@@ -36,13 +36,13 @@ class Contender:
 
 
 @contextmanager
-def shmlimit_segment(folder: Path) -> Iterator[Contender]:
+def shmlimit_segment(directory: Path) -> Iterator[Contender]:
     """This package, on a file in memory."""
     never = sl.Calls("calls", 1, "30d", algorithm="fixed_window", align="first_use")
     calls = sl.Calls("calls", PLENTY, WINDOW)
     tokens, in_flight = sl.Rate("tokens", PLENTY, WINDOW), sl.Concurrency("in_flight", 1000)
     segment = sl.open(
-        folder / "bench.limits",
+        directory / "bench.limits",
         config=[
             sl.LimitSet("one", [calls]),
             sl.LimitSet("three", [calls, tokens, in_flight]),
@@ -73,7 +73,7 @@ def shmlimit_segment(folder: Path) -> Iterator[Contender]:
 
 
 @contextmanager
-def limits_memory(_folder: Path) -> Iterator[Contender]:
+def limits_memory(_directory: Path) -> Iterator[Contender]:
     """The library `limits` on its memory storage, which each process has for itself."""
     from limits import RateLimitItemPerMonth, RateLimitItemPerSecond
     from limits.storage import MemoryStorage
@@ -115,11 +115,11 @@ return 1
 
 
 @contextmanager
-def redis_script(folder: Path) -> Iterator[Contender]:
+def redis_script(directory: Path) -> Iterator[Contender]:
     """A script in a Redis server of its own, by a socket in the file system."""
     import redis
 
-    socket = folder / "redis.sock"
+    socket = directory / "redis.sock"
     options = [
         "--port",
         "0",
@@ -130,7 +130,7 @@ def redis_script(folder: Path) -> Iterator[Contender]:
         "--appendonly",
         "no",
         "--dir",
-        str(folder),
+        str(directory),
     ]
     server = subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL)
     try:
@@ -167,7 +167,7 @@ def answers(client: Any, server: subprocess.Popen[bytes]) -> bool:
 
 
 @contextmanager
-def pyrate_multiprocess(_folder: Path) -> Iterator[Contender]:
+def pyrate_multiprocess(_directory: Path) -> Iterator[Contender]:
     """pyrate-limiter's bucket for several processes: a list in a manager's process, and a lock."""
     from pyrate_limiter import Duration, Rate
     from pyrate_limiter.buckets.mp_bucket import MultiprocessBucket
@@ -187,7 +187,7 @@ def concurry(mode: str) -> Callable[[Path], Any]:
     """Concurry's limit sets, for threads or for processes."""
 
     @contextmanager
-    def contender(_folder: Path) -> Iterator[Contender]:
+    def contender(_directory: Path) -> Iterator[Contender]:
         from concurry import CallLimit, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit
 
         def calls(capacity: int, window: int) -> Any:
@@ -218,9 +218,9 @@ def concurry(mode: str) -> Callable[[Path], Any]:
     return contender
 
 
-def contenders(folder: Path, everything: ExitStack) -> Iterator[Contender]:
+def contenders(directory: Path, everything: ExitStack) -> Iterator[Contender]:
     """Each that is installed, set up; taken down by the stack. This package is the first."""
-    yield everything.enter_context(shmlimit_segment(folder))
+    yield everything.enter_context(shmlimit_segment(directory))
     candidates: list[tuple[str, bool, Callable[[Path], Any]]] = [
         ("limits", importlib.util.find_spec("limits") is not None, limits_memory),
         ("Redis", has_redis(), redis_script),
@@ -230,7 +230,7 @@ def contenders(folder: Path, everything: ExitStack) -> Iterator[Contender]:
     ]
     for name, installed, candidate in candidates:
         if installed:
-            yield everything.enter_context(candidate(folder))
+            yield everything.enter_context(candidate(directory))
         else:
             print(f"{name} is not installed, and left out.")
 

@@ -191,8 +191,8 @@ def main() -> None:
     if options.role is not None:
         ROLES[options.role](options.path)
         return
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        path = Path(folder) / "bench.limits"
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        path = Path(directory) / "bench.limits"
         segment = sl.open(path, sl.LimitSet(SET, [sl.Concurrency("places", 1)]))
         for waiter in ("thread", "asyncio", "limitctl exec"):
             wakes, calls = idle(path, waiter, options.seconds)

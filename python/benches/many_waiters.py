@@ -61,9 +61,9 @@ def main() -> None:
     for name, cancel in [("all wait", False), ("every second one is cancelled", True)]:
         measured = []
         for _ in range(options.rounds):
-            with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
                 declared = sl.LimitSet("set", [sl.Calls("calls", RATE, 1, burst=BURST)], waiters=options.waiters)
-                limits = sl.open(Path(folder) / "bench.limits", config=[declared])["set"]
+                limits = sl.open(Path(directory) / "bench.limits", config=[declared])["set"]
                 measured.append(asyncio.run(measure(limits, options.waiters, options.seconds, cancel=cancel)))
         rates, shares, orders = zip(*measured, strict=True)
         print(

@@ -28,9 +28,9 @@ def resident_bytes() -> int:
 
 def growth(pairs: int) -> int:
     """By how many bytes the process has grown after so many permits were taken, settled and given back."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         segment = sl.open(
-            Path(folder) / "memory.limits",
+            Path(directory) / "memory.limits",
             config=[
                 sl.LimitSet("model", [sl.Rate("tokens", 10**12, 1), sl.Concurrency("in_flight", 8)], keyed=2000),
                 sl.LimitSet("refused", [sl.Concurrency("in_flight", 1)]),

@@ -21,19 +21,19 @@ from celery import Celery  # type: ignore[import-untyped, import-not-found, unus
 import shmlimit as sl
 from shmlimit.celery import limited
 
-FOLDER = Path(os.environ.get("EXAMPLE_FOLDER") or tempfile.mkdtemp(prefix="celery-workers-"))
-(FOLDER / "results").mkdir(exist_ok=True)
+DIRECTORY = Path(os.environ.get("EXAMPLE_DIRECTORY") or tempfile.mkdtemp(prefix="celery-workers-"))
+(DIRECTORY / "results").mkdir(exist_ok=True)
 
 app = Celery(
     "celery_workers",
-    broker=f"sqla+sqlite:///{FOLDER}/broker.sqlite",
-    backend=f"file://{FOLDER}/results",
+    broker=f"sqla+sqlite:///{DIRECTORY}/broker.sqlite",
+    backend=f"file://{DIRECTORY}/results",
     broker_connection_retry_on_startup=True,
     broker_transport_options={"connect_args": {"timeout": 60}},
 )
 
 segment = sl.open(
-    FOLDER / "jobs.limits",
+    DIRECTORY / "jobs.limits",
     config=sl.LimitSet("jobs", [sl.Concurrency("running", 2), sl.Calls("started", 10, 1.0, burst=2)]),
 )
 
@@ -59,7 +59,7 @@ def main() -> None:
             "--loglevel=ERROR",
         ],
         cwd=Path(__file__).parent,
-        env={**os.environ, "EXAMPLE_FOLDER": str(FOLDER)},
+        env={**os.environ, "EXAMPLE_DIRECTORY": str(DIRECTORY)},
         stdout=subprocess.DEVNULL,
     )
     try:
@@ -80,4 +80,4 @@ if __name__ == "__main__":
     try:
         main()
     finally:
-        shutil.rmtree(FOLDER)
+        shutil.rmtree(DIRECTORY)

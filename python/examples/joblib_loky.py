@@ -23,9 +23,9 @@ def query(database: sl.Limits, number: int) -> tuple[int, int]:
 
 def main() -> None:
     """Run forty queries in four workers."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         limits = sl.LimitSet("database", [sl.Concurrency("connections", 2)])
-        segment = sl.open(os.path.join(folder, "database.limits"), config=limits)
+        segment = sl.open(os.path.join(directory, "database.limits"), config=limits)
         answers = Parallel(n_jobs=4, backend="loky")(delayed(query)(segment["database"], n) for n in range(40))
         workers = {pid for _, pid in answers}
         counts = segment.snapshot()["sets"][0]["counts"]

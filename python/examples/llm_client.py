@@ -151,8 +151,8 @@ def run(seconds: float, window: float, slack: float) -> Outcome:
     server = multiprocessing.Process(target=serve, args=(servers_end, window))
     server.start()
     port = line.recv()
-    with tempfile.TemporaryDirectory() as folder:
-        model = sl.open(os.path.join(folder, "model.limits"), config=declaration(window, slack))["model"]
+    with tempfile.TemporaryDirectory() as directory:
+        model = sl.open(os.path.join(directory, "model.limits"), config=declaration(window, slack))["model"]
         until = time.monotonic() + seconds
         clients = [multiprocessing.Process(target=work_in_threads, args=(model, port, until)) for _ in range(PROCESSES)]
         for client in clients:

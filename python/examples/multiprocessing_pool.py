@@ -33,8 +33,8 @@ def take_by_initializer(_turn: int) -> bool:
 def main() -> None:
     """Ask two hundred times under each start method, where twelve are allowed."""
     limits = sl.LimitSet("calls", [sl.Calls("started", 12, "1h", algorithm="fixed_window", align="first_use")])
-    with tempfile.TemporaryDirectory() as folder:
-        calls = sl.open(os.path.join(folder, "calls.limits"), config=limits)["calls"]
+    with tempfile.TemporaryDirectory() as directory:
+        calls = sl.open(os.path.join(directory, "calls.limits"), config=limits)["calls"]
         for method in ("fork", "spawn", "forkserver"):
             calls.reset()
             context = multiprocessing.get_context(method)

@@ -25,8 +25,8 @@ def fetch(page: int) -> tuple[int, int]:
 def main() -> None:
     """Send forty calls through two pools of four workers each."""
     limits = sl.LimitSet("pages", [sl.Concurrency("at_once", 2), sl.Calls("started", 20, 1.0, burst=2)])
-    with tempfile.TemporaryDirectory() as folder:
-        segment = sl.open(os.path.join(folder, "pages.limits"), config=limits)
+    with tempfile.TemporaryDirectory() as directory:
+        segment = sl.open(os.path.join(directory, "pages.limits"), config=limits)
         begun = time.monotonic()
         with (
             LimitedExecutor(ProcessPoolExecutor(4), segment["pages"]) as first,

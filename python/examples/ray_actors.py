@@ -38,9 +38,9 @@ class Caller:
 
 def main() -> None:
     """Make forty calls, half of them by two actors."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         declared = sl.LimitSet("model", [sl.Concurrency("places", 2), sl.Calls("calls", 20, 1.0, burst=4)])
-        segment = sl.open(os.path.join(folder, "model.limits"), config=declared)
+        segment = sl.open(os.path.join(directory, "model.limits"), config=declared)
         ray.init(
             num_cpus=1,
             include_dashboard=False,

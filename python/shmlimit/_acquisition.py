@@ -71,8 +71,8 @@ class Acquisition:
         number, place = room.enter()
         try:
             # The last look and the return are one step of the task: nothing can be cancelled between them.
-            while (answer := waiting.look(room.bell, number)) is None:
-                await place.rung()
+            while (answer := waiting.look(room.wake_event, number)) is None:
+                await place.woken()
         finally:
             room.leave(number)
             waiting.close()

@@ -391,7 +391,7 @@ def _table(keyed: object, place: str) -> object:
 _LIMITS = (Rate, Calls, Budget, Concurrency)
 _SPANS = frozenset({"window", "interval", "lease", "latency_limit"})
 _AMOUNTS = frozenset({"capacity", "burst", "rate", "floor", "ceiling"})
-_MOST = 2**64 - 1
+_MAX = 2**64 - 1
 
 
 def _plain(value: object, name: str | None = None, place: str = "") -> object:
@@ -413,8 +413,8 @@ def _plain(value: object, name: str | None = None, place: str = "") -> object:
         value = int(value)
         if name in _AMOUNTS:
             # JSON has no whole number as large, and text says how much is too much.
-            return value if value <= _MOST else str(value)
-        if name not in _SPANS and not 0 <= value <= _MOST:
+            return value if value <= _MAX else str(value)
+        if name not in _SPANS and not 0 <= value <= _MAX:
             advice = "a number that is not negative" if value < 0 else "less"
             raise DeclarationError(f"{place} is {value}: give {advice}")
     if isinstance(value, timedelta) or (name in _SPANS and isinstance(value, (int, float))):

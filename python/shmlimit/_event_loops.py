@@ -1,6 +1,7 @@
 """How tasks sleep until their request is worth a look, on whichever event loop they run.
 
-Each loop has a bell: a descriptor that the one thread which sleeps for all requests of the process makes readable.
+Each loop has a wake_event: a descriptor that the one thread which sleeps for all requests of the process makes
+readable.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from shmlimit import _native
 class Place(Protocol):
     """Where one task waits."""
 
-    async def rung(self) -> None:
+    async def woken(self) -> None:
         """Sleeps until the bell has rung for it since it last woke."""
 
 
 class WaitingRoom(Protocol):
     """The tasks of one event loop that wait."""
 
-    bell: _native.Bell
+    wake_event: _native.WakeEvent
 
     async def checkpoint(self) -> None:
         """Does what the loop expects of whatever may wait, also where it need not."""
@@ -53,7 +54,7 @@ class _AsyncioPlace:
         if self._sleep is not None and not self._sleep.done():
             self._sleep.set_result(None)
 
-    async def rung(self) -> None:
+    async def woken(self) -> None:
         if not self._has_rung:
             self._sleep = self._loop.create_future()
             try:
@@ -68,7 +69,7 @@ class _AsyncioRoom:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.bell = _native.Bell()
+        self.wake_event = _native.WakeEvent()
         self._places: dict[int, _AsyncioPlace] = {}
         self._numbers = itertools.count()
         self._process = os.getpid()
@@ -79,7 +80,7 @@ class _AsyncioRoom:
 
     def enter(self) -> tuple[int, Place]:
         if not self._places:
-            self.loop.add_reader(self.bell.fileno(), self._answer)
+            self.loop.add_reader(self.wake_event.fileno(), self._answer)
             _rooms.empty = None
         number = next(self._numbers)
         place = self._places[number] = _AsyncioPlace(self.loop)
@@ -89,11 +90,11 @@ class _AsyncioRoom:
         del self._places[number]
         # A forked child shares the loop's selector with its parent, which still waits.
         if not self._places and not self.loop.is_closed() and os.getpid() == self._process:
-            self.loop.remove_reader(self.bell.fileno())
+            self.loop.remove_reader(self.wake_event.fileno())
             _rooms.empty = self
 
     def _answer(self) -> None:
-        for number in self.bell.answer():
+        for number in self.wake_event.answer():
             place = self._places.get(number)
             if place is not None:
                 place.ring()
@@ -111,7 +112,7 @@ class _TrioPlace:
     def ring(self) -> None:
         self._event.set()
 
-    async def rung(self) -> None:
+    async def woken(self) -> None:
         await self._event.wait()
         self._event = self._trio.Event()
 
@@ -121,7 +122,7 @@ class _TrioRoom:
 
     def __init__(self, trio: Any, token: object) -> None:
         self.token = token
-        self.bell = _native.Bell()
+        self.wake_event = _native.WakeEvent()
         self._trio = trio
         self._places: dict[int, _TrioPlace] = {}
         self._numbers = itertools.count()
@@ -141,8 +142,8 @@ class _TrioRoom:
 
     async def _answer(self) -> None:
         while True:
-            await self._trio.lowlevel.wait_readable(self.bell.fileno())
-            for number in self.bell.answer():
+            await self._trio.lowlevel.wait_readable(self.wake_event.fileno())
+            for number in self.wake_event.answer():
                 place = self._places.get(number)
                 if place is not None:
                     place.ring()

@@ -22,7 +22,7 @@ from shmlimit._limits import Limits
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Manner: TypeAlias = tuple[bool, float | timedelta, bool, bool]
+OpeningOptions: TypeAlias = tuple[bool, float | timedelta, bool, bool]
 """How a segment was opened: strict, the timeout of locks, whether any owner is trusted, whether requests are logged."""
 
 OnMismatch: TypeAlias = Literal["apply", "error", "recreate_if_unused"]
@@ -38,12 +38,12 @@ class Segment(_native.Segment, Mapping[str, Limits]):
     the end. The process stays attached until the last object, handle and permit is gone.
     """
 
-    __slots__ = ("__weakref__", "_clock", "_file", "_handles", "_manner", "_successor")
+    __slots__ = ("__weakref__", "_clock", "_file", "_handles", "_options", "_successor")
 
     _clock: VirtualClock | None
     _file: tuple[int, int] | None
     _handles: weakref.WeakValueDictionary[str, Limits]
-    _manner: Manner
+    _options: OpeningOptions
     _successor: Segment | None
 
     def __new__(
@@ -73,11 +73,11 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         self._clock = clock
         self._file = _file_at(self.path)
         self._handles = weakref.WeakValueDictionary()
-        self._manner = strict, lock_timeout, trust_any_owner, log_requests
+        self._options = strict, lock_timeout, trust_any_owner, log_requests
         self._successor = None
         if clock is None:
             with _opening:
-                _opened[self.path, self._manner] = self
+                _opened[self.path, self._options] = self
         for mismatch in self.mismatches:
             _tell(self.path, mismatch)
         return self
@@ -85,7 +85,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
     @property
     def strict(self) -> bool:
         """Whether a limit that a set does not have is an error, in place of a warning."""
-        return self._manner[0]
+        return self._options[0]
 
     def __enter__(self) -> Self:
         return self
@@ -139,7 +139,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
             raise TypeError(
                 f"{self!r} goes by a clock of this process, which does not pickle: open it in the other one"
             )
-        return reopen, (self.path, *self._manner)
+        return reopen, (self.path, *self._options)
 
     def snapshot(self) -> dict[str, Any]:
         """Copies everything, without a lock: as `limitctl inspect --json`.
@@ -229,7 +229,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
     def _open_successor(self) -> Segment:
         known = self._successor
         if known is None or known.closed or known.removed:
-            strict, lock_timeout, trust_any_owner, log_requests = self._manner
+            strict, lock_timeout, trust_any_owner, log_requests = self._options
             known = self._successor = Segment(
                 self.path,
                 strict=strict,
@@ -252,14 +252,14 @@ class Segment(_native.Segment, Mapping[str, Limits]):
 
 
 # What was logged: a program may open a segment in many places.
-_told: set[tuple[str, str]] = set()
+_policy_headers: set[tuple[str, str]] = set()
 
 
 def _tell(path: str, mismatch: dict[str, Any]) -> None:
     """Logs, once in this process, in what a segment differed from the declaration that it was opened with."""
-    if (path, mismatch["message"]) in _told:
+    if (path, mismatch["message"]) in _policy_headers:
         return
-    _told.add((path, mismatch["message"]))
+    _policy_headers.add((path, mismatch["message"]))
     # What a higher version changes is as it was meant.
     level = logging.INFO if mismatch["outcome"] == "upgraded" else logging.WARNING
     fields = {name: value for name, value in mismatch.items() if name not in ("message", "set")}
@@ -267,7 +267,7 @@ def _tell(path: str, mismatch: dict[str, Any]) -> None:
 
 
 # The segments of this process, for handles that arrive pickled.
-_opened: weakref.WeakValueDictionary[tuple[str, Manner], Segment] = weakref.WeakValueDictionary()
+_opened: weakref.WeakValueDictionary[tuple[str, OpeningOptions], Segment] = weakref.WeakValueDictionary()
 # Those that arrived last stay open: workers that are given a handle with every task let go of it between them.
 _arrived: collections.deque[Segment] = collections.deque(maxlen=16)
 _opening = threading.Lock()
@@ -362,9 +362,9 @@ def reopen(
     Returns:
         The segment.
     """
-    manner: Manner = strict, lock_timeout, trust_any_owner, log_requests
+    options: OpeningOptions = strict, lock_timeout, trust_any_owner, log_requests
     with _opening:
-        segment = _opened.get((path, manner))
+        segment = _opened.get((path, options))
     if segment is not None and not segment.closed and segment._file == _file_at(path):
         return segment
     segment = open(

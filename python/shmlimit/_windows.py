@@ -1,4 +1,4 @@
-"""A folder of segments, one for each kind and length of window, for limiters that name their limits as they go.
+"""A directory of segments, one for each kind and length of window, for limiters that name their limits as they go.
 
 Rate limits there are made in passing: "5 per minute" is first heard of when the first request under it comes. A segment
 declares its limits when it is made; so each is a file of its own, made by whichever process needs it first.
@@ -25,8 +25,8 @@ _log = logging.getLogger("shmlimit")
 _SUFFIX = ".limits"
 _SET = "keys"
 
-# What all files of a folder take together where their sizes are not said, in bytes: a container has 64 MB in /dev/shm
-# unless told otherwise, and others use it, too. Each file takes a quarter of what those before it left.
+# What all files of a directory take together where their sizes are not said, in bytes: a container has 64 MB in
+# /dev/shm unless told otherwise, and others use it, too. Each file takes a quarter of what those before it left.
 _ROOM = 56 * 2**20
 _FEWEST_KEYS = 100
 
@@ -44,9 +44,9 @@ _NEARLY_FULL = 0.8
 class Table:
     """The keyed set of one file, and a look now and then at how full it is."""
 
-    def __init__(self, limits: Limits, folder: WindowFolder) -> None:
+    def __init__(self, limits: Limits, directory: WindowDirectory) -> None:
         self.limits = limits
-        self._folder = folder
+        self._directory = directory
         self._uses_to_look = 1
 
     def used(self) -> Limits:
@@ -60,11 +60,11 @@ class Table:
         usage = self.limits.table_usage() or {}
         # A look takes as long as so many uses; and meanwhile no more than a sixteenth of the rows can be filled.
         self._uses_to_look = max(16, usage.get("rows", 0) // 16)
-        self._folder.tell(self.limits.path, usage)
+        self._directory.tell(self.limits.path, usage)
 
 
-class WindowFolder:
-    """Keyed sets, in files of one folder that any number of processes open at once."""
+class WindowDirectory:
+    """Keyed sets, in files of one directory that any number of processes open at once."""
 
     def __init__(
         self,
@@ -73,19 +73,19 @@ class WindowFolder:
         max_keys: int | None = None,
         when_full: WhenFull = "evict_least_used",
     ) -> None:
-        """Checks the folder, if it is there.
+        """Checks the directory, if it is there.
 
         It is made with its first file, by the process that counts first: a server that becomes another user after it
         has loaded the application makes it as that user.
 
         Args:
-            path: The folder, best under `/dev/shm`.
+            path: The directory, best under `/dev/shm`.
             max_keys: How many keys each file keeps apart at once, at least. Unless given, as many as there is room for
                 in a quarter of what is left of 56 MiB.
             when_full: What becomes of a new key when there are as many that have something used.
 
         Raises:
-            PermissionError: The folder is somebody else's, or others can write in it.
+            PermissionError: The directory is somebody else's, or others can write in it.
             ValueError: An option has no such value.
         """
         if max_keys is not None and max_keys < 1:
@@ -101,7 +101,7 @@ class WindowFolder:
         self._shape = keys if when_full == "evict_least_used" else f"{keys}.{when_full}"
         # Without a lock, which a fork could leave taken for ever: to open a file twice does no harm.
         self._opened: dict[str, Table] = {}
-        self._told: set[str] = set()
+        self._policy_headers: set[str] = set()
         if self.path.exists():
             self._require_private()
 
@@ -150,8 +150,8 @@ class WindowFolder:
     def tell(self, file: str, usage: dict[str, int]) -> None:
         """Warns, once for each process, of a table that is nearly full, and of one that has begun to evict."""
         rows, used = usage.get("rows", 0), usage.get("used", 0)
-        if used >= _NEARLY_FULL * rows > 0 and "full" not in self._told:
-            self._told.add("full")
+        if used >= _NEARLY_FULL * rows > 0 and "full" not in self._policy_headers:
+            self._policy_headers.add("full")
             _log.warning(
                 "%s: %d of %d rows are in use. There is one for each client, endpoint and limit: declare max_keys=%d",
                 file,
@@ -159,8 +159,8 @@ class WindowFolder:
                 rows,
                 2 * rows,
             )
-        if usage.get("evicted_in_use", 0) > 0 and "evicted" not in self._told:
-            self._told.add("evicted")
+        if usage.get("evicted_in_use", 0) > 0 and "evicted" not in self._policy_headers:
+            self._policy_headers.add("evicted")
             _log.warning(
                 "%s: the table is full, and %d keys that had something used were evicted (%s). What they had used is "
                 "forgotten: declare max_keys=%d",
@@ -209,9 +209,9 @@ class WindowFolder:
     def _require_private(self) -> None:
         status = os.lstat(self.path)
         if not stat.S_ISDIR(status.st_mode):
-            raise NotADirectoryError(f"{self.path} is not a folder")
+            raise NotADirectoryError(f"{self.path} is not a directory")
         if status.st_uid not in (os.geteuid(), 0) or (status.st_mode & stat.S_IWOTH):
             raise PermissionError(
                 f"{self.path} belongs to user {status.st_uid} or lets everybody write: limits kept there could be "
-                "anybody's. Name a folder of your own; it is made if it is not there"
+                "anybody's. Name a directory of your own; it is made if it is not there"
             )

@@ -38,7 +38,7 @@ __all__ = ["LimitedTask", "limited"]
 _REFUSALS_HEADER = "shmlimit_refusals"
 
 # With this many refusals the delay has grown to 64 times the first one, and stays there.
-_MOST_DOUBLINGS = 6
+_MAX_DOUBLINGS = 6
 
 
 @dataclass
@@ -73,7 +73,7 @@ class _Terms:
             return math.ceil(retry_after * 1000) / 1000
         # Only another task's end can help, which nobody can foretell. Each try comes later than the one
         # before, and at random, so that tasks refused together do not return together.
-        longest = self.retry_delay * 2 ** min(refusals - 1, _MOST_DOUBLINGS)
+        longest = self.retry_delay * 2 ** min(refusals - 1, _MAX_DOUBLINGS)
         return random.uniform(longest / 2, longest)
 
 

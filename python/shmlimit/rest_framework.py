@@ -7,7 +7,7 @@ REST_FRAMEWORK = {
     "DEFAULT_THROTTLE_CLASSES": ["shmlimit.rest_framework.UserRateThrottle"],
     "DEFAULT_THROTTLE_RATES": {"user": "1000/day"},
 }
-SHMLIMIT_THROTTLES = {"folder": "/dev/shm/mysite.throttles"}
+SHMLIMIT_THROTTLES = {"directory": "/dev/shm/mysite.throttles"}
 ```
 
 A throttle of your own that derives from `SimpleRateThrottle` derives from the one here instead. DRF's own read the
@@ -24,7 +24,7 @@ from django.core.exceptions import ImproperlyConfigured
 from rest_framework import throttling
 
 from shmlimit import Calls, Checked, Limits, Removed
-from shmlimit._windows import WindowFolder
+from shmlimit._windows import WindowDirectory
 
 if TYPE_CHECKING:
     # Views import the throttles that the settings name: at that time there are no views.
@@ -45,7 +45,7 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
     Where more than `entries` requests of a key fall into one period, those closest to each other leave it together:
     a request may then be refused for up to a part in `entries` of the period longer, and is never let through earlier.
 
-    `SHMLIMIT_THROTTLES` in Django's settings has `folder`, where the files are kept, and may have `max_keys`,
+    `SHMLIMIT_THROTTLES` in Django's settings has `directory`, where the files are kept, and may have `max_keys`,
     `when_full` and `entries`, as `shmlimit.limits_storage` has them.
     """
 
@@ -63,12 +63,12 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
             return True
         if self.num_requests == 0:
             return self.throttle_failure()
-        folder, _ = _folder()
+        directory, _ = _directory()
         try:
             checked = self._limits().check(key=key)
         except Removed:
             # Its file was removed, and is made anew.
-            folder.forget()
+            directory.forget()
             checked = self._limits().check(key=key)
         if checked:
             return self.throttle_success()
@@ -76,10 +76,10 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):
         return self.throttle_failure()
 
     def _limits(self) -> Limits:
-        folder, entries = _folder()
+        directory, entries = _directory()
         count, duration = self.num_requests or 1, self.duration or 1
         entries = min(entries, count)
-        return folder.limits(
+        return directory.limits(
             f"throttle.{count}-per-{duration}s.{entries}-entries",
             2 + 4 * entries,
             lambda: [Calls("requests", count, duration, algorithm="sliding_window", entries=entries)],
@@ -110,11 +110,11 @@ class ScopedRateThrottle(throttling.ScopedRateThrottle, SimpleRateThrottle):
 
 
 @lru_cache(maxsize=1)
-def _folder() -> tuple[WindowFolder, int]:
+def _directory() -> tuple[WindowDirectory, int]:
     options: dict[str, Any] = dict(getattr(settings, "SHMLIMIT_THROTTLES", {}))
     try:
-        path = options.pop("folder")
+        path = options.pop("directory")
     except KeyError:
-        raise ImproperlyConfigured('set SHMLIMIT_THROTTLES = {"folder": "/dev/shm/mysite.throttles"}') from None
+        raise ImproperlyConfigured('set SHMLIMIT_THROTTLES = {"directory": "/dev/shm/mysite.throttles"}') from None
     entries = int(options.pop("entries", _ENTRIES))
-    return WindowFolder(path, **options), entries
+    return WindowDirectory(path, **options), entries

@@ -57,21 +57,21 @@ impl Amount {
 }
 
 /// Units in natural ones: an `int`, or a `Decimal` where the limit declares a unit.
-pub fn natural<'py>(py: Python<'py>, limit: Option<&Limit>, units: u64) -> PyResult<Bound<'py, PyAny>> {
+pub fn format_units<'py>(py: Python<'py>, limit: Option<&Limit>, units: u64) -> PyResult<Bound<'py, PyAny>> {
     match limit.filter(|limit| counts_in_parts(limit)) {
         None => Ok(units.into_pyobject(py)?.into_any()),
-        Some(limit) => decimal_type(py)?.call1((limit.natural(units),)),
+        Some(limit) => decimal_type(py)?.call1((limit.format_units(units),)),
     }
 }
 
-/// As [`natural`], of the limit of that name.
+/// As [`format_units`], of the limit of that name.
 pub fn natural_of<'py>(
     py: Python<'py>,
     handle: &Handle,
     limit: &str,
     units: u64,
 ) -> PyResult<Bound<'py, PyAny>> {
-    natural(py, handle.limit(limit), units)
+    format_units(py, handle.limit(limit), units)
 }
 
 /// Whether a unit of the limit is not the natural one, so that amounts may be decimals.

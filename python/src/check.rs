@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::amount::natural_of;
-use crate::handle::{Handle, Kept};
+use crate::handle::{Handle, WithHandle};
 use crate::refusal::reason;
 use crate::seconds::seconds;
 use crate::value::{self, Fields, field};
@@ -20,7 +20,7 @@ pub struct Checked {
 /// What a `Checked` says.
 enum Answer {
     /// As the library gave it: objects are made only of what is asked for.
-    Given(Kept<shmlimit::Checked<'static>>),
+    Given(WithHandle<shmlimit::Checked<'static>>),
     /// As a pickle kept it.
     Restored(Restored),
 }
@@ -38,7 +38,7 @@ struct Restored {
 }
 
 impl Checked {
-    pub fn new(checked: Kept<shmlimit::Checked<'static>>) -> Self {
+    pub fn new(checked: WithHandle<shmlimit::Checked<'static>>) -> Self {
         Self {
             answer: Answer::Given(checked),
         }

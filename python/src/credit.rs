@@ -17,11 +17,11 @@ impl LocalCredit {
         py: Python<'_>,
         set: &shmlimit::LimitSet,
         limit: &str,
-        least: u64,
-        most: u64,
+        min_units: u64,
+        max_units: u64,
     ) -> PyResult<Self> {
         let credit = set
-            .local_credit(limit, Batch::between(least, most))
+            .local_credit(limit, Batch::between(min_units, max_units))
             .or_raise(py)?;
         Ok(Self { credit })
     }

@@ -97,7 +97,7 @@ impl PoolHandle {
 /// Something that borrows from a set, together with what keeps the set where it is.
 ///
 /// Python has no lifetimes, so what the library lends is kept beside its lender.
-pub struct Kept<T> {
+pub struct WithHandle<T> {
     // Dropped in this order: the borrower before its lenders.
     borrower: T,
     handle: Arc<Handle>,
@@ -105,7 +105,7 @@ pub struct Kept<T> {
     pool: Option<Arc<PoolHandle>>,
 }
 
-impl<T> Kept<T> {
+impl<T> WithHandle<T> {
     /// Keeps what `borrow` borrows from the set.
     #[inline]
     pub fn try_new<E>(
@@ -113,9 +113,9 @@ impl<T> Kept<T> {
         borrow: impl FnOnce(&'static LimitSet) -> Result<T, E>,
     ) -> Result<Self, E> {
         // SAFETY: the set lies in the allocation of the handle, which neither moves nor is freed while a clone of the
-        // handle is in the same `Kept` as the borrower; nothing has mutable access to it there. The borrower is dropped
-        // first, by the order of the fields, and leaves a `Kept` only for another one with the same lenders. The
-        // closures of this crate store what they are lent nowhere else.
+        // handle is in the same `WithHandle` as the borrower; nothing has mutable access to it there. The borrower is
+        // dropped first, by the order of the fields, and leaves a `WithHandle` only for another one with the same
+        // lenders. The closures of this crate store what they are lent nowhere else.
         let set = unsafe { &*std::ptr::from_ref(&handle.set) };
         Ok(Self {
             borrower: borrow(set)?,
@@ -141,8 +141,8 @@ impl<T> Kept<T> {
     }
 
     /// Puts a part or a successor of the borrower in its place.
-    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Kept<U> {
-        Kept {
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> WithHandle<U> {
+        WithHandle {
             borrower: change(self.borrower),
             handle: self.handle,
             pool: self.pool,
@@ -150,7 +150,7 @@ impl<T> Kept<T> {
     }
 
     /// As [`map`](Self::map), where it turned out which member of the pool it is of.
-    pub fn map_to_member<U>(self, change: impl FnOnce(T) -> (usize, U)) -> Kept<U> {
+    pub fn map_to_member<U>(self, change: impl FnOnce(T) -> (usize, U)) -> WithHandle<U> {
         let Self {
             borrower,
             handle,
@@ -158,7 +158,7 @@ impl<T> Kept<T> {
         } = self;
         let (index, borrower) = change(borrower);
         let member = pool.as_ref().and_then(|pool| pool.members.get(index));
-        Kept {
+        WithHandle {
             borrower,
             handle: member.map(Arc::clone).unwrap_or(handle),
             pool,
@@ -167,19 +167,22 @@ impl<T> Kept<T> {
 
     /// Keeps whichever of two the borrower becomes.
     #[inline]
-    pub fn separate<A, B>(self, separate: impl FnOnce(T) -> Result<A, B>) -> Result<Kept<A>, Kept<B>> {
+    pub fn separate<A, B>(
+        self,
+        separate: impl FnOnce(T) -> Result<A, B>,
+    ) -> Result<WithHandle<A>, WithHandle<B>> {
         let Self {
             borrower,
             handle,
             pool,
         } = self;
         match separate(borrower) {
-            Ok(borrower) => Ok(Kept {
+            Ok(borrower) => Ok(WithHandle {
                 borrower,
                 handle,
                 pool,
             }),
-            Err(borrower) => Err(Kept {
+            Err(borrower) => Err(WithHandle {
                 borrower,
                 handle,
                 pool,
@@ -188,15 +191,15 @@ impl<T> Kept<T> {
     }
 }
 
-impl<T> Kept<Vec<T>> {
+impl<T> WithHandle<Vec<T>> {
     /// Each of what was borrowed.
-    pub fn each(self) -> impl Iterator<Item = Kept<T>> {
+    pub fn each(self) -> impl Iterator<Item = WithHandle<T>> {
         let Self {
             borrower,
             handle,
             pool,
         } = self;
-        borrower.into_iter().map(move |borrower| Kept {
+        borrower.into_iter().map(move |borrower| WithHandle {
             borrower,
             handle: Arc::clone(&handle),
             pool: pool.clone(),
@@ -204,7 +207,7 @@ impl<T> Kept<Vec<T>> {
     }
 }
 
-impl<T> Kept<T> {
+impl<T> WithHandle<T> {
     /// The borrower.
     pub fn get(&self) -> &T {
         &self.borrower

@@ -9,7 +9,6 @@
 //! - `interruption.rs` releases the interpreter's lock in the middle of a wait.
 
 mod amount;
-mod bell;
 mod check;
 mod clock;
 mod command_line;
@@ -36,6 +35,7 @@ mod settlement;
 mod value;
 mod verdict;
 mod waiting;
+mod wake_event;
 
 use pyo3::prelude::*;
 
@@ -49,8 +49,6 @@ mod _native {
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 
-    #[pymodule_export]
-    use crate::bell::Bell;
     #[pymodule_export]
     use crate::check::{Checked, Forecast};
     #[pymodule_export]
@@ -83,4 +81,6 @@ mod _native {
     use crate::verdict::Verdict;
     #[pymodule_export]
     use crate::waiting::Waiting;
+    #[pymodule_export]
+    use crate::wake_event::WakeEvent;
 }

@@ -9,7 +9,7 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 use shmlimit::{Error, Outcome};
 
 use crate::error::OrRaise;
-use crate::handle::Kept;
+use crate::handle::WithHandle;
 use crate::ready::Ready;
 use crate::refusal::Refusal;
 use crate::settlement::Settlement;
@@ -19,11 +19,11 @@ use crate::{log, request, response, seconds, verdict};
 /// concurrency back and keeps what was charged.
 #[pyclass(module = "shmlimit._native")]
 pub struct Permit {
-    permit: Kept<shmlimit::Permit<'static>>,
+    permit: WithHandle<shmlimit::Permit<'static>>,
 }
 
 impl Permit {
-    pub fn new(permit: Kept<shmlimit::Permit<'static>>) -> Self {
+    pub fn new(permit: WithHandle<shmlimit::Permit<'static>>) -> Self {
         Self { permit }
     }
 
@@ -32,9 +32,9 @@ impl Permit {
         self.permit.get().verdicts()
     }
 
-    fn give_back(&mut self, dropped: bool) -> Result<Returned, Error> {
-        self.end(|permit| match dropped {
-            true => permit.release_dropped(),
+    fn give_back(&mut self, failed: bool) -> Result<Returned, Error> {
+        self.end(|permit| match failed {
+            true => permit.release_failed(),
             false => permit.release(),
         })
     }
@@ -88,7 +88,7 @@ enum Returned {
 
 /// Gives back what was granted to a request that raises, because it was interrupted or its logging raised: nobody has it to
 /// make use of.
-pub fn undo(outcome: Kept<Outcome<'static>>) {
+pub fn undo(outcome: WithHandle<Outcome<'static>>) {
     if let Ok(mut permit) = outcome.separate(Outcome::into_result) {
         permit.get_mut().abandon();
     }
@@ -97,7 +97,7 @@ pub fn undo(outcome: Kept<Outcome<'static>>) {
 /// The permit or the refusal that an outcome is, as an object; `heartbeat` says whether the permit's leases are renewed in
 /// the background.
 #[inline]
-pub fn answer(py: Python<'_>, outcome: Kept<Outcome<'static>>, heartbeat: bool) -> PyResult<Py<PyAny>> {
+pub fn answer(py: Python<'_>, outcome: WithHandle<Outcome<'static>>, heartbeat: bool) -> PyResult<Py<PyAny>> {
     Ok(match outcome.separate(Outcome::into_result) {
         Ok(permit) => {
             if heartbeat {
@@ -163,18 +163,18 @@ impl Permit {
     ///
     /// Args:
     ///     dropped: Whether the work failed, which an adaptive concurrency limit wants to know.
-    #[pyo3(signature = (dropped=false))]
-    fn release(&mut self, py: Python<'_>, dropped: bool) -> PyResult<()> {
-        let returned = self.give_back(dropped).or_raise(py)?;
+    #[pyo3(signature = (failed=false))]
+    fn release(&mut self, py: Python<'_>, failed: bool) -> PyResult<()> {
+        let returned = self.give_back(failed).or_raise(py)?;
         self.returned(py, returned)
     }
 
     /// Says that what the permit was for was refused by what is behind the limits, such as a provider that answers 429.
     ///
     /// Until then no process is admitted anything of the set, or of the permit's key where the set is keyed: requests are
-    /// refused for `"throttled"`, and those that wait go on waiting. The permit is released as by `release(dropped=True)`, which
-    /// shrinks an adaptive limit; what was not used is settled before. Debits go on. What is throttled already for longer stays
-    /// so; at most it is for 31 days, and `reset` ends it.
+    /// refused for `"throttled"`, and those that wait go on waiting. The permit is released as by
+    /// `release(failed=True)`, which shrinks an adaptive limit; what was not used is settled before. Debits go on. What
+    /// is throttled already for longer stays so; at most it is for 31 days, and `reset` ends it.
     ///
     /// Args:
     ///     retry_after: For how long: seconds, or a timedelta.
@@ -199,7 +199,8 @@ impl Permit {
     ///         headers, or has it as its `response`, as those of requests, httpx, openai and anthropic: whatever has `headers`,
     ///         and `status_code` or `status`. Or a mapping of headers.
     ///     status: The status, beside a mapping of headers.
-    ///     most: For how long it throttles at most, whatever the response says: seconds, or a timedelta. Unless given, the 31 days
+    ///     max_wait: For how long it throttles at most, whatever the response says: seconds, or a timedelta. Unless
+    ///     given, the 31 days
     ///         of `throttled`: give it where the server is not trusted to stop all processes for that long.
     ///
     /// Returns:
@@ -207,14 +208,14 @@ impl Permit {
     ///
     /// Raises:
     ///     AlreadyReleased: It throttles, and the permit was released before.
-    #[pyo3(signature = (response, *, status=None, most=None))]
+    #[pyo3(signature = (response, *, status=None, max_wait=None))]
     fn respect(
         this: &Bound<'_, Self>,
         response: &Bound<'_, PyAny>,
         status: Option<u16>,
-        most: Option<&Bound<'_, PyAny>>,
+        max_wait: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
-        let Some(wait) = response::throttled_for(response, status, most)? else {
+        let Some(wait) = response::throttled_for(response, status, max_wait)? else {
             return Ok(false);
         };
         this.try_borrow_mut()?.throttle(this.py(), wait).map(|()| true)

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use shmlimit::{Chosen, Error, LimitPool, Outcome, PoolRequest, PoolStrategy};
 
 use crate::error::{OrRaise, raised};
-use crate::handle::{Handle, Kept, PoolHandle};
+use crate::handle::{Handle, PoolHandle, WithHandle};
 use crate::interruption::Interruption;
 use crate::set::Limits;
 use crate::waiting::{PoolFuture, Waiting};
@@ -39,8 +39,8 @@ impl Pool {
     fn answered(
         &self,
         py: Python<'_>,
-        answer: Kept<Result<Chosen<'static>, Error>>,
-    ) -> PyResult<Kept<Outcome<'static>>> {
+        answer: WithHandle<Result<Chosen<'static>, Error>>,
+    ) -> PyResult<WithHandle<Outcome<'static>>> {
         let logged = self.handle.log_requests(py);
         let outcome = match answer.separate(|answer| answer) {
             Ok(chosen) => Ok(chosen.map_to_member(|Chosen { index, outcome }| (index, outcome))),
@@ -119,7 +119,7 @@ impl Pool {
         heartbeat: bool,
     ) -> PyResult<Py<PyAny>> {
         let request = self.prepare(costs)?;
-        let chosen = Kept::of_pool(&self.handle, self.first(py)?, |pool| pool.try_acquire(&request));
+        let chosen = WithHandle::of_pool(&self.handle, self.first(py)?, |pool| pool.try_acquire(&request));
         permit::answer(py, self.answered(py, chosen)?, heartbeat)
     }
 
@@ -135,7 +135,7 @@ impl Pool {
         let request = self.prepare(costs)?;
         let timeout = seconds::timeout(timeout)?;
         let mut interruption = Interruption::new(py);
-        let chosen = Kept::of_pool(&self.handle, self.first(py)?, |pool| {
+        let chosen = WithHandle::of_pool(&self.handle, self.first(py)?, |pool| {
             pool.acquire_while(&request, timeout, || interruption.keep_waiting())
         });
         let interrupted = interruption.end();
@@ -158,7 +158,7 @@ impl Pool {
     ) -> PyResult<Waiting> {
         let request = self.prepare(costs)?;
         let timeout = seconds::timeout(timeout)?;
-        let future = Kept::of_pool(&self.handle, self.first(py)?, |pool| {
+        let future = WithHandle::of_pool(&self.handle, self.first(py)?, |pool| {
             Box::pin(pool.acquire_async(&request, timeout)) as PoolFuture
         });
         Ok(Waiting::of_pool(&self.handle, future, heartbeat))

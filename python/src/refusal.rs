@@ -5,7 +5,7 @@ use pyo3::types::{PyDict, PyTuple};
 use shmlimit::RefusalReason;
 
 use crate::error::exception_of;
-use crate::handle::Kept;
+use crate::handle::WithHandle;
 use crate::seconds::seconds;
 use crate::verdict;
 
@@ -13,11 +13,11 @@ use crate::verdict;
 /// `Refused`, so that the body of a `with` never runs without a permit.
 #[pyclass(frozen, module = "shmlimit._native")]
 pub struct Refusal {
-    refusal: Kept<shmlimit::Refusal>,
+    refusal: WithHandle<shmlimit::Refusal>,
 }
 
 impl Refusal {
-    pub fn new(refusal: Kept<shmlimit::Refusal>) -> Self {
+    pub fn new(refusal: WithHandle<shmlimit::Refusal>) -> Self {
         Self { refusal }
     }
 

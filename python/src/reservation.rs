@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use shmlimit::ReserveOutcome;
 
 use crate::error::{OrRaise, exception};
-use crate::handle::Kept;
+use crate::handle::WithHandle;
 use crate::permit::Permit;
 use crate::refusal::Refusal;
 use crate::seconds::seconds;
@@ -12,11 +12,11 @@ use crate::seconds::seconds;
 /// What has been charged and may be used after a delay. Garbage-collected, it stays charged.
 #[pyclass(module = "shmlimit._native")]
 pub struct Reservation {
-    reservation: Option<Kept<shmlimit::Reservation<'static>>>,
+    reservation: Option<WithHandle<shmlimit::Reservation<'static>>>,
 }
 
 /// The reservation or the refusal that an outcome is, as an object.
-pub fn answer(py: Python<'_>, outcome: Kept<ReserveOutcome<'static>>) -> PyResult<Py<PyAny>> {
+pub fn answer(py: Python<'_>, outcome: WithHandle<ReserveOutcome<'static>>) -> PyResult<Py<PyAny>> {
     Ok(match outcome.separate(ReserveOutcome::into_result) {
         Ok(reservation) => {
             let reservation = Some(reservation);
@@ -27,7 +27,7 @@ pub fn answer(py: Python<'_>, outcome: Kept<ReserveOutcome<'static>>) -> PyResul
 }
 
 impl Reservation {
-    fn kept(&mut self, py: Python<'_>) -> PyResult<&mut Kept<shmlimit::Reservation<'static>>> {
+    fn kept(&mut self, py: Python<'_>) -> PyResult<&mut WithHandle<shmlimit::Reservation<'static>>> {
         self.reservation.as_mut().ok_or_else(|| is_gone(py))
     }
 }

@@ -14,13 +14,14 @@ use crate::seconds;
 /// For how long a response says that its server takes nothing; none where it does not.
 ///
 /// It is an object with `headers` and `status_code` or `status`, as the usual clients give, or an exception that has them on its
-/// `response`, or a mapping of headers, with the status beside it. It says no longer than `most`, where that is given.
+/// `response`, or a mapping of headers, with the status beside it. It says no longer than `max_wait`, where that is
+/// given.
 pub fn throttled_for(
     response: &Bound<'_, PyAny>,
     status: Option<u16>,
-    most: Option<&Bound<'_, PyAny>>,
+    max_wait: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Option<Duration>> {
-    let most = most.map(seconds::duration).transpose()?;
+    let max_wait = max_wait.map(seconds::duration).transpose()?;
     let with_headers = with_headers(response)?;
     let status = match status {
         Some(_) => status,
@@ -34,7 +35,7 @@ pub fn throttled_for(
     let wait = StatusCode::from_u16(status)
         .ok()
         .and_then(|status| throttled_by(status, &fields));
-    Ok(wait.map(|wait| most.map_or(wait, |most| wait.min(most))))
+    Ok(wait.map(|wait| max_wait.map_or(wait, |max_wait| wait.min(max_wait))))
 }
 
 /// What has the headers, or is the mapping of them: exceptions have a response of theirs, which is None where there was none.

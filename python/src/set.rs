@@ -13,7 +13,7 @@ use crate::amount::natural_of;
 use crate::check::{Checked, forecasts};
 use crate::credit::LocalCredit;
 use crate::error::{OrRaise, exception};
-use crate::handle::{Handle, Kept};
+use crate::handle::{Handle, WithHandle};
 use crate::interruption::Interruption;
 use crate::segment::Segment;
 use crate::waiting::Waiting;
@@ -38,12 +38,12 @@ impl Limits {
         key: Object<'_, '_>,
         of_set: impl FnOnce(&'static LimitSet) -> Result<T, Error>,
         of_key: impl FnOnce(Key<'static>) -> Result<T, Error>,
-    ) -> PyResult<Kept<T>> {
+    ) -> PyResult<WithHandle<T>> {
         let kept = match key {
-            None => Kept::try_new(&self.handle, of_set),
+            None => WithHandle::try_new(&self.handle, of_set),
             Some(key) => {
                 let key = key::bytes(key)?;
-                Kept::try_new(&self.handle, |set| of_key(set.key(key)?))
+                WithHandle::try_new(&self.handle, |set| of_key(set.key(key)?))
             }
         };
         self.answered(py, kept)
@@ -207,7 +207,7 @@ impl Limits {
         let timeout = seconds::timeout(timeout)?;
         let key = key.map(key::bytes).transpose()?;
         let mut interruption = Interruption::new(py);
-        let outcome = Kept::try_new(handle, |set| -> Result<Outcome<'static>, Error> {
+        let outcome = WithHandle::try_new(handle, |set| -> Result<Outcome<'static>, Error> {
             let keep_waiting = || interruption.keep_waiting();
             match key {
                 None => set.acquire_while(&request, timeout, keep_waiting),
@@ -306,7 +306,7 @@ impl Limits {
         let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), limits)?;
         if let Some(key) = key.filter(|_| handle.is_by_address) {
             let address = key::address(key)?;
-            let checked = Kept::try_new(handle, |set| set.address(address)?.check(&request));
+            let checked = WithHandle::try_new(handle, |set| set.address(address)?.check(&request));
             return self.answered(py, checked.map(Checked::new));
         }
         let of_key = |key: Key<'static>| key.check(&request);
@@ -343,8 +343,8 @@ impl Limits {
         let request = request::prepare_for_key(py, handle, costs, tier.as_deref(), limits)?;
         let keys = keys.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         let keys = keys.iter().map(key::bytes).collect::<PyResult<Vec<_>>>()?;
-        let answers: Result<Kept<Vec<LibraryChecked<'static>>>, Error> =
-            Kept::try_new(handle, |set| set.check_many(&keys, &request));
+        let answers: Result<WithHandle<Vec<LibraryChecked<'static>>>, Error> =
+            WithHandle::try_new(handle, |set| set.check_many(&keys, &request));
         let answers = self.answered(py, answers)?;
         Ok(answers.each().map(Checked::new).collect())
     }
@@ -482,7 +482,7 @@ impl Limits {
     /// Args:
     ///     response: The response, or a mapping of its headers.
     ///     status: The status, beside a mapping of headers.
-    ///     most: For how long it throttles at most, as for `Permit.respect`.
+    ///     max_wait: For how long it throttles at most, as for `Permit.respect`.
     ///     key: Of which key, where the set is keyed.
     ///
     /// Returns:
@@ -490,16 +490,16 @@ impl Limits {
     ///
     /// Raises:
     ///     KeyRequired: It throttles, the set is keyed, and no key is named.
-    #[pyo3(signature = (response, *, status=None, most=None, key=None))]
+    #[pyo3(signature = (response, *, status=None, max_wait=None, key=None))]
     fn respect(
         &self,
         py: Python<'_>,
         response: &Bound<'_, PyAny>,
         status: Option<u16>,
-        most: Object<'_, '_>,
+        max_wait: Object<'_, '_>,
         key: Object<'_, '_>,
     ) -> PyResult<bool> {
-        match response::throttled_for(response, status, most)? {
+        match response::throttled_for(response, status, max_wait)? {
             None => Ok(false),
             Some(wait) => self.throttle_for(py, wait, key).map(|()| true),
         }
@@ -598,33 +598,39 @@ impl Limits {
         let Some(usage) = self.handle.set.table_usage() else {
             return Ok(None);
         };
-        let told = pyo3::types::PyDict::new(py);
+        let capacities = pyo3::types::PyDict::new(py);
         for (name, number) in [
             ("rows", usage.rows),
             ("used", usage.used),
             ("evicted_unused", usage.evicted_unused),
             ("evicted_in_use", usage.evicted_in_use),
         ] {
-            told.set_item(name, number)?;
+            capacities.set_item(name, number)?;
         }
-        Ok(Some(told))
+        Ok(Some(capacities))
     }
 
     /// Takes units of a limit in batches, for this process to spend by itself in a few nanoseconds each.
     ///
     /// Args:
     ///     limit: A rate or calls limit of a set that is not keyed.
-    ///     least: How many units to take at first.
-    ///     most: How many to take at once when they are spent fast.
+    ///     min_units: How many units to take at first.
+    ///     max_units: How many to take at once when they are spent fast.
     ///
     /// Returns:
     ///     The credit, which is empty at first.
     ///
     /// Raises:
     ///     RequestError: The limit cannot be spent like this.
-    #[pyo3(signature = (limit, *, least=1, most=1024))]
-    fn leased(&self, py: Python<'_>, limit: &str, least: u64, most: u64) -> PyResult<LocalCredit> {
-        LocalCredit::new(py, &self.handle.set, limit, least, most)
+    #[pyo3(signature = (limit, *, min_units=1, max_units=1024))]
+    fn local_credit(
+        &self,
+        py: Python<'_>,
+        limit: &str,
+        min_units: u64,
+        max_units: u64,
+    ) -> PyResult<LocalCredit> {
+        LocalCredit::new(py, &self.handle.set, limit, min_units, max_units)
     }
 
     fn __repr__<'py>(slf: &Bound<'py, Self>) -> PyResult<String> {

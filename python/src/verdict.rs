@@ -106,8 +106,8 @@ pub fn by_limit<'py, 'a>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let dictionary = PyDict::new(py);
     for verdict in verdicts {
-        let has_bound = verdict.most_at_once != u64::MAX;
-        let capacity = has_bound.then(|| natural_of(py, handle, verdict.limit, verdict.most_at_once));
+        let has_bound = verdict.burst != u64::MAX;
+        let capacity = has_bound.then(|| natural_of(py, handle, verdict.limit, verdict.burst));
         dictionary.set_item(
             verdict.limit,
             Verdict {
@@ -151,7 +151,7 @@ pub fn remaining<'py, 'a>(
 
 /// What remains of one, on a scale that it has in common with the other.
 fn share(of: &shmlimit::Verdict<'_>, beside: &shmlimit::Verdict<'_>) -> u128 {
-    u128::from(of.remaining) * u128::from(beside.most_at_once)
+    u128::from(of.remaining) * u128::from(beside.burst)
 }
 
 /// Units taken, by the names of their limits.

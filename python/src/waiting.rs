@@ -8,10 +8,10 @@ use std::task::{Context, Poll};
 use pyo3::prelude::*;
 use shmlimit::{AcquireFuture, Chosen, Error, Outcome};
 
-use crate::bell::Bell;
 use crate::error::{OrRaise, exception};
-use crate::handle::{Handle, Kept, PoolHandle};
+use crate::handle::{Handle, PoolHandle, WithHandle};
 use crate::permit;
+use crate::wake_event::WakeEvent;
 
 /// A wait for one of a pool.
 pub type PoolFuture = Pin<Box<dyn Future<Output = Result<Chosen<'static>, Error>> + Send>>;
@@ -43,12 +43,12 @@ impl Asked {
 }
 
 enum Request {
-    OfSet(Kept<AcquireFuture<'static>>),
-    OfPool(Kept<PoolFuture>),
+    OfSet(WithHandle<AcquireFuture<'static>>),
+    OfPool(WithHandle<PoolFuture>),
 }
 
 impl Waiting {
-    pub fn of_set(future: Kept<AcquireFuture<'static>>, heartbeat: bool) -> Self {
+    pub fn of_set(future: WithHandle<AcquireFuture<'static>>, heartbeat: bool) -> Self {
         Self {
             asked: Asked::Set(Arc::clone(future.handle())),
             request: Mutex::new(Some(Request::OfSet(future))),
@@ -56,7 +56,7 @@ impl Waiting {
         }
     }
 
-    pub fn of_pool(pool: &Arc<PoolHandle>, future: Kept<PoolFuture>, heartbeat: bool) -> Self {
+    pub fn of_pool(pool: &Arc<PoolHandle>, future: WithHandle<PoolFuture>, heartbeat: bool) -> Self {
         Self {
             asked: Asked::Pool(Arc::clone(pool)),
             request: Mutex::new(Some(Request::OfPool(future))),
@@ -75,11 +75,11 @@ impl Waiting {
 #[pymethods]
 impl Waiting {
     /// Looks: the permit or the refusal, or None where the task is to wait until the bell rings its number.
-    fn look(&mut self, py: Python<'_>, bell: &Bell, number: u64) -> PyResult<Option<Py<PyAny>>> {
-        let waker = bell.waker(number);
+    fn look(&mut self, py: Python<'_>, wake_event: &WakeEvent, number: u64) -> PyResult<Option<Py<PyAny>>> {
+        let waker = wake_event.waker(number);
         let mut context = Context::from_waker(&waker);
         let request = self.request();
-        let outcome: Result<Kept<Outcome<'static>>, Error> = match request.take() {
+        let outcome: Result<WithHandle<Outcome<'static>>, Error> = match request.take() {
             None => {
                 let message = "the request was answered or closed before".to_owned();
                 return Err(exception(py, "RequestError", message));

@@ -1,4 +1,4 @@
-"""The Celery application that the workers of test_celery run, over folders instead of a broker."""
+"""The Celery application that the workers of test_celery run, over directories instead of a broker."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import celery_folders  # noqa: F401  (registers the broker's scheme)
+import celery_directories  # noqa: F401  (registers the broker's scheme)
 from celery import Celery  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 import shmlimit as sl
 from shmlimit.celery import LimitedTask, limited
 
-FOLDER = Path(os.environ["SHMLIMIT_CELERY_FOLDER"])
-SEGMENT = FOLDER / "jobs.limits"
+DIRECTORY = Path(os.environ["SHMLIMIT_CELERY_DIRECTORY"])
+SEGMENT = DIRECTORY / "jobs.limits"
 LIMITS = [
     sl.LimitSet("two_places", [sl.Concurrency("places", 2)]),
     sl.LimitSet("killed", [sl.Concurrency("places", 2)]),
@@ -26,15 +26,15 @@ LIMITS = [
     sl.LimitSet("tenants", [sl.Rate("tokens", 1000, "30d", algorithm="token_bucket")], keyed=100),
 ]
 
-for folder in ("queue", "control", "results"):
-    (FOLDER / folder).mkdir(exist_ok=True)
+for directory in ("queue", "control", "results"):
+    (DIRECTORY / directory).mkdir(exist_ok=True)
 
-app = Celery("celery_app", broker="folders://", backend=f"file://{FOLDER / 'results'}")
+app = Celery("celery_app", broker="directories://", backend=f"file://{DIRECTORY / 'results'}")
 app.conf.update(
     broker_transport_options={
-        "data_folder_in": str(FOLDER / "queue"),
-        "data_folder_out": str(FOLDER / "queue"),
-        "control_folder": str(FOLDER / "control"),
+        "data_folder_in": str(DIRECTORY / "queue"),
+        "data_folder_out": str(DIRECTORY / "queue"),
+        "control_folder": str(DIRECTORY / "control"),
         "polling_interval": 0.02,
     },
     broker_connection_retry_on_startup=True,
@@ -44,13 +44,13 @@ app.conf.update(
     worker_prefetch_multiplier=1,
 )
 segment = sl.open(SEGMENT, config=LIMITS)
-REMOVED = FOLDER / "removed.limits"
+REMOVED = DIRECTORY / "removed.limits"
 removed = sl.open(REMOVED, config=LIMITS[0])
 
 
 def hold_until(name: str) -> int:
     """Stay busy until the test makes a file of this name."""
-    while not (FOLDER / name).exists():
+    while not (DIRECTORY / name).exists():
         time.sleep(0.005)
     return os.getpid()
 

@@ -12,7 +12,7 @@ import shmlimit as sl
 
 pytest_plugins = ["shmlimit.testing"]
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds after which a test that waits gives up. Nothing takes as long but where something is wrong."""
 
 
@@ -36,7 +36,7 @@ def open_set(segment_path: Path) -> Callable[..., sl.Limits]:
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
     """Waits until something is so; fails where that takes longer than anything can."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not is_so():
         assert time.monotonic() < deadline, f"not in time: {what}"
         time.sleep(0.001)

@@ -25,15 +25,15 @@ CHILDREN = 4
 
 @pytest.fixture(scope="module")
 def application(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The application, in a folder of its own."""
-    os.environ["SHMLIMIT_CELERY_FOLDER"] = str(tmp_path_factory.mktemp("celery"))
+    """The application, in a directory of its own."""
+    os.environ["SHMLIMIT_CELERY_DIRECTORY"] = str(tmp_path_factory.mktemp("celery"))
     return importlib.import_module("celery_app")
 
 
 @contextmanager
 def worker_of(application: Any, name: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker of the queue of its name, with four prefork children; killed at the end if it still lives."""
-    log = application.FOLDER / f"{name}.log"
+    log = application.DIRECTORY / f"{name}.log"
     command = ["-m", "celery", "-A", "celery_app", "worker", "--pool=prefork", f"--concurrency={CHILDREN}"]
     quiet = [
         "--without-gossip",
@@ -80,7 +80,7 @@ def test_two_places_are_held_by_two_of_four_children(application: Any) -> None:
     results = [application.hold_one_of_two.delay() for _ in range(6)]
     until(lambda: queued(application.segment, "two_places") == CHILDREN - 2, "two children in line")
     assert active(application.segment, "two_places") == 2
-    (application.FOLDER / "two_places").touch()
+    (application.DIRECTORY / "two_places").touch()
     pids = {result.get(timeout=DEADLINE) for result in results}
     assert len(pids) > 1
     assert active(application.segment, "two_places") == 0
@@ -204,7 +204,7 @@ def test_no_place_stays_taken_when_children_are_killed_in_their_tasks(applicatio
             victim = min(holders(application, "killed") - killed)
             os.kill(victim, signal.SIGKILL)
             killed.add(victim)
-        (application.FOLDER / "killed").touch()
+        (application.DIRECTORY / "killed").touch()
         # Each was taken from its process time and again, and none was lost.
         survivors = {result.get(timeout=DEADLINE) for result in results}
     assert not survivors & killed

@@ -16,7 +16,7 @@ def test_the_examples_of_the_documentation_run(segment_path, tmp_path, capsys):
     class Answer:
         usage = 900
 
-    names = {"path": segment_path, "folder": tmp_path, "call_the_model": Answer}
+    names = {"path": segment_path, "directory": tmp_path, "call_the_model": Answer}
     logger = logging.getLogger("shmlimit")
     level, handlers = logger.level, list(logger.handlers)
     try:

@@ -210,7 +210,7 @@ def test_a_reservation_says_how_long_to_wait_and_can_be_cancelled(open_set):
 
 def test_leased_units_are_spent_without_asking_and_given_back(open_set):
     limits = open_set(sl.Calls("requests", 100, "1000h"))
-    credit = limits.leased("requests", least=40, most=40)
+    credit = limits.local_credit("requests", min_units=40, max_units=40)
     assert credit.try_take(10)
     assert credit.left == 30
     assert limits.peek({"requests": 0})["requests"].remaining == 60
@@ -441,4 +441,4 @@ def test_work_that_was_ended_early_did_not_fail(segment_path, error, failed):
     segment = sl.open(segment_path, sl.LimitSet("set", [limit]))
     with pytest.raises(error), segment["set"].try_acquire():
         raise error
-    assert segment.snapshot()["sets"][0]["limits"][0]["counts"]["dropped"] == failed
+    assert segment.snapshot()["sets"][0]["limits"][0]["counts"]["failed"] == failed

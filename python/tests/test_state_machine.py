@@ -14,7 +14,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from conftest import PATIENCE, queued, wait_until
+from conftest import TIMEOUT, queued, wait_until
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
@@ -78,13 +78,13 @@ class Worker:
 
     def ask(self, *message: object) -> Any:
         self.connection.send(message)
-        assert self.connection.poll(PATIENCE), f"no answer to {message}"
+        assert self.connection.poll(TIMEOUT), f"no answer to {message}"
         return self.connection.recv()
 
     def kill(self) -> None:
         if self.process.pid is not None:
             os.kill(self.process.pid, signal.SIGKILL)
-        self.process.join(PATIENCE)
+        self.process.join(TIMEOUT)
         self.connection.close()
 
 

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 import trio
 import uvloop
-from conftest import PATIENCE, queued, wait_until
+from conftest import TIMEOUT, queued, wait_until
 
 import shmlimit as sl
 
@@ -40,7 +40,7 @@ every_loop = pytest.mark.parametrize("run", [on_asyncio, on_uvloop, on_anyio, on
 
 
 async def until(is_so):
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT):
         while not is_so():  # noqa: ASYNC110 (what is waited for is in shared memory)
             await anyio.sleep(0.001)
 
@@ -53,7 +53,7 @@ def test_tasks_never_hold_more_than_there_is_and_all_are_served(open_set, run):
     async def work():
         nonlocal holding, most, served
         for _ in range(5):
-            async with limits.acquire_async(timeout=PATIENCE) as permit:
+            async with limits.acquire_async(timeout=TIMEOUT) as permit:
                 assert permit.taken == {"in_flight": 1}
                 holding += 1
                 most = max(most, holding)
@@ -88,7 +88,7 @@ def test_who_waits_is_cancelled_without_a_trace(open_set, run):
             group.cancel_scope.cancel()
         assert queued(limits) == 0
         held.release()
-        async with limits.acquire_async(timeout=PATIENCE):
+        async with limits.acquire_async(timeout=TIMEOUT):
             pass
 
     run(main)
@@ -118,7 +118,7 @@ def test_a_wait_for_time_alone_ends_when_it_has_come(open_set, run):
 
     async def main():
         for _ in range(6):
-            async with limits.acquire_async(timeout=PATIENCE):
+            async with limits.acquire_async(timeout=TIMEOUT):
                 pass
 
     run(main)
@@ -180,7 +180,7 @@ def test_one_handle_serves_one_loop_after_the_other(open_set, run):
         async with anyio.create_task_group() as group:
 
             async def wait():
-                async with limits.acquire_async(timeout=PATIENCE):
+                async with limits.acquire_async(timeout=TIMEOUT):
                     pass
 
             group.start_soon(wait)
@@ -197,7 +197,7 @@ def test_loops_of_several_threads_share_a_line(open_set):
 
     async def work():
         for _ in range(20):
-            async with limits.acquire_async(timeout=PATIENCE):
+            async with limits.acquire_async(timeout=TIMEOUT):
                 await anyio.lowlevel.checkpoint()
                 served.append(threading.get_ident())
 
@@ -210,7 +210,7 @@ def test_loops_of_several_threads_share_a_line(open_set):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
     assert not any(thread.is_alive() for thread in threads)
     assert len(served) == 300
 
@@ -259,7 +259,7 @@ def test_a_pool_is_waited_for_by_tasks(segment_path):
         assert {permit.set_name for permit in held} == {"eu", "us"}
         with pytest.raises(sl.AcquireTimeout):
             await pool.acquire_async(timeout=0.01)
-        waiting = asyncio.ensure_future(pool.acquire_async(timeout=PATIENCE)._acquire())
+        waiting = asyncio.ensure_future(pool.acquire_async(timeout=TIMEOUT)._acquire())
         await until(lambda: queued(segment["eu"]) + queued(segment["us"]) == 1)
         for permit in held:
             permit.release()
@@ -318,7 +318,7 @@ def test_a_loop_that_is_closed_and_forgotten_gives_up_the_places_of_its_tasks(op
     wait_and_close()
     held.release()
     gc.collect()
-    limits.acquire(timeout=PATIENCE).release()
+    limits.acquire(timeout=TIMEOUT).release()
 
 
 @every_loop
@@ -352,7 +352,7 @@ def test_a_forked_child_does_not_make_the_loop_of_its_parent_deaf(open_set):
 
     async def main():
         held = await limits.acquire_async()
-        task = asyncio.ensure_future(limits.acquire_async(timeout=PATIENCE))
+        task = asyncio.ensure_future(limits.acquire_async(timeout=TIMEOUT))
         await until(lambda: queued(limits) == 1)
         child = os.fork()
         if child == 0:

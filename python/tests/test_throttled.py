@@ -255,7 +255,7 @@ def test_the_usual_headers_are_read(
 
 
 @pytest.mark.parametrize(
-    ("headers", "most", "wait"),
+    ("headers", "max_wait", "wait"),
     [
         ({"Retry-After": "86400"}, 60, 60),
         ({"Retry-After": "86400"}, timedelta(minutes=5), 300),
@@ -265,20 +265,20 @@ def test_the_usual_headers_are_read(
     ],
 )
 def test_a_response_throttles_for_no_longer_than_is_allowed(
-    shmlimit_segment: OpenSegment, shmlimit_clock: sl.VirtualClock, headers: Any, most: Any, wait: float
+    shmlimit_segment: OpenSegment, shmlimit_clock: sl.VirtualClock, headers: Any, max_wait: Any, wait: float
 ) -> None:
     segment = shmlimit_segment(sl.LimitSet("held", [REQUESTS]), sl.LimitSet("checked", [REQUESTS], keyed=10))
     with segment["held"].acquire() as permit:
-        assert permit.respect(headers, status=429, most=most)
+        assert permit.respect(headers, status=429, max_wait=max_wait)
     assert segment["held"].check().retry_after == wait
-    assert segment["checked"].respect(headers, status=429, most=most, key="a")
+    assert segment["checked"].respect(headers, status=429, max_wait=max_wait, key="a")
     assert segment["checked"].check(key="a").retry_after == wait
 
 
 def test_what_is_no_time_is_refused_also_where_nothing_throttles(shmlimit_segment: OpenSegment) -> None:
     limits = shmlimit_segment(sl.LimitSet("provider", [REQUESTS]))["provider"]
     with pytest.raises(ValueError, match="not a number"):
-        limits.respect({}, status=200, most=float("nan"))
+        limits.respect({}, status=200, max_wait=float("nan"))
 
 
 def test_a_date_is_read(shmlimit_segment: OpenSegment) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PATIENCE = 300
+TIMEOUT = 300
 
 pytestmark = pytest.mark.skipif(
     not TUTORIAL.exists() or any(shutil.which(command) is None for command in ("bash", "curl", "uvicorn", "limitctl")),
@@ -95,7 +95,7 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
         start_new_session=True,
     )
     try:
-        printed, _ = shell.communicate(timeout=PATIENCE)
+        printed, _ = shell.communicate(timeout=TIMEOUT)
     finally:
         # What it started in the background is in its group.
         with contextlib.suppress(ProcessLookupError):

@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 
 import pytest
-from conftest import PATIENCE, queued, wait_until
+from conftest import TIMEOUT, queued, wait_until
 
 import shmlimit as sl
 
@@ -16,12 +16,12 @@ def test_who_waits_gets_what_is_released(open_set):
     limits = open_set(sl.Concurrency("in_flight", 1))
     held = limits.acquire()
     got = []
-    waiter = threading.Thread(target=lambda: got.append(limits.acquire(timeout=PATIENCE)))
+    waiter = threading.Thread(target=lambda: got.append(limits.acquire(timeout=TIMEOUT)))
     waiter.start()
     wait_until(lambda: queued(limits) == 1, "the waiter is in line")
     assert not limits.try_acquire()
     held.release()
-    waiter.join(PATIENCE)
+    waiter.join(TIMEOUT)
     assert got[0].taken == {"in_flight": 1}
 
 
@@ -44,14 +44,14 @@ def test_a_wait_for_time_alone_ends_when_it_has_come(open_set):
     limits = open_set(sl.Calls("requests", 1, 0.2))
     limits.acquire()
     began = time.monotonic()
-    limits.acquire(timeout=PATIENCE)
+    limits.acquire(timeout=TIMEOUT)
     assert time.monotonic() - began > 0.1
 
 
 def test_a_full_line_refuses_at_once(open_set):
     limits = open_set(sl.Concurrency("in_flight", 1), waiters=0)
     with limits.acquire(), pytest.raises(sl.Refused) as raised:
-        limits.acquire(timeout=PATIENCE)
+        limits.acquire(timeout=TIMEOUT)
     assert raised.value.reason == "queue_full"
     assert not isinstance(raised.value, TimeoutError)
 
@@ -64,7 +64,7 @@ def test_threads_never_hold_more_than_there_is_and_all_are_served(open_set):
     def work():
         nonlocal holding, most
         for _ in range(20):
-            with limits.acquire(timeout=PATIENCE):
+            with limits.acquire(timeout=TIMEOUT):
                 with lock:
                     holding += 1
                     most = max(most, holding)
@@ -76,7 +76,7 @@ def test_threads_never_hold_more_than_there_is_and_all_are_served(open_set):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
     assert not any(thread.is_alive() for thread in threads)
     assert 1 <= most <= 3
     assert len([limits.try_acquire() for _ in range(3)]) == 3
@@ -87,7 +87,7 @@ def test_each_key_has_a_line_of_its_own(open_set):
     with limits.acquire(key="ann"):
         with pytest.raises(sl.AcquireTimeout):
             limits.acquire(key="ann", timeout=0.01)
-        with limits.acquire(key="bob", timeout=PATIENCE):
+        with limits.acquire(key="bob", timeout=TIMEOUT):
             pass
 
 
@@ -111,7 +111,7 @@ def test_a_pool_goes_round_and_fails_over(segment_path):
     regions = [sl.LimitSet(name, [sl.Concurrency("c", 1)], metadata={"region": name}) for name in ["eu", "us"]]
     segment = sl.open(segment_path, regions)
     pool = sl.Pool([segment["eu"], segment["us"]])
-    permits = [pool.try_acquire(), pool.acquire(timeout=PATIENCE)]
+    permits = [pool.try_acquire(), pool.acquire(timeout=TIMEOUT)]
     assert sorted(permit.set_name for permit in permits) == ["eu", "us"]
     assert sorted(permit.metadata["region"] for permit in permits) == ["eu", "us"]
     assert not pool.try_acquire()
@@ -119,7 +119,7 @@ def test_a_pool_goes_round_and_fails_over(segment_path):
         pool.acquire(timeout=0.01)
     permits[0].release()
     failover = sl.Pool(list(pool.members), failover=True)
-    assert failover.acquire(timeout=PATIENCE).set_name == permits[0].set_name
+    assert failover.acquire(timeout=TIMEOUT).set_name == permits[0].set_name
     copied = pickle.loads(pickle.dumps(failover))
     assert (copied.members, copied.strategy, copied.failover) == (pool.members, "round_robin", True)
     assert len(copied) == 2
@@ -189,7 +189,7 @@ def test_a_wait_that_a_handler_ends_charges_nothing(open_set):
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         with pytest.raises(Ended):
-            limits.acquire(timeout=PATIENCE)
+            limits.acquire(timeout=TIMEOUT)
     finally:
         signal.signal(signal.SIGALRM, before)
     assert limits.peek({"requests": 0, "in_flight": 0})["requests"].remaining == 999

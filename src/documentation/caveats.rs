@@ -211,7 +211,7 @@
 //!
 //! The estimate of an [adaptive](crate::Limit::adaptive) limit is of the set, or the key, and of all processes: one that is
 //! slower than the others, or that never says that work was
-//! [dropped](crate::Permit::release_dropped), moves it for all. It learns when permits are given back, from how long they
+//! [dropped](crate::Permit::release_failed), moves it for all. It learns when permits are given back, from how long they
 //! were held; what a dead process held tells nothing.
 //!
 //! # Leases

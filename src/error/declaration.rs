@@ -53,16 +53,16 @@ pub enum DeclarationError {
         place: String,
     },
     /// A number, or the number of things declared, is out of range.
-    #[error("{place}: {given} is out of range: choose from {least} to {most}")]
+    #[error("{place}: {given} is out of range: choose from {min} to {max}")]
     OutOfRange {
         /// The field.
         place: String,
         /// What was declared.
         given: u64,
         /// The least that is allowed.
-        least: u64,
+        min: u64,
         /// The most that is allowed.
-        most: u64,
+        max: u64,
     },
     /// A value cannot be what the field needs.
     #[error("{place}: {given} {problem}")]
@@ -96,7 +96,7 @@ pub enum DeclarationError {
     /// exactly over its window until the segment's clock has run for 292 years. Over a window of at most 292 years every
     /// burst is counted exactly, and over a longer one every burst of up to 2^63 units.
     #[error(
-        "{place}: over so long a window a burst of {given} units cannot be counted exactly: declare a burst of {most} \
+        "{place}: over so long a window a burst of {given} units cannot be counted exactly: declare a burst of {max} \
          units or less, or a window of at most 292 years"
     )]
     InexactBurst {
@@ -105,7 +105,7 @@ pub enum DeclarationError {
         /// The burst, in units.
         given: u64,
         /// The largest that can be declared with this capacity and window, in units.
-        most: u64,
+        max: u64,
     },
     /// What the algorithm cannot decide by, though each field may be right by itself.
     #[error("{place}: {reason}")]

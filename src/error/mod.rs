@@ -43,7 +43,7 @@ pub enum Error {
     Io {
         /// What was tried, as a verb.
         action: &'static str,
-        /// The file or folder.
+        /// The file or directory.
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
@@ -309,7 +309,7 @@ pub enum Error {
     },
     /// The cost is more than the limit can ever admit. Nothing was taken.
     #[error(
-        "a cost of {cost} on limit `{limit}` of set `{set}` can never be admitted: the most at once is {most}"
+        "a cost of {cost} on limit `{limit}` of set `{set}` can never be admitted: the most at once is {max}"
     )]
     NeverAdmissible {
         /// The set.
@@ -319,7 +319,7 @@ pub enum Error {
         /// The cost asked for.
         cost: u64,
         /// The most that can be taken at once.
-        most: u64,
+        max: u64,
     },
     /// A reservation takes rate and calls limits only.
     #[error(
@@ -388,14 +388,14 @@ pub enum Error {
         set: String,
     },
     /// Keys have from one byte to 64 KiB.
-    #[error("a key for set `{set}` has {bytes} bytes: it must have from 1 to {most}")]
+    #[error("a key for set `{set}` has {bytes} bytes: it must have from 1 to {max}")]
     InvalidKey {
         /// The set.
         set: String,
         /// What the key has.
         bytes: usize,
         /// The most that it may have.
-        most: usize,
+        max: usize,
     },
     /// The request was prepared for another set, or for the set of that name in another segment. Any handle of the same
     /// set of the same segment will do.
@@ -425,13 +425,13 @@ pub enum Error {
     },
     /// A batch that is empty, or of which the least is above the most.
     #[error(
-        "a batch between {least} and {most} units cannot be: the least must be positive, and the most no less"
+        "a batch between {min} and {max} units cannot be: the least must be positive, and the most no less"
     )]
     InvalidBatch {
         /// The least that was given.
-        least: u64,
+        min: u64,
         /// The most that was given.
-        most: u64,
+        max: u64,
     },
     /// A pool of no sets.
     #[error("a pool needs at least one set: none was given")]
@@ -489,9 +489,9 @@ fn join(items: &[String]) -> String {
 
 /// The first of the items, as many as a line bears, and how many more there are.
 fn some_of(items: &[String]) -> String {
-    const MOST: usize = 10;
-    match items.get(..MOST) {
-        Some(first) if items.len() > MOST => format!("{} and {} more", join(first), items.len() - MOST),
+    const MAX: usize = 10;
+    match items.get(..MAX) {
+        Some(first) if items.len() > MAX => format!("{} and {} more", join(first), items.len() - MAX),
         _ => join(items),
     }
 }

@@ -9,8 +9,8 @@
 //! use shmlimit::http::{Advertise, PolicyHeaders};
 //! use shmlimit::{Declaration, Limit, Outcome, Segment, SetDeclaration};
 //!
-//! # let folder = tempfile::tempdir()?;
-//! # let path = folder.path().join("api.limits");
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("api.limits");
 //! let minute = Duration::from_secs(60);
 //! let declaration = Declaration::new().set(SetDeclaration::new("api").limit(Limit::calls("requests", 1, minute)));
 //! let segment = Segment::open_or_create(&path, &declaration)?;

@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use super::fields::{Fields, Policies, Promises, Wording, retry_after};
 use super::problem::{self, Problem};
-use crate::config::SetDeclaration;
-use crate::config::stored::StoredSet;
+use crate::api::declaration::SetDeclaration;
+use crate::api::declaration::stored::StoredSet;
+use crate::api::refusal::{Refusal, Verdict};
+use crate::api::set::limit_set::LimitSet;
 use crate::engine::TierIndex;
 use crate::error::Error;
-use crate::limit_set::LimitSet;
-use crate::refusal::{Refusal, Verdict};
 
 /// Which responses say how the limits stand, in the fields `RateLimit` and `RateLimit-Policy`.
 ///

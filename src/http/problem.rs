@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::fields::Fields;
+use crate::api::refusal::Refusal;
 use crate::engine::RefusalReason;
-use crate::refusal::Refusal;
 
 /// An answer that says why the service was not asked.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ pub(crate) struct Backlog {
     price: UnitPrice,
     burst: u64,
     /// The backlog that leaves nothing: `burst` units.
-    most: u128,
+    max: u128,
     /// Whether what was charged and not used can be given back.
     refunds: bool,
 }
@@ -42,14 +42,14 @@ impl Backlog {
             return Err(InvalidLimit::Zero("burst"));
         }
         let price = UnitPrice::new(capacity, window).ok_or(InvalidLimit::Zero("window"))?;
-        let most = price.whole_units(u128::MAX - price.scaled_nanos(LATEST_INSTANT));
-        if burst > most {
-            return Err(InvalidLimit::InexactBurst { given: burst, most });
+        let max = price.whole_units(u128::MAX - price.scaled_nanos(LATEST_INSTANT));
+        if burst > max {
+            return Err(InvalidLimit::InexactBurst { given: burst, max });
         }
         Ok(Self {
             price,
             burst,
-            most: price.scaled_cost(burst),
+            max: price.scaled_cost(burst),
             refunds: true,
         })
     }
@@ -70,7 +70,7 @@ impl Backlog {
     #[inline]
     fn assess_backlog(&self, backlog: u128, cost: u64) -> Assessment {
         // The largest backlog on top of which the cost still fits; there is none for a cost above the burst.
-        let Some(admitting) = self.most.checked_sub(self.price.scaled_cost(cost)) else {
+        let Some(admitting) = self.max.checked_sub(self.price.scaled_cost(cost)) else {
             return Assessment::Refused { retry_after: None };
         };
         match backlog.checked_sub(admitting) {
@@ -84,16 +84,16 @@ impl Backlog {
     /// The backlog under this rule that leaves what `backlog` left under an `old` one, the same number of units to
     /// the fraction, but never more than the burst. An overdraft stays one of as many units. `rounding` says where a
     /// fraction of the scale goes: up, it is lost to the caller.
-    fn carried_over(&self, old: &Self, backlog: u128, rounding: Rounding) -> u128 {
-        match old.most.checked_sub(backlog) {
+    fn migrated(&self, old: &Self, backlog: u128, rounding: Rounding) -> u128 {
+        match old.max.checked_sub(backlog) {
             Some(free) => {
                 let free = self.price.converted(free, old.price, rounding.opposite());
-                self.most.saturating_sub(free)
+                self.max.saturating_sub(free)
             }
             None => {
-                let overdraft = backlog.saturating_sub(old.most);
+                let overdraft = backlog.saturating_sub(old.max);
                 let overdraft = self.price.converted(overdraft, old.price, rounding);
-                self.most.saturating_add(overdraft)
+                self.max.saturating_add(overdraft)
             }
         }
     }
@@ -160,7 +160,7 @@ impl RuleOperations for Backlog {
         let charged = self
             .backlog(state, now)
             .saturating_add(self.price.scaled_cost(amount));
-        self.price.nanos_to_cover(charged.saturating_sub(self.most))
+        self.price.nanos_to_cover(charged.saturating_sub(self.max))
     }
 
     fn refunds(&self) -> bool {
@@ -182,7 +182,7 @@ impl RuleOperations for Backlog {
         Mark::of_wide(mark.wide().saturating_sub(self.price.scaled_cost(units)))
     }
 
-    /// The end of the charge is carried over as a backlog is that ends there, so what is given back is what would have
+    /// The end of the charge is migrated as a backlog is that ends there, so what is given back is what would have
     /// been given back at the change, less what time has replenished since.
     fn left_of_former(
         &self,
@@ -201,7 +201,7 @@ impl RuleOperations for Backlog {
         let left = self
             .price
             .converted(end.min(charged), former.price, Rounding::Down);
-        self.carried_over(former, end, Rounding::Down)
+        self.migrated(former, end, Rounding::Down)
             .saturating_sub(self.price.scaled_nanos(since))
             .min(left)
     }
@@ -211,12 +211,12 @@ impl RuleOperations for Backlog {
             return 0;
         }
         // What time has already replenished is not given back a second time, so nothing rises above the burst.
-        let most = self.backlog(state, now).min(left);
+        let max = self.backlog(state, now).min(left);
         let asked = self.price.scaled_cost(amount);
-        let (taken_off, units) = if asked <= most {
+        let (taken_off, units) = if asked <= max {
             (asked, amount)
         } else {
-            (most, self.price.whole_units(most))
+            (max, self.price.whole_units(max))
         };
         if taken_off > 0 {
             // A part of the distance from now to the arrival time, so it cannot exceed the arrival time.
@@ -238,7 +238,7 @@ impl RuleOperations for Backlog {
     fn standing(&self, mark: Mark) -> Standing {
         let backlog = mark.wide();
         Standing {
-            remaining: self.price.whole_units(self.most.saturating_sub(backlog)),
+            remaining: self.price.whole_units(self.max.saturating_sub(backlog)),
             reset_after: self.price.nanos_to_cover(backlog),
         }
     }
@@ -249,7 +249,7 @@ impl RuleOperations for Backlog {
     }
 
     fn near_threshold(&self, percent: u8) -> NearThreshold {
-        NearThreshold::share_of(self.most, percent)
+        NearThreshold::share_of(self.max, percent)
     }
 
     #[inline]
@@ -258,7 +258,7 @@ impl RuleOperations for Backlog {
     }
 
     fn share(&self, mark: Mark) -> u64 {
-        share(mark.wide(), self.most)
+        share(mark.wide(), self.max)
     }
 
     fn with_capacity(&self, capacity: u64, terms: CapacityTerms) -> Result<Self, InvalidLimit> {
@@ -271,8 +271,8 @@ impl RuleOperations for Backlog {
     }
 
     /// What remains is kept, at most the new burst, and is replenished at the new rate from now on.
-    fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
-        let backlog = self.carried_over(old, old.backlog(state, now), Rounding::Up);
+    fn migrate(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
+        let backlog = self.migrated(old, old.backlog(state, now), Rounding::Up);
         let present = self.price.scaled_nanos(now.monotonic);
         store_wide(state, Self::ARRIVAL, present.saturating_add(backlog));
     }

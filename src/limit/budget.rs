@@ -59,7 +59,7 @@ impl RuleOperations for Budget {
 
     /// What is debited may exceed what is left, by any amount.
     #[inline]
-    fn most_at_once(&self) -> u64 {
+    fn burst(&self) -> u64 {
         u64::MAX
     }
 
@@ -67,11 +67,11 @@ impl RuleOperations for Budget {
         self.window.reads_utc()
     }
 
-    fn can_carry_over(&self, old: &Self) -> bool {
-        self.window.can_carry_over(&old.window)
+    fn can_migrate(&self, old: &Self) -> bool {
+        self.window.can_migrate(&old.window)
     }
 
-    fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
-        self.window.carry_over(&old.window, state, now);
+    fn migrate(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
+        self.window.migrate(&old.window, state, now);
     }
 }

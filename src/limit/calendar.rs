@@ -35,17 +35,17 @@ pub(super) struct Period {
 
 impl Calendar {
     /// Real offsets lie between -12 and +14 hours; anything below a day works.
-    const MOST_OFFSET_SECONDS: u32 = SECONDS_PER_DAY as u32 - 1;
+    const MAX_OFFSET_SECONDS: u32 = SECONDS_PER_DAY as u32 - 1;
 
     /// 1970-01-01 was a Thursday.
     const EPOCH_AFTER_MONDAY: i64 = 3;
 
     pub(super) fn check(&self) -> Result<(), InvalidLimit> {
-        if self.utc_offset_seconds.unsigned_abs() > Self::MOST_OFFSET_SECONDS {
-            return Err(InvalidLimit::AboveMost {
+        if self.utc_offset_seconds.unsigned_abs() > Self::MAX_OFFSET_SECONDS {
+            return Err(InvalidLimit::AboveMax {
                 what: "distance from UTC in seconds",
                 given: u64::from(self.utc_offset_seconds.unsigned_abs()),
-                most: u64::from(Self::MOST_OFFSET_SECONDS),
+                max: u64::from(Self::MAX_OFFSET_SECONDS),
             });
         }
         Ok(())

@@ -237,7 +237,7 @@ impl RuleOperations for FixedWindow {
     }
 
     /// Whether the windows of both are cut in the same way, be they of different lengths.
-    fn can_carry_over(&self, old: &Self) -> bool {
+    fn can_migrate(&self, old: &Self) -> bool {
         matches!(
             (self.alignment, old.alignment),
             (Alignment::Utc(_), Alignment::Utc(_))
@@ -255,7 +255,7 @@ impl RuleOperations for FixedWindow {
     /// was opened is not known any more: no later than now, so a longer window need not end later than if it started
     /// now. Otherwise each change to and fro would move the end by the difference. Changes that follow one another faster
     /// than the longer window still move it along, to one of these from the latest.
-    fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
+    fn migrate(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
         if self.alignment == old.alignment {
             return;
         }

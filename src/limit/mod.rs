@@ -155,12 +155,12 @@ pub(crate) struct CapacityTerms {
 pub(crate) enum InvalidLimit {
     #[error("the {0} must be positive")]
     Zero(&'static str),
-    #[error("over so long a window a burst of {given} cannot be counted exactly: the most is {most}")]
-    InexactBurst { given: u64, most: u64 },
-    #[error("the {what} is {given}, the most is {most}")]
-    AboveMost {
+    #[error("over so long a window a burst of {given} cannot be counted exactly: the most is {max}")]
+    InexactBurst { given: u64, max: u64 },
+    #[error("the {what} is {given}, the most is {max}")]
+    AboveMax {
         what: &'static str,
         given: u64,
-        most: u64,
+        max: u64,
     },
 }

@@ -42,7 +42,7 @@ pub(crate) trait RuleOperations: Copy + PartialEq {
 
     /// A cost above this can never be met.
     #[inline]
-    fn most_at_once(&self) -> u64 {
+    fn burst(&self) -> u64 {
         self.capacity()
     }
 
@@ -156,18 +156,18 @@ pub(crate) trait RuleOperations: Copy + PartialEq {
 
     /// Whether the state of a limit that was declared as `old` can go on as this rule's: the same rule, as many
     /// words, windows cut in the same way, and no shorter window for the sliding window counter.
-    fn can_carry_over(&self, _old: &Self) -> bool {
+    fn can_migrate(&self, _old: &Self) -> bool {
         true
     }
 
     /// Rewrites the state of a limit that was declared as `old` and is this from `now` on. Where
-    /// [`can_carry_over`](Self::can_carry_over) says no, nothing sensible comes of it.
+    /// [`can_migrate`](Self::can_carry_over) says no, nothing sensible comes of it.
     ///
     /// What was there stays, and nothing is granted for the past. Windows keep what they count now, against the new
     /// capacity, and for at least as long as the old and the new window would. What is in use stays in use.
     ///
     /// Stores nothing where only the capacity of a window changes, and 62 words at most.
-    fn carry_over(&self, _old: &Self, _state: &mut (impl StateMut + ?Sized), _now: Now) {}
+    fn migrate(&self, _old: &Self, _state: &mut (impl StateMut + ?Sized), _now: Now) {}
 }
 
 /// Writes down once which rules there are: [`Rule`], which is any of them, and `dispatch!`, which puts a question to
@@ -275,8 +275,8 @@ impl RuleOperations for Rule {
     }
 
     #[inline]
-    fn most_at_once(&self) -> u64 {
-        dispatch!(self, rule => rule.most_at_once())
+    fn burst(&self) -> u64 {
+        dispatch!(self, rule => rule.burst())
     }
 
     #[inline]
@@ -360,17 +360,17 @@ impl RuleOperations for Rule {
         dispatch!(self, rule => rule.share(mark))
     }
 
-    fn can_carry_over(&self, old: &Self) -> bool {
-        dispatch!(self, old, (rule, old) => rule.can_carry_over(old), _ => false)
+    fn can_migrate(&self, old: &Self) -> bool {
+        dispatch!(self, old, (rule, old) => rule.can_migrate(old), _ => false)
     }
 
-    fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
+    fn migrate(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
         if self == old {
             return;
         }
         dispatch!(
             self, old,
-            (rule, old) => rule.carry_over(old, state, now.within_proven_range()),
+            (rule, old) => rule.migrate(old, state, now.within_proven_range()),
             _ => {}
         );
     }

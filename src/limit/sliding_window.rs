@@ -54,10 +54,10 @@ impl SlidingWindow {
     const RING: usize = 2;
 
     /// So many entries are kept apart when the window shrinks: as many as a bounded number of stores can move.
-    const MOST_MOVED: u32 = 29;
+    const MAX_MOVED: u32 = 29;
 
     /// 16.7 million entries are half a gigabyte of state.
-    const MOST_ENTRIES: u32 = 1 << 24;
+    const MAX_ENTRIES: u32 = 1 << 24;
 
     /// `window` is in nanoseconds; `entries` is how many charges are told apart in any case.
     pub(crate) fn new(capacity: u64, window: u64, entries: u32) -> Result<Self, InvalidLimit> {
@@ -70,11 +70,11 @@ impl SlidingWindow {
         if entries == 0 {
             return Err(InvalidLimit::Zero("number of entries"));
         }
-        if entries > Self::MOST_ENTRIES {
-            return Err(InvalidLimit::AboveMost {
+        if entries > Self::MAX_ENTRIES {
+            return Err(InvalidLimit::AboveMax {
                 what: "number of entries",
                 given: u64::from(entries),
-                most: u64::from(Self::MOST_ENTRIES),
+                max: u64::from(Self::MAX_ENTRIES),
             });
         }
         Ok(Self {
@@ -258,7 +258,7 @@ impl RuleOperations for SlidingWindow {
     }
 
     /// The rings must be of one size.
-    fn can_carry_over(&self, old: &Self) -> bool {
+    fn can_migrate(&self, old: &Self) -> bool {
         self.entries == old.entries
     }
 
@@ -272,7 +272,7 @@ impl RuleOperations for SlidingWindow {
     /// along, to one of these from the latest.
     ///
     /// 60 stores at most.
-    fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
+    fn migrate(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
         if self.window == old.window {
             return;
         }
@@ -285,7 +285,7 @@ impl RuleOperations for SlidingWindow {
             0
         };
         let moved = live.len - kept;
-        let joined = moved.div_ceil(Self::MOST_MOVED).max(1);
+        let joined = moved.div_ceil(Self::MAX_MOVED).max(1);
         let len = kept + moved.div_ceil(joined);
         for index in kept..len {
             // At or after the entry that is written, so none is lost before it is read.

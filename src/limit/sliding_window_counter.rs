@@ -40,7 +40,7 @@ struct Position {
 }
 
 impl SlidingWindowCounter {
-    const MOST_BUCKETS: u32 = 60;
+    const MAX_BUCKETS: u32 = 60;
 
     /// `window` is in nanoseconds and at least `buckets`: sub-windows last a nanosecond or longer.
     pub(crate) fn new(capacity: u64, window: u64, buckets: u32) -> Result<Self, InvalidLimit> {
@@ -53,13 +53,13 @@ impl SlidingWindowCounter {
         if buckets == 0 {
             return Err(InvalidLimit::Zero("number of buckets"));
         }
-        let most = u64::from(Self::MOST_BUCKETS).min(window);
+        let max = u64::from(Self::MAX_BUCKETS).min(window);
         let buckets = u64::from(buckets);
-        if buckets > most {
-            return Err(InvalidLimit::AboveMost {
+        if buckets > max {
+            return Err(InvalidLimit::AboveMax {
                 what: "number of buckets",
                 given: buckets,
-                most,
+                max,
             });
         }
         Ok(Self {
@@ -238,7 +238,7 @@ impl RuleOperations for SlidingWindowCounter {
 
     /// The rings must be of one size, and the window must not shrink: no ring holds a count for longer than its own
     /// window.
-    fn can_carry_over(&self, old: &Self) -> bool {
+    fn can_migrate(&self, old: &Self) -> bool {
         self.buckets == old.buckets && self.window >= old.window
     }
 
@@ -247,7 +247,7 @@ impl RuleOperations for SlidingWindowCounter {
     /// window.
     ///
     /// 62 stores at most, for 60 buckets.
-    fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
+    fn migrate(&self, old: &Self, state: &mut (impl StateMut + ?Sized), now: Now) {
         if self.window == old.window {
             return;
         }

@@ -1,9 +1,9 @@
-//! The lines in which requests wait: doubly linked lists of tickets in a fixed table, each first in, first out.
+//! The queues in which requests wait: doubly linked lists of tickets in a fixed table, each first in, first out.
 //!
 //! A table has one line, or one for each key; its tickets, and the list of those that are free, serve all of them.
 //!
-//! Pure, as the limit rules are: it knows no clock, no memory and no lock. It reads and changes words behind [`Line`]
-//! and [`LineMut`], and a row of zeros is a table that nobody has used yet. The one truth is the state of each ticket;
+//! Pure, as the limit rules are: it knows no clock, no memory and no lock. It reads and changes words behind [`Queue`]
+//! and [`QueueMut`], and a row of zeros is a table that nobody has used yet. The one truth is the state of each ticket;
 //! the links, the list of free tickets and the counts follow from it, and [`rebuild`] makes them again from it.
 
 #[cfg(test)]
@@ -11,7 +11,7 @@ mod tests;
 
 /// An end of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LineEnd {
+pub(crate) enum QueueEnd {
     /// The ticket that is served next, plus one; zero where nobody waits.
     Head,
     /// The ticket that came last, plus one.
@@ -27,7 +27,7 @@ pub(crate) enum TableWord {
     Untouched,
     /// The number of the latest ticket.
     Serial,
-    /// How many wait, in all lines.
+    /// How many wait, in all queues.
     Length,
     /// The most that ever waited at once.
     LongestLength,
@@ -46,25 +46,25 @@ pub(crate) enum TicketWord {
     Previous,
 }
 
-/// The words of lines, for reading. Every word may hold anything.
-pub(crate) trait Line {
+/// The words of queues, for reading. Every word may hold anything.
+pub(crate) trait Queue {
     /// How many tickets the table has.
     fn capacity(&self) -> u64;
-    /// How many lines there are.
-    fn lines(&self) -> u64;
-    /// The line of the ticket at `index`.
-    fn line_of(&self, index: u64) -> u64;
-    /// An end of a line; zero beyond them.
-    fn load_end(&self, line: u64, end: LineEnd) -> u64;
+    /// How many queues there are.
+    fn queues(&self) -> u64;
+    /// The queue of the ticket at `index`.
+    fn queue_of(&self, index: u64) -> u64;
+    /// An end of a queue; zero beyond them.
+    fn load_end(&self, queue: u64, end: QueueEnd) -> u64;
     fn load(&self, word: TableWord) -> u64;
     /// A word of the ticket at `index`; zero beyond the table.
     fn load_ticket(&self, index: u64, word: TicketWord) -> u64;
 }
 
-/// The words of lines, for changing.
-pub(crate) trait LineMut: Line {
-    /// Stores an end of a line, which is one of [`Line::lines`].
-    fn store_end(&mut self, line: u64, end: LineEnd, value: u64);
+/// The words of queues, for changing.
+pub(crate) trait QueueMut: Queue {
+    /// Stores an end of a queue, which is one of [`Queue::queues`].
+    fn store_end(&mut self, queue: u64, end: QueueEnd, value: u64);
     fn store(&mut self, word: TableWord, value: u64);
     /// Stores a word of the ticket at `index`, which is below the capacity.
     fn store_ticket(&mut self, index: u64, word: TicketWord, value: u64);
@@ -79,9 +79,9 @@ pub(crate) struct Damaged;
 pub(crate) enum Phase {
     /// Nobody's.
     Free,
-    /// In the line.
+    /// In the queue.
     Waiting,
-    /// Out of the line, with everything taken that it asked for; its owner has not come for it yet.
+    /// Out of the queue, with everything taken that it asked for; its owner has not come for it yet.
     Granted,
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct TicketState {
 }
 
 impl TicketState {
-    const MOST_SERIAL: u64 = u64::MAX >> 2;
+    const MAX_SERIAL: u64 = u64::MAX >> 2;
 
     /// A phase that nobody writes reads as free.
     #[inline]
@@ -135,299 +135,301 @@ pub(crate) struct FreeTicket {
 
 /// The state of the ticket at `index`.
 #[inline]
-pub(crate) fn state(line: &(impl Line + ?Sized), index: u64) -> TicketState {
-    TicketState::from_word(line.load_ticket(index, TicketWord::State))
+pub(crate) fn state(queue: &(impl Queue + ?Sized), index: u64) -> TicketState {
+    TicketState::from_word(queue.load_ticket(index, TicketWord::State))
 }
 
 /// Where the next ticket would go; `None` where the table is full.
-pub(crate) fn find_free(line: &(impl Line + ?Sized)) -> Result<Option<FreeTicket>, Damaged> {
-    let capacity = line.capacity();
-    let (index, next) = match line.load(TableWord::Free).checked_sub(1) {
-        Some(index) => (index, Some(line.load_ticket(index, TicketWord::Next))),
-        None => (line.load(TableWord::Untouched), None),
+pub(crate) fn find_free(queue: &(impl Queue + ?Sized)) -> Result<Option<FreeTicket>, Damaged> {
+    let capacity = queue.capacity();
+    let (index, next) = match queue.load(TableWord::Free).checked_sub(1) {
+        Some(index) => (index, Some(queue.load_ticket(index, TicketWord::Next))),
+        None => (queue.load(TableWord::Untouched), None),
     };
     if index == capacity && next.is_none() {
         return Ok(None);
     }
-    if index >= capacity || state(line, index).phase != Phase::Free {
+    if index >= capacity || state(queue, index).phase != Phase::Free {
         return Err(Damaged);
     }
     Ok(Some(FreeTicket { index, next }))
 }
 
-/// Puts a ticket of `owner` at the end of its line, in the place that [`find_free`] found. Which line that is has been
-/// written down already.
+/// Puts a ticket of `owner` at the end of its queue, in the place that [`find_free`] found. Which queue that is has
+/// been written down already.
 pub(crate) fn enqueue(
-    line: &mut (impl LineMut + ?Sized),
+    queue: &mut (impl QueueMut + ?Sized),
     free: FreeTicket,
     owner: u64,
 ) -> Result<TicketReference, Damaged> {
     let FreeTicket { index, next } = free;
-    let own_line = line.line_of(index);
-    let tail = line.load_end(own_line, LineEnd::Tail);
+    let own_queue = queue.queue_of(index);
+    let tail = queue.load_end(own_queue, QueueEnd::Tail);
     let last = tail.checked_sub(1);
-    if own_line >= line.lines() || (line.load_end(own_line, LineEnd::Head) == 0) != last.is_none() {
+    if own_queue >= queue.queues() || (queue.load_end(own_queue, QueueEnd::Head) == 0) != last.is_none() {
         return Err(Damaged);
     }
     if let Some(last) = last
-        && (state(line, last).phase != Phase::Waiting || line.load_ticket(last, TicketWord::Next) != 0)
+        && (state(queue, last).phase != Phase::Waiting || queue.load_ticket(last, TicketWord::Next) != 0)
     {
         return Err(Damaged);
     }
     match next {
-        Some(next) => line.store(TableWord::Free, next),
-        None => line.store(TableWord::Untouched, index + 1),
+        Some(next) => queue.store(TableWord::Free, next),
+        None => queue.store(TableWord::Untouched, index + 1),
     }
-    let latest = line.load(TableWord::Serial);
-    let serial = if latest >= TicketState::MOST_SERIAL {
+    let latest = queue.load(TableWord::Serial);
+    let serial = if latest >= TicketState::MAX_SERIAL {
         1
     } else {
         latest + 1
     };
-    line.store(TableWord::Serial, serial);
-    line.store_ticket(index, TicketWord::Owner, owner);
-    line.store_ticket(index, TicketWord::Next, 0);
-    line.store_ticket(index, TicketWord::Previous, tail);
+    queue.store(TableWord::Serial, serial);
+    queue.store_ticket(index, TicketWord::Owner, owner);
+    queue.store_ticket(index, TicketWord::Next, 0);
+    queue.store_ticket(index, TicketWord::Previous, tail);
     let waiting = TicketState {
         serial,
         phase: Phase::Waiting,
     };
-    line.store_ticket(index, TicketWord::State, waiting.to_word());
+    queue.store_ticket(index, TicketWord::State, waiting.to_word());
     match last {
-        Some(last) => line.store_ticket(last, TicketWord::Next, index + 1),
-        None => line.store_end(own_line, LineEnd::Head, index + 1),
+        Some(last) => queue.store_ticket(last, TicketWord::Next, index + 1),
+        None => queue.store_end(own_queue, QueueEnd::Head, index + 1),
     }
-    line.store_end(own_line, LineEnd::Tail, index + 1);
-    let length = line.load(TableWord::Length).saturating_add(1);
-    line.store(TableWord::Length, length);
-    if length > line.load(TableWord::LongestLength) {
-        line.store(TableWord::LongestLength, length);
+    queue.store_end(own_queue, QueueEnd::Tail, index + 1);
+    let length = queue.load(TableWord::Length).saturating_add(1);
+    queue.store(TableWord::Length, length);
+    if length > queue.load(TableWord::LongestLength) {
+        queue.store(TableWord::LongestLength, length);
     }
     Ok(TicketReference { index, serial })
 }
 
-/// The ticket of `own_line` that is served next.
-pub(crate) fn head(line: &(impl Line + ?Sized), own_line: u64) -> Result<Option<u64>, Damaged> {
-    let Some(index) = line.load_end(own_line, LineEnd::Head).checked_sub(1) else {
+/// The ticket of `own_queue` that is served next.
+pub(crate) fn head(queue: &(impl Queue + ?Sized), own_queue: u64) -> Result<Option<u64>, Damaged> {
+    let Some(index) = queue.load_end(own_queue, QueueEnd::Head).checked_sub(1) else {
         return Ok(None);
     };
-    let is_first = index < line.capacity()
-        && line.line_of(index) == own_line
-        && state(line, index).phase == Phase::Waiting
-        && line.load_ticket(index, TicketWord::Previous) == 0;
+    let is_first = index < queue.capacity()
+        && queue.queue_of(index) == own_queue
+        && state(queue, index).phase == Phase::Waiting
+        && queue.load_ticket(index, TicketWord::Previous) == 0;
     if is_first { Ok(Some(index)) } else { Err(Damaged) }
 }
 
 /// The ticket before a waiting one.
-pub(crate) fn predecessor(line: &(impl Line + ?Sized), index: u64) -> Option<u64> {
-    line.load_ticket(index, TicketWord::Previous)
+pub(crate) fn predecessor(queue: &(impl Queue + ?Sized), index: u64) -> Option<u64> {
+    queue
+        .load_ticket(index, TicketWord::Previous)
         .checked_sub(1)
-        .filter(|before| *before < line.capacity() && state(line, *before).phase == Phase::Waiting)
+        .filter(|before| *before < queue.capacity() && state(queue, *before).phase == Phase::Waiting)
 }
 
 /// The ticket behind a waiting one.
-pub(crate) fn successor(line: &(impl Line + ?Sized), index: u64) -> Option<u64> {
-    line.load_ticket(index, TicketWord::Next)
+pub(crate) fn successor(queue: &(impl Queue + ?Sized), index: u64) -> Option<u64> {
+    queue
+        .load_ticket(index, TicketWord::Next)
         .checked_sub(1)
-        .filter(|behind| *behind < line.capacity() && state(line, *behind).phase == Phase::Waiting)
+        .filter(|behind| *behind < queue.capacity() && state(queue, *behind).phase == Phase::Waiting)
 }
 
-/// Takes a waiting ticket out of the line: it has been given what it asked for.
-pub(crate) fn grant(line: &mut (impl LineMut + ?Sized), index: u64) -> Result<(), Damaged> {
-    let serial = unlink(line, index)?;
+/// Takes a waiting ticket out of the queue: it has been given what it asked for.
+pub(crate) fn grant(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Result<(), Damaged> {
+    let serial = unlink(queue, index)?;
     let granted = TicketState {
         serial,
         phase: Phase::Granted,
     };
-    line.store_ticket(index, TicketWord::State, granted.to_word());
+    queue.store_ticket(index, TicketWord::State, granted.to_word());
     Ok(())
 }
 
-/// Takes a waiting ticket out of the line and frees it: its owner does not wait any longer.
-pub(crate) fn leave(line: &mut (impl LineMut + ?Sized), index: u64) -> Result<(), Damaged> {
-    let serial = unlink(line, index)?;
-    free(line, index, serial);
+/// Takes a waiting ticket out of the queue and frees it: its owner does not wait any longer.
+pub(crate) fn leave(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Result<(), Damaged> {
+    let serial = unlink(queue, index)?;
+    free(queue, index, serial);
     Ok(())
 }
 
 /// Frees a granted ticket.
-pub(crate) fn claim(line: &mut (impl LineMut + ?Sized), index: u64) -> Result<(), Damaged> {
-    let TicketState { serial, phase } = state(line, index);
-    if index >= line.capacity() || phase != Phase::Granted {
+pub(crate) fn claim(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Result<(), Damaged> {
+    let TicketState { serial, phase } = state(queue, index);
+    if index >= queue.capacity() || phase != Phase::Granted {
         return Err(Damaged);
     }
-    free(line, index, serial);
+    free(queue, index, serial);
     Ok(())
 }
 
-fn unlink(line: &mut (impl LineMut + ?Sized), index: u64) -> Result<u64, Damaged> {
-    let TicketState { serial, phase } = state(line, index);
-    if index >= line.capacity() || phase != Phase::Waiting {
+fn unlink(queue: &mut (impl QueueMut + ?Sized), index: u64) -> Result<u64, Damaged> {
+    let TicketState { serial, phase } = state(queue, index);
+    if index >= queue.capacity() || phase != Phase::Waiting {
         return Err(Damaged);
     }
     let this = index + 1;
-    let own_line = line.line_of(index);
-    let before = line.load_ticket(index, TicketWord::Previous);
-    let behind = line.load_ticket(index, TicketWord::Next);
+    let own_queue = queue.queue_of(index);
+    let before = queue.load_ticket(index, TicketWord::Previous);
+    let behind = queue.load_ticket(index, TicketWord::Next);
     let expected_before = match before.checked_sub(1) {
-        Some(before) => line.load_ticket(before, TicketWord::Next),
-        None => line.load_end(own_line, LineEnd::Head),
+        Some(before) => queue.load_ticket(before, TicketWord::Next),
+        None => queue.load_end(own_queue, QueueEnd::Head),
     };
     let expected_behind = match behind.checked_sub(1) {
-        Some(behind) => line.load_ticket(behind, TicketWord::Previous),
-        None => line.load_end(own_line, LineEnd::Tail),
+        Some(behind) => queue.load_ticket(behind, TicketWord::Previous),
+        None => queue.load_end(own_queue, QueueEnd::Tail),
     };
     if expected_before != this || expected_behind != this {
         return Err(Damaged);
     }
     match before.checked_sub(1) {
-        Some(before) => line.store_ticket(before, TicketWord::Next, behind),
-        None => line.store_end(own_line, LineEnd::Head, behind),
+        Some(before) => queue.store_ticket(before, TicketWord::Next, behind),
+        None => queue.store_end(own_queue, QueueEnd::Head, behind),
     }
     match behind.checked_sub(1) {
-        Some(behind) => line.store_ticket(behind, TicketWord::Previous, before),
-        None => line.store_end(own_line, LineEnd::Tail, before),
+        Some(behind) => queue.store_ticket(behind, TicketWord::Previous, before),
+        None => queue.store_end(own_queue, QueueEnd::Tail, before),
     }
-    line.store(TableWord::Length, line.load(TableWord::Length).saturating_sub(1));
+    queue.store(TableWord::Length, queue.load(TableWord::Length).saturating_sub(1));
     Ok(serial)
 }
 
-fn free(line: &mut (impl LineMut + ?Sized), index: u64, serial: u64) {
+fn free(queue: &mut (impl QueueMut + ?Sized), index: u64, serial: u64) {
     let free = TicketState {
         serial,
         phase: Phase::Free,
     };
-    line.store_ticket(index, TicketWord::State, free.to_word());
-    line.store_ticket(index, TicketWord::Owner, 0);
-    line.store_ticket(index, TicketWord::Next, line.load(TableWord::Free));
-    line.store(TableWord::Free, index + 1);
+    queue.store_ticket(index, TicketWord::State, free.to_word());
+    queue.store_ticket(index, TicketWord::Owner, 0);
+    queue.store_ticket(index, TicketWord::Next, queue.load(TableWord::Free));
+    queue.store(TableWord::Free, index + 1);
 }
 
 /// Tickets that were ever used.
-fn touched(line: &(impl Line + ?Sized)) -> u64 {
-    line.load(TableWord::Untouched).min(line.capacity())
+fn touched(queue: &(impl Queue + ?Sized)) -> u64 {
+    queue.load(TableWord::Untouched).min(queue.capacity())
 }
 
 /// Whether links and counts agree with the states. Bounded by the size of the table, whatever the links say.
-pub(crate) fn is_consistent(line: &(impl Line + ?Sized)) -> bool {
-    if line.load(TableWord::Untouched) > line.capacity() {
+pub(crate) fn is_consistent(queue: &(impl Queue + ?Sized)) -> bool {
+    if queue.load(TableWord::Untouched) > queue.capacity() {
         return false;
     }
-    let touched = touched(line);
+    let touched = touched(queue);
     let count = |phase| {
         (0..touched)
-            .filter(|index| state(line, *index).phase == phase)
+            .filter(|index| state(queue, *index).phase == phase)
             .count() as u64
     };
     let waiting = count(Phase::Waiting);
-    let in_lines = (0..line.lines()).try_fold(0, |sum: u64, own_line| {
-        let length = length_of_line(line, own_line, touched)?;
-        // The lines share the table, so links that lead to more tickets than there are lead astray.
+    let in_queues = (0..queue.queues()).try_fold(0, |sum: u64, own_queue| {
+        let length = length_of_queue(queue, own_queue, touched)?;
+        // The queues share the table, so links that lead to more tickets than there are lead astray.
         sum.checked_add(length).filter(|sum| *sum <= touched)
     });
-    line.load(TableWord::Length) == waiting
-        && in_lines == Some(waiting)
-        && length_of_free_list(line, touched) == Some(count(Phase::Free))
+    queue.load(TableWord::Length) == waiting
+        && in_queues == Some(waiting)
+        && length_of_free_list(queue, touched) == Some(count(Phase::Free))
 }
 
-/// How many tickets the links of a line lead to; `None` where they lead astray.
-fn length_of_line(line: &(impl Line + ?Sized), own_line: u64, touched: u64) -> Option<u64> {
+/// How many tickets the links of a queue lead to; `None` where they lead astray.
+fn length_of_queue(queue: &(impl Queue + ?Sized), own_queue: u64, touched: u64) -> Option<u64> {
     let mut length = 0;
     let mut before = 0;
     let mut serial = None;
-    let mut next = line.load_end(own_line, LineEnd::Head);
+    let mut next = queue.load_end(own_queue, QueueEnd::Head);
     while let Some(index) = next.checked_sub(1) {
-        let ticket = state(line, index);
+        let ticket = state(queue, index);
         let is_in_order = serial.is_none_or(|serial| serial <= ticket.serial);
         length += 1;
         if index >= touched
             || length > touched
             || ticket.phase != Phase::Waiting
             || !is_in_order
-            || line.line_of(index) != own_line
-            || line.load_ticket(index, TicketWord::Previous) != before
+            || queue.queue_of(index) != own_queue
+            || queue.load_ticket(index, TicketWord::Previous) != before
         {
             return None;
         }
         serial = Some(ticket.serial);
         before = next;
-        next = line.load_ticket(index, TicketWord::Next);
+        next = queue.load_ticket(index, TicketWord::Next);
     }
-    (line.load_end(own_line, LineEnd::Tail) == before).then_some(length)
+    (queue.load_end(own_queue, QueueEnd::Tail) == before).then_some(length)
 }
 
-fn length_of_free_list(line: &(impl Line + ?Sized), touched: u64) -> Option<u64> {
+fn length_of_free_list(queue: &(impl Queue + ?Sized), touched: u64) -> Option<u64> {
     let mut length = 0;
-    let mut next = line.load(TableWord::Free);
+    let mut next = queue.load(TableWord::Free);
     while let Some(index) = next.checked_sub(1) {
         length += 1;
-        if index >= touched || length > touched || state(line, index).phase != Phase::Free {
+        if index >= touched || length > touched || state(queue, index).phase != Phase::Free {
             return None;
         }
-        next = line.load_ticket(index, TicketWord::Next);
+        next = queue.load_ticket(index, TicketWord::Next);
     }
     Some(length)
 }
 
 /// Makes links and counts again from the states of the tickets, in the order of their numbers. Can be repeated. A
-/// ticket that waits in a line which does not exist is freed: its owner finds it gone and begins anew.
-pub(crate) fn rebuild(line: &mut (impl LineMut + ?Sized)) {
-    let capacity = line.capacity();
-    let lines = line.lines();
+/// ticket that waits in a queue which does not exist is freed: its owner finds it gone and begins anew.
+pub(crate) fn rebuild(queue: &mut (impl QueueMut + ?Sized)) {
+    let capacity = queue.capacity();
+    let queues = queue.queues();
     for index in 0..capacity {
-        let TicketState { serial, phase } = state(line, index);
-        if phase == Phase::Waiting && line.line_of(index) >= lines {
+        let TicketState { serial, phase } = state(queue, index);
+        if phase == Phase::Waiting && queue.queue_of(index) >= queues {
             let free = TicketState {
                 serial,
                 phase: Phase::Free,
             };
-            line.store_ticket(index, TicketWord::State, free.to_word());
+            queue.store_ticket(index, TicketWord::State, free.to_word());
         }
     }
-    let used = |index: &u64| state(line, *index).phase != Phase::Free;
+    let used = |index: &u64| state(queue, *index).phase != Phase::Free;
     let touched = (0..capacity).rev().find(used).map_or(0, |last| last + 1);
-    // This happens after a death or damage only; a line is rarely long, and nothing waits for memory that is short.
+    // This happens after a death or damage only; a queue is rarely long, and nothing waits for memory that is short.
     let mut waiting: Vec<(u64, u64, u64)> = (0..touched)
-        .map(|index| (state(line, index), index))
+        .map(|index| (state(queue, index), index))
         .filter(|(ticket, _)| ticket.phase == Phase::Waiting)
-        .map(|(ticket, index)| (line.line_of(index), ticket.serial, index))
+        .map(|(ticket, index)| (queue.queue_of(index), ticket.serial, index))
         .collect();
     waiting.sort_unstable();
-    let latest = (0..touched).map(|index| state(line, index).serial).max();
-    line.store(TableWord::Untouched, touched);
+    let latest = (0..touched).map(|index| state(queue, index).serial).max();
+    queue.store(TableWord::Untouched, touched);
     let mut first_free = 0;
     for index in (0..touched).rev() {
-        let TicketState { serial, phase } = state(line, index);
+        let TicketState { serial, phase } = state(queue, index);
         if phase == Phase::Free {
             let free = TicketState { serial, phase };
-            line.store_ticket(index, TicketWord::State, free.to_word());
-            line.store_ticket(index, TicketWord::Owner, 0);
-            line.store_ticket(index, TicketWord::Next, first_free);
+            queue.store_ticket(index, TicketWord::State, free.to_word());
+            queue.store_ticket(index, TicketWord::Owner, 0);
+            queue.store_ticket(index, TicketWord::Next, first_free);
             first_free = index + 1;
         }
     }
-    line.store(TableWord::Free, first_free);
+    queue.store(TableWord::Free, first_free);
     let mut groups = waiting.chunk_by(|one, other| one.0 == other.0).peekable();
-    for own_line in 0..lines {
+    for own_queue in 0..queues {
         let tickets = groups
-            .next_if(|tickets| tickets.first().is_some_and(|(of, _, _)| *of == own_line))
+            .next_if(|tickets| tickets.first().is_some_and(|(of, _, _)| *of == own_queue))
             .unwrap_or_default();
         let mut before = 0;
         for (position, (_, _, index)) in tickets.iter().enumerate() {
             let next = tickets.get(position + 1).map_or(0, |(_, _, next)| next + 1);
-            line.store_ticket(*index, TicketWord::Previous, before);
-            line.store_ticket(*index, TicketWord::Next, next);
+            queue.store_ticket(*index, TicketWord::Previous, before);
+            queue.store_ticket(*index, TicketWord::Next, next);
             before = index + 1;
         }
         let first = tickets.first().map_or(0, |(_, _, first)| first + 1);
-        line.store_end(own_line, LineEnd::Head, first);
-        line.store_end(own_line, LineEnd::Tail, before);
+        queue.store_end(own_queue, QueueEnd::Head, first);
+        queue.store_end(own_queue, QueueEnd::Tail, before);
     }
-    line.store(TableWord::Length, waiting.len() as u64);
+    queue.store(TableWord::Length, waiting.len() as u64);
     // New tickets must come after those that wait.
     if let Some(latest) = latest
-        && latest > line.load(TableWord::Serial)
+        && latest > queue.load(TableWord::Serial)
     {
-        line.store(TableWord::Serial, latest);
+        queue.store(TableWord::Serial, latest);
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Usage {
 /// The row whose key loses the least, the first of equals; where none may be evicted, when the first of the limited
 /// ones may be.
 pub(super) fn choose(rows: impl Iterator<Item = u64>, mut claim: impl FnMut(u64) -> Claim) -> Place {
-    let mut least: Option<(Usage, u64)> = None;
+    let mut min: Option<(Usage, u64)> = None;
     let mut room_in: Option<u64> = None;
     for row in rows {
         match claim(row) {
@@ -39,11 +39,11 @@ pub(super) fn choose(rows: impl Iterator<Item = u64>, mut claim: impl FnMut(u64)
             Claim::Limited {
                 ends_in: Some(ends_in),
             } => room_in = Some(room_in.map_or(ends_in, |earliest| earliest.min(ends_in))),
-            Claim::Used(usage) if least.is_none_or(|(other, _)| usage < other) => least = Some((usage, row)),
+            Claim::Used(usage) if min.is_none_or(|(other, _)| usage < other) => min = Some((usage, row)),
             Claim::Used(_) => {}
         }
     }
-    match least {
+    match min {
         Some((_, row)) => Place::Evicted(row),
         None => Place::None { room_in },
     }

@@ -26,7 +26,7 @@ use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS, WORD_TAGS};
 
 const TAG_BITS: u64 = 16;
 /// The most rows that are asked whether they may be reused, and the most that are compared where one is evicted.
-pub(crate) const MOST_ASKED: u64 = 2 * BUCKET_ROWS;
+pub(crate) const MAX_ASKED: u64 = 2 * BUCKET_ROWS;
 
 /// The words of a shard's index, for reading. Every word may hold anything.
 ///
@@ -142,7 +142,7 @@ pub(crate) fn probable(table: &(impl Table + ?Sized), fingerprint: Fingerprint) 
 /// A row for a key that [`find`] does not find.
 ///
 /// A row that was never used, of the emptier bucket; else the first that `can_reuse` says carries nothing; else the one
-/// with the smallest `claim` of those that may be evicted. Each is asked of at most [`MOST_ASKED`] rows, each row once.
+/// with the smallest `claim` of those that may be evicted. Each is asked of at most [`MAX_ASKED`] rows, each row once.
 /// Nothing is evicted where there is no `claim`.
 pub(crate) fn find_place<C: FnMut(u64) -> Claim>(
     table: &(impl Table + ?Sized),
@@ -178,7 +178,7 @@ fn rows_of(fingerprint: Fingerprint, buckets: [u64; 2]) -> impl Iterator<Item = 
     let rows = if buckets[0] == buckets[1] {
         BUCKET_ROWS
     } else {
-        MOST_ASKED
+        MAX_ASKED
     };
     (0..rows).map(move |step| {
         let index = (fingerprint.start() + step) % rows;

@@ -56,10 +56,10 @@ pub(crate) fn buckets_for(max_keys: u64, shards: u64) -> u64 {
     keys.div_ceil(bucket_keys)
 }
 
-/// Holds of each shard for a table of `max_keys`: one for each key that it may get, as far as `most` in all go.
-pub(crate) fn holds_for(max_keys: u64, most: u64) -> u64 {
+/// Holds of each shard for a table of `max_keys`: one for each key that it may get, as far as `max` in all go.
+pub(crate) fn holds_for(max_keys: u64, max: u64) -> u64 {
     let shards = shards_for(max_keys);
-    keys_of_the_fullest(max_keys, shards).min(most / shards)
+    keys_of_the_fullest(max_keys, shards).min(max / shards)
 }
 
 /// As many keys as a shard gets less often than once in 10^9: six standard deviations above its share, and six more

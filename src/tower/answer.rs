@@ -9,9 +9,9 @@ use http::request::Parts;
 
 use super::grpc::{Caller, as_grpc};
 use super::response;
+use crate::api::refusal::Refusal;
 use crate::error::Error;
 use crate::http::Problem;
-use crate::refusal::Refusal;
 
 /// Why a request did not reach the service: what [`on_rejection`](super::LimitLayer::on_rejection) is given.
 #[derive(Clone, Copy, Debug)]

@@ -9,9 +9,9 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
+use super::admission::{Admission, Decision};
 use super::answer::Shape;
 use super::body::LimitBody;
-use super::decision::{Admission, Decision};
 
 /// A decision that may have to be waited for.
 pub(super) type PendingDecision = Pin<Box<dyn Future<Output = Decision> + Send>>;

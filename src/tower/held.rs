@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 
-use crate::permit::Permit;
+use crate::api::permit::Permit;
 
 /// What an admitted request holds until it is dropped.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         if self.has_failed {
             // What could not be given back is tried again, and reported, when the permit itself is dropped.
-            let _ = self.permit.release_dropped();
+            let _ = self.permit.release_failed();
         }
     }
 }

@@ -9,7 +9,7 @@ use http::{Response, StatusCode};
 use tower_layer::Layer;
 
 use super::answer::{Rejection, Shape};
-use super::demand::Extractor;
+use super::extract::demand::Extractor;
 use super::service::LimitService;
 use crate::http::Advertise;
 

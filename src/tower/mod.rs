@@ -14,8 +14,8 @@
 //! use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 //! use tower::{ServiceBuilder, ServiceExt, service_fn};
 //!
-//! # let folder = tempfile::tempdir()?;
-//! # let path = folder.path().join("api.limits");
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("api.limits");
 //! let declaration = Declaration::new().set(
 //!     SetDeclaration::new("api")
 //!         .limit(Limit::calls("requests", 1, Duration::from_secs(60)))
@@ -82,14 +82,11 @@
 //! `grpc-status` 8 (resource exhausted) in place of 429, 14 (unavailable) of 503, 3 (invalid argument) of 400 and 13
 //! (internal) of 500. `grpc-retry-pushback-ms` says what `Retry-After` says.
 
+mod admission;
 mod answer;
 mod body;
-mod by_address;
-mod by_header;
 mod client;
-mod client_address;
-mod decision;
-mod demand;
+mod extract;
 mod future;
 mod grpc;
 mod held;
@@ -100,13 +97,13 @@ mod service;
 
 pub use answer::Rejection;
 pub use body::LimitBody;
-pub use by_address::ByAddress;
-pub use by_header::ByHeader;
 pub use client::{
     ClientError, ClientLimitFuture, ClientLimitLayer, ClientLimitService, retry_after, throttled_by,
 };
-pub use client_address::ClientAddress;
-pub use demand::{Demand, Extractor};
+pub use extract::by_address::ByAddress;
+pub use extract::by_header::ByHeader;
+pub use extract::client_address::ClientAddress;
+pub use extract::demand::{Demand, Extractor};
 pub use future::LimitFuture;
 pub use layer::{LimitLayer, OnError};
 pub use permit_handle::{CarriedPermit, PermitHandle};

@@ -6,9 +6,9 @@ use std::time::Duration;
 use http::{Extensions, StatusCode};
 
 use super::held::Held;
+use crate::api::permit::Permit;
+use crate::api::set::limit_set::{LimitName, LimitSet};
 use crate::error::Error;
-use crate::limit_set::{LimitName, LimitSet};
-use crate::permit::Permit;
 
 /// The permit of a request, in the request's extensions: to settle what the request has used, to debit a budget while
 /// it is answered, and to keep what is held beyond the response.
@@ -30,10 +30,10 @@ use crate::permit::Permit;
 /// # use shmlimit::{Declaration, Error, Limit, Segment, SetDeclaration};
 /// # use tower::{ServiceBuilder, ServiceExt, service_fn};
 ///
-/// # let folder = tempfile::tempdir()?;
+/// # let directory = tempfile::tempdir()?;
 /// # let declaration = Declaration::new().set(SetDeclaration::new("openai")
 /// #     .limit(Limit::rate("tokens", 10_000, Duration::from_secs(3600))));
-/// # let segment = Segment::create(folder.path().join("limits"), &declaration)?;
+/// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
 /// let request = segment.set("openai")?.request().with("tokens", 1_500)?; // an estimate
 /// let service = ServiceBuilder::new()
 ///     .layer(LimitLayer::new(Demand::new(request)?))

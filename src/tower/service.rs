@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 use http::{Request, Response};
 use tower_service::Service;
 
+use super::admission::Decision;
 use super::body::LimitBody;
-use super::decision::Decision;
-use super::demand::Extractor;
+use super::extract::demand::Extractor;
 use super::future::LimitFuture;
 use super::layer::Settings;
 

@@ -71,8 +71,8 @@ impl Slot {
         self.left = self.left.min(self.end);
     }
 
-    /// Whole units that may come back at most. A state that is carried over is rounded to the nanosecond.
-    pub fn most(&self) -> u64 {
+    /// Whole units that may come back at most. A state that is migrated is rounded to the nanosecond.
+    pub fn max(&self) -> u64 {
         u64::try_from((self.left + UNIT / 1_000_000) / UNIT).expect("never negative")
     }
 
@@ -87,7 +87,7 @@ struct Tokens {
     /// Parts of units that are missing, at least and at most; more than the burst where the limit is overdrawn. They
     /// differ by what refunds do not say, which is less than a unit each.
     missing: i128,
-    most_missing: i128,
+    max_missing: i128,
     /// Whose they are, the first to be replenished first. Zero: nobody's.
     queue: VecDeque<(u64, i128)>,
     /// What was used when: its number, the instant, and parts of units.
@@ -118,14 +118,14 @@ impl Tokens {
     fn pass(&mut self, terms: Terms, nanos: u64) {
         let replenished = terms.replenished(nanos);
         self.missing = (self.missing - replenished).max(0);
-        self.most_missing = (self.most_missing - replenished).max(0);
+        self.max_missing = (self.max_missing - replenished).max(0);
         self.take_from_front(replenished);
     }
 
     fn change(&mut self, old: Terms, new: Terms, now: u64) {
         let more = (i128::from(new.burst) - i128::from(old.burst)) * UNIT;
         self.missing = (self.missing + more).max(0);
-        self.most_missing = (self.most_missing + more).max(0);
+        self.max_missing = (self.max_missing + more).max(0);
         if more > 0 {
             self.queue.push_front((0, more));
         }
@@ -142,12 +142,12 @@ impl Tokens {
         self.reaches_ahead |= delay > 0;
         let parts = i128::from(units) * UNIT;
         self.missing += parts;
-        self.most_missing = self.most_missing.max(terms.replenished(delay)) + parts;
+        self.max_missing = self.max_missing.max(terms.replenished(delay)) + parts;
         self.queue.push_back((slot, parts));
         self.used.push((slot, now, parts));
         Slot {
             number: slot,
-            end: self.most_missing,
+            end: self.max_missing,
             left: parts,
         }
     }
@@ -157,7 +157,7 @@ impl Tokens {
         let told = i128::from(units) * UNIT;
         let parts = slot.left.min(told + UNIT - 1).max(told).min(self.missing);
         self.missing -= parts;
-        self.most_missing -= i128::from(units) * UNIT;
+        self.max_missing -= i128::from(units) * UNIT;
         if let Some((_, _, used)) = self.used.iter_mut().find(|(number, ..)| *number == slot.number) {
             *used -= parts;
         }

@@ -75,11 +75,11 @@ impl Subject {
     }
 
     fn terms(self, dice: &mut Dice, before: Option<Terms>) -> Terms {
-        let most = match self.kind {
+        let max = match self.kind {
             Kind::Concurrency(_) => 12,
             _ => [10, 100, 100_000][dice.below(3) as usize],
         };
-        let capacity = 1 + dice.below(most);
+        let capacity = 1 + dice.below(max);
         let window = 1 + dice.below(10);
         Terms {
             capacity,
@@ -91,7 +91,7 @@ impl Subject {
             burst: if dice.below(2) == 0 {
                 capacity
             } else {
-                1 + dice.below(most)
+                1 + dice.below(max)
             },
             ceiling: capacity + dice.below(5),
             algorithm: match self.kind {
@@ -141,11 +141,11 @@ struct Scene<'a> {
 
 /// Follows the trace of a seed.
 pub fn follow(subject: Subject, seed: u64) {
-    let folder: TempDir = tempfile::tempdir().expect("a folder");
+    let directory: TempDir = tempfile::tempdir().expect("a directory");
     let clock = VirtualClock::new(Duration::from_nanos(NEW_YEAR));
     let mut dice = Dice(seed);
     let terms = subject.terms(&mut dice, None);
-    let path = folder.path().join("limits");
+    let path = directory.path().join("limits");
     let options = OpenOptions::new().virtual_clock(&clock);
     let created = options
         .create(&path, &subject.declaration(terms))
@@ -381,11 +381,11 @@ impl<'a> Scene<'a> {
     /// Compares what came back with what may.
     fn take_back(&mut self, key: usize, slot: &Slot, unused: u64, refunded: u64) {
         self.note(format_args!("  {refunded} came back"));
-        let most = match self.subject.kind {
-            Kind::Rate(_) if self.terms.refund() => slot.most().min(unused),
+        let max = match self.subject.kind {
+            Kind::Rate(_) if self.terms.refund() => slot.max().min(unused),
             _ => 0,
         };
-        assert!(refunded <= most, "{refunded} came back of {most} that were left");
+        assert!(refunded <= max, "{refunded} came back of {max} that were left");
         let now = self.now();
         // Where less than a unit is left, that comes back all the same.
         if matches!(self.subject.kind, Kind::Rate(_)) && self.terms.refund() && unused > 0 {
@@ -408,7 +408,7 @@ impl<'a> Scene<'a> {
         let model = &mut self.models[out.key];
         if let (Held::Permit(mut permit), Kind::Concurrency(_)) = (out.held, self.subject.kind) {
             if self.dice.below(2) == 0 {
-                permit.release_dropped().expect("works");
+                permit.release_failed().expect("works");
             }
             model.held -= out.reserved;
             model.has_learnt = true;
@@ -422,14 +422,14 @@ impl<'a> Scene<'a> {
         let (set, key) = (self.set(), self.some_key());
         let cost = self.some_cost(key);
         let request = Self::request(set, cost);
-        let most = Duration::from_nanos(self.terms.window_nanos());
+        let max = Duration::from_nanos(self.terms.window_nanos());
         self.note(format_args!("reserve {cost} for {key}"));
         let reserved = if self.subject.is_keyed {
             set.key(Self::key_name(key))
                 .expect("a key")
-                .reserve(&request, most)
+                .reserve(&request, max)
         } else {
-            set.reserve(&request, most)
+            set.reserve(&request, max)
         };
         self.forget_keys_without_a_row(Some(key));
         let reservation = match reserved {

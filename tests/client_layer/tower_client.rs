@@ -12,7 +12,7 @@ use shmlimit::{Adaptive, Error, Limit, RefusalReason, SetDeclaration};
 use tokio::net::TcpStream;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::upstream::{Answer, Limits, MINUTE, PATIENCE, Upstream};
+use crate::upstream::{Answer, Limits, MINUTE, TIMEOUT, Upstream};
 
 type Answered = Result<Response<LimitBody<Incoming>>, ClientError<hyper::Error>>;
 
@@ -68,7 +68,7 @@ async fn a_refusal_of_this_host_is_an_error_and_one_of_the_upstream_a_response()
 async fn requests_go_on_under_the_segment_that_took_the_place_of_a_removed_one() {
     let mut limits = Limits::new(requests(1));
     let upstream = Upstream::answering([(200, &[])]).await;
-    let (at_once, waiting) = (limits.layer(), limits.layer().wait(PATIENCE));
+    let (at_once, waiting) = (limits.layer(), limits.layer().wait(TIMEOUT));
     drop(send(&at_once, &upstream).await.expect("sent"));
     limits.replace(requests(2));
     drop(send(&at_once, &upstream).await.expect("room in the successor"));
@@ -124,7 +124,7 @@ async fn what_says_nothing_of_waiting_throttles_nothing() {
 async fn a_client_that_may_wait_sends_when_the_upstream_said() {
     let limits = Limits::new(requests(100));
     let upstream = Upstream::answering([(429, &[("retry-after-ms", "200")]), (200, &[])]).await;
-    let layer = limits.layer().wait(PATIENCE);
+    let layer = limits.layer().wait(TIMEOUT);
     let begun = std::time::Instant::now();
     assert_eq!(send(&layer, &upstream).await.expect("sent").status(), 429);
     assert_eq!(send(&layer, &upstream).await.expect("in time").status(), 200);
@@ -172,11 +172,11 @@ async fn an_adaptive_limit_learns_that_the_upstream_failed() {
         .ceiling(100);
     let limits = Limits::new(SetDeclaration::new("provider").limit(limit));
     let upstream = Upstream::answering([(500, &[]), (429, &[("retry-after-ms", "1")])]).await;
-    let layer = limits.layer().wait(PATIENCE);
+    let layer = limits.layer().wait(TIMEOUT);
     for failures in 1..=2 {
         drop(send(&layer, &upstream).await.expect("sent"));
         let counts = &limits.segment.snapshot().expect("readable").sets[0].limits[0].counts;
-        assert_eq!(counts.dropped, failures);
+        assert_eq!(counts.failed, failures);
     }
 }
 

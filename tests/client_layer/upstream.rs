@@ -15,23 +15,23 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 pub const MINUTE: Duration = Duration::from_secs(60);
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A status, and fields beside it.
 pub type Answer = (u16, &'static [(&'static str, &'static str)]);
 
 pub struct Limits {
     pub segment: Segment,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Limits {
     pub fn new(set: SetDeclaration) -> Self {
-        let folder = tempfile::tempdir().expect("a directory");
-        let path = folder.path().join("limits");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("limits");
         Self {
             segment: Segment::create(path, &Declaration::new().set(set)).expect("a segment"),
-            _folder: folder,
+            _directory: directory,
         }
     }
 

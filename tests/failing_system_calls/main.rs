@@ -16,7 +16,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use process::{Child, PATIENCE, SharedWords, in_own_process};
+use process::{Child, SharedWords, TIMEOUT, in_own_process};
 use shmlimit::{
     Declaration, Error, Limit, OpenOptions, Removal, Segment, SegmentReader, SegmentSnapshot, SetDeclaration,
 };
@@ -32,7 +32,7 @@ const ERRORS: [Errno; 6] = [
 ];
 
 /// No operation makes as many calls.
-const MOST_CALLS: u64 = 2_000;
+const MAX_CALLS: u64 = 2_000;
 
 /// A short wait that nobody ends.
 const SHORT: Duration = Duration::from_millis(20);
@@ -45,16 +45,16 @@ fn declaration() -> Declaration {
     )
 }
 
-fn path(folder: &Path) -> PathBuf {
-    folder.join("limits")
+fn path(directory: &Path) -> PathBuf {
+    directory.join("limits")
 }
 
-fn segment(folder: &Path) -> Segment {
-    Segment::open_or_create(path(folder), &declaration()).expect("a segment")
+fn segment(directory: &Path) -> Segment {
+    Segment::open_or_create(path(directory), &declaration()).expect("a segment")
 }
 
-fn snapshot(folder: &Path) -> SegmentSnapshot {
-    let reader = SegmentReader::open(path(folder)).expect("a segment");
+fn snapshot(directory: &Path) -> SegmentSnapshot {
+    let reader = SegmentReader::open(path(directory)).expect("a segment");
     reader.snapshot().expect("a copy")
 }
 
@@ -63,16 +63,16 @@ type Operation = Box<dyn FnOnce() -> Result<(), Error>>;
 
 /// Fails each call of an operation in turn, with each error, each time in a process of its own, until none is left. What
 /// is made ready is made so there, or inherited from the process that forks it.
-fn fail_each_call(test: &str, prepare: fn(&Path) -> Operation, inherits: bool, most_attached: usize) {
-    in_own_process(test, 10 * PATIENCE, |folder| {
+fn fail_each_call(test: &str, prepare: fn(&Path) -> Operation, inherits: bool, max_attached: usize) {
+    in_own_process(test, 10 * TIMEOUT, |directory| {
         for errno in ERRORS {
             let mut errors = 0;
             let mut number = 0;
             loop {
                 number += 1;
-                assert!(number < MOST_CALLS, "it goes on making calls");
-                let place = folder.join(format!("{errno:?}-{number}"));
-                fs::create_dir(&place).expect("a folder");
+                assert!(number < MAX_CALLS, "it goes on making calls");
+                let place = directory.join(format!("{errno:?}-{number}"));
+                fs::create_dir(&place).expect("a directory");
                 let words = SharedWords::new(2);
                 let inherited = inherits.then(|| prepare(&place));
                 let child = Child::fork(|| {
@@ -84,7 +84,7 @@ fn fail_each_call(test: &str, prepare: fn(&Path) -> Operation, inherits: bool, m
                         words[1].store(1, Ordering::SeqCst);
                         check_error(&error, errno, failed.unwrap_or(-1));
                     }
-                    check_leftovers(&place, most_attached);
+                    check_leftovers(&place, max_attached);
                     // The same again, in the same process: the failure has left nothing behind that is in its way.
                     let again = prepare(&place)();
                     again.unwrap_or_else(|error| panic!("after {errno} of call {failed:?}: {error}"));
@@ -119,24 +119,25 @@ fn check_error(error: &Error, errno: Errno, call: libc::c_long) {
     assert!(is_told, "{errno} of call {call} came out as {error:?}");
 }
 
-/// Nothing but the segment is in the folder, nothing of it is held, and no more processes are in it than are attached.
-fn check_leftovers(folder: &Path, most_attached: usize) {
-    for entry in fs::read_dir(folder).expect("a folder") {
-        assert_eq!(entry.expect("an entry").path(), path(folder), "left behind");
+/// Nothing but the segment is in the directory, nothing of it is held, and no more processes are in it than are
+/// attached.
+fn check_leftovers(directory: &Path, max_attached: usize) {
+    for entry in fs::read_dir(directory).expect("a directory") {
+        assert_eq!(entry.expect("an entry").path(), path(directory), "left behind");
     }
-    if path(folder).exists() {
-        let snapshot = snapshot(folder);
+    if path(directory).exists() {
+        let snapshot = snapshot(directory);
         assert_eq!(snapshot.cold_starts, 0, "taken for a file of another boot");
         let set = &snapshot.sets[0];
         assert_eq!((set.active, set.tickets.len()), (0, 0), "{set:?}");
         let attached = snapshot.participants.iter().filter(|it| it.alive).count();
-        assert!(attached <= most_attached, "{:?}", snapshot.participants);
+        assert!(attached <= max_attached, "{:?}", snapshot.participants);
     }
 }
 
 /// When the process is gone, all that it had is there for others.
-fn check_afterwards(folder: &Path) {
-    let segment = segment(folder);
+fn check_afterwards(directory: &Path) {
+    let segment = segment(directory);
     let alive = segment.snapshot().expect("a copy").participants;
     assert_eq!(alive.iter().filter(|it| it.alive).count(), 1, "{alive:?}");
     let api = segment.set("api").expect("declared");
@@ -147,8 +148,8 @@ fn check_afterwards(folder: &Path) {
 fn creating_a_segment() {
     fail_each_call(
         "creating_a_segment",
-        |folder| {
-            let path = path(folder);
+        |directory| {
+            let path = path(directory);
             let _ = fs::remove_file(&path);
             Box::new(move || Segment::create(&path, &declaration()).map(drop))
         },
@@ -161,9 +162,9 @@ fn creating_a_segment() {
 fn attaching_to_a_segment() {
     fail_each_call(
         "attaching_to_a_segment",
-        |folder| {
-            drop(segment(folder));
-            let path = path(folder);
+        |directory| {
+            drop(segment(directory));
+            let path = path(directory);
             Box::new(move || Segment::open(&path).map(drop))
         },
         false,
@@ -175,8 +176,8 @@ fn attaching_to_a_segment() {
 fn joining_in_a_forked_child() {
     fail_each_call(
         "joining_in_a_forked_child",
-        |folder| {
-            let segment = segment(folder);
+        |directory| {
+            let segment = segment(directory);
             Box::new(move || {
                 let api = segment.set("api")?;
                 let take = || {
@@ -196,9 +197,9 @@ fn joining_in_a_forked_child() {
 fn removing_a_segment() {
     fail_each_call(
         "removing_a_segment",
-        |folder| {
-            drop(Segment::open_or_create(path(folder), &declaration()).expect("a segment"));
-            let path = path(folder);
+        |directory| {
+            drop(Segment::open_or_create(path(directory), &declaration()).expect("a segment"));
+            let path = path(directory);
             Box::new(move || OpenOptions::new().remove(&path, Removal::Unused))
         },
         false,
@@ -210,8 +211,8 @@ fn removing_a_segment() {
 fn waiting_in_line() {
     fail_each_call(
         "waiting_in_line",
-        |folder| {
-            let segment = segment(folder);
+        |directory| {
+            let segment = segment(directory);
             Box::new(move || {
                 let api = segment.set("api")?;
                 let held = api.try_acquire(&api.request())?.into_result();
@@ -249,8 +250,8 @@ fn block_on<F: Future>(future: F) -> F::Output {
 fn waiting_as_a_future() {
     fail_each_call(
         "waiting_as_a_future",
-        |folder| {
-            let segment = segment(folder);
+        |directory| {
+            let segment = segment(directory);
             Box::new(move || {
                 let api = segment.set("api")?;
                 let _held = api.try_acquire(&api.request())?.into_result();
@@ -268,8 +269,8 @@ fn waiting_as_a_future() {
 fn renewing_leases_in_the_background() {
     fail_each_call(
         "renewing_leases_in_the_background",
-        |folder| {
-            let segment = segment(folder);
+        |directory| {
+            let segment = segment(directory);
             Box::new(move || {
                 let api = segment.set("api")?;
                 let Ok(permit) = api.try_acquire(&api.request())?.into_result() else {

@@ -63,7 +63,7 @@ struct PermitModel {
 }
 
 struct Oracle {
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
     clock: VirtualClock,
     segment: Segment,
     set: LimitSet,
@@ -92,16 +92,16 @@ impl Oracle {
         let declared = limits
             .iter()
             .fold(declared, |set, (limit, _)| set.limit(limit.clone()));
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let clock = VirtualClock::new(Duration::from_nanos(START));
         let segment = OpenOptions::new()
             .virtual_clock(&clock)
-            .create(folder.path().join("limits"), &Declaration::new().set(declared))
+            .create(directory.path().join("limits"), &Declaration::new().set(declared))
             .expect("a segment");
         let set = segment.set("api").expect("declared");
         let rows = if max_keys <= ROWS as u64 { ROWS } else { usize::MAX };
         Self {
-            _folder: folder,
+            _directory: directory,
             clock,
             segment,
             set,

@@ -200,8 +200,8 @@ impl Used {
                 level,
                 ..
             } => {
-                let most = u128::from(burst - 1) * u128::from(*window);
-                Some(nanos((level - most).div_ceil(u128::from(*capacity))))
+                let max = u128::from(burst - 1) * u128::from(*window);
+                Some(nanos((level - max).div_ceil(u128::from(*capacity))))
             }
             Self::Window { window, start, .. } => Some(start + window - now),
             Self::Log {
@@ -255,8 +255,8 @@ impl KeyModel {
     pub fn usage(&self, now: u64) -> (u128, u64, u64) {
         let usages = self.limits.iter().map(|limit| limit.usage(now));
         let (shares, waits): (Vec<_>, Vec<_>) = usages.unzip();
-        let most = shares.into_iter().max().expect("a limit");
-        (most, waits.into_iter().max().expect("a limit"), self.used_at)
+        let max = shares.into_iter().max().expect("a limit");
+        (max, waits.into_iter().max().expect("a limit"), self.used_at)
     }
 
     pub fn is_limited(&self) -> bool {

@@ -42,9 +42,7 @@ fn the_smallest_share_goes_then_what_is_replenished_soonest_then_what_was_used_l
             .expect("a key")
             .peek(&both(0, 0))
             .expect("works");
-        verdicts
-            .iter()
-            .any(|verdict| verdict.remaining < verdict.most_at_once)
+        verdicts.iter().any(|verdict| verdict.remaining < verdict.burst)
     };
     // The faster limit has given back a few nanoseconds more of those that used it earlier, so the first is less.
     let order = [
@@ -213,7 +211,7 @@ fn an_evicted_row_of_an_adaptive_limit_starts_as_declared() {
     for number in 0..ROWS {
         for _ in 0..5 {
             let mut permit = table.take(&format!("first {number}"), 1);
-            permit.release_dropped().expect("is held");
+            permit.release_failed().expect("is held");
         }
     }
     let capacity = |key: &str| {

@@ -9,7 +9,7 @@ mod process;
 
 use std::time::Duration;
 
-use process::{Child, PATIENCE, die, eventually, in_own_process};
+use process::{Child, TIMEOUT, die, eventually, in_own_process};
 use shmlimit::{
     Adaptive, Algorithm, Declaration, Error, Keyed, Limit, LimitSet, OpenOptions, Outcome, Permit,
     RefusalReason, Request, Segment, SetDeclaration, SetSnapshot, VirtualClock, WhenFull,
@@ -22,7 +22,7 @@ const NEW_YEAR: Duration = Duration::from_secs(1_767_225_600);
 const NANOSECOND: Duration = Duration::from_nanos(1);
 
 struct Table {
-    _folder: TempDir,
+    _directory: TempDir,
     clock: VirtualClock,
     segment: Segment,
     set: LimitSet,
@@ -30,7 +30,7 @@ struct Table {
 
 impl Table {
     fn new(when_full: WhenFull, limits: impl IntoIterator<Item = Limit>) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let keyed = Keyed::new(ROWS).when_full(when_full);
         let declared = limits
             .into_iter()
@@ -38,11 +38,11 @@ impl Table {
         let clock = VirtualClock::new(NEW_YEAR);
         let segment = OpenOptions::new()
             .virtual_clock(&clock)
-            .create(folder.path().join("limits"), &Declaration::new().set(declared))
+            .create(directory.path().join("limits"), &Declaration::new().set(declared))
             .expect("a segment");
         let set = segment.set("api").expect("declared");
         let table = Self {
-            _folder: folder,
+            _directory: directory,
             clock,
             segment,
             set,
@@ -174,7 +174,7 @@ fn what_is_held_keeps_its_row_and_a_release_frees_it() {
 fn a_full_table_is_healed_by_the_death_of_those_who_hold() {
     in_own_process(
         "a_full_table_is_healed_by_the_death_of_those_who_hold",
-        PATIENCE,
+        TIMEOUT,
         |_| {
             let table = Table::new(WhenFull::Refuse, [Limit::concurrency("units", 3)]);
             let mut child = Child::fork(|| {
@@ -253,7 +253,7 @@ fn a_key_in_whose_line_somebody_waits_keeps_its_row() {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let key = table.set.key("waited-for").expect("a key");
-            key.acquire(&table.request(60), PATIENCE)
+            key.acquire(&table.request(60), TIMEOUT)
                 .expect("works")
                 .is_admitted()
         });
@@ -369,9 +369,9 @@ fn a_request_that_can_never_be_met_costs_no_key_its_row() {
     table.pass(NANOSECOND);
     let key = table.set.key("new").expect("a key");
     let request = table.request(61);
-    let impossible = |error: Option<Error>| matches!(error, Some(Error::NeverAdmissible { most: 60, .. }));
+    let impossible = |error: Option<Error>| matches!(error, Some(Error::NeverAdmissible { max: 60, .. }));
     assert!(impossible(key.try_acquire(&request).err()));
-    assert!(impossible(key.acquire(&request, PATIENCE).err()));
+    assert!(impossible(key.acquire(&request, TIMEOUT).err()));
     assert!(impossible(key.reserve(&request, MINUTE).err()));
     assert_eq!(table.counts(), [ROWS, 0, 0, 0]);
     for number in 0..ROWS {
@@ -432,7 +432,7 @@ fn a_reused_row_of_an_adaptive_limit_starts_as_declared() {
             for _ in 0..60 {
                 let mut permit = acquire(key).expect("one fits always");
                 table.clock.advance_to(table.clock.now() + MINUTE);
-                permit.release_dropped().expect("is held");
+                permit.release_failed().expect("is held");
             }
         }
         let capacity =

@@ -20,17 +20,17 @@ use crate::subject::Subject;
 use crate::tracee::state_of;
 
 /// How long a waiter waits for its turn, and everybody for a waiter. Nothing is to be said about speed by it.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// After so long in line the victim has slept, though nobody saw it.
 const LONGER_THAN_A_SLEEP: Duration = Duration::from_millis(300);
 
 /// The most that wait in line beside a victim.
-pub const MOST_WAITERS: usize = 6;
+pub const MAX_WAITERS: usize = 6;
 
 /// Words that they share with the harness: when each of them was served, and whether the victim has come to its end.
-const IS_OVER: usize = MOST_WAITERS;
-pub const SHARED_WORDS: usize = MOST_WAITERS + 1;
+const IS_OVER: usize = MAX_WAITERS;
+pub const SHARED_WORDS: usize = MAX_WAITERS + 1;
 
 /// A forked child that is not traced. Dropped, it is killed.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl<'a> Line<'a> {
             let segment = Segment::open(path).expect("the segment");
             let set = segment.set(SET).expect("declared");
             let outcome = Subject::of(&set)
-                .acquire(&everything(&set, 1), PATIENCE)
+                .acquire(&everything(&set, 1), TIMEOUT)
                 .expect("works");
             let permit = outcome.into_result().expect("served in time");
             admitted_at.store(monotonic_nanos(), Ordering::Release);
@@ -202,7 +202,7 @@ impl<'a> Line<'a> {
 
     /// Waits until all of them have been served, after a process was killed at `killed_at`.
     pub fn is_served(&mut self, killed_at: u64) -> HandedOver {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         if let Some(server) = &mut self.server {
             assert!(server.succeeds(deadline), "the server gives everything back");
         }
@@ -213,7 +213,7 @@ impl<'a> Line<'a> {
         if left_out > 0 {
             return HandedOver::NotTo(left_out);
         }
-        let times = self.admitted_at.words()[..MOST_WAITERS]
+        let times = self.admitted_at.words()[..MAX_WAITERS]
             .iter()
             .map(|word| word.load(Ordering::Acquire));
         let first = times.filter(|time| *time > 0).min();

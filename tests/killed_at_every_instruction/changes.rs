@@ -129,7 +129,7 @@ fn release_after_failure(victim: &Victim) {
     let set = victim.set();
     let mut permit = admitted(&set, &everything(&set, 1));
     victim.begins();
-    let released = permit.release_dropped();
+    let released = permit.release_failed();
     victim.ends();
     released.expect("works");
 }

@@ -87,8 +87,8 @@ fn loses_less_than_a_batch(
         .zip(after)
         .zip(found)
         .all(|((before, after), found)| {
-            let (least, most) = (before.min(after), before.max(after));
-            found <= most && found + BATCH > *least
+            let (min, max) = (before.min(after), before.max(after));
+            found <= max && found + BATCH > *min
         })
 }
 
@@ -170,9 +170,9 @@ pub fn kill_twice(operation: Operation, recoverer: Recoverer, stride: usize) -> 
 /// What is asked of the operation itself before its crash states mean anything.
 fn check_the_unkilled_run(trace: &Trace, operation: Operation, layout: &Layout) {
     let commits = trace.visible.len() - 1;
-    let least = operation.transactions;
+    let min = operation.transactions;
     assert!(
-        (least..=least + operation.more_transactions).contains(&commits),
+        (min..=min + operation.more_transactions).contains(&commits),
         "{} commits another number of times: {commits}",
         operation.name
     );

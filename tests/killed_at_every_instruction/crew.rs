@@ -456,8 +456,8 @@ fn fill_up(post: &Post<'_>) {
                 Kind::Rate | Kind::Calls => UNITS,
                 _ => continue,
             };
-            let Some(most) = limit.most_at_once else { continue };
-            let taken = most.saturating_sub(limit.remaining);
+            let Some(max) = limit.burst else { continue };
+            let taken = max.saturating_sub(limit.remaining);
             let left = room.saturating_sub(taken);
             request.set(limit.name.as_str(), left).expect("declared");
         }

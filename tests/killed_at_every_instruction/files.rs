@@ -146,25 +146,25 @@ struct Point {
     instructions: u64,
 }
 
-/// A folder with a segment in it, or without one.
+/// A directory with a segment in it, or without one.
 struct Place {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Place {
     fn new() -> Self {
         Self {
-            folder: tempfile::tempdir().expect("a folder"),
+            directory: tempfile::tempdir().expect("a directory"),
         }
     }
 
     fn path(&self) -> PathBuf {
-        self.folder.path().join("segment")
+        self.directory.path().join("segment")
     }
 
     fn prepare(&self, operation: FileOperation) {
         for name in self.names() {
-            fs::remove_file(self.folder.path().join(name)).expect("removed");
+            fs::remove_file(self.directory.path().join(name)).expect("removed");
         }
         if let Some(former) = operation.former {
             drop(Segment::create(self.path(), &former()).expect("a segment"));
@@ -172,8 +172,8 @@ impl Place {
     }
 
     fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = fs::read_dir(self.folder.path())
-            .expect("the folder")
+        let mut names: Vec<String> = fs::read_dir(self.directory.path())
+            .expect("the directory")
             .map(|entry| {
                 entry
                     .expect("an entry")
@@ -194,7 +194,7 @@ impl Place {
             .map(|name| {
                 (
                     name == "segment",
-                    fs::read(self.folder.path().join(name)).expect("readable"),
+                    fs::read(self.directory.path().join(name)).expect("readable"),
                 )
             })
             .collect()
@@ -284,7 +284,7 @@ impl Place {
             let mut files: Vec<(RawFile, Image)> = self
                 .names()
                 .iter()
-                .map(|name| RawFile::open(&self.folder.path().join(name)))
+                .map(|name| RawFile::open(&self.directory.path().join(name)))
                 .map(|file| {
                     let image = file.copy();
                     (file, image)

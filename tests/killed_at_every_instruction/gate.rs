@@ -119,10 +119,10 @@ impl Gate {
 }
 
 /// Sleeps while the low half of a word is what it was, at most so long.
-fn sleep_while(word: &AtomicU64, value: u64, most: Duration) {
+fn sleep_while(word: &AtomicU64, value: u64, max: Duration) {
     let timeout = libc::timespec {
-        tv_sec: libc::time_t::try_from(most.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: libc::c_long::from(most.subsec_nanos().cast_signed()),
+        tv_sec: libc::time_t::try_from(max.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::from(max.subsec_nanos().cast_signed()),
     };
     let low = value as u32;
     // SAFETY: the word is mapped and aligned, its low half comes first on the platforms there are, the timeout

@@ -179,7 +179,7 @@ mod control {
     pub const RESET_ROW: usize = 45;
     pub const KEYS: usize = 46;
     pub const GENERATION: usize = 42;
-    pub const CARRIED_OVER: usize = 43;
+    pub const MIGRATED: usize = 43;
     pub const MARKS: usize = 40;
     pub const LOCK_WAITS: usize = 50;
     pub const WAIT_TIMES: usize = 56;
@@ -206,7 +206,7 @@ mod label {
 /// Words of a row of a keyed table.
 mod row {
     pub const FINGERPRINT: usize = 0;
-    pub const TIES: usize = 5;
+    pub const ROW_REFERENCES: usize = 5;
     pub const HEAD_SIZE: usize = 6;
 }
 
@@ -281,7 +281,7 @@ impl Layout {
         assert_eq!(
             pieces.end,
             (extent + extent_size) / 8,
-            "the proof works on sets of one part"
+            "the proof works on sets of one shard"
         );
         let unlocked: Vec<usize> = (0..limits)
             .map(|limit| counters + limit * COUNTERS_SIZE + COUNTERS_UNSETTLED)
@@ -429,10 +429,10 @@ impl Layout {
     /// Whether the limits are all by the definition that is in force.
     pub fn check_generation(&self, image: &[u64]) -> Result<(), String> {
         let (in_force, own) = (image[self.generation], image[self.control + control::GENERATION]);
-        let carried_over = image[self.control + control::CARRIED_OVER];
-        if in_force != own || carried_over != 0 {
+        let migrated = image[self.control + control::MIGRATED];
+        if in_force != own || migrated != 0 {
             return Err(format!(
-                "definition {in_force} is in force, the limits are by {own}, and {carried_over} have been carried over"
+                "definition {in_force} is in force, the limits are by {own}, and {migrated} have been migrated"
             ));
         }
         Ok(())
@@ -468,10 +468,10 @@ impl Layout {
             let tickets = self.tickets.records().filter(is_granted);
             let pins = holds.filter(|hold| names_row(hold, hold::ROW)).count()
                 + tickets.filter(|ticket| names_row(ticket, ticket::ROW)).count();
-            if image[row + row::TIES] >> 40 != pins as u64 {
+            if image[row + row::ROW_REFERENCES] >> 40 != pins as u64 {
                 return Err(format!(
                     "row {number} is tied by {:#x}, and {pins} name it",
-                    image[row + row::TIES]
+                    image[row + row::ROW_REFERENCES]
                 ));
             }
         }
@@ -659,7 +659,7 @@ impl Pieces {
             buckets,
             name_words,
         ] = *entry;
-        assert_eq!(parts, 1, "the proof works on sets of one part");
+        assert_eq!(parts, 1, "the proof works on sets of one shard");
         let is_keyed = buckets > 0;
         let mut end = counters + limits * COUNTERS_SIZE;
         let mut table = |count: usize, stride: usize| {

@@ -2,7 +2,7 @@
 
 use shmlimit::{Keyed, Limit, LimitSet, OnDeath, Permit, SetDeclaration, WhenFull};
 
-use crate::bystanders::MOST_WAITERS;
+use crate::bystanders::MAX_WAITERS;
 use crate::operations::{self, Operation, PLACES, SET, Victim, YEAR, admitted, everything, operation};
 use crate::subject::Subject;
 use crate::waiting;
@@ -48,7 +48,7 @@ fn three_limits() -> SetDeclaration {
 /// A place first, so that a look that finds none has changed nothing yet.
 fn places_and_rates() -> SetDeclaration {
     SetDeclaration::new(SET)
-        .waiters(u32::try_from(MOST_WAITERS).expect("few") + 2)
+        .waiters(u32::try_from(MAX_WAITERS).expect("few") + 2)
         .holds(12)
         .keyed(Keyed::new(20))
         .limit(Limit::concurrency("in_flight", PLACES))

@@ -104,11 +104,11 @@ use waiting::WAITING_OPERATIONS;
 
 /// The least that a complete optimised run must have recovered.
 #[cfg(not(shmlimit_without_journal))]
-const LEAST_STATES: u64 = 10_000;
+const MIN_STATES: u64 = 10_000;
 
 /// The least that it must have stopped.
 #[cfg(not(shmlimit_without_journal))]
-const LEAST_STOPS: u64 = 1_500;
+const MIN_STOPS: u64 = 1_500;
 
 /// Beside others it takes longer to set the scene and to look at what is left, so less is tried there.
 const BESIDE_OTHERS: usize = 12;
@@ -121,8 +121,8 @@ const BY_KEY: usize = 6;
 const READING_A_TEXT: usize = 50;
 
 /// A run that takes longer hangs; one that leaves nothing out takes hours.
-const PATIENCE: Duration = Duration::from_secs(40 * 60);
-const PATIENCE_WITH_EVERYTHING: Duration = Duration::from_secs(24 * 60 * 60);
+const TIMEOUT: Duration = Duration::from_secs(40 * 60);
+const TIMEOUT_WITH_EVERYTHING: Duration = Duration::from_secs(24 * 60 * 60);
 
 const WITHOUT_JOURNAL: bool = cfg!(shmlimit_without_journal);
 
@@ -316,9 +316,9 @@ fn main() -> ExitCode {
         jobs.len(),
         |job| jobs[job].perform(effort),
         if effort.is_thorough {
-            PATIENCE_WITH_EVERYTHING
+            TIMEOUT_WITH_EVERYTHING
         } else {
-            PATIENCE
+            TIMEOUT
         },
         |job, tally| {
             if verbose {
@@ -380,14 +380,12 @@ fn judge(table: &Table, is_complete: bool) -> ExitCode {
         println!("FAILED: a process that is stopped can take others with it");
         return ExitCode::FAILURE;
     }
-    if is_complete && (stopped.states < LEAST_STOPS || stopped.repeated < LEAST_STOPS) {
-        println!(
-            "FAILED: a complete run stops at least {LEAST_STOPS} victims, and meets as many stuck locks"
-        );
+    if is_complete && (stopped.states < MIN_STOPS || stopped.repeated < MIN_STOPS) {
+        println!("FAILED: a complete run stops at least {MIN_STOPS} victims, and meets as many stuck locks");
         return ExitCode::FAILURE;
     }
-    if is_complete && total.states < LEAST_STATES {
-        println!("FAILED: a complete run recovers at least {LEAST_STATES} crash states");
+    if is_complete && total.states < MIN_STATES {
+        println!("FAILED: a complete run recovers at least {MIN_STATES} crash states");
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::libc;
 use shmlimit::{AcquireFuture, Limit, LimitSet, OnDeath, Permit, SetDeclaration};
 
-use crate::bystanders::PATIENCE;
+use crate::bystanders::TIMEOUT;
 use crate::image::{Layout, RawFile};
 use crate::operations::{Operation, SET, Victim, YEAR, admitted, everything, operation};
 use crate::subject::Subject;
@@ -97,7 +97,7 @@ fn wait<'a>(set: &'a LimitSet, held: &Permit<'_>) -> std::pin::Pin<Box<AcquireFu
     use std::future::Future;
     use std::task::{Context, Waker};
     assert!(held.fencing_number().is_some());
-    let mut future = Box::pin(Subject::of(set).acquire_async(&everything(set, 1), PATIENCE));
+    let mut future = Box::pin(Subject::of(set).acquire_async(&everything(set, 1), TIMEOUT));
     let answer = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(answer.is_pending());
     future

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use shmlimit::{Declaration, Segment, SetDeclaration};
 
-use crate::bystanders::{Line, MOST_WAITERS, PATIENCE, SHARED_WORDS, pause_for_a_moment};
+use crate::bystanders::{Line, MAX_WAITERS, SHARED_WORDS, TIMEOUT, pause_for_a_moment};
 use crate::image::{Image, Layout, RawFile};
 use crate::operations::{Operation, Recoverer, Victim, admitted, everything};
 use crate::room::with_room;
@@ -15,7 +15,7 @@ use crate::tracee::{Tracee, live_and_die, mark};
 
 /// The witness, a recoverer, a victim and a process that died before it, one that serves the line, one to spare, the
 /// crew, and those who wait.
-pub const PARTICIPANTS: u32 = 11 + MOST_WAITERS as u32;
+pub const PARTICIPANTS: u32 = 11 + MAX_WAITERS as u32;
 
 pub struct Stage {
     operation: Operation,
@@ -32,7 +32,7 @@ pub struct Stage {
     pub victim_slot: usize,
     /// When those who waited were served.
     admitted_at: RawFile,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 /// What those do who wait beside the victim, while it performs its operation.
@@ -63,11 +63,11 @@ impl Stage {
     }
 
     fn with_set(operation: Operation, set: SetDeclaration, recoverer: Option<Recoverer>) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let declaration = Declaration::new().participants(PARTICIPANTS).set(set);
-        let path = folder.path().join("victims");
-        let copies = folder.path().join("copies");
-        let admitted_at = folder.path().join("admitted_at");
+        let path = directory.path().join("victims");
+        let copies = directory.path().join("copies");
+        let admitted_at = directory.path().join("admitted_at");
         drop(Segment::create(&path, &declaration).expect("a segment"));
         drop(Segment::create(&copies, &declaration).expect("a segment"));
         std::fs::write(&admitted_at, [0; 8 * SHARED_WORDS]).expect("a small file");
@@ -101,7 +101,7 @@ impl Stage {
             recoverer,
             victim_slot,
             admitted_at: RawFile::open(&admitted_at),
-            _folder: folder,
+            _directory: directory,
         }
     }
 
@@ -193,7 +193,7 @@ impl Stage {
     }
 
     fn wait_until(&self, what: &str, condition: impl Fn(usize, usize) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let snapshot = self.witness.snapshot();
             let set = &snapshot.sets[0];

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use shmlimit::{Kind, SegmentSnapshot};
 
-use crate::bystanders::{HandedOver, PATIENCE, monotonic_nanos, pause_for_a_moment};
+use crate::bystanders::{HandedOver, TIMEOUT, monotonic_nanos, pause_for_a_moment};
 use crate::copies::note;
 use crate::crew::{BOUND_WITH_RESULT, Crew, MEMBERS};
 use crate::gate::{Gate, Step};
@@ -59,9 +59,9 @@ struct Rehearsal<'a> {
     gate: Gate,
 }
 
-/// Tries every place to stop at outside of the critical section, and `most` within it, or all where there are fewer.
+/// Tries every place to stop at outside of the critical section, and `max` within it, or all where there are fewer.
 /// `everywhere`: behind each instruction.
-pub fn stop_everywhere(operation: Operation, most: usize, everywhere: bool) -> Tally {
+pub fn stop_everywhere(operation: Operation, max: usize, everywhere: bool) -> Tally {
     let stage = Stage::with_room(operation);
     let rehearsal = Rehearsal {
         stage: &stage,
@@ -78,12 +78,12 @@ pub fn stop_everywhere(operation: Operation, most: usize, everywhere: bool) -> T
         (1..last).collect()
     } else {
         // Where the lock is free, what changes while the victim is stepped is changed by others as well.
-        let parts = [(most, 0), (4 * most, 1)];
+        let parts = [(max, 0), (4 * max, 1)];
         let stops = trace.stops(&stage.layout);
         parts
             .into_iter()
-            .flat_map(|(most, part)| {
-                let step = stops[part].len().div_ceil(most).max(1);
+            .flat_map(|(max, part)| {
+                let step = stops[part].len().div_ceil(max).max(1);
                 stops[part].iter().copied().step_by(step)
             })
             .collect()
@@ -184,7 +184,7 @@ impl Rehearsal<'_> {
 
         crew.announce(Step::Repeat);
         scene.victim.thaw_other_threads();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let victim = &mut scene.victim;
         let ended = if has_ended {
             Ok(())
@@ -194,7 +194,7 @@ impl Rehearsal<'_> {
         let ended = ended.and_then(|()| victim.try_to_run_to_mark(deadline));
         scene.line.is_over();
         ended.map_err(|what| Judgement::Stuck(format!("the victim goes on, and {what}")))?;
-        let all_repeated = crew.all_arrive_within(PATIENCE);
+        let all_repeated = crew.all_arrive_within(TIMEOUT);
         *repeated += self.gate.repeated();
         if !acted || !all_repeated {
             return Err(Judgement::Stuck(format!(
@@ -278,9 +278,9 @@ impl Rehearsal<'_> {
             .iter()
             .map(|limit| {
                 let is_rate = matches!(limit.kind, Kind::Rate | Kind::Calls);
-                let most = limit.most_at_once.filter(|_| is_rate);
-                most.map_or(0, |most| {
-                    let used = most.saturating_sub(limit.remaining);
+                let max = limit.burst.filter(|_| is_rate);
+                max.map_or(0, |max| {
+                    let used = max.saturating_sub(limit.remaining);
                     used.saturating_sub(self.gate.admitted())
                 })
             })
@@ -294,16 +294,16 @@ fn check_capacity(snapshot: &SegmentSnapshot) -> Result<(), String> {
     for limit in &set.limits {
         // By key, each has a capacity of its own; one that adapts may have held more a moment ago.
         let is_one_capacity = limit.kind == Kind::Concurrency && set.keys.is_none();
-        let Some(most) = limit
-            .most_at_once
+        let Some(max) = limit
+            .burst
             .filter(|_| is_one_capacity && limit.name == "in_flight")
         else {
             continue;
         };
         let amounts = set.holds.iter().filter_map(|hold| hold.amounts.get(&limit.name));
         let held: u64 = amounts.sum();
-        if held > most {
-            return Err(format!("{held} of {most} are held of `{}`", limit.name));
+        if held > max {
+            return Err(format!("{held} of {max} are held of `{}`", limit.name));
         }
     }
     Ok(())

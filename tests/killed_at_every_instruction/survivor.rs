@@ -17,10 +17,10 @@ use crate::operations::{SET, everything};
 use crate::subject::Subject;
 
 /// Nobody else is running who could hold the lock, so a lock that is not to be had at once never will be.
-const PATIENCE: Duration = Duration::from_millis(200);
+const TIMEOUT: Duration = Duration::from_millis(200);
 
 /// How long the survivor waits in line to see that this ends: long enough for a ticket, and no longer.
-const NO_PATIENCE: Duration = Duration::from_nanos(1);
+const NO_TIMEOUT: Duration = Duration::from_nanos(1);
 
 /// What was found after a recovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub struct Survivor {
 impl Survivor {
     pub fn attach(path: &Path) -> Self {
         let segment = OpenOptions::new()
-            .lock_timeout(PATIENCE)
+            .lock_timeout(TIMEOUT)
             .open(path)
             .expect("the segment");
         let set = segment.set(SET).expect("declared");
@@ -62,7 +62,7 @@ impl Survivor {
             .find(|limit| limit.name == "in_flight");
         let places = places.and_then(|limit| {
             let look = everything(&set, 0);
-            let all = look.clone().with("in_flight", limit.most_at_once?);
+            let all = look.clone().with("in_flight", limit.burst?);
             Some((
                 all.expect("declared"),
                 look.with("in_flight", 1).expect("declared"),
@@ -272,7 +272,7 @@ impl Survivor {
             let has_one_capacity = limit.kind == Kind::Concurrency && limit.name != ADAPTING;
             // The capacity of the definition that the peek was answered by: this process may have heard of a later one,
             // of which a copy from before a change knows nothing.
-            has_one_capacity && verdict.is_none_or(|verdict| verdict.remaining != verdict.most_at_once)
+            has_one_capacity && verdict.is_none_or(|verdict| verdict.remaining != verdict.burst)
         });
         if let Some(limit) = half_empty {
             return Err(Judgement::Lost(format!(
@@ -295,7 +295,7 @@ impl Survivor {
             .map_err(|error| failure("try_acquire", &error))?;
         let outcome = self
             .subject()
-            .acquire(one, NO_PATIENCE)
+            .acquire(one, NO_TIMEOUT)
             .map_err(|error| failure("acquire", &error))?;
         let held = held.into_result().map_err(|refusal| refusal.reason());
         let in_vain = outcome.into_result().map_err(|refusal| refusal.reason());

@@ -10,7 +10,7 @@ use crate::stage::Stage;
 use crate::tracee::{Stop, Tracee};
 
 /// More instructions than any operation has, so that a loop without an end is an error and not a hang.
-const MOST_INSTRUCTIONS: u64 = 50_000_000;
+const MAX_INSTRUCTIONS: u64 = 50_000_000;
 
 /// What the instructions of one operation did to the segment.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Trace {
             trace.instructions += 1;
             look(tracee);
             assert!(
-                trace.instructions < MOST_INSTRUCTIONS,
+                trace.instructions < MAX_INSTRUCTIONS,
                 "the operation does not come to its end"
             );
             let holder = holder();

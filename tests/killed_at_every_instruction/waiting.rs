@@ -10,7 +10,7 @@ use shmlimit::{
     AcquireFuture, Batch, Limit, LimitSet, OnDeath, Outcome, Permit, Request, ReserveOutcome, SetDeclaration,
 };
 
-use crate::bystanders::{MOST_WAITERS, PATIENCE};
+use crate::bystanders::{MAX_WAITERS, TIMEOUT};
 use crate::operations::{Operation, PLACES, SET, Victim, YEAR, admitted, everything, operation};
 use crate::subject::Subject;
 
@@ -31,7 +31,7 @@ fn leased_places_and_rates() -> SetDeclaration {
 
 fn set_with(places: Limit) -> SetDeclaration {
     SetDeclaration::new(SET)
-        .waiters(u32::try_from(MOST_WAITERS).expect("few") + 2)
+        .waiters(u32::try_from(MAX_WAITERS).expect("few") + 2)
         .holds(12)
         .limit(places)
         .limit(Limit::calls("requests", 100, YEAR))
@@ -100,7 +100,7 @@ pub fn wait_until_served(victim: &Victim) {
     victim.lets_others_come();
     let subject = Subject::of(&set);
     victim.begins();
-    let outcome = subject.acquire(&request, PATIENCE);
+    let outcome = subject.acquire(&request, TIMEOUT);
     victim.ends();
     victim.expects(outcome.expect("works").is_admitted());
 }
@@ -172,7 +172,7 @@ fn recover(victim: &Victim) {
 
 /// A future's first look, which takes a ticket.
 pub fn begin_to_wait<'a>(set: &'a LimitSet, request: &Request) -> Pin<Box<AcquireFuture<'a>>> {
-    let mut future = Box::pin(Subject::of(set).acquire_async(request, PATIENCE));
+    let mut future = Box::pin(Subject::of(set).acquire_async(request, TIMEOUT));
     assert!(look(&mut future).is_none());
     future
 }
@@ -189,7 +189,7 @@ fn wait_as_a_future(victim: &Victim) {
     let request = everything(&set, 1);
     let _held = all_places(&set);
     victim.lets_others_come();
-    let mut future = Box::pin(Subject::of(&set).acquire_async(&request, PATIENCE));
+    let mut future = Box::pin(Subject::of(&set).acquire_async(&request, TIMEOUT));
     victim.begins();
     let outcome = look(&mut future);
     victim.ends();

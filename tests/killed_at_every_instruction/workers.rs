@@ -23,11 +23,11 @@ const WORDS: usize = COUNTS + Delays::WORDS;
 const _: () = assert!(8 * WORDS <= nix::libc::PIPE_BUF);
 
 /// Does all jobs and hands their results to `done`, by number. Panics if a worker fails, or if they take longer than
-/// `patience`.
+/// `timeout`.
 pub fn work(
     jobs: usize,
     perform: impl Fn(usize) -> Tally,
-    patience: Duration,
+    timeout: Duration,
     mut done: impl FnMut(usize, Tally),
 ) {
     let (queue, feeder) = pipe().expect("a pipe");
@@ -50,14 +50,14 @@ pub fn work(
         })
         .collect();
     drop((queue, reporter));
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     let mut results = std::fs::File::from(results);
     while let Some(result) = next_result(&mut results, deadline).unwrap_or_else(|| {
         for worker in &workers {
             // What they trace dies with them.
             let _ = kill(*worker, Signal::SIGKILL);
         }
-        panic!("the workers have not come to an end within {patience:?}");
+        panic!("the workers have not come to an end within {timeout:?}");
     }) {
         let [job, instructions, states, torn, stuck, lost, repeated] =
             *result.first_chunk().expect("as many as were sent");

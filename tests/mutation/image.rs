@@ -27,7 +27,7 @@ const ENTRY_WORDS: usize = 24;
 const EXTENT_OFFSET: usize = 0;
 const EXTENT_SIZE: usize = 1;
 const DEFINITION_ROOM: usize = 2;
-const PARTS: usize = 8;
+const SHARDS: usize = 8;
 /// Of the first definition, which is in force.
 const DEFINITION_SIZE: usize = 12;
 const DEFINITION_CHECKSUM: usize = 14;
@@ -52,7 +52,7 @@ pub struct Image {
     /// Every word that nobody may change.
     constants: Vec<Range<usize>>,
     definitions: Vec<DefinitionText>,
-    parts: Vec<SetPart>,
+    shards: Vec<SetShard>,
     participants: Range<usize>,
     directory: usize,
 }
@@ -69,14 +69,14 @@ struct DefinitionText {
 
 /// Where what one lock guards lies, in words from the start of the file.
 #[derive(Clone, Debug)]
-pub struct SetPart {
+pub struct SetShard {
     /// The whole of it.
     pub extent: Range<usize>,
     /// The mutex.
     pub lock: Range<usize>,
     /// The journal's sequence number and count.
     pub journal: usize,
-    /// Two words for each entry: the index of a word within the part, and what it was.
+    /// Two words for each entry: the index of a word within the shard, and what it was.
     pub entries: Range<usize>,
 }
 
@@ -98,12 +98,12 @@ impl Image {
             ranges: Vec::new(),
             constants: Vec::new(),
             definitions: Vec::new(),
-            parts: Vec::new(),
+            shards: Vec::new(),
             participants: 0..0,
             directory: 0,
         };
         image.pristine = (0..words).map(|word| image.load(word)).collect();
-        image.find_parts();
+        image.find_shards();
         assert_eq!(
             image.header_checksum(),
             image.load(CHECKSUM),
@@ -112,7 +112,7 @@ impl Image {
         image
     }
 
-    fn find_parts(&mut self) {
+    fn find_shards(&mut self) {
         let word = |index: usize| self.pristine[index] as usize;
         assert_eq!(
             word(TOTAL_SIZE),
@@ -134,13 +134,13 @@ impl Image {
             // Behind the text there is nothing that anybody reads.
             self.ranges.push(start..text.end);
             start = room.end;
-            let part_words = (end - room.end) / word(entry + PARTS);
-            for control in (room.end..end).step_by(part_words) {
+            let shard_words = (end - room.end) / word(entry + SHARDS);
+            for control in (room.end..end).step_by(shard_words) {
                 let entries = control + CONTROL_WORDS;
                 self.ranges.push(start..control);
                 start = control + LOCK_WORDS;
-                self.parts.push(SetPart {
-                    extent: control..control + part_words,
+                self.shards.push(SetShard {
+                    extent: control..control + shard_words,
                     lock: control..control + LOCK_WORDS,
                     journal: control + LOCK_WORDS,
                     entries: entries..entries + 2 * JOURNAL_ENTRIES,
@@ -176,8 +176,8 @@ impl Image {
     }
 
     /// Each part of each set.
-    pub fn parts(&self) -> &[SetPart] {
-        &self.parts
+    pub fn shards(&self) -> &[SetShard] {
+        &self.shards
     }
 
     /// How many of the words that may be damaged lie before the sets.
@@ -212,14 +212,14 @@ impl Image {
 
     /// Whether every mutex is as it was when nobody held it.
     pub fn locks_are_free(&self) -> bool {
-        self.parts.iter().all(|parts| {
-            parts.lock.clone().all(|word| {
+        self.shards.iter().all(|shards| {
+            shards.lock.clone().all(|word| {
                 let changed = self.load(word) ^ self.pristine[word];
                 // glibc leaves a count of one in the second half of the first word of a mutex that was ever taken.
-                let count_only = cfg!(target_env = "gnu") && word == parts.lock.start;
+                let count_only = cfg!(target_env = "gnu") && word == shards.lock.start;
                 // musl leaves the links that the mutex had in its last holder's robust list, and sets them with the
                 // next lock.
-                let link = cfg!(target_env = "musl") && (3..5).contains(&(word - parts.lock.start));
+                let link = cfg!(target_env = "musl") && (3..5).contains(&(word - shards.lock.start));
                 changed == 0 || link || count_only && changed.to_ne_bytes()[..4] == [0; 4]
             })
         })

@@ -34,8 +34,8 @@ pub struct Specimen {
 
 impl Specimen {
     /// A segment that this process stays attached to.
-    pub fn attached(folder: &Path) -> Self {
-        let path = folder.join("attached");
+    pub fn attached(directory: &Path) -> Self {
+        let path = directory.join("attached");
         let segment = options().create(&path, &declaration()).expect("a segment");
         leave_traces(&segment);
         Self {
@@ -46,8 +46,8 @@ impl Specimen {
     }
 
     /// A segment that nobody is attached to, with holds whose owner is gone.
-    pub fn abandoned(folder: &Path) -> Self {
-        let path = folder.join("abandoned");
+    pub fn abandoned(directory: &Path) -> Self {
+        let path = directory.join("abandoned");
         let segment = options().create(&path, &declaration()).expect("a segment");
         leave_traces(&segment);
         drop(segment);

@@ -23,30 +23,30 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
 
 /// How long anything may take before a test gives up: not a claim about speed.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+pub const TIMEOUT: Duration = Duration::from_secs(300);
 
 const TEST: &str = "SHMLIMIT_TEST_PROCESS";
-const FOLDER: &str = "SHMLIMIT_TEST_FOLDER";
+const DIRECTORY: &str = "SHMLIMIT_TEST_DIRECTORY";
 
 /// Runs `body` in a process of its own: this test binary, started again for this one test. It may fork there, close
-/// descriptors and change namespaces; no other test runs beside it. `body` is given a folder that is removed when
-/// the process has ended, however it ended. A process that takes longer than `patience` is killed, and whatever it
+/// descriptors and change namespaces; no other test runs beside it. `body` is given a directory that is removed when
+/// the process has ended, however it ended. A process that takes longer than `timeout` is killed, and whatever it
 /// forked with it.
-pub fn in_own_process(test: &str, patience: Duration, body: impl FnOnce(&Path)) {
+pub fn in_own_process(test: &str, timeout: Duration, body: impl FnOnce(&Path)) {
     if std::env::var(TEST).is_ok_and(|name| name == test) {
-        nix::unistd::alarm::set(u32::try_from(patience.as_secs()).expect("a patience in range"));
-        let folder = PathBuf::from(std::env::var_os(FOLDER).expect("set by the starting process"));
-        body(&folder);
+        nix::unistd::alarm::set(u32::try_from(timeout.as_secs()).expect("a patience in range"));
+        let directory = PathBuf::from(std::env::var_os(DIRECTORY).expect("set by the starting process"));
+        body(&directory);
         return;
     }
-    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let mut output = tempfile::tempfile().expect("a file for the output");
     let copy = |file: &File| Stdio::from(file.try_clone().expect("a second handle"));
     let mut command = Command::new(std::env::current_exe().expect("a path of the test binary"));
     command
         .args(["--exact", test, "--nocapture"])
         .env(TEST, test)
-        .env(FOLDER, folder.path())
+        .env(DIRECTORY, directory.path())
         .stdin(Stdio::null())
         .stdout(copy(&output))
         .stderr(copy(&output));
@@ -170,7 +170,7 @@ pub fn die() -> ! {
 
 /// Waits until a condition holds.
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "it never came to be that {what}");
         std::thread::sleep(Duration::from_micros(100));

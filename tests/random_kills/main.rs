@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use nix::sys::wait::WaitStatus;
 use plans::Plans;
-use process::{Child, Dice, PATIENCE, eventually, in_own_process};
+use process::{Child, Dice, TIMEOUT, eventually, in_own_process};
 use shmlimit::{
     Declaration, Limit, LimitSet, OnDeath, OpenOptions, Outcome, Permit, Request, Segment, SegmentReader,
     SegmentSnapshot, SetDeclaration, SetSnapshot,
@@ -23,7 +23,7 @@ use shmlimit::{
 use truth::{Pool, Truth};
 
 const WORKERS: usize = 8;
-const LEAST_KILLS_PER_SECOND: u64 = 200;
+const MIN_KILLS_PER_SECOND: u64 = 200;
 const KILLS_PER_PHASE: u64 = 500;
 const ROUNDS_PER_STOP: u64 = 16;
 const SLOTS: u64 = 5;
@@ -60,7 +60,7 @@ struct Handles {
 fn open(path: &Path) -> Segment {
     // A lock's holder may be off its processor for long on a busy machine, or stopped for a moment.
     OpenOptions::new()
-        .lock_timeout(PATIENCE)
+        .lock_timeout(TIMEOUT)
         .open(path)
         .expect("opens at any time")
 }
@@ -135,8 +135,8 @@ fn use_handles(truth: &Truth, worker: usize, handles: &Handles, dice: &mut Dice,
             _ => {}
         }
         truth.check();
-        let most = dice.below(4) as usize;
-        while holdings.len() > most {
+        let max = dice.below(4) as usize;
+        while holdings.len() > max {
             let mut oldest = holdings.pop_front().expect("not empty");
             truth.give_back(oldest.pool, worker, oldest.units);
             if dice.below(2) == 0 {
@@ -300,9 +300,9 @@ fn random_kills_leak_nothing_and_hang_nobody() {
     let test = "random_kills_leak_nothing_and_hang_nobody";
     in_own_process(
         test,
-        Duration::from_secs(4 * seconds()) + 3 * PATIENCE,
-        |folder| {
-            let path = folder.join("limits");
+        Duration::from_secs(4 * seconds()) + 3 * TIMEOUT,
+        |directory| {
+            let path = directory.join("limits");
             let truth = Truth::new();
             let seed = u64::from(std::process::id());
             println!("seed {seed}");
@@ -321,9 +321,9 @@ fn random_kills_leak_nothing_and_hang_nobody() {
                 supervisor.workers.push(child);
             }
             let started = Instant::now();
-            let most = Duration::from_secs(seconds());
+            let max = Duration::from_secs(seconds());
             let mut next_phase = KILLS_PER_PHASE;
-            while started.elapsed() < most || supervisor.kills < LEAST_KILLS_PER_SECOND * seconds() {
+            while started.elapsed() < max || supervisor.kills < MIN_KILLS_PER_SECOND * seconds() {
                 supervisor.kill_some();
                 if supervisor.dice.below(ROUNDS_PER_STOP) == 0 {
                     supervisor.stop_some();
@@ -395,7 +395,7 @@ fn check_that_nothing_is_left(segment: &Segment, truth: &Truth, kills: u64) {
         assert!(counts.active_high_water <= set.hold_capacity);
         println!(
             "set {}: {} admitted, {} reclaimed, {} recoveries, {} recounts",
-            set.name, counts.admitted, counts.reclaimed, counts.recoveries, counts.recounts
+            set.name, counts.admitted, counts.reclaimed, counts.recoveries, counts.rebuilds
         );
     }
 }

@@ -50,7 +50,7 @@ pub const STATE_WORDS: u64 = 4;
 pub const HOLDS: u64 = 5;
 pub const HELD_AMOUNTS: u64 = 6;
 pub const TICKETS: u64 = 7;
-pub const PARTS: u64 = 8;
+pub const SHARDS: u64 = 8;
 pub const BUCKETS: u64 = 9;
 pub const NAME_WORDS: u64 = 10;
 pub const GENERATION: u64 = 11;
@@ -140,8 +140,8 @@ impl RawSegment {
         self.word(entry + EXTENT_OFFSET) + 2 * self.word(entry + DEFINITION_ROOM).next_multiple_of(64)
     }
 
-    /// The position of the first word of the tags of the first set, which has one part: behind its control, its journal
-    /// and its counters.
+    /// The position of the first word of the tags of the first set, which has one shard: behind its control, its
+    /// journal and its counters.
     pub fn tags(&self) -> u64 {
         const CONTROL_AND_JOURNAL: u64 = 704 + 160 * 16;
         const COUNTERS: u64 = 128;
@@ -149,7 +149,7 @@ impl RawSegment {
     }
 
     /// How often the bells of the first set's tickets have been rung, all of them together.
-    pub fn rings(&self) -> u64 {
+    pub fn futex_value(&self) -> u64 {
         const BELL: u64 = 2;
         let bytes = TICKET_BYTES + TICKET_LIMIT_BYTES * self.word(self.entry_word(LIMITS));
         let stride = bytes.next_multiple_of(64);

@@ -17,21 +17,21 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// A segment whose time stands still.
 struct Scene {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     clock: VirtualClock,
     segment: Segment,
 }
 
 impl Scene {
     fn new(set: SetDeclaration) -> Self {
-        let folder = tempfile::tempdir().expect("a directory");
+        let directory = tempfile::tempdir().expect("a directory");
         let clock = VirtualClock::new(Duration::from_secs(1_000_000));
         let segment = OpenOptions::new()
             .virtual_clock(&clock)
-            .create(folder.path().join("limits"), &Declaration::new().set(set))
+            .create(directory.path().join("limits"), &Declaration::new().set(set))
             .expect("a segment");
         Self {
-            folder,
+            directory,
             clock,
             segment,
         }
@@ -44,7 +44,9 @@ impl Scene {
     /// Another attachment of the same file.
     fn other(&self) -> Segment {
         let options = OpenOptions::new().virtual_clock(&self.clock);
-        options.open(self.folder.path().join("limits")).expect("the same")
+        options
+            .open(self.directory.path().join("limits"))
+            .expect("the same")
     }
 
     fn advance(&self, time: Duration) {
@@ -86,12 +88,12 @@ fn each_key_is_limited_by_its_tier() {
     assert_eq!(set.tiers().collect::<Vec<_>>(), ["default", "gold", "free"]);
     set.assign("rich", "gold").expect("a tier");
     set.key("poor").expect("keyed").assign("free").expect("a tier");
-    for (key, tier, most) in [
+    for (key, tier, max) in [
         ("rich", "gold", 100),
         ("poor", "free", 2),
         ("other", "default", 10),
     ] {
-        assert_eq!(admitted(&set, key), most, "{key}");
+        assert_eq!(admitted(&set, key), max, "{key}");
         assert_eq!(set.key(key).expect("keyed").tier().expect("no error"), tier);
     }
     let permits: Vec<_> = (0..3)
@@ -115,7 +117,7 @@ fn a_request_puts_its_key_into_the_tier_that_it_names() {
     let plain = set.request();
     let gold = set.request().with_tier("gold").expect("a tier");
     let key = set.key("a").expect("keyed");
-    let limits = |verdicts: Vec<shmlimit::Verdict<'_>>| verdicts[0].most_at_once;
+    let limits = |verdicts: Vec<shmlimit::Verdict<'_>>| verdicts[0].burst;
     assert_eq!(limits(key.peek(&plain).expect("no error")), 10);
     assert_eq!(
         limits(key.peek(&gold).expect("no error")),
@@ -127,7 +129,7 @@ fn a_request_puts_its_key_into_the_tier_that_it_names() {
         .expect("no error")
         .into_result()
         .expect("room");
-    assert_eq!(permit.verdicts().next().expect("two limits").most_at_once, 100);
+    assert_eq!(permit.verdicts().next().expect("two limits").burst, 100);
     assert_eq!(permit.verdicts().next().expect("two limits").remaining, 99);
     permit.release().expect("held");
     let elsewhere = other.key("a").expect("keyed");
@@ -174,9 +176,7 @@ fn what_its_tier_never_admits_is_an_error_and_what_another_does_is_not() {
     let key = set.key("a").expect("keyed");
     let fifty = set.request().with("requests", 50).expect("declared");
     let never = |result: Result<_, Error>| match result {
-        Err(Error::NeverAdmissible {
-            limit, cost, most, ..
-        }) => (limit, cost, most),
+        Err(Error::NeverAdmissible { limit, cost, max, .. }) => (limit, cost, max),
         other => panic!("{other:?}"),
     };
     assert_eq!(
@@ -229,13 +229,13 @@ fn keys_are_shown_with_their_tiers_and_its_limits() {
             .try_acquire(&free)
             .expect("no error"),
     );
-    let reader = SegmentReader::open(scene.folder.path().join("limits")).expect("a segment");
+    let reader = SegmentReader::open(scene.directory.path().join("limits")).expect("a segment");
     let show = |key: &str| {
         let key = reader
             .key("api", key.as_bytes())
             .expect("no error")
             .expect("a row");
-        (key.tier, key.tier_assigned, key.limits[0].most_at_once)
+        (key.tier, key.tier_assigned, key.limits[0].burst)
     };
     assert_eq!(show("rich"), (Some("gold".to_owned()), true, Some(100)));
     assert_eq!(show("poor"), (Some("free".to_owned()), false, Some(2)));

@@ -237,7 +237,7 @@ fn said(verdict: &Verdict<'_>) -> (bool, u64, Option<Duration>, Duration, u64) {
         verdict.remaining,
         verdict.retry_after,
         verdict.reset_after,
-        verdict.most_at_once,
+        verdict.burst,
     )
 }
 
@@ -282,9 +282,9 @@ fn go_on_as_one(twins: &Twins, steps: Vec<Step>) -> Result<(), TestCaseError> {
                         }
                     }
                     (
-                        Err(Error::NeverAdmissible { most, .. }),
-                        Err(Error::NeverAdmissible { most: beside, .. }),
-                    ) => prop_assert_eq!(most, beside),
+                        Err(Error::NeverAdmissible { max, .. }),
+                        Err(Error::NeverAdmissible { max: beside, .. }),
+                    ) => prop_assert_eq!(max, beside),
                     (ours, theirs) => {
                         let what = format!("{ours:?}, and beside it {theirs:?}");
                         return Err(TestCaseError::fail(what));
@@ -332,10 +332,10 @@ fn go_on_as_one(twins: &Twins, steps: Vec<Step>) -> Result<(), TestCaseError> {
         .peek(&others.request().with("units", 0).expect("declared"))
         .expect("no error");
     let (capacity, burst, _) = twins.now.borrow().tiers[2];
-    let most = if kind.has_burst() { burst } else { capacity };
+    let max = if kind.has_burst() { burst } else { capacity };
     if !twins.has_overrides {
         // Otherwise its tier may have been declared anew.
-        prop_assert_eq!(verdicts[0].remaining, most);
+        prop_assert_eq!(verdicts[0].remaining, max);
     }
     Ok(())
 }

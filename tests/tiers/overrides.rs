@@ -78,7 +78,7 @@ fn verdicts_refusals_and_errors_say_the_capacity_that_was_decided_by() {
         .expect("room");
     // It is said of the decision, whatever has changed since.
     key.override_capacity("requests", 40).expect("a capacity");
-    let said = |verdict: &shmlimit::Verdict<'_>| (verdict.remaining, verdict.most_at_once);
+    let said = |verdict: &shmlimit::Verdict<'_>| (verdict.remaining, verdict.burst);
     assert_eq!(
         permit
             .verdicts()
@@ -99,7 +99,7 @@ fn verdicts_refusals_and_errors_say_the_capacity_that_was_decided_by() {
     assert_eq!(refused, [(1, 16), (1, 1)]);
     key.override_capacity("requests", 14).expect("a capacity");
     match key.try_acquire(&request) {
-        Err(Error::NeverAdmissible { cost, most, .. }) => assert_eq!((cost, most), (15, 14)),
+        Err(Error::NeverAdmissible { cost, max, .. }) => assert_eq!((cost, max), (15, 14)),
         other => panic!("{other:?}"),
     }
     let forecast = key.forecast().expect("no error");
@@ -132,17 +132,17 @@ fn many_limits_with_capacities_of_their_own_are_told_apart() {
             .expect("no error")
             .into_result()
             .expect("room");
-        let most: Vec<u64> = permit.verdicts().map(|verdict| verdict.most_at_once).collect();
-        assert_eq!(most, expected.collect::<Vec<u64>>());
+        let max: Vec<u64> = permit.verdicts().map(|verdict| verdict.burst).collect();
+        assert_eq!(max, expected.collect::<Vec<u64>>());
     }
     key.throttle(MINUTE).expect("no error");
     let request = names.iter().fold(set.request(), |request, name| {
         request.with(name, 1).expect("declared")
     });
     let peeked = key.peek(&request).expect("no error");
-    let most: Vec<u64> = peeked.iter().map(|verdict| verdict.most_at_once).collect();
+    let max: Vec<u64> = peeked.iter().map(|verdict| verdict.burst).collect();
     let expected = (0..16).map(|number| if number % 3 == 0 { 1000 + number } else { 100 });
-    assert_eq!(most, expected.collect::<Vec<u64>>(), "also while it is throttled");
+    assert_eq!(max, expected.collect::<Vec<u64>>(), "also while it is throttled");
 }
 
 #[test]
@@ -267,20 +267,16 @@ fn a_check_of_many_keys_refuses_those_that_never_admit_the_cost_and_answers_the_
             .expect("no error");
         let admitted: Vec<bool> = answers.iter().map(|answer| answer.is_admitted()).collect();
         assert_eq!(admitted, [true, false, true, false, true, false], "{algorithm:?}");
-        for (position, most) in [(1, 4), (3, 3)] {
+        for (position, max) in [(1, 4), (3, 3)] {
             let answer = &answers[position];
             assert_eq!((answer.binding(), answer.retry_after()), (Some("requests"), None));
             assert_eq!(answer.reason(), Some(shmlimit::RefusalReason::Rate));
             let refusal = answer.refusal().expect("refused");
             let said: Vec<_> = refusal
                 .verdicts()
-                .map(|verdict| (verdict.admitted, verdict.remaining, verdict.most_at_once))
+                .map(|verdict| (verdict.admitted, verdict.remaining, verdict.burst))
                 .collect();
-            assert_eq!(
-                said,
-                [(true, 1_000, 1_000), (false, most, most)],
-                "it took nothing"
-            );
+            assert_eq!(said, [(true, 1_000, 1_000), (false, max, max)], "it took nothing");
         }
         assert!(
             answers[5].retry_after().is_some(),
@@ -340,11 +336,11 @@ fn a_capacity_of_its_own_wins_over_that_of_its_tier_and_stays_when_the_tier_chan
     for tier in ["gold", "default"] {
         key.assign(tier).expect("a tier");
         let verdicts = key.peek(&set.request()).expect("no error");
-        assert_eq!(verdicts[0].most_at_once, 30, "{tier}");
+        assert_eq!(verdicts[0].burst, 30, "{tier}");
     }
     key.assign("gold").expect("a tier");
     key.clear_override("requests").expect("no error");
-    assert_eq!(key.peek(&set.request()).expect("no error")[0].most_at_once, 100);
+    assert_eq!(key.peek(&set.request()).expect("no error")[0].burst, 100);
 }
 
 #[test]
@@ -528,12 +524,12 @@ fn keys_are_shown_with_the_capacities_of_their_own() {
     let set = scene.set();
     let key = set.key("a").expect("keyed");
     key.override_capacity("requests", 20).expect("a capacity");
-    let reader = SegmentReader::open(scene.folder.path().join("limits")).expect("a segment");
+    let reader = SegmentReader::open(scene.directory.path().join("limits")).expect("a segment");
     let shown = reader.key("api", "a").expect("no error").expect("a row");
     let limits: Vec<_> = shown
         .limits
         .iter()
-        .map(|limit| (limit.override_capacity, limit.most_at_once))
+        .map(|limit| (limit.override_capacity, limit.burst))
         .collect();
     assert_eq!(limits, [(Some(20), Some(20)), (None, Some(1))]);
 }
@@ -591,7 +587,7 @@ fn what_no_key_can_have_of_its_own_is_not_declared() {
 /// Bytes of the file, and rows of the table.
 fn size(set: SetDeclaration) -> (u64, u64) {
     let scene = Scene::new(set);
-    let path = scene.folder.path().join("limits");
+    let path = scene.directory.path().join("limits");
     let file = std::fs::metadata(path).expect("a segment").len();
     (file, scene.set().table_usage().expect("keyed").rows)
 }

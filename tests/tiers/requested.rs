@@ -42,7 +42,7 @@ fn a_request_gives_its_key_the_capacity_that_it_names_before_it_is_decided() {
     assert_eq!(admitted_of(&key, &set.request()), 0, "and it keeps it");
     assert_eq!(admitted_of(&key, &naming(&set, 6)), 1);
     let verdicts = key.peek(&naming(&set, 100)).expect("no error");
-    assert_eq!(verdicts[0].most_at_once, 6, "which only looks");
+    assert_eq!(verdicts[0].burst, 6, "which only looks");
     assert_eq!(admitted_of(&key, &naming(&set, None)), 0);
     assert_eq!(own(&key), [] as [u64; 0]);
     let other = set.key("other").expect("keyed");
@@ -99,16 +99,16 @@ fn a_new_key_is_decided_by_the_capacity_that_its_first_request_names() {
     };
     let key = set.key("a").expect("keyed");
     let peeked = key.peek(&naming(4)).expect("no error");
-    assert_eq!((peeked[0].remaining, peeked[0].most_at_once), (4, 4));
+    assert_eq!((peeked[0].remaining, peeked[0].burst), (4, 4));
     match key.check(&naming(2)) {
-        Err(Error::NeverAdmissible { cost: 3, most: 2, .. }) => {}
+        Err(Error::NeverAdmissible { cost: 3, max: 2, .. }) => {}
         other => panic!("{other:?}"),
     }
     assert_eq!(set.table_usage().expect("keyed").used, 0);
     assert_eq!(own(&key), [] as [u64; 0], "which takes no row");
     assert!(key.check(&naming(4)).expect("no error").is_admitted());
     let refused = key.check(&naming(4)).expect("no error");
-    assert_eq!(refused.verdicts().next().expect("one limit").most_at_once, 4);
+    assert_eq!(refused.verdicts().next().expect("one limit").burst, 4);
 }
 
 #[test]
@@ -263,10 +263,10 @@ fn a_row_says_nothing_of_its_former_key_to_one_with_another_capacity() {
             scene.advance(MINUTE * 3);
             let new = set.key("new").expect("keyed");
             let request = naming(&set, after);
-            let most = after.unwrap_or(2) as usize;
+            let max = after.unwrap_or(2) as usize;
             assert_eq!(
                 admitted_of(&new, &request),
-                most,
+                max,
                 "{algorithm:?} {before} {after:?}"
             );
         }
@@ -347,16 +347,12 @@ fn a_request_names_a_tier_and_a_capacity_at_once() {
     let request = naming(&set, 5).with_tier("gold").expect("a tier");
     for key in ["a", "a", "b"] {
         let checked = set.key(key).expect("keyed").check(&request).expect("no error");
-        let most: Vec<u64> = checked.verdicts().map(|verdict| verdict.most_at_once).collect();
-        assert_eq!(most, [5, 4]);
+        let max: Vec<u64> = checked.verdicts().map(|verdict| verdict.burst).collect();
+        assert_eq!(max, [5, 4]);
     }
     scene.advance(MINUTE * 2);
     let plain = set.key("a").expect("keyed");
     plain.assign("default").expect("a tier");
     let peeked = plain.peek(&set.request()).expect("no error");
-    assert_eq!(
-        (peeked[0].most_at_once, peeked[1].most_at_once),
-        (5, 100),
-        "which stays"
-    );
+    assert_eq!((peeked[0].burst, peeked[1].burst), (5, 100), "which stays");
 }

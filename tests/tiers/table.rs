@@ -93,8 +93,8 @@ fn a_row_says_nothing_of_its_former_key_to_one_of_another_tier() {
                 }
             }
             scene.advance(2 * hour);
-            let most = if after == "gold" { tiers[1].0 } else { tiers[0].0 };
-            for _ in 0..most {
+            let max = if after == "gold" { tiers[1].0 } else { tiers[0].0 };
+            for _ in 0..max {
                 let new = set.key("new").expect("keyed");
                 assert!(
                     new.check(&request(after)).expect("no error").is_admitted(),
@@ -134,7 +134,7 @@ fn a_key_that_is_evicted_begins_again_in_the_default() {
 fn a_row_is_as_large_as_it_was_where_there_are_no_tiers() {
     let bytes = |set: SetDeclaration| {
         let scene = Scene::new(set);
-        let path = scene.folder.path().join("limits");
+        let path = scene.directory.path().join("limits");
         let file = std::fs::metadata(path).expect("a segment").len();
         let rows = scene.set().table_usage().expect("keyed").rows;
         (file, rows)

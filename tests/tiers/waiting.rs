@@ -15,9 +15,9 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// Uses up what a key may use, lets a request for as much wait, and changes something meanwhile. Answers how much the key
 /// may use at once by what the request was admitted.
 fn waits_while(declared: SetDeclaration, change: impl FnOnce(&Key<'_>, &Request)) -> Result<u64, Error> {
-    let folder = tempfile::tempdir().expect("a directory");
+    let directory = tempfile::tempdir().expect("a directory");
     let declaration = Declaration::new().set(declared);
-    let segment = Segment::create(folder.path().join("limits"), &declaration).expect("a segment");
+    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let set = segment.set("api").expect("declared");
     let two = set.request().with("requests", 2).expect("declared");
     let key = set.key("a").expect("keyed");
@@ -26,7 +26,7 @@ fn waits_while(declared: SetDeclaration, change: impl FnOnce(&Key<'_>, &Request)
         let waiter = scope.spawn(|| {
             let outcome = key.acquire(&two, LONG)?;
             let permit = outcome.into_result().expect("served in time");
-            Ok(permit.verdicts().next().expect("one limit").most_at_once)
+            Ok(permit.verdicts().next().expect("one limit").burst)
         });
         let began = Instant::now();
         while segment.snapshot().expect("no error").sets[0].tickets.is_empty() {
@@ -85,7 +85,7 @@ fn a_waiter_is_served_when_a_request_brings_its_key_into_a_larger_tier() {
 #[test]
 fn a_waiter_that_its_new_tier_never_admits_gets_the_error() {
     match waits_while(with_tiers(), |key, _| key.assign("free").expect("a tier")) {
-        Err(Error::NeverAdmissible { most, .. }) => assert_eq!(most, 1),
+        Err(Error::NeverAdmissible { max, .. }) => assert_eq!(max, 1),
         other => panic!("{other:?}"),
     }
 }
@@ -114,7 +114,7 @@ fn a_waiter_that_the_new_capacity_never_admits_gets_the_error() {
         key.override_capacity("requests", 1).expect("a capacity");
     });
     match served {
-        Err(Error::NeverAdmissible { most, .. }) => assert_eq!(most, 1),
+        Err(Error::NeverAdmissible { max, .. }) => assert_eq!(max, 1),
         other => panic!("{other:?}"),
     }
 }
@@ -149,7 +149,7 @@ fn what_was_granted_by_another_capacity_is_claimed_and_refunded_by_what_is_known
     let mut permit = outcome.expect("no error").into_result().expect("granted");
     let said: Vec<(u64, u64)> = permit
         .verdicts()
-        .map(|verdict| (verdict.remaining, verdict.most_at_once))
+        .map(|verdict| (verdict.remaining, verdict.burst))
         .collect();
     assert_eq!(said, [(0, 100), (0, 1)]);
     // By which capacity it was reserved is not known any more.

@@ -153,7 +153,7 @@ async fn work_that_fails_is_told_to_an_adaptive_limit() {
             assert_eq!(limits.held(), 0);
             told += expected;
             let snapshot = limits.segment.snapshot().expect("readable");
-            assert_eq!(snapshot.sets[0].limits[0].counts.dropped, told);
+            assert_eq!(snapshot.sets[0].limits[0].counts.failed, told);
         }
     }
 }

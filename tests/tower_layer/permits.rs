@@ -107,7 +107,7 @@ async fn a_handler_gives_back_before_its_response_has_ended() {
 
 #[tokio::test]
 async fn each_layer_has_a_permit_and_the_innermost_is_had_first() {
-    let limits = [2, 3].map(|most| Limits::new([Limit::concurrency("in_flight", most)]));
+    let limits = [2, 3].map(|max| Limits::new([Limit::concurrency("in_flight", max)]));
     let path = |limits: &Limits| limits.segment.path().to_owned();
     let expected = [path(&limits[1]), path(&limits[0])];
     let service = service_fn(async |request: Request<()>| {

@@ -21,14 +21,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::process::PATIENCE;
+use crate::process::TIMEOUT;
 
 pub const MINUTE: Duration = Duration::from_secs(60);
 
-/// A segment with one set, `api`, in a folder of its own.
+/// A segment with one set, `api`, in a directory of its own.
 pub struct Limits {
     pub segment: Segment,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Limits {
@@ -38,11 +38,11 @@ impl Limits {
     }
 
     pub fn declared(set: SetDeclaration) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("limits");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("limits");
         Self {
             segment: Segment::create(path, &Declaration::new().set(set)).expect("a segment"),
-            _folder: folder,
+            _directory: directory,
         }
     }
 
@@ -76,7 +76,7 @@ impl Limits {
 
 /// Lets everything else go on until the condition is met.
 pub async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "waited in vain: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;

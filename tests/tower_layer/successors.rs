@@ -17,15 +17,15 @@ use crate::server::{MINUTE, answer, answer_to, wait_until};
 
 struct Place {
     path: PathBuf,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Place {
     fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         Self {
-            path: folder.path().join("limits"),
-            _folder: folder,
+            path: directory.path().join("limits"),
+            _directory: directory,
         }
     }
 

@@ -12,7 +12,7 @@ use shmlimit::tower::LimitLayer;
 use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 use tokio::runtime;
 
-use crate::process::{Child, PATIENCE, SharedWords, eventually, in_own_process};
+use crate::process::{Child, SharedWords, TIMEOUT, eventually, in_own_process};
 use crate::server::{Limits, MINUTE, Server, answer, problem, wait_until};
 
 const HELD: usize = 0;
@@ -34,8 +34,8 @@ fn waiting(segment: &Segment) -> usize {
 fn a_request_is_admitted_when_another_process_gives_its_place_back() {
     in_own_process(
         "waiting::a_request_is_admitted_when_another_process_gives_its_place_back",
-        PATIENCE,
-        |folder| admit_after_release(folder, false),
+        TIMEOUT,
+        |directory| admit_after_release(directory, false),
     );
 }
 
@@ -43,16 +43,16 @@ fn a_request_is_admitted_when_another_process_gives_its_place_back() {
 fn a_request_is_admitted_when_another_process_is_killed_with_its_place() {
     in_own_process(
         "waiting::a_request_is_admitted_when_another_process_is_killed_with_its_place",
-        PATIENCE,
-        |folder| admit_after_release(folder, true),
+        TIMEOUT,
+        |directory| admit_after_release(directory, true),
     );
 }
 
 /// A child takes the only place and gives it back, or is killed, when a request waits for it.
-fn admit_after_release(folder: &Path, by_death: bool) {
+fn admit_after_release(directory: &Path, by_death: bool) {
     let set = SetDeclaration::new("api").limit(Limit::concurrency("in_flight", 1));
     let declaration = Declaration::new().set(set);
-    let segment = Segment::create(folder.join("limits"), &declaration).expect("a segment");
+    let segment = Segment::create(directory.join("limits"), &declaration).expect("a segment");
     let words = SharedWords::new(2);
     let child = Child::fork(|| {
         let set = segment.set("api").expect("declared");
@@ -76,7 +76,7 @@ fn admit_after_release(folder: &Path, by_death: bool) {
     runtime.expect("a runtime").block_on(async {
         let demand = shmlimit::tower::Demand::new(segment.set("api").expect("declared").request())
             .expect("no cost is needed");
-        let server = Server::start(LimitLayer::new(demand).wait(PATIENCE)).await;
+        let server = Server::start(LimitLayer::new(demand).wait(TIMEOUT)).await;
         let mut client = server.client().await;
         let release = async {
             wait_until("the request waits", || waiting(&segment) == 1).await;
@@ -99,7 +99,7 @@ fn admit_after_release(folder: &Path, by_death: bool) {
 #[tokio::test]
 async fn a_request_waits_for_time_to_pass() {
     let limits = Limits::new([Limit::calls("requests", 1, Duration::from_millis(50))]);
-    let layer = limits.layer().wait(PATIENCE);
+    let layer = limits.layer().wait(TIMEOUT);
     for _ in 0..5 {
         assert_eq!(answer(&layer, "/").await.status(), 200);
     }
@@ -121,7 +121,7 @@ async fn a_request_that_waits_in_vain_is_refused() {
 #[tokio::test]
 async fn a_client_that_leaves_while_it_waits_leaves_the_queue() {
     let limits = Limits::new([Limit::concurrency("in_flight", 1)]);
-    let server = Server::start(limits.layer().wait(PATIENCE)).await;
+    let server = Server::start(limits.layer().wait(TIMEOUT)).await;
     let mut first = server.client().await;
     let response = first.get("/").await;
     let body = server.body().await;
@@ -151,7 +151,7 @@ async fn a_request_is_refused_at_once_where_no_more_may_wait() {
         .waiters(0);
     let limits = Limits::declared(set);
     // It would be refused for its time only after the test has failed.
-    let layer = limits.layer().wait(10 * PATIENCE);
+    let layer = limits.layer().wait(10 * TIMEOUT);
     let _admitted = answer(&layer, "/").await;
     let refused = answer(&layer, "/").await;
     assert_eq!(refused.status(), 503);
@@ -170,7 +170,7 @@ async fn nobody_overtakes_those_who_wait_and_what_binds_them_is_told() {
     let set = limits.segment.set("api").expect("declared");
     let everything = set.request().with("in_flight", 2).expect("declared");
     let waiting = thread::spawn(move || {
-        let outcome = set.acquire(&everything, PATIENCE).expect("works");
+        let outcome = set.acquire(&everything, TIMEOUT).expect("works");
         outcome.is_admitted()
     });
     wait_until("it waits", || limits.waiting() == 1).await;

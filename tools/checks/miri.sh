@@ -12,7 +12,7 @@ if ! cargo +nightly miri --version >/dev/null 2>&1; then
 fi
 
 if [ "${1:-}" = --thorough ]; then
-    set -- limit:: queue:: table:: config:: units:: shm::geometry:: shm::layout
+    set -- limit:: queue:: table:: api::declaration:: units:: shm::layout::
 else
     set -- table:: units::
 fi
@@ -20,4 +20,4 @@ fi
 MIRIFLAGS="${MIRIFLAGS:-} -Zmiri-disable-isolation"
 PROPTEST_CASES=2
 export MIRIFLAGS PROPTEST_CASES
-step cargo +nightly miri test --locked --lib -- "$@" --skip queue::tests::model --skip limit::tests::adaptive
+step cargo +nightly miri test --locked --lib -- "$@" --skip queue::tests::model --skip limit::tests::adaptive_tests

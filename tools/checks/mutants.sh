@@ -36,6 +36,6 @@ mutants() {
 }
 
 mutants rules 'src/limit/**/*.rs' 20 --lib limit::
-mutants journal src/shm/journal.rs 3 --lib shm::
+mutants journal src/shm/lock/journal.rs 3 --lib shm::
 engine_tests='acquire check credit fork futures keyed keyed_oracle keyed_rows live_changes reserve stopped_holder waiting'
-mutants engine 'src/engine/*.rs' 50 "$(printf -- '--test %s ' $engine_tests)"
+mutants engine 'src/engine/**/*.rs' 50 "$(printf -- '--test %s ' $engine_tests)"

@@ -27,8 +27,8 @@ pub fn compare(rounds: usize) {
         );
         return;
     };
-    let folder = crate::common::folder();
-    let mut runners = runners(&limitctl, folder.path());
+    let directory = crate::common::directory();
+    let mut runners = runners(&limitctl, directory.path());
     // The first run reads the program from the disk.
     runners.retain_mut(|runner| runner.run().is_some());
     for _ in 0..rounds {
@@ -54,8 +54,8 @@ pub fn compare(rounds: usize) {
     }
 }
 
-fn runners(limitctl: &Path, folder: &Path) -> Vec<Runner> {
-    let segment = folder.join("limits");
+fn runners(limitctl: &Path, directory: &Path) -> Vec<Runner> {
+    let segment = directory.join("limits");
     let places = SetDeclaration::new("places").limit(Limit::concurrency("running", 1));
     let calls = SetDeclaration::new("calls").limit(Limit::calls("started", u64::from(u32::MAX), SECOND));
     let declaration = Declaration::new().set(places).set(calls);
@@ -70,9 +70,9 @@ fn runners(limitctl: &Path, folder: &Path) -> Vec<Runner> {
         command.args(arguments);
         command
     };
-    let lock = folder.join("lock").to_string_lossy().into_owned();
+    let lock = directory.join("lock").to_string_lossy().into_owned();
     let mut semaphore = through("sem", &["--fg", "--id", "shmlimit", COMMAND]);
-    semaphore.env("PARALLEL_HOME", folder);
+    semaphore.env("PARALLEL_HOME", directory);
     let all = [
         ("the command alone", Command::new(COMMAND)),
         ("env", through("env", &[COMMAND])),

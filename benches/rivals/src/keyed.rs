@@ -52,8 +52,8 @@ trait Keyed: Sized + 'static {
     /// The name of [`check_many`](Self::check_many), where that is more than checks one after another.
     const CHECK_MANY: Option<&'static str> = None;
 
-    /// With room for that many keys. What lies in a file lies in `folder`.
-    fn create(folder: &Path, keys: usize) -> Self;
+    /// With room for that many keys. What lies in a file lies in `directory`.
+    fn create(directory: &Path, keys: usize) -> Self;
 
     /// Takes a call of one key's limit.
     fn check(&self, key: &Key);
@@ -106,13 +106,13 @@ impl Keyed for Ours {
     const CHECK: &'static str = "1 key, check";
     const CHECK_MANY: Option<&'static str> = Some("check_many of 64");
 
-    fn create(folder: &Path, keys: usize) -> Self {
+    fn create(directory: &Path, keys: usize) -> Self {
         let declaration = Declaration::new().set(
             SetDeclaration::new("keyed")
                 .keyed(shmlimit::Keyed::new(keys as u64).store_keys(false))
                 .limit(Limit::calls("calls", u64::from(u32::MAX), Duration::from_secs(1))),
         );
-        let segment = Segment::create(folder.join("limits"), &declaration).expect("a segment");
+        let segment = Segment::create(directory.join("limits"), &declaration).expect("a segment");
         let set = segment.set("keyed").expect("declared");
         let request = set.request();
         Self { set, request }
@@ -166,15 +166,15 @@ impl Contender {
 }
 
 /// Every key is known before the first is measured.
-fn filled<K: Keyed>(folder: &Path, keys: usize) -> K {
-    let keyed = K::create(folder, keys);
+fn filled<K: Keyed>(directory: &Path, keys: usize) -> K {
+    let keyed = K::create(directory, keys);
     (0..keys).for_each(|number| keyed.check(&Key::numbered(number)));
     keyed
 }
 
 /// One operation is the check of one key, alone or with others.
-fn operations<K: Keyed>(folder: &Path, keys: usize, requests: &Rc<[Key]>) -> Vec<Operation> {
-    let keyed = Rc::new(filled::<K>(folder, keys));
+fn operations<K: Keyed>(directory: &Path, keys: usize, requests: &Rc<[Key]>) -> Vec<Operation> {
+    let keyed = Rc::new(filled::<K>(directory, keys));
     let (checked, mut order) = (Rc::clone(&keyed), Order::new(requests));
     let check = move || checked.check(&order.next(1)[0]);
     let mut operations = vec![Operation::new(K::GROUP, K::CHECK, check)];
@@ -194,9 +194,9 @@ fn operations<K: Keyed>(folder: &Path, keys: usize, requests: &Rc<[Key]>) -> Vec
 }
 
 /// Bytes that the process grows by.
-fn memory<K: Keyed>(folder: &Path, keys: usize) -> u64 {
+fn memory<K: Keyed>(directory: &Path, keys: usize) -> u64 {
     let before = resident_bytes();
-    let keyed = filled::<K>(folder, keys);
+    let keyed = filled::<K>(directory, keys);
     let after = resident_bytes();
     drop(keyed);
     after.saturating_sub(before)
@@ -268,13 +268,13 @@ pub fn compare(rounds: usize) {
 }
 
 fn compare_among(keys: usize, rounds: usize) {
-    let folder = crate::common::folder();
+    let directory = crate::common::directory();
     let requests = requests(keys);
     let mut all = Vec::new();
     for (index, contender) in CONTENDERS.iter().enumerate() {
-        let folder = folder.path().join(index.to_string());
-        std::fs::create_dir(&folder).expect("a folder");
-        all.extend((contender.operations)(&folder, keys, &requests));
+        let directory = directory.path().join(index.to_string());
+        std::fs::create_dir(&directory).expect("a directory");
+        all.extend((contender.operations)(&directory, keys, &requests));
     }
     let measurements = Measurements::take(all, rounds, TURN);
     let base = measurements.median(CONTENDERS[0].check);
@@ -315,7 +315,7 @@ pub fn fill_if_told_to() -> bool {
     let (Some(contender), Some(keys)) = (number(), number()) else {
         return false;
     };
-    let folder = crate::common::folder();
-    println!("{}", (CONTENDERS[contender].memory)(folder.path(), keys));
+    let directory = crate::common::directory();
+    println!("{}", (CONTENDERS[contender].memory)(directory.path(), keys));
     true
 }

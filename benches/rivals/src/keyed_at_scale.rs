@@ -21,19 +21,19 @@ const SHARED_KEYS: u64 = 100_000;
 const PROCESSES: [usize; 3] = [1, 2, 8];
 const ROLE: &str = "--keyed-worker";
 
-/// Measures and prints both. The tables lie in the folder that was named, or in the one of all benches.
-pub fn compare(rounds: usize, folder: Option<PathBuf>) {
-    let own = crate::common::folder();
-    let folder = folder.as_deref().unwrap_or(own.path());
-    large_tables(rounds, folder);
+/// Measures and prints both. The tables lie in the directory that was named, or in the one of all benches.
+pub fn compare(rounds: usize, directory: Option<PathBuf>) {
+    let own = crate::common::directory();
+    let directory = directory.as_deref().unwrap_or(own.path());
+    large_tables(rounds, directory);
     println!();
-    several_processes(rounds.min(11), folder);
+    several_processes(rounds.min(11), directory);
 }
 
-fn large_tables(rounds: usize, folder: &Path) {
+fn large_tables(rounds: usize, directory: &Path) {
     let all = vec![
-        checks_among(folder, MILLION, 1_000_000),
-        checks_among(folder, TEN_MILLION, 10_000_000),
+        checks_among(directory, MILLION, 1_000_000),
+        checks_among(directory, TEN_MILLION, 10_000_000),
     ];
     let huge = huge_kibibytes();
     let measurements = Measurements::take(all, rounds, TURN);
@@ -58,8 +58,8 @@ fn huge_kibibytes() -> u64 {
     number.unwrap_or(0)
 }
 
-fn checks_among(folder: &Path, name: &'static str, keys: u64) -> Operation {
-    let set = table(&folder.join(format!("keyed-{keys}")), keys);
+fn checks_among(directory: &Path, name: &'static str, keys: u64) -> Operation {
+    let set = table(&directory.join(format!("keyed-{keys}")), keys);
     let request = set.request();
     for number in 0..keys {
         let checked = set.key(number.to_le_bytes()).and_then(|key| key.check(&request));
@@ -95,13 +95,13 @@ impl Random {
     }
 }
 
-fn several_processes(rounds: usize, folder: &Path) {
+fn several_processes(rounds: usize, directory: &Path) {
     println!(
         "Several processes that check 10^5 keys of one table in random order, {rounds} interleaved rounds, medians.\n"
     );
     println!("| processes | million checks a second, together | waits for a lock in a million checks |");
     println!("|---:|---:|---:|");
-    let path = folder.join("keyed-shared");
+    let path = directory.join("keyed-shared");
     let set = table(&path, SHARED_KEYS);
     let mut results = vec![Vec::new(); PROCESSES.len()];
     for _ in 0..rounds {

@@ -56,12 +56,12 @@ fn main() {
         println!("{}\n", machine::describe());
         keyed::compare(keyed_rounds);
         println!();
-        keyed_at_scale::compare(keyed_rounds, folder_named());
+        keyed_at_scale::compare(keyed_rounds, directory_named());
         return;
     }
-    let folder = common::folder();
-    let mut all = floors(folder.path());
-    all.extend(operations(folder.path()));
+    let directory = common::directory();
+    let mut all = floors(directory.path());
+    all.extend(operations(directory.path()));
     all.extend(checks());
     let measurements = Measurements::take(all, rounds, TURN);
 
@@ -76,13 +76,13 @@ fn main() {
     println!("inside.\n");
     measurements.print(LOCK_AND_CLOCK);
     println!("\n## Several processes on one set\n");
-    let two = processes(process_rounds, process_time, folder.path());
+    let two = processes(process_rounds, process_time, directory.path());
     println!("\n## A command under a permit\n");
     commands::compare(command_rounds);
     println!("\n## Limits by key\n");
     keyed::compare(keyed_rounds);
     println!();
-    keyed_at_scale::compare(keyed_rounds, folder_named());
+    keyed_at_scale::compare(keyed_rounds, directory_named());
     println!("\n## Aims\n");
     println!("| aim | measured |");
     println!("|---|---|");
@@ -100,14 +100,14 @@ fn main() {
     );
 }
 
-/// Where large tables are to lie: what follows `--folder`, such as a file system with huge pages.
-fn folder_named() -> Option<std::path::PathBuf> {
-    let mut arguments = std::env::args().skip_while(|argument| argument != "--folder");
+/// Where large tables are to lie: what follows `--directory`, such as a file system with huge pages.
+fn directory_named() -> Option<std::path::PathBuf> {
+    let mut arguments = std::env::args().skip_while(|argument| argument != "--directory");
     arguments.nth(1).map(Into::into)
 }
 
 /// Prints what one, two and four processes do in all, and answers what two do with one limit.
-fn processes(rounds: usize, time: Duration, folder: &std::path::Path) -> f64 {
+fn processes(rounds: usize, time: Duration, directory: &std::path::Path) -> f64 {
     let mut cases: Vec<(Work, Vec<Vec<f64>>)> = Work::ALL
         .into_iter()
         .map(|work| (work, vec![Vec::new(); PROCESSES.len()]))
@@ -115,7 +115,7 @@ fn processes(rounds: usize, time: Duration, folder: &std::path::Path) -> f64 {
     for _ in 0..rounds {
         for (work, results) in &mut cases {
             for (count, results) in PROCESSES.into_iter().zip(results) {
-                results.push(1.0 / throughput(folder, *work, count, time));
+                results.push(1.0 / throughput(directory, *work, count, time));
             }
         }
     }

@@ -25,7 +25,7 @@ const BURST: u32 = 10;
 /// Waits for one unit.
 type Wait = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
-/// A name, and what makes a limiter in a folder, within a runtime.
+/// A name, and what makes a limiter in a directory, within a runtime.
 type Contender = (&'static str, fn(&std::path::Path, u32) -> Wait);
 
 const CONTENDERS: [Contender; 4] = [
@@ -35,10 +35,10 @@ const CONTENDERS: [Contender; 4] = [
     ("tokio: Semaphore, a permit each millisecond", of_semaphore),
 ];
 
-fn ours(folder: &std::path::Path, waiters: u32) -> Wait {
+fn ours(directory: &std::path::Path, waiters: u32) -> Wait {
     let limit = Limit::calls("calls", u64::from(RATE), Duration::from_secs(1)).burst(u64::from(BURST));
     let set = SetDeclaration::new("set").waiters(waiters).limit(limit);
-    let segment = Segment::create(folder.join("limits"), &Declaration::new().set(set)).expect("a segment");
+    let segment = Segment::create(directory.join("limits"), &Declaration::new().set(set)).expect("a segment");
     let set = segment.set("set").expect("declared");
     Arc::new(move || {
         let set = set.clone();
@@ -111,13 +111,13 @@ fn processor_time() -> Duration {
 }
 
 fn measure(make: fn(&std::path::Path, u32) -> Wait, waiters: u32, span: Duration) -> Measured {
-    let folder = crate::common::folder();
+    let directory = crate::common::directory();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        let wait = make(folder.path(), waiters);
+        let wait = make(directory.path(), waiters);
         let served = Arc::new(AtomicU64::new(0));
         let tasks: Vec<_> = (0..waiters)
             .map(|_| {

@@ -77,10 +77,10 @@ def admitted_by_threads(limiter: BucketLimiter | SharedLimiter) -> int:
 
 def main() -> None:
     """Shows where they differ."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         limiters: list[tuple[str, BucketLimiter | SharedLimiter]] = [
             ("the class", BucketLimiter()),
-            ("shmlimit", SharedLimiter(os.path.join(folder, "gateway.limits"))),
+            ("shmlimit", SharedLimiter(os.path.join(directory, "gateway.limits"))),
         ]
         for name, limiter in limiters:
             limiter.check_rate("beta", "embed", {"requests": 1, "tokens": 1000})

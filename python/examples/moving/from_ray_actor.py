@@ -66,9 +66,9 @@ def main() -> None:
         print("actor   ", timed(lambda: ray.get(bucket.acquire.remote())))
     finally:
         ray.shutdown()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         calls = sl.Calls("calls", CAPACITY, rate=RATE, interval=INTERVAL, algorithm="leaky_bucket")
-        limits = sl.open(os.path.join(folder, "calls.limits"), sl.LimitSet("api", [calls]))["api"]
+        limits = sl.open(os.path.join(directory, "calls.limits"), sl.LimitSet("api", [calls]))["api"]
         print("shmlimit", timed(limits.acquire))
         print(f"the declaration says: {calls.bound}")
 

@@ -26,8 +26,8 @@ with sl.open(sys.argv[1])["erp"].acquire():
 
 def main() -> None:
     """Shows each kind."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "limiters.limits")
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "limiters.limits")
         segment = sl.open(
             path,
             [

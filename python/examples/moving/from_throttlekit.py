@@ -17,9 +17,9 @@ CLOCK = sl.VirtualClock()
 
 def main() -> None:
     """Goes through them."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         segment = sl.open(
-            os.path.join(folder, "api.limits"),
+            os.path.join(directory, "api.limits"),
             [
                 # gcra({limit: 100, periodMs: 60_000, burst: 20})
                 sl.LimitSet("api", [sl.Calls("rate", 100, 60, algorithm="gcra", burst=20)], keyed=1000),
@@ -49,7 +49,7 @@ def main() -> None:
             refusal = jobs.try_acquire()
             print("admit(jobs) x 3:            the third is refused by", refusal.binding)
 
-        credit = segment["hot"].leased("rate", least=10, most=10)
+        credit = segment["hot"].local_credit("rate", min_units=10, max_units=10)
         print("leased check(hot) x 25:    ", sum(credit.try_take() for _ in range(25)), "admitted from batches of 10")
 
 

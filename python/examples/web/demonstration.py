@@ -19,7 +19,7 @@ REQUESTS = 40
 
 # Where the limits are: the workers are told by the process that starts them. An application of yours names a path of
 # its own, such as /dev/shm/myapp.limits.
-FOLDER = os.environ.get("LIMITS_FOLDER") or tempfile.mkdtemp(prefix="shmlimit-example-", dir="/dev/shm")
+DIRECTORY = os.environ.get("LIMITS_DIRECTORY") or tempfile.mkdtemp(prefix="shmlimit-example-", dir="/dev/shm")
 
 
 def main(server: str, application: str) -> None:
@@ -35,7 +35,7 @@ def main(server: str, application: str) -> None:
         process = subprocess.Popen(
             [sys.executable, "-m", server, "--workers", "4", *bound, "--log-level", "error", application],
             cwd=Path(__file__).parent,
-            env={**os.environ, "LIMITS_FOLDER": FOLDER},
+            env={**os.environ, "LIMITS_DIRECTORY": DIRECTORY},
             pass_fds=[descriptor],
         )
     try:
@@ -44,7 +44,7 @@ def main(server: str, application: str) -> None:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()
-        shutil.rmtree(FOLDER)
+        shutil.rmtree(DIRECTORY)
     _show(f"{server}, 4 workers, {REQUESTS} requests", answers)
 
 

@@ -5,7 +5,7 @@ Run it: `python examples/web/with_asgi.py`.
 
 import os
 
-from demonstration import FOLDER, main
+from demonstration import DIRECTORY, main
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -16,7 +16,7 @@ import shmlimit as sl
 from shmlimit.asgi import ClientAddress, LimitMiddleware
 
 limits = sl.open(
-    f"{FOLDER}/example.limits",
+    f"{DIRECTORY}/example.limits",
     sl.LimitSet(
         "api",
         [sl.Calls("requests", 5, "60s", algorithm="sliding_window"), sl.Concurrency("in_flight", 8)],

@@ -5,7 +5,7 @@ Run it: `python examples/web/with_django.py`.
 
 import os
 
-from demonstration import FOLDER, main
+from demonstration import DIRECTORY, main
 from django.conf import settings
 from django.core.wsgi import get_wsgi_application
 from django.http import HttpRequest, HttpResponse
@@ -21,7 +21,7 @@ if not settings.configured:
         ROOT_URLCONF=__name__,
         MIDDLEWARE=["shmlimit.django.LimitMiddleware"],
         SHMLIMIT={
-            "segment": f"{FOLDER}/example.limits",
+            "segment": f"{DIRECTORY}/example.limits",
             "config": sl.LimitSet(
                 "site",
                 [sl.Calls("requests", 5, "60s", algorithm="sliding_window"), sl.Concurrency("in_flight", 8)],

@@ -6,14 +6,14 @@ Run it: `python examples/web/with_fastapi.py`.
 import os
 from typing import Annotated
 
-from demonstration import FOLDER, main
+from demonstration import DIRECTORY, main
 from fastapi import Depends, FastAPI
 
 import shmlimit as sl
 from shmlimit.fastapi import ClientAddress, Limited, LimitRefused, problem_response
 
 limits = sl.open(
-    f"{FOLDER}/example.limits",
+    f"{DIRECTORY}/example.limits",
     sl.LimitSet(
         "api",
         [

@@ -5,7 +5,7 @@ Run it: `python examples/web/with_flask_limiter.py`.
 
 import os
 
-from demonstration import FOLDER, main
+from demonstration import DIRECTORY, main
 from flask import Flask
 from flask_limiter import Limiter
 from flask_limiter.util import get_remote_address
@@ -16,7 +16,7 @@ app = Flask(__name__)
 limiter = Limiter(
     get_remote_address,
     app=app,
-    storage_uri=f"shm://{FOLDER}/example.limits",  # it was memory://
+    storage_uri=f"shm://{DIRECTORY}/example.limits",  # it was memory://
 )
 
 

@@ -1,4 +1,4 @@
-"""A throttle of Django REST Framework: nothing changes but where its class comes from, and a folder.
+"""A throttle of Django REST Framework: nothing changes but where its class comes from, and a directory.
 
 Run it: `python examples/web/with_rest_framework.py`.
 """
@@ -6,7 +6,7 @@ Run it: `python examples/web/with_rest_framework.py`.
 import os
 
 import django
-from demonstration import FOLDER, main
+from demonstration import DIRECTORY, main
 from django.conf import settings
 from django.core.wsgi import get_wsgi_application
 from django.urls import path
@@ -24,7 +24,7 @@ if not settings.configured:
             "DEFAULT_AUTHENTICATION_CLASSES": [],
             "UNAUTHENTICATED_USER": None,
         },
-        SHMLIMIT_THROTTLES={"folder": f"{FOLDER}/example.throttles"},
+        SHMLIMIT_THROTTLES={"directory": f"{DIRECTORY}/example.throttles"},
     )
     django.setup()
 

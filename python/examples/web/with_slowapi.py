@@ -5,7 +5,7 @@ Run it: `python examples/web/with_slowapi.py`.
 
 import os
 
-from demonstration import FOLDER, main
+from demonstration import DIRECTORY, main
 from fastapi import FastAPI, Request
 from slowapi import Limiter, _rate_limit_exceeded_handler
 from slowapi.errors import RateLimitExceeded
@@ -15,7 +15,7 @@ import shmlimit.limits_storage  # noqa: F401 - registers shm://
 
 limiter = Limiter(
     get_remote_address,
-    storage_uri=f"shm://{FOLDER}/example.limits",  # it was memory://
+    storage_uri=f"shm://{DIRECTORY}/example.limits",  # it was memory://
 )
 app = FastAPI()
 app.state.limiter = limiter

@@ -5,14 +5,14 @@ Run it: `python examples/web/with_wsgi.py`.
 
 import os
 
-from demonstration import FOLDER, main
+from demonstration import DIRECTORY, main
 from flask import Flask
 
 import shmlimit as sl
 from shmlimit.wsgi import ClientAddress, LimitMiddleware
 
 limits = sl.open(
-    f"{FOLDER}/example.limits",
+    f"{DIRECTORY}/example.limits",
     sl.LimitSet(
         "api",
         [sl.Calls("requests", 5, "60s", algorithm="sliding_window"), sl.Concurrency("in_flight", 8)],

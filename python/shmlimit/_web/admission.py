@@ -53,7 +53,7 @@ class Admission:
         if permit is None:
             return
         try:
-            permit.release(dropped=failed or self._has_failed)
+            permit.release(failed=failed or self._has_failed)
         except shmlimit.Error as error:
             # The response is as good as before. It is tried once more when the permit is garbage-collected.
             _log.error("what a request held could not be given back: %s", error)

@@ -137,7 +137,7 @@ class LimitSetAcquisition:
         missing = self._missing()
         if missing is not None:
             raise missing
-        self._finish(dropped=False)
+        self._finish(failed=False)
 
     def __enter__(self) -> Self:
         return self
@@ -152,7 +152,7 @@ class LimitSetAcquisition:
             return
         missing = self._missing()
         # Nobody releases after the block, so what it held must not outlive it, updated or not.
-        self._finish(dropped=exception_type is not None)
+        self._finish(failed=exception_type is not None)
         if missing is not None:
             raise missing
 
@@ -186,7 +186,7 @@ class LimitSetAcquisition:
             return None
         return RuntimeError(f"Not all limits in the LimitSet were updated. Missing: {missing}")
 
-    def _finish(self, *, dropped: bool) -> None:
+    def _finish(self, *, failed: bool) -> None:
         self._released = True
         for part in self.acquisitions.values():
             part.release()
@@ -206,4 +206,4 @@ class LimitSetAcquisition:
             # In a forked child: what the parent holds is the parent's to release.
             return
         finally:
-            permit.release(dropped)
+            permit.release(failed)

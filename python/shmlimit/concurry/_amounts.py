@@ -11,10 +11,10 @@ _WIDE = Context(prec=60)
 
 # Fractions of a token are told apart to a millionth, more finely where the capacity itself is finer.
 _DECIMALS = 6
-_MOST_DECIMALS = 18
+_MAX_DECIMALS = 18
 
 # As many as each number of 64 bits has that begins with a 1.
-_MOST_DIGITS = 19
+_MAX_DIGITS = 19
 
 
 def check_number(amount: object, limit: str) -> float | Decimal:
@@ -58,13 +58,13 @@ def decimals_of(capacity: float, *, fractions: bool) -> int:
         return least
     exponent = Decimal(repr(capacity)).normalize(_WIDE).as_tuple().exponent
     own = max(0, -int(exponent))
-    if own > _MOST_DECIMALS:
+    if own > _MAX_DECIMALS:
         raise ValueError(
-            f"a capacity of {capacity} cannot be counted: limits count in steps of 10^-{_MOST_DECIMALS} at the finest. "
+            f"a capacity of {capacity} cannot be counted: limits count in steps of 10^-{_MAX_DECIMALS} at the finest. "
             "Write it with that many decimals at most, or count in a smaller unit of your own"
         )
     # Large capacities leave fewer decimals to requests: all of it is counted in 64 bits.
-    room = _MOST_DIGITS - len(str(int(capacity)))
+    room = _MAX_DIGITS - len(str(int(capacity)))
     return max(own, min(least, room), 0)
 
 

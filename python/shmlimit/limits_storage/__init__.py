@@ -6,9 +6,9 @@ import shmlimit.limits_storage  # registers shm://
 Limiter(get_remote_address, app=app, storage_uri="shm:///dev/shm/myapp.limits")
 ```
 
-The URI names a folder, which is made if it is not there: best one under `/dev/shm`, of the application's own. All
-processes that name the same folder count together. It may go on with options, which can be given as `storage_options`
-as well:
+The URI names a directory, which is made if it is not there: best one under `/dev/shm`, of the application's own. All
+processes that name the same directory count together. It may go on with options, which can be given as
+`storage_options` as well:
 
 | option | default | what it says |
 |---|---|---|

@@ -14,7 +14,7 @@ from limits.limits import TIME_TYPES
 
 from shmlimit import Calls, Checked, Error, Limits, Rate, Refusal, Removed, Verdict
 from shmlimit._declaration import WhenFull
-from shmlimit._windows import WindowFolder
+from shmlimit._windows import WindowDirectory
 
 # More than anybody counts to: the limit of fixed windows whose keys do not say it.
 _UNREACHABLE = 2**62
@@ -27,7 +27,7 @@ _LIMIT = "requests"
 _EXCESS = "excess"
 
 # So many keys are remembered that were refused for want of a row.
-_MOST_SHUT_OUT = 1024
+_MAX_SHUT_OUT = 1024
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -54,7 +54,7 @@ def _whichever_file(
         try:
             return method(self, *args, **kwargs)
         except Removed:
-            self._folder.forget()
+            self._directory.forget()
             return method(self, *args, **kwargs)
 
     return tried
@@ -71,7 +71,7 @@ class Counters:
         parts = urlsplit(uri or "")
         if parts.netloc or not unquote(parts.path).strip("/"):
             raise ConfigurationError(
-                f"{uri!r} does not name a folder: write shm:///dev/shm/myapp.limits, with three slashes"
+                f"{uri!r} does not name a directory: write shm:///dev/shm/myapp.limits, with three slashes"
             )
         given: dict[str, Any] = {**dict(parse_qsl(parts.query)), **options}
         unknown = given.keys() - {"max_keys", "when_full", "entries"}
@@ -81,7 +81,7 @@ class Counters:
             self._entries = int(given.get("entries", 32))
             if self._entries < 1:
                 raise ValueError(f"entries is {self._entries}, but must be at least 1")
-            self._folder = WindowFolder(
+            self._directory = WindowDirectory(
                 unquote(parts.path),
                 max_keys=int(given["max_keys"]) if "max_keys" in given else None,
                 when_full=cast(WhenFull, given.get("when_full", "evict_least_used")),
@@ -128,13 +128,13 @@ class Counters:
         """Forgets what fixed and moving windows have counted under a key."""
         self._shut_out.pop(key, None)
         for beginning in (_FIXED, _MOVING):
-            for limits in self._folder.known(beginning):
+            for limits in self._directory.known(beginning):
                 limits.reset(key=key)
 
     def check(self) -> bool:
         """Whether the files can be used."""
         try:
-            for limits in self._folder.known(""):
+            for limits in self._directory.known(""):
                 limits.peek({_LIMIT: 0}, key="check")
         except OSError:
             return False
@@ -144,8 +144,8 @@ class Counters:
     def reset(self) -> int | None:
         """Forgets everything; answers how many keys had something counted."""
         self._shut_out.clear()
-        keys = self._folder.keys()
-        for limits in self._folder.known(""):
+        keys = self._directory.keys()
+        for limits in self._directory.known(""):
             limits.reset()
         return keys
 
@@ -223,14 +223,14 @@ class Counters:
         """Whether it was a table without room that refused: an error, unless it was declared to refuse new keys."""
         if answer.reason != "table_full":
             return False
-        if self._folder.when_full != "refuse":
+        if self._directory.when_full != "refuse":
             raise TableFull(
-                f"no row of {self._folder.path} is left for a new key: all that it might have had are those of limited "
-                "keys; declare a larger max_keys"
+                f"no row of {self._directory.path} is left for a new key: all that it might have had are those of "
+                "limited keys; declare a larger max_keys"
             )
         # Asked how the key stands, the storage says that it is limited. How long it takes is not known: at most until
         # every window that is open now has passed.
-        if len(self._shut_out) >= _MOST_SHUT_OUT:
+        if len(self._shut_out) >= _MAX_SHUT_OUT:
             self._shut_out.clear()
         self._shut_out[key] = time.monotonic() + expiry
         return True
@@ -250,7 +250,7 @@ class Counters:
         """The set that counts a key in fixed windows, and the limit there."""
         named = _named(key)
         limit = _UNREACHABLE if named is None or named[0] < 1 or named[1] != expiry else named[0]
-        limits = self._folder.limits(
+        limits = self._directory.limits(
             _fixed_kind(limit, expiry),
             2,
             lambda: [Calls(_LIMIT, limit, expiry, algorithm="fixed_window", align="first_use")],
@@ -259,7 +259,7 @@ class Counters:
 
     def _moving(self, limit: int, expiry: int) -> Limits:
         entries = min(self._entries, limit)
-        return self._folder.limits(
+        return self._directory.limits(
             f"{_MOVING}{limit}-per-{expiry}s.{entries}-entries",
             2 + 4 * entries,
             lambda: [Calls(_LIMIT, limit, expiry, algorithm="sliding_window", entries=entries)],
@@ -271,7 +271,7 @@ class Counters:
         def rate(name: str, capacity: str) -> Rate:
             return Rate(name, capacity, expiry, algorithm="sliding_window_counter", buckets=1, unit="0.000001")
 
-        return self._folder.limits(
+        return self._directory.limits(
             _sliding_kind(limit, expiry),
             8,
             lambda: [rate(_LIMIT, f"{limit}.999999"), rate(_EXCESS, str(limit))],
@@ -280,8 +280,8 @@ class Counters:
     def _find_fixed(self, key: str) -> Verdict | None:
         """How the fixed window of a key stands, if one has begun."""
         named = _named(key)
-        likely = None if named is None else self._folder.find(_fixed_kind(*named))
-        for limits in _each_once(likely, self._folder.known(_FIXED)):
+        likely = None if named is None else self._directory.find(_fixed_kind(*named))
+        for limits in _each_once(likely, self._directory.known(_FIXED)):
             verdict = limits.peek({_LIMIT: 0}, key=key)[_LIMIT]
             if _counted(verdict) > 0:
                 return verdict
@@ -289,8 +289,8 @@ class Counters:
 
     def _sliding_files(self, key: str, expiry: int) -> Iterator[Limits]:
         named = _named(key)
-        likely = None if named is None else self._folder.find(_sliding_kind(named[0], expiry))
-        every = self._folder.known(_SLIDING)
+        likely = None if named is None else self._directory.find(_sliding_kind(named[0], expiry))
+        every = self._directory.known(_SLIDING)
         return _each_once(likely, (limits for limits in every if f"-per-{expiry}s." in limits.path))
 
 

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 from both_concurries import ALGORITHMS, BOTH, calls, original, ours, rate
-from conftest import PATIENCE, queued, wait_until
+from conftest import TIMEOUT, queued, wait_until
 
 import shmlimit
 
@@ -125,7 +125,7 @@ def test_a_fixed_window_begins_with_its_first_use():
     wait_until(lambda: limits["tokens"].can_acquire(4) and time.monotonic() > began + 0.9 * window, "time passed")
     assert limits.try_acquire({"tokens": 4}).successful
     used = time.monotonic()
-    assert limits.acquire({"tokens": 1}, timeout=PATIENCE).successful
+    assert limits.acquire({"tokens": 1}, timeout=TIMEOUT).successful
     # The window of the first four lasted whole; the original's would have ended moments after them.
     assert time.monotonic() - used > 0.9 * window
 
@@ -194,7 +194,7 @@ def test_nobody_overtakes_the_line():
     served = []
 
     def wait_for_both():
-        with limits.acquire({"connections": 2}, timeout=PATIENCE):
+        with limits.acquire({"connections": 2}, timeout=TIMEOUT):
             served.append(True)
 
     waiting = threading.Thread(target=wait_for_both)
@@ -204,7 +204,7 @@ def test_nobody_overtakes_the_line():
     assert usage_of(limits) == 1
     assert not limits.try_acquire({"connections": 1}).successful
     held.release()
-    waiting.join(PATIENCE)
+    waiting.join(TIMEOUT)
     assert served == [True]
 
 
@@ -213,7 +213,7 @@ def test_a_full_line_is_waited_for():
     waiters = 400
 
     async def take():
-        async with await limits.async_acquire(timeout=PATIENCE) as acquisition:
+        async with await limits.async_acquire(timeout=TIMEOUT) as acquisition:
             return acquisition.successful
 
     async def all_at_once():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import joblib
 import pytest
-from conftest import PATIENCE, queued, wait_until
+from conftest import TIMEOUT, queued, wait_until
 
 import shmlimit
 from shmlimit.concurry import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit
@@ -37,7 +37,7 @@ def report_admitted(limits, attempts, results):
 
 
 def hold(limits, results):
-    acquisition = limits.acquire(timeout=PATIENCE)
+    acquisition = limits.acquire(timeout=TIMEOUT)
     results.put(acquisition.successful)
     signal.pause()
 
@@ -50,9 +50,9 @@ def test_admits_five_over_all_workers(context):
     workers = [start.Process(target=report_admitted, args=(limits, 10, results)) for _ in range(4)]
     for worker in workers:
         worker.start()
-    admitted = sum(results.get(timeout=PATIENCE) for _ in workers)
+    admitted = sum(results.get(timeout=TIMEOUT) for _ in workers)
     for worker in workers:
-        worker.join(PATIENCE)
+        worker.join(TIMEOUT)
     assert admitted == 5
     assert limits.get_stats()["call_count"]["current_requests"] == 5
 
@@ -90,7 +90,7 @@ def test_workers_of_ray_share():
         def attempt(limits):
             return sum(limits.try_acquire().successful for _ in range(3))
 
-        assert sum(ray.get([attempt.remote(limits) for _ in range(6)], timeout=PATIENCE)) == 5
+        assert sum(ray.get([attempt.remote(limits) for _ in range(6)], timeout=TIMEOUT)) == 5
     finally:
         ray.shutdown()
 
@@ -109,11 +109,11 @@ def test_a_killed_worker_gives_back_what_it_held(context):
     results = start.Queue()
     worker = start.Process(target=hold, args=(limits, results))
     worker.start()
-    assert results.get(timeout=PATIENCE) is True
+    assert results.get(timeout=TIMEOUT) is True
     assert not limits.try_acquire().successful
     os.kill(worker.pid, signal.SIGKILL)
-    worker.join(PATIENCE)
-    with limits.acquire(timeout=PATIENCE) as acquisition:
+    worker.join(TIMEOUT)
+    with limits.acquire(timeout=TIMEOUT) as acquisition:
         assert acquisition.successful
     assert limits.get_stats()["connections"]["available"] == 1
 
@@ -124,14 +124,14 @@ def test_a_waiter_is_served_when_the_holder_is_killed():
     results = start.Queue()
     holder, waiter = (start.Process(target=hold, args=(limits, results)) for _ in range(2))
     holder.start()
-    assert results.get(timeout=PATIENCE) is True
+    assert results.get(timeout=TIMEOUT) is True
     waiter.start()
     wait_until(lambda: queued(shmlimit.open(limits.path)["limits"]) == 1, "the waiter is in line")
     os.kill(holder.pid, signal.SIGKILL)
-    assert results.get(timeout=PATIENCE) is True
+    assert results.get(timeout=TIMEOUT) is True
     for process in (holder, waiter):
         os.kill(process.pid, signal.SIGKILL)
-        process.join(PATIENCE)
+        process.join(TIMEOUT)
 
 
 def test_a_forked_child_has_private_limits_of_its_own():
@@ -141,8 +141,8 @@ def test_a_forked_child_has_private_limits_of_its_own():
     held = limits.acquire()
     child = start.Process(target=report_admitted, args=(limits, 1, results))
     child.start()
-    assert results.get(timeout=PATIENCE) == 1
-    child.join(PATIENCE)
+    assert results.get(timeout=TIMEOUT) == 1
+    child.join(TIMEOUT)
     assert not limits.try_acquire().successful
     held.release()
     assert limits.try_acquire().successful
@@ -167,8 +167,8 @@ def test_a_forked_child_cannot_release_what_its_parent_holds():
     held = limits.acquire({"tokens": 4})
     child = start.Process(target=release_what_the_parent_holds, args=(held, results))
     child.start()
-    assert results.get(timeout=PATIENCE) is True
-    child.join(PATIENCE)
+    assert results.get(timeout=TIMEOUT) is True
+    child.join(TIMEOUT)
     assert not limits.try_acquire({"tokens": 0}).successful
     held.update({"tokens": 1})
     held.release()
@@ -186,7 +186,7 @@ print(limits.path, flush=True)
 
 def run(program, *arguments):
     return subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True, timeout=PATIENCE
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True, timeout=TIMEOUT
     ).stdout.split()
 
 
@@ -231,7 +231,7 @@ def test_a_set_that_arrives_while_the_last_one_goes_keeps_its_file_or_finds_none
             running = [pool.submit(arrive_and_go, sent) for _ in range(4)]
             del limits
             for thread in running:
-                thread.result(PATIENCE)
+                thread.result(TIMEOUT)
 
 
 def test_the_file_stays_while_another_process_uses_it():
@@ -241,18 +241,18 @@ def test_the_file_stays_while_another_process_uses_it():
     results, go_on = start.Queue(), start.Event()
     other = start.Process(target=use_after, args=(limits, go_on, results))
     other.start()
-    assert results.get(timeout=PATIENCE) == "attached"
+    assert results.get(timeout=TIMEOUT) == "attached"
     del limits
     assert path.exists()
     go_on.set()
-    assert results.get(timeout=PATIENCE) is True
-    other.join(PATIENCE)
+    assert results.get(timeout=TIMEOUT) is True
+    other.join(TIMEOUT)
     assert not path.exists()
 
 
 def use_after(limits, go_on, results):
     results.put("attached")
-    go_on.wait(PATIENCE)
+    go_on.wait(TIMEOUT)
     results.put(limits.try_acquire().successful)
 
 
@@ -358,6 +358,6 @@ def test_one_import_line_moves_a_program_over():
 def test_the_example_shows_the_limit_hold_across_processes():
     example = Path(__file__).parents[2] / "examples" / "concurry_migration.py"
     shown = subprocess.run(
-        [sys.executable, example], capture_output=True, text=True, check=True, timeout=PATIENCE
+        [sys.executable, example], capture_output=True, text=True, check=True, timeout=TIMEOUT
     ).stdout
     assert "admitted 5 of 40 calls" in shown

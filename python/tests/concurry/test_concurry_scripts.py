@@ -20,7 +20,7 @@ from both_concurries import (
     ours,
     rate,
 )
-from conftest import PATIENCE
+from conftest import TIMEOUT
 
 MODES = ["sync", "asyncio", "thread"]
 
@@ -509,7 +509,7 @@ WINDOW = 0.5
 
 
 def in_time(condition):
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while not condition():
         if time.monotonic() > end:
             return False
@@ -534,8 +534,8 @@ def test_waits_until_time_has_passed(algorithm):
     def script(library, note):
         limits = library.LimitSet(limits=[rate(library, "tokens", 4, algorithm, window=WINDOW)])
         held = limits.acquire({"tokens": 4})
-        note(lambda: limits.acquire({"tokens": 4}, timeout=PATIENCE).successful)
-        note(lambda: asyncio.run(limits.async_acquire({"tokens": 4}, timeout=PATIENCE)).successful)
+        note(lambda: limits.acquire({"tokens": 4}, timeout=TIMEOUT).successful)
+        note(lambda: asyncio.run(limits.async_acquire({"tokens": 4}, timeout=TIMEOUT)).successful)
         return held
 
     assert_same(script)
@@ -572,11 +572,11 @@ def test_waits_until_another_thread_releases():
         )
         held = limits.acquire()
         outcomes: list[bool] = []
-        waiting = threading.Thread(target=lambda: outcomes.append(limits.acquire(timeout=PATIENCE).successful))
+        waiting = threading.Thread(target=lambda: outcomes.append(limits.acquire(timeout=TIMEOUT).successful))
         waiting.start()
         note(lambda: limits.try_acquire().successful)
         held.release()
-        waiting.join(PATIENCE)
+        waiting.join(TIMEOUT)
         note(lambda: outcomes)
 
     assert_same(script)

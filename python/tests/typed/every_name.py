@@ -125,10 +125,10 @@ def refuse(directory: Path) -> None:
 
 def hold_back(limits: sl.Limits) -> None:
     permit = limits.acquire({"tokens": 10})
-    assert_type(permit.respect({"Retry-After": "30"}, status=200, most=60), bool)
+    assert_type(permit.respect({"Retry-After": "30"}, status=200, max_wait=60), bool)
     permit.throttled(retry_after=0)
     limits.throttle(timedelta(seconds=0))
-    assert_type(limits.respect({"Retry-After": "0"}, status=429, most=timedelta(minutes=1)), bool)
+    assert_type(limits.respect({"Retry-After": "0"}, status=429, max_wait=timedelta(minutes=1)), bool)
 
 
 def count(tenants: sl.Limits) -> None:
@@ -159,7 +159,7 @@ def reserve(directory: Path) -> None:
         assert_type(reserved, sl.Reservation)
         assert_type(reserved.delay, float)
         reserved.cancel()
-    credit = paced.leased("c", most=4)
+    credit = paced.local_credit("c", max_units=4)
     assert_type(credit, sl.LocalCredit)
     if credit.try_take(2):
         credit.give_back()

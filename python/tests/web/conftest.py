@@ -85,8 +85,8 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder in shared memory, of this test alone."""
+def directory() -> Iterator[Path]:
+    """A directory in shared memory, of this test alone."""
     path = Path(f"/dev/shm/shmlimit-web-{uuid.uuid4().hex}")
     path.mkdir(mode=0o700)
     yield path
@@ -94,12 +94,12 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def serve(folder: Path, tmp_path: Path) -> Iterator[Serve]:
+def serve(directory: Path, tmp_path: Path) -> Iterator[Serve]:
     """Starts `gunicorn` or `uvicorn` with an application of the tests, and stops it in the end."""
     with ExitStack() as servers:
 
         def start(server: str, application: str, *options: str, workers: int = 4, **environment: str) -> Server:
-            variables = {**os.environ, **environment, "FOLDER": str(folder), "PYTHONPATH": str(APPLICATIONS)}
+            variables = {**os.environ, **environment, "DIRECTORY": str(directory), "PYTHONPATH": str(APPLICATIONS)}
             log = tmp_path / f"{server}-{uuid.uuid4().hex}.log"
             running = _running(server, application, options, workers, variables, log)
             return servers.enter_context(running)

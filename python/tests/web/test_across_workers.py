@@ -56,10 +56,10 @@ def test_flask_limiter_tells_what_remains_for_all_workers_together(serve: Serve)
 
 @pytest.mark.parametrize(("server", "application"), [("gunicorn", "plain:wsgi_app"), ("uvicorn", "plain:asgi_app")])
 def test_the_middleware_admits_exactly_five_under_four_workers(
-    serve: Serve, folder: Path, server: str, application: str
+    serve: Serve, directory: Path, server: str, application: str
 ) -> None:
     requests = sl.Calls("requests", 5, "1h", algorithm="fixed_window", align="first_use")
-    sl.open(folder / "segment", sl.LimitSet("api", limits=[requests]))
+    sl.open(directory / "segment", sl.LimitSet("api", limits=[requests]))
     replies = serve(server, application).get_many(200)
     assert _statuses(replies) == {200: 5, 429: 195}
     for reply in replies:

@@ -19,8 +19,8 @@ SERVERS = [("gunicorn", "plain:wsgi_app"), ("uvicorn", "plain:asgi_app")]
 KILLS = int(os.environ.get("SHMLIMIT_KILLS", "100"))
 
 
-def _one_at_a_time(folder: Path) -> sl.Limits:
-    return sl.open(folder / "segment", sl.LimitSet("api", limits=[sl.Concurrency("in_flight", 1)]))["api"]
+def _one_at_a_time(directory: Path) -> sl.Limits:
+    return sl.open(directory / "segment", sl.LimitSet("api", limits=[sl.Concurrency("in_flight", 1)]))["api"]
 
 
 Connection: TypeAlias = http.client.HTTPConnection
@@ -40,9 +40,9 @@ def _start_staying(server: Server, path: str = "/stay") -> tuple[Connection, htt
     [(*SERVERS[0], "/stay"), (*SERVERS[1], "/stay"), (*SERVERS[1], "/stay-without-looking")],
 )
 def test_a_client_that_leaves_in_the_middle_of_the_body_gives_its_place_back(
-    serve: Serve, folder: Path, server: str, application: str, path: str
+    serve: Serve, directory: Path, server: str, application: str, path: str
 ) -> None:
-    limits = _one_at_a_time(folder)
+    limits = _one_at_a_time(directory)
     running = serve(server, application)
     connection, response, _ = _start_staying(running, path)
     assert not limits.try_acquire()
@@ -52,8 +52,8 @@ def test_a_client_that_leaves_in_the_middle_of_the_body_gives_its_place_back(
     wait_until(lambda: running.get().status == 200, "the place is free again")
 
 
-def test_a_client_that_leaves_while_it_waits_leaves_the_line(serve: Serve, folder: Path) -> None:
-    limits = _one_at_a_time(folder)
+def test_a_client_that_leaves_while_it_waits_leaves_the_line(serve: Serve, directory: Path) -> None:
+    limits = _one_at_a_time(directory)
     running = serve("uvicorn", "plain:patient_app", workers=2)
 
     def waiting() -> int:
@@ -73,8 +73,8 @@ def test_a_client_that_leaves_while_it_waits_leaves_the_line(serve: Serve, folde
     assert running.get().status == 200
 
 
-def test_a_body_that_is_read_while_the_response_is_sent_arrives_in_order(serve: Serve, folder: Path) -> None:
-    _one_at_a_time(folder)
+def test_a_body_that_is_read_while_the_response_is_sent_arrives_in_order(serve: Serve, directory: Path) -> None:
+    _one_at_a_time(directory)
     running = serve("uvicorn", "plain:asgi_app", workers=1)
     connection = running.connect()
     body = b"".join(b"%d\n" % number for number in range(200_000))
@@ -86,9 +86,9 @@ def test_a_body_that_is_read_while_the_response_is_sent_arrives_in_order(serve: 
 
 @pytest.mark.parametrize(("server", "application"), SERVERS)
 def test_a_place_is_free_again_when_the_body_has_ended(
-    serve: Serve, folder: Path, server: str, application: str
+    serve: Serve, directory: Path, server: str, application: str
 ) -> None:
-    _one_at_a_time(folder)
+    _one_at_a_time(directory)
     running = serve(server, application)
     for _ in range(20):
         wait_until(lambda: running.get().status == 200, "the one before has ended")
@@ -96,9 +96,9 @@ def test_a_place_is_free_again_when_the_body_has_ended(
 
 @pytest.mark.parametrize(("server", "application"), SERVERS)
 def test_workers_killed_in_the_middle_of_a_request_leave_no_place_taken(
-    serve: Serve, folder: Path, server: str, application: str
+    serve: Serve, directory: Path, server: str, application: str
 ) -> None:
-    limits = _one_at_a_time(folder)
+    limits = _one_at_a_time(directory)
     running = serve(server, application)
     for _ in range(KILLS):
         connection, response, worker = _start_staying(running)

@@ -15,10 +15,10 @@ SERVERS = [("gunicorn", "django_site:wsgi_app"), ("uvicorn", "django_site:asgi_a
 
 @pytest.mark.parametrize(("server", "application"), SERVERS)
 def test_a_site_admits_exactly_five_under_four_workers(
-    serve: Serve, folder: Path, server: str, application: str
+    serve: Serve, directory: Path, server: str, application: str
 ) -> None:
     requests = sl.Calls("requests", 5, "1h", algorithm="fixed_window", align="first_use")
-    sl.open(folder / "segment", sl.LimitSet("api", limits=[requests]))
+    sl.open(directory / "segment", sl.LimitSet("api", limits=[requests]))
     replies = serve(server, application).get_many(200)
     statuses = [reply.status for reply in replies]
     assert (statuses.count(200), statuses.count(429)) == (5, 195)
@@ -31,9 +31,9 @@ def test_a_site_admits_exactly_five_under_four_workers(
 
 @pytest.mark.parametrize(("server", "application", "path"), [(*SERVERS[0], "/stay"), (*SERVERS[1], "/stay_async")])
 def test_a_client_that_leaves_in_the_middle_of_the_body_gives_its_place_back(
-    serve: Serve, folder: Path, server: str, application: str, path: str
+    serve: Serve, directory: Path, server: str, application: str, path: str
 ) -> None:
-    limits = sl.open(folder / "segment", sl.LimitSet("api", limits=[sl.Concurrency("in_flight", 1)]))["api"]
+    limits = sl.open(directory / "segment", sl.LimitSet("api", limits=[sl.Concurrency("in_flight", 1)]))["api"]
     running = serve(server, application)
     connection = running.connect()
     connection.request("GET", path)
@@ -49,9 +49,9 @@ def test_a_client_that_leaves_in_the_middle_of_the_body_gives_its_place_back(
 
 @pytest.mark.parametrize(("server", "application"), SERVERS)
 def test_a_throttle_of_rest_framework_admits_exactly_five_under_four_workers(
-    serve: Serve, folder: Path, server: str, application: str
+    serve: Serve, directory: Path, server: str, application: str
 ) -> None:
-    sl.open(folder / "segment", sl.LimitSet("api", limits=[sl.Concurrency("in_flight", 100)]))
+    sl.open(directory / "segment", sl.LimitSet("api", limits=[sl.Concurrency("in_flight", 100)]))
     replies = serve(server, application).get_many(200, "/throttled")
     statuses = [reply.status for reply in replies]
     assert (statuses.count(200), statuses.count(429)) == (5, 195)

@@ -27,11 +27,11 @@ def _get(app: FastAPI, path: str = "/", headers: dict[str, str] | None = None) -
 
 
 @pytest.fixture
-def declare(folder: Path) -> Callable[..., sl.Limits]:
+def declare(directory: Path) -> Callable[..., sl.Limits]:
     """Makes a set of limits."""
 
     def make(*limits: Any, **options: Any) -> sl.Limits:
-        return sl.open(folder / "segment", sl.LimitSet("api", limits, **options))["api"]
+        return sl.open(directory / "segment", sl.LimitSet("api", limits, **options))["api"]
 
     return make
 
@@ -130,7 +130,7 @@ def test_the_permit_is_held_until_a_streamed_body_has_ended(declare: Declare) ->
     assert limits.try_acquire()
 
 
-def test_paths_that_fail_give_back_what_they_took_and_say_so(declare: Declare, folder: Path) -> None:
+def test_paths_that_fail_give_back_what_they_took_and_say_so(declare: Declare, directory: Path) -> None:
     app = FastAPI()
     limits = declare(sl.Concurrency("in_flight", 1))
 
@@ -142,8 +142,8 @@ def test_paths_that_fail_give_back_what_they_took_and_say_so(declare: Declare, f
 
     assert [_get(app, f"/{status}").status_code for status in (404, 503, 0)] == [404, 503, 500]
     assert limits.try_acquire()
-    [snapshot] = sl.open(folder / "segment").snapshot()["sets"]
-    assert snapshot["limits"][0]["counts"]["dropped"] == 2
+    [snapshot] = sl.open(directory / "segment").snapshot()["sets"]
+    assert snapshot["limits"][0]["counts"]["failed"] == 2
 
 
 SERVICE = """
@@ -173,8 +173,8 @@ sys.stdin.readline()
 """
 
 
-def test_12_workers_with_30_limited_paths_each_are_12_participants(folder: Path) -> None:
-    path = folder / "segment"
+def test_12_workers_with_30_limited_paths_each_are_12_participants(directory: Path) -> None:
+    path = directory / "segment"
     workers = [
         subprocess.Popen(
             [sys.executable, "-c", SERVICE, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -15,9 +15,9 @@ import shmlimit.limits_storage
 from .conftest import Serve
 
 
-def _run(program: str, *arguments: str, folder: str | Path = "/") -> str:
+def _run(program: str, *arguments: str, directory: str | Path = "/") -> str:
     ran = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, cwd=folder
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, cwd=directory
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""
@@ -46,7 +46,7 @@ def test_what_is_installed_are_the_package_and_its_metadata_alone() -> None:
     assert of_others == []
 
 
-def test_a_scheme_that_was_not_imported_is_unknown(folder: Path) -> None:
+def test_a_scheme_that_was_not_imported_is_unknown(directory: Path) -> None:
     program = """
 import sys
 from limits.errors import ConfigurationError
@@ -56,7 +56,7 @@ try:
 except ConfigurationError as error:
     print(error)
 """
-    uri = f"shm://{folder}/limits"
+    uri = f"shm://{directory}/limits"
     assert _run(program, uri) == f"unknown storage scheme : {uri}\n"
 
 
@@ -69,14 +69,14 @@ except ConfigurationError as error:
     ids=["before limits", "after limits"],
 )
 @pytest.mark.parametrize(("scheme", "name"), [("shm", "ShmStorage"), ("async+shm", "AsyncShmStorage")])
-def test_one_import_registers_both_schemes(folder: Path, imports: str, scheme: str, name: str) -> None:
+def test_one_import_registers_both_schemes(directory: Path, imports: str, scheme: str, name: str) -> None:
     program = f"""
 import sys
 {imports}
 storage = storage_from_string(sys.argv[1], wrap_exceptions=True)
 print(type(storage).__name__, storage.wrap_exceptions)
 """
-    assert _run(program, f"{scheme}://{folder}/limits") == f"{name} True\n"
+    assert _run(program, f"{scheme}://{directory}/limits") == f"{name} True\n"
 
 
 def test_the_entry_points_name_the_storages() -> None:
@@ -87,9 +87,9 @@ def test_the_entry_points_name_the_storages() -> None:
     }
 
 
-def test_the_settings_of_a_flask_application_may_be_all_that_knows_of_it(folder: Path, tmp_path: Path) -> None:
+def test_the_settings_of_a_flask_application_may_be_all_that_knows_of_it(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "settings.py").write_text(
-        f"import shmlimit.limits_storage\nRATELIMIT_STORAGE_URI = 'shm://{folder}/limits'\n"
+        f"import shmlimit.limits_storage\nRATELIMIT_STORAGE_URI = 'shm://{directory}/limits'\n"
     )
     program = """
 from flask import Flask
@@ -100,10 +100,10 @@ app.config.from_pyfile("settings.py")
 limiter = Limiter(get_remote_address, app=app)
 print(type(limiter.storage).__name__)
 """
-    assert _run(program, folder=tmp_path) == "ShmStorage\n"
+    assert _run(program, directory=tmp_path) == "ShmStorage\n"
 
 
-def test_the_settings_of_django_may_be_all_that_knows_of_it(folder: Path, tmp_path: Path) -> None:
+def test_the_settings_of_django_may_be_all_that_knows_of_it(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "settings.py").write_text("import shmlimit.limits_storage\n")
     program = """
 import os, sys
@@ -113,7 +113,7 @@ django.setup()
 from limits.storage import storage_from_string
 print(type(storage_from_string(sys.argv[1])).__name__)
 """
-    assert _run(program, f"shm://{folder}/limits", folder=tmp_path) == "ShmStorage\n"
+    assert _run(program, f"shm://{directory}/limits", directory=tmp_path) == "ShmStorage\n"
 
 
 def test_the_configuration_of_gunicorn_may_be_all_that_knows_of_it(serve: Serve, tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ def memory() -> Iterator[MemoryStorage]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_decides_as_the_memory_storage_does(folder: Path, memory: MemoryStorage, name: str) -> None:
-    storage = ShmStorage(f"shm://{folder}/limits?entries=64&max_keys=100")
+def test_decides_as_the_memory_storage_does(directory: Path, memory: MemoryStorage, name: str) -> None:
+    storage = ShmStorage(f"shm://{directory}/limits?entries=64&max_keys=100")
 
     @HYPOTHESIS
     @given(actions=ACTIONS)
@@ -81,8 +81,8 @@ def test_decides_as_the_memory_storage_does(folder: Path, memory: MemoryStorage,
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_decides_asynchronously_as_the_asynchronous_memory_storage_does(folder: Path, name: str) -> None:
-    storage = AsyncShmStorage(f"async+shm://{folder}/limits?entries=64&max_keys=100")
+def test_decides_asynchronously_as_the_asynchronous_memory_storage_does(directory: Path, name: str) -> None:
+    storage = AsyncShmStorage(f"async+shm://{directory}/limits?entries=64&max_keys=100")
 
     async def compare(actions: list[Any]) -> None:
         memory = limits.aio.storage.MemoryStorage()
@@ -109,8 +109,8 @@ def test_decides_asynchronously_as_the_asynchronous_memory_storage_does(folder: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_windows_turn_when_those_of_the_memory_storage_do(folder: Path, memory: MemoryStorage, name: str) -> None:
-    ours, theirs = STRATEGIES[name](ShmStorage(f"shm://{folder}/limits")), STRATEGIES[name](memory)
+def test_windows_turn_when_those_of_the_memory_storage_do(directory: Path, memory: MemoryStorage, name: str) -> None:
+    ours, theirs = STRATEGIES[name](ShmStorage(f"shm://{directory}/limits")), STRATEGIES[name](memory)
     # A step that comes late may find a window turned by one and not by the other, and then says nothing.
     admitted = next(filter(None, (_admitted_by_both(ours, theirs, f"person {turn}") for turn in range(20))))
     assert 4 < admitted < 30
@@ -135,8 +135,8 @@ def _admitted_by_both(ours: RateLimiter, theirs: RateLimiter, who: str) -> int |
     return admitted
 
 
-def test_sliding_windows_begin_at_multiples_of_their_length_since_the_epoch(folder: Path) -> None:
-    storage = ShmStorage(f"shm://{folder}/limits")
+def test_sliding_windows_begin_at_multiples_of_their_length_since_the_epoch(directory: Path) -> None:
+    storage = ShmStorage(f"shm://{directory}/limits")
     assert isinstance(storage, TimestampedSlidingWindow)
     limiter, item = STRATEGIES["sliding-window-counter"](storage), RateLimitItemPerHour(3)
     before = time.time()
@@ -147,8 +147,8 @@ def test_sliding_windows_begin_at_multiples_of_their_length_since_the_epoch(fold
     assert min(abs(reset_time - end) for end in ends) < 1
 
 
-def test_fixed_windows_count_what_is_refused_and_expire_by_the_wall_clock(folder: Path) -> None:
-    storage = ShmStorage(f"shm://{folder}/limits")
+def test_fixed_windows_count_what_is_refused_and_expire_by_the_wall_clock(directory: Path) -> None:
+    storage = ShmStorage(f"shm://{directory}/limits")
     before = time.time()
     assert [storage.incr("anything", 60, amount) for amount in (1, 1, 500)] == [1, 2, 502]
     assert storage.get("anything") == 502
@@ -159,8 +159,8 @@ def test_fixed_windows_count_what_is_refused_and_expire_by_the_wall_clock(folder
     assert storage.get("anything") == 0
 
 
-def test_a_moving_window_tells_when_its_oldest_request_came(folder: Path) -> None:
-    storage = ShmStorage(f"shm://{folder}/limits")
+def test_a_moving_window_tells_when_its_oldest_request_came(directory: Path) -> None:
+    storage = ShmStorage(f"shm://{directory}/limits")
     before = time.time()
     assert storage.acquire_entry("ann", 3, 60, 2)
     after = time.time()
@@ -170,13 +170,13 @@ def test_a_moving_window_tells_when_its_oldest_request_came(folder: Path) -> Non
     assert before - 0.01 <= start <= after + 0.01
 
 
-def test_more_requests_than_entries_are_refused_early_and_never_late(folder: Path) -> None:
-    storage = ShmStorage(f"shm://{folder}/limits?entries=4")
+def test_more_requests_than_entries_are_refused_early_and_never_late(directory: Path) -> None:
+    storage = ShmStorage(f"shm://{directory}/limits?entries=4")
     assert sum(storage.acquire_entry("ann", 100, 3600) for _ in range(300)) == 100
 
 
-def test_reset_forgets_everything_and_says_how_many_keys_there_were(folder: Path) -> None:
-    storage = ShmStorage(f"shm://{folder}/limits")
+def test_reset_forgets_everything_and_says_how_many_keys_there_were(directory: Path) -> None:
+    storage = ShmStorage(f"shm://{directory}/limits")
     storage.incr("ann", 60)
     storage.incr("bob", 3600)
     storage.acquire_entry("ann", 1, 60)
@@ -185,8 +185,8 @@ def test_reset_forgets_everything_and_says_how_many_keys_there_were(folder: Path
     assert storage.acquire_entry("ann", 1, 60)
 
 
-def test_another_storage_of_the_same_folder_finds_what_was_counted(folder: Path) -> None:
-    uri = f"shm://{folder}/limits"
+def test_another_storage_of_the_same_directory_finds_what_was_counted(directory: Path) -> None:
+    uri = f"shm://{directory}/limits"
     one, other = ShmStorage(uri), ShmStorage(uri)
     one.incr("ann", 60)
     assert other.get("ann") == 1
@@ -199,8 +199,8 @@ def test_another_storage_of_the_same_folder_finds_what_was_counted(folder: Path)
     assert other.get_sliding_window("of another form", 3600)[2] == 1
 
 
-def test_asking_makes_no_file(folder: Path) -> None:
-    storage = ShmStorage(f"shm://{folder}/limits")
+def test_asking_makes_no_file(directory: Path) -> None:
+    storage = ShmStorage(f"shm://{directory}/limits")
     for key in ["anything", "LIMITER/ann/5/1/minute", "LIMITER/ann/0/7/day"]:
         assert storage.get(key) == 0
         assert storage.get_sliding_window(key, 60) == (0, 0.0, 0, 60.0)
@@ -208,11 +208,11 @@ def test_asking_makes_no_file(folder: Path) -> None:
         storage.clear(key)
         storage.clear_sliding_window(key, 60)
     assert storage.check()
-    assert not (folder / "limits").exists()
+    assert not (directory / "limits").exists()
 
 
-def test_a_full_table_refuses_new_keys_and_forgets_no_old_one(folder: Path) -> None:
-    storage = ShmStorage(f"shm://{folder}/limits?max_keys=4&when_full=refuse")
+def test_a_full_table_refuses_new_keys_and_forgets_no_old_one(directory: Path) -> None:
+    storage = ShmStorage(f"shm://{directory}/limits?max_keys=4&when_full=refuse")
     limiter = FixedWindowRateLimiter(storage)
     item = RateLimitItemPerHour(1)
     admitted = [name for name in map(str, range(200)) if limiter.hit(item, name)]
@@ -220,15 +220,15 @@ def test_a_full_table_refuses_new_keys_and_forgets_no_old_one(folder: Path) -> N
     assert not any(limiter.hit(item, name) for name in admitted)
 
 
-def test_a_full_table_evicts_the_oldest_key_where_that_is_declared(folder: Path) -> None:
-    limiter = FixedWindowRateLimiter(ShmStorage(f"shm://{folder}/limits", max_keys="4", when_full="evict_oldest"))
+def test_a_full_table_evicts_the_oldest_key_where_that_is_declared(directory: Path) -> None:
+    limiter = FixedWindowRateLimiter(ShmStorage(f"shm://{directory}/limits", max_keys="4", when_full="evict_oldest"))
     item = RateLimitItemPerHour(1)
     assert all(limiter.hit(item, name) for name in map(str, range(200)))
 
 
-def test_workers_with_other_options_count_apart_instead_of_failing(folder: Path) -> None:
-    before = ShmStorage(f"shm://{folder}/limits?max_keys=100")
-    after = ShmStorage(f"shm://{folder}/limits?max_keys=200")
+def test_workers_with_other_options_count_apart_instead_of_failing(directory: Path) -> None:
+    before = ShmStorage(f"shm://{directory}/limits?max_keys=100")
+    after = ShmStorage(f"shm://{directory}/limits?max_keys=200")
     assert before.incr("ann", 60) == after.incr("ann", 60) == 1
     assert before.incr("ann", 60) == 2
 
@@ -245,48 +245,48 @@ def test_workers_with_other_options_count_apart_instead_of_failing(folder: Path)
         ("shm:///dev/shm/{}?entries=0", "entries"),
     ],
 )
-def test_a_uri_that_cannot_be_is_refused_at_once(folder: Path, uri: str, words: str) -> None:
+def test_a_uri_that_cannot_be_is_refused_at_once(directory: Path, uri: str, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
-        storage_from_string(uri.format(folder.name))
+        storage_from_string(uri.format(directory.name))
 
 
-def test_a_folder_in_which_anybody_writes_is_refused(folder: Path) -> None:
-    folder.chmod(0o777)
-    with pytest.raises(PermissionError, match="a folder of your own"):
-        ShmStorage(f"shm://{folder}")
+def test_a_directory_in_which_anybody_writes_is_refused(directory: Path) -> None:
+    directory.chmod(0o777)
+    with pytest.raises(PermissionError, match="a directory of your own"):
+        ShmStorage(f"shm://{directory}")
 
 
-def test_a_retired_file_is_made_anew(folder: Path) -> None:
-    storage = ShmStorage(f"shm://{folder}/limits")
+def test_a_retired_file_is_made_anew(directory: Path) -> None:
+    storage = ShmStorage(f"shm://{directory}/limits")
     storage.incr("ann", 60)
-    for file in (folder / "limits").iterdir():
+    for file in (directory / "limits").iterdir():
         sl.remove(file, force=True)
     assert storage.incr("ann", 60) == 1
 
 
-def test_a_deleted_file_is_made_anew(folder: Path) -> None:
-    storage = ShmStorage(f"shm://{folder}/limits")
+def test_a_deleted_file_is_made_anew(directory: Path) -> None:
+    storage = ShmStorage(f"shm://{directory}/limits")
     assert storage.incr("ann", 60) == 1
-    for file in (folder / "limits").iterdir():
+    for file in (directory / "limits").iterdir():
         file.unlink()
     # Within a second, for which the former file is counted in.
     wait_until(lambda: storage.incr("ann", 60) == 1, "the deletion is noticed")
-    assert len(list((folder / "limits").iterdir())) == 1
+    assert len(list((directory / "limits").iterdir())) == 1
 
 
-def test_errors_are_wrapped_where_that_is_asked_for_and_check_tells(folder: Path) -> None:
-    storage = ShmStorage(f"shm://{folder}/limits", wrap_exceptions=True)
+def test_errors_are_wrapped_where_that_is_asked_for_and_check_tells(directory: Path) -> None:
+    storage = ShmStorage(f"shm://{directory}/limits", wrap_exceptions=True)
     assert storage.check()
     storage.incr("ann", 60)
-    [file] = (folder / "limits").iterdir()
+    [file] = (directory / "limits").iterdir()
     file.unlink()
     file.write_bytes(b"something else")
-    fresh = ShmStorage(f"shm://{folder}/limits", wrap_exceptions=True)
+    fresh = ShmStorage(f"shm://{directory}/limits", wrap_exceptions=True)
     assert not fresh.check()
     with pytest.raises(StorageError):
         fresh.incr("ann", 60)
 
 
-def test_importing_the_module_makes_the_schemes_known(folder: Path) -> None:
-    assert isinstance(storage_from_string(f"shm://{folder}/limits"), shmlimit.limits_storage.ShmStorage)
-    assert isinstance(storage_from_string(f"async+shm://{folder}/limits"), shmlimit.limits_storage.AsyncShmStorage)
+def test_importing_the_module_makes_the_schemes_known(directory: Path) -> None:
+    assert isinstance(storage_from_string(f"shm://{directory}/limits"), shmlimit.limits_storage.ShmStorage)
+    assert isinstance(storage_from_string(f"async+shm://{directory}/limits"), shmlimit.limits_storage.AsyncShmStorage)

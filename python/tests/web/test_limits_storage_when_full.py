@@ -67,8 +67,8 @@ def memory() -> Iterator[MemoryStorage]:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("options", ["", "?max_keys=2000"], ids=["by default", "and a table of 2,000 rows"])
-def test_no_visitor_of_a_site_is_refused_who_would_not_be_with_unbounded_memory(folder: Path, options: str) -> None:
-    ours, theirs = Site(f"shm://{folder}/limits{options}"), Site("memory://")
+def test_no_visitor_of_a_site_is_refused_who_would_not_be_with_unbounded_memory(directory: Path, options: str) -> None:
+    ours, theirs = Site(f"shm://{directory}/limits{options}"), Site("memory://")
     limited = "192.0.2.1"
     for number in range(60):
         both = [site.visit(limited, 3) for site in (ours, theirs)]
@@ -89,8 +89,8 @@ def test_no_visitor_of_a_site_is_refused_who_would_not_be_with_unbounded_memory(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_new_keys_push_out_one_another_and_no_limited_one(folder: Path, name: str) -> None:
-    limiter = STRATEGIES[name](ShmStorage(f"shm://{folder}/limits?max_keys=400"))
+def test_new_keys_push_out_one_another_and_no_limited_one(directory: Path, name: str) -> None:
+    limiter = STRATEGIES[name](ShmStorage(f"shm://{directory}/limits?max_keys=400"))
     item, once = RateLimitItemPerDay(5), RateLimitItemPerDay(1)
     for number in range(40):
         assert all(limiter.hit(item, f"limited {number}") for _ in range(5))
@@ -104,10 +104,10 @@ def test_new_keys_push_out_one_another_and_no_limited_one(folder: Path, name: st
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_table_full_of_limited_keys_is_an_error_and_not_a_refusal(folder: Path, name: str) -> None:
+def test_a_table_full_of_limited_keys_is_an_error_and_not_a_refusal(directory: Path, name: str) -> None:
     item = RateLimitItemPerDay(1)
     for wrapped, error in [(False, TableFull), (True, StorageError)]:
-        limiter = STRATEGIES[name](ShmStorage(f"shm://{folder}/{wrapped}?max_keys=4", wrap_exceptions=wrapped))
+        limiter = STRATEGIES[name](ShmStorage(f"shm://{directory}/{wrapped}?max_keys=4", wrap_exceptions=wrapped))
         for number in range(32):
             assert limiter.hit(item, f"key {number}")
         with pytest.raises(error, match="max_keys"):
@@ -115,8 +115,8 @@ def test_a_table_full_of_limited_keys_is_an_error_and_not_a_refusal(folder: Path
         assert not limiter.hit(item, "key 0"), "it is limited"
 
 
-def test_flask_limiter_falls_back_where_a_table_is_full_of_limited_keys(folder: Path) -> None:
-    uri = f"shm://{folder}/limits?max_keys=4"
+def test_flask_limiter_falls_back_where_a_table_is_full_of_limited_keys(directory: Path) -> None:
+    uri = f"shm://{directory}/limits?max_keys=4"
     site = Site(uri, default_limits=["1 per day"], in_memory_fallback_enabled=True)
     for number in range(40):
         assert site.visit(_address(number), 0)[0] == HTTPStatus.OK
@@ -124,8 +124,8 @@ def test_flask_limiter_falls_back_where_a_table_is_full_of_limited_keys(folder: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_key_refused_by_a_table_that_refuses_is_told_to_be_limited(folder: Path, name: str) -> None:
-    limiter = STRATEGIES[name](ShmStorage(f"shm://{folder}/limits?max_keys=4&when_full=refuse"))
+def test_a_key_refused_by_a_table_that_refuses_is_told_to_be_limited(directory: Path, name: str) -> None:
+    limiter = STRATEGIES[name](ShmStorage(f"shm://{directory}/limits?max_keys=4&when_full=refuse"))
     item = RateLimitItemPerHour(50)
     refused = [f"key {number}" for number in range(40) if not limiter.hit(item, f"key {number}")]
     assert 0 < len(refused) <= 8
@@ -138,8 +138,8 @@ def test_a_key_refused_by_a_table_that_refuses_is_told_to_be_limited(folder: Pat
     assert limiter.get_window_stats(item, refused[0]).remaining == 50
 
 
-def test_a_key_is_told_to_be_limited_no_longer_than_a_window(folder: Path) -> None:
-    limiter = FixedWindowRateLimiter(ShmStorage(f"shm://{folder}/limits?max_keys=4&when_full=refuse"))
+def test_a_key_is_told_to_be_limited_no_longer_than_a_window(directory: Path) -> None:
+    limiter = FixedWindowRateLimiter(ShmStorage(f"shm://{directory}/limits?max_keys=4&when_full=refuse"))
     item = RateLimitItemPerSecond(1)
     refused = next(key for key in map(str, range(100)) if not limiter.hit(item, key))
     deadline = time.monotonic() + 120
@@ -149,9 +149,9 @@ def test_a_key_is_told_to_be_limited_no_longer_than_a_window(folder: Path) -> No
     assert limiter.get_window_stats(item, refused).remaining == 0
 
 
-def test_what_is_refused_counts_in_a_fixed_window_as_it_does_in_memory(folder: Path, memory: MemoryStorage) -> None:
+def test_what_is_refused_counts_in_a_fixed_window_as_it_does_in_memory(directory: Path, memory: MemoryStorage) -> None:
     item = RateLimitItemPerDay(10)
-    for limiter in (FixedWindowRateLimiter(ShmStorage(f"shm://{folder}/limits")), FixedWindowRateLimiter(memory)):
+    for limiter in (FixedWindowRateLimiter(ShmStorage(f"shm://{directory}/limits")), FixedWindowRateLimiter(memory)):
         assert limiter.hit(item, "ann", cost=5)
         assert not limiter.hit(item, "ann", cost=6)
         assert not limiter.hit(item, "ann")
@@ -160,9 +160,9 @@ def test_what_is_refused_counts_in_a_fixed_window_as_it_does_in_memory(folder: P
 
 
 def test_it_warns_once_before_a_table_is_full_and_once_when_it_evicts(
-    folder: Path, caplog: pytest.LogCaptureFixture
+    directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    limiter = FixedWindowRateLimiter(ShmStorage(f"shm://{folder}/limits?max_keys=200"))
+    limiter = FixedWindowRateLimiter(ShmStorage(f"shm://{directory}/limits?max_keys=200"))
     item, other = RateLimitItemPerDay(5), RateLimitItemPerHour(5)
     with caplog.at_level(logging.WARNING, "shmlimit"):
         for number in range(100):
@@ -177,19 +177,19 @@ def test_it_warns_once_before_a_table_is_full_and_once_when_it_evicts(
     assert all("max_keys=" in message for message in caplog.messages)
 
 
-def test_all_files_have_room_in_the_memory_of_a_container(folder: Path) -> None:
-    storage = ShmStorage(f"shm://{folder}/limits")
+def test_all_files_have_room_in_the_memory_of_a_container(directory: Path) -> None:
+    storage = ShmStorage(f"shm://{directory}/limits")
     rows = []
     for number in range(1, 25):
         name = NAMES[number % 3]
         assert STRATEGIES[name](storage).hit(RateLimitItemPerDay(number), "ann")
-    files = list((folder / "limits").iterdir())
+    files = list((directory / "limits").iterdir())
     assert len(files) == 24
     assert sum(file.stat().st_blocks * 512 for file in files) < 60 * 2**20
-    other = ShmStorage(f"shm://{folder}/others")
+    other = ShmStorage(f"shm://{directory}/others")
     for number in (50, 200):
         FixedWindowRateLimiter(other).hit(RateLimitItemPerDay(number), "ann")
-        [limits] = other._folder.known(f"fixed-window.{number}-per")
+        [limits] = other._directory.known(f"fixed-window.{number}-per")
         usage = limits.table_usage()
         assert usage is not None
         rows.append(usage["rows"])
@@ -197,12 +197,12 @@ def test_all_files_have_room_in_the_memory_of_a_container(folder: Path) -> None:
     assert min(rows) > 100_000
 
 
-def test_storages_that_find_other_room_share_a_file(folder: Path) -> None:
-    one = ShmStorage(f"shm://{folder}/limits")
+def test_storages_that_find_other_room_share_a_file(directory: Path) -> None:
+    one = ShmStorage(f"shm://{directory}/limits")
     item = RateLimitItemPerDay(5)
     one.incr(item.key_for("ann"), item.get_expiry())
     one.incr("of another form", 60)
     # It would find less room now.
-    other = ShmStorage(f"shm://{folder}/limits")
+    other = ShmStorage(f"shm://{directory}/limits")
     assert other.incr(item.key_for("ann"), item.get_expiry()) == 2
-    assert len(list((folder / "limits").iterdir())) == 2
+    assert len(list((directory / "limits").iterdir())) == 2

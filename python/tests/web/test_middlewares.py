@@ -74,11 +74,11 @@ def limited(request: pytest.FixtureRequest) -> Callable[..., Get]:
 
 
 @pytest.fixture
-def declare(folder: Path) -> Callable[..., sl.Limits]:
+def declare(directory: Path) -> Callable[..., sl.Limits]:
     """Makes a set of limits."""
 
     def make(*limits: Any, **options: Any) -> sl.Limits:
-        return sl.open(folder / "segment", sl.LimitSet("api", limits, **options))["api"]
+        return sl.open(directory / "segment", sl.LimitSet("api", limits, **options))["api"]
 
     return make
 
@@ -264,11 +264,11 @@ def test_a_throttled_set_is_answered_503_and_says_for_how_long(limited: Limited,
 
 @pytest.mark.parametrize(("on_error", "status"), [("refuse", 500), ("admit", 200)])
 def test_errors_of_the_limits_refuse_or_admit_as_declared(
-    limited: Limited, declare: Declare, folder: Path, on_error: str, status: int
+    limited: Limited, declare: Declare, directory: Path, on_error: str, status: int
 ) -> None:
     get = limited(declare(sl.Calls("requests", 100, 60)), on_error=on_error)
     assert get().status_code == 200
-    sl.remove(folder / "segment", force=True)
+    sl.remove(directory / "segment", force=True)
     response = get()
     assert response.status_code == status
     if status == 500:
@@ -295,14 +295,14 @@ def test_a_request_waits_in_line_for_as_long_as_declared(limited: Limited, decla
     assert [impatient().status_code for _ in range(3)][1:] == [429, 429]
 
 
-def test_failed_work_is_told_to_the_limits(limited: Limited, declare: Declare, folder: Path) -> None:
+def test_failed_work_is_told_to_the_limits(limited: Limited, declare: Declare, directory: Path) -> None:
     limits = declare(sl.Concurrency("in_flight", 4))
-    segment = sl.open(folder / "segment")
+    segment = sl.open(directory / "segment")
 
     def dropped() -> int:
         [snapshot] = segment.snapshot()["sets"]
         assert snapshot["active"] == 0
-        count: int = snapshot["limits"][0]["counts"]["dropped"]
+        count: int = snapshot["limits"][0]["counts"]["failed"]
         return count
 
     get = limited(limits)
@@ -316,11 +316,11 @@ def test_failed_work_is_told_to_the_limits(limited: Limited, declare: Declare, f
     assert dropped() == 3
 
 
-def test_limits_that_change_are_described_as_they_are(limited: Limited, declare: Declare, folder: Path) -> None:
+def test_limits_that_change_are_described_as_they_are(limited: Limited, declare: Declare, directory: Path) -> None:
     get = limited(declare(sl.Calls("requests", 10, 60)))
     assert '"requests";q=10;w=60' in get().headers["ratelimit-policy"]
     changed = sl.LimitSet("api", limits=[sl.Calls("requests", 20, 60)])
-    sl.open(folder / "segment").apply(changed)
+    sl.open(directory / "segment").apply(changed)
     assert '"requests";q=20;w=60' in get().headers["ratelimit-policy"]
 
 

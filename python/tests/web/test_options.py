@@ -43,7 +43,7 @@ def test_a_signature_has_every_option_and_its_default(integration: Callable[...,
 
 
 @pytest.mark.parametrize("integration", [AsgiMiddleware, WsgiMiddleware])
-def test_what_is_no_option_is_refused(integration: Callable[..., Any], folder: Path) -> None:
-    limits = sl.open(folder / "segment", sl.LimitSet("api", [sl.Calls("requests", 1, 60)]))["api"]
+def test_what_is_no_option_is_refused(integration: Callable[..., Any], directory: Path) -> None:
+    limits = sl.open(directory / "segment", sl.LimitSet("api", [sl.Calls("requests", 1, 60)]))["api"]
     with pytest.raises(TypeError, match="kye"):
         integration(None, limits, kye=None)

@@ -40,12 +40,12 @@ urlpatterns = [path("", View.as_view())]
 
 
 @pytest.fixture(autouse=True)
-def throttles(folder: Path) -> Iterator[None]:
-    """Settings that name a folder of the test's own."""
-    settings.SHMLIMIT_THROTTLES = {"folder": str(folder / "throttles"), "max_keys": 100}
-    ours._folder.cache_clear()
+def throttles(directory: Path) -> Iterator[None]:
+    """Settings that name a directory of the test's own."""
+    settings.SHMLIMIT_THROTTLES = {"directory": str(directory / "throttles"), "max_keys": 100}
+    ours._directory.cache_clear()
     yield
-    ours._folder.cache_clear()
+    ours._directory.cache_clear()
     del settings.SHMLIMIT_THROTTLES
 
 
@@ -103,7 +103,7 @@ def test_two_throttles_of_other_rates_count_apart(monkeypatch: pytest.MonkeyPatc
     assert [client.get("/").status_code for _ in range(4)] == [200, 200, 429, 429]
 
 
-def test_settings_without_a_folder_are_an_error_that_says_what_to_write() -> None:
+def test_settings_without_a_directory_are_an_error_that_says_what_to_write() -> None:
     settings.SHMLIMIT_THROTTLES = {}
     with pytest.raises(ImproperlyConfigured, match="SHMLIMIT_THROTTLES"):
         _decisions(type("One", (ours.AnonRateThrottle,), {"rate": "1/day"}), View(), [None])

@@ -69,8 +69,8 @@ def _fastapi(open_segment: OpenSegment, _: Path) -> Callable[[], int]:
     return lambda: asyncio.run(_status(app))
 
 
-def _django(_: OpenSegment, folder: Path) -> Callable[[], int]:
-    options = {"segment": folder / "segment", "config": ONE_AN_HOUR, "set": "site"}
+def _django(_: OpenSegment, directory: Path) -> Callable[[], int]:
+    options = {"segment": directory / "segment", "config": ONE_AN_HOUR, "set": "site"}
     with override_settings(SHMLIMIT=options):
         middleware = LimitMiddleware(lambda _: HttpResponse("done"))
 
@@ -84,17 +84,17 @@ def _django(_: OpenSegment, folder: Path) -> Callable[[], int]:
 
 @pytest.mark.parametrize("application", [_asgi, _wsgi, _fastapi, _django])
 def test_an_application_admits_again_when_the_clock_was_moved(
-    application: Application, shmlimit_segment: OpenSegment, shmlimit_clock: sl.VirtualClock, folder: Path
+    application: Application, shmlimit_segment: OpenSegment, shmlimit_clock: sl.VirtualClock, directory: Path
 ) -> None:
-    get = application(shmlimit_segment, folder)
+    get = application(shmlimit_segment, directory)
     assert [get(), get()] == [200, 429]
     shmlimit_clock.advance(3600)
     assert [get(), get()] == [200, 429]
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_the_storage_counts_by_the_clock(strategy: str, shmlimit_clock: sl.VirtualClock, folder: Path) -> None:
-    limiter = STRATEGIES[strategy](storage_from_string(f"shm://{folder}/limits"))
+def test_the_storage_counts_by_the_clock(strategy: str, shmlimit_clock: sl.VirtualClock, directory: Path) -> None:
+    limiter = STRATEGIES[strategy](storage_from_string(f"shm://{directory}/limits"))
     item = parse("2/hour")
     assert [limiter.hit(item, "ann") for _ in range(3)] == [True, True, False]
     # The sliding window counter forgets a window's requests bit by bit during the next one.

@@ -14,8 +14,8 @@ import shmlimit as sl
 from .conftest import Serve, wait_until
 
 
-def test_a_socket_takes_a_place_until_it_is_closed(serve: Serve, folder: Path) -> None:
-    limits = sl.open(folder / "segment", sl.LimitSet("sockets", limits=[sl.Concurrency("open", 1)]))["sockets"]
+def test_a_socket_takes_a_place_until_it_is_closed(serve: Serve, directory: Path) -> None:
+    limits = sl.open(directory / "segment", sl.LimitSet("sockets", limits=[sl.Concurrency("open", 1)]))["sockets"]
     server = serve("uvicorn", "websockets_echo:app", workers=2)
     assert server.get("/ready").body.endswith(b" started"), "the lifespan passes"
     address = f"ws://127.0.0.1:{server.port}/"

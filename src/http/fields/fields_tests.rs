@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use super::super::policy_headers::{Advertise, PolicyHeaders};
 use super::{Fields, quoted, retry_after, whole_seconds};
-use crate::config::{Amount, Declaration, Keyed, Limit, SetDeclaration, Tier, Window};
-use crate::engine::plan::Adaptive;
-use crate::limit_set::LimitSet;
-use crate::permit::{Outcome, Permit};
-use crate::refusal::{Refusal, Verdict};
-use crate::segment::Segment;
+use crate::api::declaration::{Amount, Declaration, Keyed, Limit, SetDeclaration, Tier, Window};
+use crate::api::permit::{Outcome, Permit};
+use crate::api::refusal::{Refusal, Verdict};
+use crate::api::segment::Segment;
+use crate::api::set::limit_set::LimitSet;
+use crate::engine::definition::plan::Adaptive;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// A set, and the directory of its file for as long.
 struct SetInFile {
     set: LimitSet,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Deref for SetInFile {
@@ -33,11 +33,11 @@ fn set_of(limits: impl IntoIterator<Item = Limit>) -> SetInFile {
     let set = limits
         .into_iter()
         .fold(SetDeclaration::new("api"), SetDeclaration::limit);
-    let folder = tempfile::tempdir().expect("a folder");
-    let segment = Segment::create(folder.path().join("limits"), &Declaration::new().set(set));
+    let directory = tempfile::tempdir().expect("a directory");
+    let segment = Segment::create(directory.path().join("limits"), &Declaration::new().set(set));
     SetInFile {
         set: segment.expect("a segment").set("api").expect("declared"),
-        _folder: folder,
+        _directory: directory,
     }
 }
 
@@ -159,12 +159,12 @@ fn what_is_unlimited_is_not_described_and_an_empty_field_is_absent() {
 #[test]
 fn numbers_end_where_the_integers_of_structured_fields_end() {
     let set = set_of([Limit::concurrency("in_flight", u64::MAX >> 1)]);
-    let most = 999_999_999_999_999_u64;
-    let expected = format!(r#""in_flight";q={most};qu="concurrent-requests""#);
+    let max = 999_999_999_999_999_u64;
+    let expected = format!(r#""in_flight";q={max};qu="concurrent-requests""#);
     assert_eq!(policy(&set), Some(expected));
     let permit = admitted(&set);
     let standing = standing(&PolicyHeaders::new(&set), permit.verdicts());
-    assert_eq!(standing.expect("one limit"), format!(r#""in_flight";r={most}"#));
+    assert_eq!(standing.expect("one limit"), format!(r#""in_flight";r={max}"#));
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn seconds_are_rounded_up() {
 
 #[test]
 fn limits_that_change_are_described_as_they_are_and_those_in_shadow_are_not() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let of = |capacity, is_in_shadow| {
         let requests = Limit::calls("requests", capacity, MINUTE).shadow(is_in_shadow);
         let in_flight = Limit::concurrency("in_flight", 2)
@@ -244,8 +244,8 @@ fn limits_that_change_are_described_as_they_are_and_those_in_shadow_are_not() {
             .ceiling(capacity);
         Declaration::new().set(SetDeclaration::new("api").limit(requests).limit(in_flight))
     };
-    let segment = Segment::create(folder.path().join("limits"), &of(10, false)).expect("a segment");
-    let other = Segment::open(folder.path().join("limits")).expect("a segment");
+    let segment = Segment::create(directory.path().join("limits"), &of(10, false)).expect("a segment");
+    let other = Segment::open(directory.path().join("limits")).expect("a segment");
     let set = segment.set("api").expect("declared");
     let headers = PolicyHeaders::new(&set);
     let in_flight = r#""in_flight";q=2;qu="concurrent-requests""#;
@@ -269,12 +269,12 @@ fn limits_that_change_are_described_as_they_are_and_those_in_shadow_are_not() {
 
 #[test]
 fn clients_read_the_quota_of_their_tier() {
-    let folder = tempfile::tempdir().expect("a directory");
+    let directory = tempfile::tempdir().expect("a directory");
     let api = SetDeclaration::new("api")
         .keyed(Keyed::new(10))
         .limit(Limit::calls("requests", 10, MINUTE))
         .tier(Tier::new("gold").capacity("requests", 100).burst("requests", 20));
-    let segment = Segment::create(folder.path().join("limits"), &Declaration::new().set(api));
+    let segment = Segment::create(directory.path().join("limits"), &Declaration::new().set(api));
     let set = segment.expect("a segment").set("api").expect("declared");
     set.assign("rich", "gold").expect("a tier");
     let headers = PolicyHeaders::new(&set);

@@ -6,11 +6,11 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{Limit, Window};
+use crate::api::declaration::{Limit, Window};
+use crate::api::refusal::{Refusal, Verdict};
+use crate::api::set::limit_set::LimitSet;
 use crate::engine::LimitRules;
-use crate::engine::plan::Kind;
-use crate::limit_set::LimitSet;
-use crate::refusal::{Refusal, Verdict};
+use crate::engine::definition::plan::Kind;
 
 /// The largest integer of a structured field.
 const LARGEST: u64 = 999_999_999_999_999;
@@ -87,7 +87,7 @@ impl Promises {
             let name = quoted(&format!("{}{}", wording.prefix, limit.name()));
             let unit = wording.units.get(limit.name()).map(String::as_str);
             let in_force = in_force.get(index).filter(|rules| !rules.shadow);
-            let item = in_force.and_then(|rules| item(limit, rules.most_at_once, unit, &name));
+            let item = in_force.and_then(|rules| item(limit, rules.burst, unit, &name));
             items.extend(item.clone());
             policies.push(Policy {
                 name,
@@ -151,7 +151,7 @@ impl Policies {
             let policy = place.and_then(|place| policies.get(place));
             let item = place.and_then(|place| items.get_mut(place)?.as_mut());
             if let (Some(item), Some(policy)) = (item, policy.filter(|policy| policy.moves)) {
-                *item = concurrency_item(&policy.name, verdict.most_at_once);
+                *item = concurrency_item(&policy.name, verdict.burst);
             }
         }
         field(&items.into_iter().flatten().collect::<Vec<_>>()).map(Arc::from)
@@ -185,11 +185,11 @@ impl Policies {
 }
 
 /// What one limit promises: `"requests";q=200;w=1`.
-fn item(limit: &Limit, most_at_once: u64, unit: Option<&str>, name: &str) -> Option<String> {
+fn item(limit: &Limit, burst: u64, unit: Option<&str>, name: &str) -> Option<String> {
     let limit = limit.clone().per_window();
     let capacity = limit.units(limit.capacity()).ok()??;
     if limit.kind() == Kind::Concurrency {
-        return Some(concurrency_item(name, most_at_once));
+        return Some(concurrency_item(name, burst));
     }
     let mut item = format!("{name};q={}", capacity.min(LARGEST));
     match (limit.kind(), unit) {
@@ -214,11 +214,8 @@ fn item(limit: &Limit, most_at_once: u64, unit: Option<&str>, name: &str) -> Opt
     Some(item)
 }
 
-fn concurrency_item(name: &str, most_at_once: u64) -> String {
-    format!(
-        "{name};q={};qu=\"concurrent-requests\"",
-        most_at_once.min(LARGEST)
-    )
+fn concurrency_item(name: &str, burst: u64) -> String {
+    format!("{name};q={};qu=\"concurrent-requests\"", burst.min(LARGEST))
 }
 
 /// `Retry-After` in seconds: the longest that any limit which refused, or binds those who wait before, knows to take.

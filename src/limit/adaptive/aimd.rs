@@ -28,7 +28,7 @@ pub(super) fn learn(
     sample: Sample,
 ) -> Option<u128> {
     let estimate_wide = u128::from(estimate);
-    if !sample.dropped && sample.latency <= timeout {
+    if !sample.failed && sample.latency <= timeout {
         let one = u128::from(Adaptive::ONE);
         return (!is_far_below(sample.in_flight, estimate)).then(|| {
             // One unit in as many samples as the estimate has units.

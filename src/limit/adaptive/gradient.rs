@@ -36,7 +36,7 @@ pub(super) fn learn(state: &mut (impl StateMut + ?Sized), estimate: u64, round: 
         (long, latency)
     });
     let present = u128::from(estimate);
-    if round.dropped {
+    if round.failed {
         return Some(present - present / 2 / SMOOTHING);
     }
     let (long, latency) = long?;

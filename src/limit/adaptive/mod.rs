@@ -33,7 +33,7 @@ pub(crate) struct Sample {
     /// Units in use just before these were given back, by all holders.
     pub(crate) in_flight: u64,
     /// Whether the work failed in a way that speaks of overload. Its latency says nothing then.
-    pub(crate) dropped: bool,
+    pub(crate) failed: bool,
 }
 
 /// Between `floor` and `ceiling` units held at once, as many as the present estimate says; `start` at first.
@@ -61,7 +61,7 @@ impl Adaptive {
     const ONE: u64 = 1 << 24;
 
     /// Any more would not leave the arithmetic room to be simple.
-    const MOST_CEILING: u64 = u32::MAX as u64;
+    const MAX_CEILING: u64 = u32::MAX as u64;
 
     /// Units, `0 < floor <= start <= ceiling`, and the ceiling below 2^32.
     pub(crate) fn new(
@@ -76,13 +76,13 @@ impl Adaptive {
         if algorithm == (AdaptiveAlgorithm::Aimd { timeout: 0 }) {
             return Err(InvalidLimit::Zero("timeout"));
         }
-        for (what, given, most) in [
-            ("ceiling", ceiling, Self::MOST_CEILING),
+        for (what, given, max) in [
+            ("ceiling", ceiling, Self::MAX_CEILING),
             ("start", start, ceiling),
             ("floor", floor, start),
         ] {
-            if given > most {
-                return Err(InvalidLimit::AboveMost { what, given, most });
+            if given > max {
+                return Err(InvalidLimit::AboveMax { what, given, max });
             }
         }
         Ok(Self {
@@ -238,12 +238,12 @@ impl RuleOperations for Adaptive {
     }
 
     /// What was learnt by one algorithm means nothing to another.
-    fn can_carry_over(&self, old: &Self) -> bool {
+    fn can_migrate(&self, old: &Self) -> bool {
         mem::discriminant(&self.algorithm) == mem::discriminant(&old.algorithm)
     }
 
     /// What is in use stays in use, and the estimate stays where it is, between the new floor and ceiling.
-    fn carry_over(&self, old: &Self, state: &mut (impl StateMut + ?Sized), _now: Now) {
+    fn migrate(&self, old: &Self, state: &mut (impl StateMut + ?Sized), _now: Now) {
         let estimate = self.bounded(u128::from(old.estimate(state)));
         if estimate != self.estimate(state) {
             state.store(Self::ESTIMATE, estimate);

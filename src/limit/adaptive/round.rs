@@ -19,9 +19,9 @@ pub(super) const STATE_WORDS: usize = 6;
 pub(super) const BASE: usize = 2;
 const LATENCIES: usize = 3;
 const COUNT_AND_IN_FLIGHT: usize = 4;
-const DROPPED_AND_ROUNDS: usize = 5;
+const FAILED_AND_ROUNDS: usize = 5;
 
-const LEAST_SAMPLES: u64 = 10;
+const MIN_SAMPLES: u64 = 10;
 
 /// Rounds from one probe to the next, and those at the end of them in which less is admitted.
 const PERIOD: u64 = 64;
@@ -35,7 +35,7 @@ pub(super) struct Round {
     /// The most units that were in flight.
     pub(super) in_flight: u64,
     /// Whether anything was dropped.
-    pub(super) dropped: bool,
+    pub(super) failed: bool,
     pub(super) phase: Phase,
 }
 
@@ -56,33 +56,30 @@ pub(super) fn learn<S: StateMut + ?Sized>(
     sample: Sample,
     judge: impl FnOnce(&mut S, Round) -> Option<u128>,
 ) -> Option<u128> {
-    let (mut count, most) = halves(state.load(COUNT_AND_IN_FLIGHT));
-    let (mut dropped, rounds) = halves(state.load(DROPPED_AND_ROUNDS));
+    let (mut count, max) = halves(state.load(COUNT_AND_IN_FLIGHT));
+    let (mut failed, rounds) = halves(state.load(FAILED_AND_ROUNDS));
     let mut latencies = state.load(LATENCIES);
-    let in_flight = most.max(sample.in_flight);
-    if sample.dropped {
-        dropped += 1;
+    let in_flight = max.max(sample.in_flight);
+    if sample.failed {
+        failed += 1;
     } else {
         count += 1;
         latencies = latencies.saturating_add(sample.latency);
     }
-    if count + dropped < capacity.max(LEAST_SAMPLES) {
+    if count + failed < capacity.max(MIN_SAMPLES) {
         state.store(LATENCIES, latencies);
         state.store(COUNT_AND_IN_FLIGHT, joined(count, in_flight));
-        state.store(DROPPED_AND_ROUNDS, joined(dropped, rounds));
+        state.store(FAILED_AND_ROUNDS, joined(failed, rounds));
         return None;
     }
     let next = rounds + 1;
     state.store(LATENCIES, 0);
     state.store(COUNT_AND_IN_FLIGHT, 0);
-    state.store(
-        DROPPED_AND_ROUNDS,
-        joined(0, if next < PERIOD { next } else { 0 }),
-    );
+    state.store(FAILED_AND_ROUNDS, joined(0, if next < PERIOD { next } else { 0 }));
     let round = Round {
         latency: latencies.checked_div(count).map(|latency| latency.max(1)),
         in_flight,
-        dropped: dropped > 0,
+        failed: failed > 0,
         phase: match next {
             PERIOD => Phase::Probe,
             _ if is_probing(rounds) => Phase::Draining,
@@ -95,7 +92,7 @@ pub(super) fn learn<S: StateMut + ?Sized>(
 /// Whether less than the estimate is admitted now.
 #[inline]
 pub(super) fn is_probed(state: &(impl State + ?Sized)) -> bool {
-    is_probing(halves(state.load(DROPPED_AND_ROUNDS)).1)
+    is_probing(halves(state.load(FAILED_AND_ROUNDS)).1)
 }
 
 /// What is admitted then.
@@ -115,6 +112,6 @@ fn halves(word: u64) -> (u64, u64) {
 }
 
 fn joined(low: u64, high: u64) -> u64 {
-    let most = u64::from(u32::MAX);
-    low.min(most) | (high.min(most) << 32)
+    let max = u64::from(u32::MAX);
+    low.min(max) | (high.min(max) << 32)
 }

@@ -25,7 +25,7 @@ const FALL_OF_BASE: u64 = 2;
 /// The share of the distance by which a probe raises the latency without a queue, and the share of itself that this
 /// may be at most.
 const RISE_BY_PROBE: u64 = 4;
-const MOST_RISE: u64 = 8;
+const MAX_RISE: u64 = 8;
 
 /// Shares of the estimate: a queue of no account, and the least and the most that there should be.
 const NEXT_TO_NOTHING: u128 = 40;
@@ -45,7 +45,7 @@ pub(super) fn learn(state: &mut (impl StateMut + ?Sized), estimate: u64, round: 
     });
     let present = u128::from(estimate);
     let step = (present / STEP).max(u128::from(Adaptive::ONE / 4));
-    if round.dropped {
+    if round.failed {
         return Some(present.saturating_sub(step));
     }
     let (base, latency) = base?;
@@ -73,7 +73,7 @@ fn follow(base: u64, latency: u64, phase: Phase) -> u64 {
     } else if phase == Phase::Probe {
         base + (latency - base)
             .div_ceil(RISE_BY_PROBE)
-            .min(base.div_ceil(MOST_RISE))
+            .min(base.div_ceil(MAX_RISE))
     } else {
         base
     }

@@ -2,13 +2,13 @@
 
 use proptest::prelude::*;
 
-use super::trace::{Amount, Wait, after, amount, quantity, wait, window};
-use super::{Limit, at, backlog_rules};
+use super::trace_tests::{Amount, Wait, after, amount, quantity, wait, window};
+use super::{Limit, at, backlog_rules_tests};
 use crate::limit::{Mark, Rule, RuleOperations};
 
 /// The rules that refund.
 fn refunding(capacity: u64, window: u64, burst: u64) -> impl Iterator<Item = Rule> {
-    let rules = backlog_rules::each(capacity, window, burst);
+    let rules = backlog_rules_tests::each(capacity, window, burst);
     rules
         .into_iter()
         .filter_map(|(rule, refunds)| refunds.then_some(rule))
@@ -23,7 +23,7 @@ fn charge_all(limit: &mut Limit, window: u64, steps: &[(Wait, Amount)]) -> (Vec<
     for (wait, amount) in steps {
         instant = after(instant, *wait, window, None);
         let now = at(instant);
-        let cost = amount.of(limit.rule.most_at_once(), limit.remaining(now));
+        let cost = amount.of(limit.rule.burst(), limit.remaining(now));
         limit.charge(now, cost);
         charged.push((instant, cost, limit.rule.mark(limit.words.as_slice(), now)));
     }

@@ -1,24 +1,24 @@
 //! Each rule against a slow and obviously right model, over random traces.
 
-mod adaptive;
-mod backlog_rules;
-mod calendar;
-mod carry_over;
-mod concurrency;
-mod damage;
-mod declarations;
-mod fixed_window;
+mod adaptive_tests;
+mod backlog_rules_tests;
+mod calendar_tests;
+mod concurrency_tests;
+mod damaged_state_tests;
+mod declarations_tests;
+mod fixed_window_tests;
 mod left;
-mod near;
+mod migrate_tests;
+mod near_tests;
 mod oracle;
-mod replenished;
+mod replenished_tests;
 mod server;
-mod share;
-mod sliding_window;
-mod sliding_window_counter;
-mod state_words;
-mod trace;
-mod window_bound;
+mod share_tests;
+mod sliding_window_counter_tests;
+mod sliding_window_tests;
+mod state_words_tests;
+mod trace_tests;
+mod window_bound_tests;
 
 use super::{Assessment, Now, Rule, RuleOperations, Standing, State, StateMut};
 
@@ -114,8 +114,8 @@ impl Limit {
 
     /// Goes on as another rule.
     fn become_other(&mut self, new: Rule, now: Now) {
-        assert!(new.can_carry_over(&self.rule));
-        new.carry_over(&self.rule, self.words.as_mut_slice(), now);
+        assert!(new.can_migrate(&self.rule));
+        new.migrate(&self.rule, self.words.as_mut_slice(), now);
         self.rule = new;
     }
 

@@ -35,8 +35,8 @@ pub(super) struct Simulation {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) mean: f64,
-    pub(super) least: u64,
-    pub(super) most: u64,
+    pub(super) min: u64,
+    pub(super) max: u64,
 }
 
 impl Simulation {
@@ -65,12 +65,12 @@ impl Simulation {
     /// Lets as many service times pass, and answers what was seen meanwhile.
     pub(super) fn pass(&mut self, service_times: u64) -> Seen {
         let (begin, end) = (self.now, self.now + service_times * SERVICE);
-        let (mut area, mut least, mut most) = (0, u64::MAX, 0);
+        let (mut area, mut min, mut max) = (0, u64::MAX, 0);
         while let Some(Reverse((instant, event))) = self.events.pop() {
             let until = instant.min(end);
             let capacity = self.capacity();
             area += u128::from(capacity) * u128::from(until - self.now);
-            (least, most) = (least.min(capacity), most.max(capacity));
+            (min, max) = (min.min(capacity), max.max(capacity));
             self.now = until;
             if instant >= end {
                 self.events.push(Reverse((instant, event)));
@@ -82,7 +82,7 @@ impl Simulation {
             }
         }
         let mean = area as f64 / (end - begin) as f64;
-        Seen { mean, least, most }
+        Seen { mean, min, max }
     }
 
     fn arrive(&mut self) {
@@ -120,12 +120,12 @@ impl Simulation {
         }
     }
 
-    fn give_back(&mut self, latency: u64, dropped: bool) {
+    fn give_back(&mut self, latency: u64, failed: bool) {
         let in_flight = self.limit.words[0];
         let sample = Sample {
             latency,
             in_flight,
-            dropped,
+            failed,
         };
         let words = self.limit.words.as_mut_slice();
         self.limit.rule.observe(words, at(self.now), sample);

@@ -1,4 +1,4 @@
-//! The lines against a plain model: whatever happens in whatever order, they are lines.
+//! The queues against a plain model: whatever happens in whatever order, they are queues.
 
 use std::collections::VecDeque;
 
@@ -8,20 +8,20 @@ use super::*;
 
 mod model;
 
-const LINES: usize = 3;
+const QUEUES: usize = 3;
 const TABLE_WORDS: usize = 5;
-const FIRST_TICKET: usize = TABLE_WORDS + 2 * LINES;
-/// The last says in which line the ticket is.
+const FIRST_TICKET: usize = TABLE_WORDS + 2 * QUEUES;
+/// The last says in which queue the ticket is.
 const TICKET_WORDS: usize = 5;
 
-/// Some lines in plain memory.
+/// Some queues in plain memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct PlainLine {
+struct PlainQueue {
     words: Vec<u64>,
     capacity: u64,
 }
 
-impl PlainLine {
+impl PlainQueue {
     fn new(capacity: u64) -> Self {
         Self {
             words: vec![0; FIRST_TICKET + capacity as usize * TICKET_WORDS],
@@ -33,42 +33,42 @@ impl PlainLine {
         FIRST_TICKET + index as usize * TICKET_WORDS + word as usize
     }
 
-    fn line_place(index: u64) -> usize {
+    fn queue_place(index: u64) -> usize {
         FIRST_TICKET + index as usize * TICKET_WORDS + TICKET_WORDS - 1
     }
 
-    fn end_place(line: u64, end: LineEnd) -> usize {
-        TABLE_WORDS + 2 * line as usize + end as usize
+    fn end_place(queue: u64, end: QueueEnd) -> usize {
+        TABLE_WORDS + 2 * queue as usize + end as usize
     }
 
-    fn add(&mut self, line: u64, owner: u64) -> Option<TicketReference> {
+    fn add(&mut self, queue: u64, owner: u64) -> Option<TicketReference> {
         let free = find_free(self).expect("sound")?;
-        self.words[Self::line_place(free.index)] = line;
+        self.words[Self::queue_place(free.index)] = queue;
         Some(enqueue(self, free, owner).expect("sound"))
     }
 }
 
-impl Line for PlainLine {
+impl Queue for PlainQueue {
     fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    fn lines(&self) -> u64 {
-        LINES as u64
+    fn queues(&self) -> u64 {
+        QUEUES as u64
     }
 
-    fn line_of(&self, index: u64) -> u64 {
+    fn queue_of(&self, index: u64) -> u64 {
         if index >= self.capacity {
             return 0;
         }
-        self.words[Self::line_place(index)]
+        self.words[Self::queue_place(index)]
     }
 
-    fn load_end(&self, line: u64, end: LineEnd) -> u64 {
-        if line >= self.lines() {
+    fn load_end(&self, queue: u64, end: QueueEnd) -> u64 {
+        if queue >= self.queues() {
             return 0;
         }
-        self.words[Self::end_place(line, end)]
+        self.words[Self::end_place(queue, end)]
     }
 
     fn load(&self, word: TableWord) -> u64 {
@@ -83,9 +83,9 @@ impl Line for PlainLine {
     }
 }
 
-impl LineMut for PlainLine {
-    fn store_end(&mut self, line: u64, end: LineEnd, value: u64) {
-        self.words[Self::end_place(line, end)] = value;
+impl QueueMut for PlainQueue {
+    fn store_end(&mut self, queue: u64, end: QueueEnd, value: u64) {
+        self.words[Self::end_place(queue, end)] = value;
     }
 
     fn store(&mut self, word: TableWord, value: u64) {
@@ -108,9 +108,9 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        4 => (0..LINES as u64).prop_map(Step::Enqueue),
-        2 => (0..LINES as u64).prop_map(Step::GrantHead),
-        2 => (0..LINES as u64, 0..8_usize).prop_map(|(line, nth)| Step::Leave(line, nth)),
+        4 => (0..QUEUES as u64).prop_map(Step::Enqueue),
+        2 => (0..QUEUES as u64).prop_map(Step::GrantHead),
+        2 => (0..QUEUES as u64, 0..8_usize).prop_map(|(queue, nth)| Step::Leave(queue, nth)),
         2 => (0..8_usize).prop_map(Step::Claim),
         1 => Just(Step::Rebuild),
     ];
@@ -120,52 +120,52 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #[test]
     fn tickets_are_served_in_the_order_in_which_they_came(steps in steps(), capacity in 0..6_u64) {
-        let mut line = PlainLine::new(capacity);
-        let mut lines: [VecDeque<TicketReference>; LINES] = Default::default();
+        let mut queue = PlainQueue::new(capacity);
+        let mut queues: [VecDeque<TicketReference>; QUEUES] = Default::default();
         let mut granted: Vec<TicketReference> = Vec::new();
         let mut latest = 0;
         for step in steps {
             match step {
-                Step::Enqueue(own_line) => {
-                    let ticket = line.add(own_line, 7);
-                    let in_use = granted.len() + lines.iter().map(VecDeque::len).sum::<usize>();
+                Step::Enqueue(own_queue) => {
+                    let ticket = queue.add(own_queue, 7);
+                    let in_use = granted.len() + queues.iter().map(VecDeque::len).sum::<usize>();
                     let is_full = in_use as u64 == capacity;
                     prop_assert_eq!(ticket.is_none(), is_full);
                     if let Some(ticket) = ticket {
                         prop_assert!(ticket.serial > latest);
                         latest = ticket.serial;
-                        lines[own_line as usize].push_back(ticket);
+                        queues[own_queue as usize].push_back(ticket);
                     }
                 }
-                Step::GrantHead(own_line) => {
-                    let waiting = &mut lines[own_line as usize];
-                    let first = head(&line, own_line).expect("sound");
+                Step::GrantHead(own_queue) => {
+                    let waiting = &mut queues[own_queue as usize];
+                    let first = head(&queue, own_queue).expect("sound");
                     prop_assert_eq!(first, waiting.front().map(|ticket| ticket.index));
                     if let Some(ticket) = waiting.pop_front() {
-                        prop_assert_eq!(grant(&mut line, ticket.index), Ok(()));
+                        prop_assert_eq!(grant(&mut queue, ticket.index), Ok(()));
                         granted.push(ticket);
                     }
                 }
-                Step::Leave(own_line, nth) => {
-                    if let Some(ticket) = lines[own_line as usize].remove(nth) {
-                        prop_assert_eq!(leave(&mut line, ticket.index), Ok(()));
+                Step::Leave(own_queue, nth) => {
+                    if let Some(ticket) = queues[own_queue as usize].remove(nth) {
+                        prop_assert_eq!(leave(&mut queue, ticket.index), Ok(()));
                     }
                 }
                 Step::Claim(nth) if nth < granted.len() => {
                     let ticket = granted.remove(nth);
-                    prop_assert_eq!(claim(&mut line, ticket.index), Ok(()));
+                    prop_assert_eq!(claim(&mut queue, ticket.index), Ok(()));
                 }
-                Step::Rebuild => rebuild(&mut line),
+                Step::Rebuild => rebuild(&mut queue),
                 Step::Claim(_) => {}
             }
-            prop_assert!(is_consistent(&line));
-            let waiting: usize = lines.iter().map(VecDeque::len).sum();
-            prop_assert_eq!(line.load(TableWord::Length), waiting as u64);
-            for waiting in &lines {
+            prop_assert!(is_consistent(&queue));
+            let waiting: usize = queues.iter().map(VecDeque::len).sum();
+            prop_assert_eq!(queue.load(TableWord::Length), waiting as u64);
+            for waiting in &queues {
                 for (position, ticket) in waiting.iter().enumerate() {
                     let before = position.checked_sub(1).map(|before| waiting[before].index);
-                    prop_assert_eq!(predecessor(&line, ticket.index), before);
-                    let seen = state(&line, ticket.index);
+                    prop_assert_eq!(predecessor(&queue, ticket.index), before);
+                    let seen = state(&queue, ticket.index);
                     prop_assert_eq!((seen.serial, seen.phase), (ticket.serial, Phase::Waiting));
                 }
             }
@@ -174,30 +174,30 @@ proptest! {
 
     #[test]
     fn damage_is_noticed_or_harmless_and_a_rebuild_heals_it(
-        waiting in prop::collection::vec(0..LINES as u64, 0..5), word in 0..FIRST_TICKET + 5 * TICKET_WORDS,
+        waiting in prop::collection::vec(0..QUEUES as u64, 0..5), word in 0..FIRST_TICKET + 5 * TICKET_WORDS,
         value in prop_oneof![0..8_u64, any::<u64>()],
     ) {
-        let mut line = PlainLine::new(5);
-        for own_line in waiting {
-            line.add(own_line, 7);
+        let mut queue = PlainQueue::new(5);
+        for own_queue in waiting {
+            queue.add(own_queue, 7);
         }
-        line.words[word] = value;
-        let mut used = line.clone();
+        queue.words[word] = value;
+        let mut used = queue.clone();
         // None of these may panic, or run for ever, whatever they answer.
         let _ = find_free(&used).map(|free| free.map(|free| enqueue(&mut used.clone(), free, 7)));
-        for own_line in 0..LINES as u64 + 1 {
-            let _ = head(&used, own_line).map(|index| index.map(|index| grant(&mut used, index)));
+        for own_queue in 0..QUEUES as u64 + 1 {
+            let _ = head(&used, own_queue).map(|index| index.map(|index| grant(&mut used, index)));
         }
         for index in 0..6 {
-            let _ = leave(&mut line.clone(), index);
-            let _ = claim(&mut line.clone(), index);
-            let _ = predecessor(&line, index);
+            let _ = leave(&mut queue.clone(), index);
+            let _ = claim(&mut queue.clone(), index);
+            let _ = predecessor(&queue, index);
         }
-        rebuild(&mut line);
-        prop_assert!(is_consistent(&line));
-        let once = line.clone();
-        rebuild(&mut line);
-        prop_assert_eq!(line, once, "a rebuild can be repeated");
+        rebuild(&mut queue);
+        prop_assert!(is_consistent(&queue));
+        let once = queue.clone();
+        rebuild(&mut queue);
+        prop_assert_eq!(queue, once, "a rebuild can be repeated");
     }
 
     #[test]

@@ -4,10 +4,10 @@ use std::cell::Cell;
 
 use super::*;
 
-mod damage;
-mod flooding;
-mod model;
-mod sizing;
+mod damaged_table_tests;
+mod flooding_tests;
+mod sizing_tests;
+mod table_model_tests;
 
 /// The seed of tests that do not care.
 const SEED: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];

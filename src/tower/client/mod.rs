@@ -1,14 +1,14 @@
 //! Limits before requests that go out: see [`ClientLimitLayer`].
 
-mod error;
-mod layer;
+mod client_error;
+mod client_layer;
+mod client_service;
 #[cfg(feature = "reqwest-middleware")]
 mod reqwest;
 mod retry_after;
-mod service;
 mod upstream;
 
-pub use error::ClientError;
-pub use layer::ClientLimitLayer;
+pub use client_error::ClientError;
+pub use client_layer::ClientLimitLayer;
+pub use client_service::{ClientLimitFuture, ClientLimitService};
 pub use retry_after::{retry_after, throttled_by};
-pub use service::{ClientLimitFuture, ClientLimitService};

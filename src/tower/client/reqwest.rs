@@ -5,10 +5,10 @@ use http::{Extensions, Uri};
 use reqwest::{Body, Request, Response, ResponseBuilderExt};
 use reqwest_middleware::{Error as MiddlewareError, Middleware, Next, Result};
 
-use super::layer::ClientLimitLayer;
+use super::client_layer::ClientLimitLayer;
 use super::upstream::NotSent;
 use crate::tower::body::LimitBody;
-use crate::tower::demand::Extractor;
+use crate::tower::extract::demand::Extractor;
 use crate::tower::permit_handle::SharedPermit;
 
 /// With the feature `reqwest-middleware`. What is not sent is `reqwest_middleware::Error::Middleware`, of a

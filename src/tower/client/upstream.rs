@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use http::{Extensions, HeaderMap, StatusCode};
 
 use super::retry_after::throttled_by;
+use crate::api::refusal::Refusal;
 use crate::error::Error;
-use crate::refusal::Refusal;
-use crate::tower::demand::{Asked, Demand};
+use crate::tower::extract::demand::{Asked, Demand};
 use crate::tower::held::Held;
 use crate::tower::layer::OnError;
 use crate::tower::permit_handle::SharedPermit;

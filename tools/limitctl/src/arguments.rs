@@ -58,7 +58,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 pub struct Trust {
     /// Accept a file that somebody else may have planted
     ///
-    /// That is one that anybody may write, or that belongs to another user in a folder that others may write. Whoever can write the file can bring this program down.
+    /// That is one that anybody may write, or that belongs to another user in a directory that others may write.
+    /// Whoever can write the file can bring this program down.
     #[arg(long)]
     trust_any_owner: bool,
 }

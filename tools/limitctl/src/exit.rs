@@ -259,7 +259,7 @@ mod tests {
                 Error::InvalidKey {
                     set: set(),
                     bytes: 0,
-                    most: 1,
+                    max: 1,
                 },
                 ExitCode::Usage,
             ),

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use support::{Actor, Run, create, folder, run_command, text};
+use support::{Actor, Run, create, directory, run_command, text};
 
 /// Not a test: the part that processes play that the tests start.
 #[test]
@@ -39,7 +39,7 @@ fn can_unshare(options: &[&str]) -> bool {
     can
 }
 
-/// Runs the program as a user who may read the folder and has no other rights.
+/// Runs the program as a user who may read the directory and has no other rights.
 fn run_as_nobody(program: &Path, arguments: &[&str]) -> Run {
     run_command(Command::new(program).args(arguments).uid(NOBODY).gid(NOBODY))
 }
@@ -49,18 +49,18 @@ fn a_user_who_may_only_read_can_inspect_and_nothing_else() {
     if !is_root() {
         return;
     }
-    let folder = folder();
-    let path = create(folder.path());
-    // The program's own folder may be closed to others.
-    let program = folder.path().join("limitctl");
+    let directory = directory();
+    let path = create(directory.path());
+    // The program's own directory may be closed to others.
+    let program = directory.path().join("limitctl");
     fs::copy(env!("CARGO_BIN_EXE_limitctl"), &program).expect("copied");
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("changed");
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("changed");
     let open_to = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("changed");
     let as_nobody = |arguments: &[&str]| run_as_nobody(&program, arguments);
 
     open_to(0o600);
     as_nobody(&["inspect", text(&path)]).ended(77);
-    let listing = as_nobody(&["list", text(folder.path())]).ended(0).stdout;
+    let listing = as_nobody(&["list", text(directory.path())]).ended(0).stdout;
     assert!(listing.contains("1 file could not be examined"), "{listing}");
 
     open_to(0o444);
@@ -83,7 +83,7 @@ fn a_user_who_may_only_read_can_inspect_and_nothing_else() {
     let json = as_nobody(&["inspect", "--json", text(&path)]).ended(0).json();
     assert_eq!(json["participants"][0]["alive"], false);
     as_nobody(&["recover", "--check", text(&path)]).ended(1);
-    let new = text(&folder.path().join("new")).to_owned();
+    let new = text(&directory.path().join("new")).to_owned();
     as_nobody(&["create", "--set", "api", "--calls", "requests=1/1s", &new]).ended(77);
 }
 
@@ -92,7 +92,7 @@ fn a_read_only_mount_can_be_inspected_and_not_written() {
     if !is_root() || !can_unshare(&["--mount"]) {
         return;
     }
-    let folder = folder();
+    let directory = directory();
     let script = r#"
         set -e
         mount -t tmpfs none "$2"
@@ -116,7 +116,7 @@ fn a_read_only_mount_can_be_inspected_and_not_written() {
                 "sh",
                 env!("CARGO_BIN_EXE_limitctl"),
             ])
-            .arg(folder.path()),
+            .arg(directory.path()),
     )
     .ended(0);
     assert!(
@@ -131,7 +131,7 @@ fn a_full_file_system_is_an_error_at_creation() {
     if !is_root() || !can_unshare(&["--mount"]) {
         return;
     }
-    let folder = folder();
+    let directory = directory();
     let script = r#"
         mount -t tmpfs -o size=64k none "$2" || exit 99
         "$1" create --set api --calls requests=10/1d --participants 4096 "$2/limits"
@@ -148,7 +148,7 @@ fn a_full_file_system_is_an_error_at_creation() {
                 "sh",
                 env!("CARGO_BIN_EXE_limitctl"),
             ])
-            .arg(folder.path()),
+            .arg(directory.path()),
     )
     .ended(0);
     assert_eq!(run.stdout, "73\n", "{run:?}");
@@ -160,8 +160,8 @@ fn a_process_of_another_pid_namespace_is_seen_alive_and_left_alone() {
     if !is_root() || !can_unshare(&["--pid", "--fork", "--mount-proc"]) {
         return;
     }
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let mut actor = Actor::start("hold", &path);
     let inside = |arguments: &[&str]| {
         run_command(

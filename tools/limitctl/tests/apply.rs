@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use shmlimit::Segment;
-use support::{Run, folder, limitctl, run, run_command, text};
+use support::{Run, directory, limitctl, run, run_command, text};
 
 const DECLARATION: &str = r#"
 [segment]
@@ -50,21 +50,21 @@ keyed = { max_keys = 100 }
   ceiling = 64
 "#;
 
-fn write(folder: &Path, content: &str) -> String {
-    let path = folder.join("limits.toml");
+fn write(directory: &Path, content: &str) -> String {
+    let path = directory.join("limits.toml");
     fs::write(&path, content).expect("written");
     text(&path).to_owned()
 }
 
-fn create(folder: &Path) -> PathBuf {
-    let path = folder.join("limits");
-    run(["create", "--config", &write(folder, DECLARATION), text(&path)]).ended(0);
+fn create(directory: &Path) -> PathBuf {
+    let path = directory.join("limits");
+    run(["create", "--config", &write(directory, DECLARATION), text(&path)]).ended(0);
     path
 }
 
 fn apply(path: &Path, declaration: &str, arguments: &[&str]) -> Run {
-    let folder = folder();
-    let file = write(folder.path(), declaration);
+    let directory = directory();
+    let file = write(directory.path(), declaration);
     run_command(limitctl().arg("apply").args(arguments).arg(path).arg(file))
 }
 
@@ -80,8 +80,8 @@ fn declared(path: &Path, set: usize, limit: usize) -> Value {
 
 #[test]
 fn each_change_is_told_with_what_was_before() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let changed = DECLARATION
         .replace("capacity = 10\n", "capacity = 20\n")
         .replace("lease = \"30s\"", "shadow = true")
@@ -128,8 +128,8 @@ fn each_change_is_told_with_what_was_before() {
 
 #[test]
 fn a_process_that_is_attached_goes_by_the_change_at_once_and_keeps_what_it_used() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let segment = Segment::open(&path).expect("attached");
     let api = segment.set("api").expect("declared");
     let request = api
@@ -152,8 +152,8 @@ fn a_process_that_is_attached_goes_by_the_change_at_once_and_keeps_what_it_used(
 
 #[test]
 fn what_cannot_change_in_place_is_named_and_nothing_is_changed() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let changed = DECLARATION
         .replace(
             "capacity = 10\n",
@@ -187,8 +187,8 @@ fn what_cannot_change_in_place_is_named_and_nothing_is_changed() {
 
 #[test]
 fn sizes_that_a_file_does_not_name_stay_as_they_are() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let changed = DECLARATION.replace("participants = 8\n", "path = \"/elsewhere\"\nmode = \"0660\"\n");
     assert_eq!(apply(&path, &changed, &[]).ended(0).stdout, "nothing to change\n");
     let lowered = changed.replace("capacity = 4\n", "capacity = 3\n");
@@ -205,8 +205,8 @@ fn sizes_that_a_file_does_not_name_stay_as_they_are() {
 
 #[test]
 fn every_field_that_can_be_set_is() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     for (position, limit, assignment, field, value) in [
         (0, "requests", "capacity=1_200", "capacity", json!(1_200)),
         (0, "requests", "window=30s", "window", json!("30s")),
@@ -233,8 +233,8 @@ fn every_field_that_can_be_set_is() {
 
 #[test]
 fn the_size_of_batches_can_be_set_where_there_are_any() {
-    let folder = folder();
-    let path = folder.path().join("limits");
+    let directory = directory();
+    let path = directory.path().join("limits");
     let declaration = r#"
 [[set]]
 name = "api"
@@ -246,7 +246,7 @@ name = "api"
   window = "1m"
   credit = { batch = 10 }
 "#;
-    let config = write(folder.path(), declaration);
+    let config = write(directory.path(), declaration);
     run(["create", "--config", &config, text(&path)]).ended(0);
     let changed = set(&path, &["api", "calls", "batch=25"]).ended(0);
     assert!(changed.stdout.contains("batch: 10 to 25"), "{changed:?}");
@@ -260,7 +260,7 @@ name = "api"
         assert!(refused.stderr.contains(part), "{refused:?}");
     }
     assert_eq!(declared(&path, 0, 0)["credit"]["batch"], 25);
-    let other = crate::folder();
+    let other = crate::directory();
     let without = create(other.path());
     let refused = set(&without, &["api", "requests", "batch=25"]).ended(64);
     assert!(refused.stderr.contains("declared without credit"), "{refused:?}");
@@ -268,8 +268,8 @@ name = "api"
 
 #[test]
 fn a_leaky_bucket_that_was_declared_by_rate_and_interval_is_shown_and_changed_so() {
-    let folder = folder();
-    let path = folder.path().join("limits");
+    let directory = directory();
+    let path = directory.path().join("limits");
     let declaration = r#"
 [[set]]
 name = "ray"
@@ -285,7 +285,7 @@ name = "ray"
     run([
         "create",
         "--config",
-        &write(folder.path(), declaration),
+        &write(directory.path(), declaration),
         text(&path),
     ])
     .ended(0);
@@ -329,8 +329,8 @@ name = "ray"
 
 #[test]
 fn several_values_change_together_and_a_burst_follows_the_capacity_that_it_was() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let run = set(
         &path,
         &["api", "requests", "capacity=200", "window=30s", "--dry-run"],
@@ -360,8 +360,8 @@ fn several_values_change_together_and_a_burst_follows_the_capacity_that_it_was()
 
 #[test]
 fn mistakes_of_a_change_have_the_codes_of_their_kind() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     for (arguments, code, part) in [
         (&["api", "requests"][..], 64, "FIELD=VALUE"),
         (&["api", "requests", "capacity"], 64, "the value is missing"),
@@ -408,9 +408,9 @@ fn mistakes_of_a_change_have_the_codes_of_their_kind() {
     assert_eq!(declared(&path, 0, 0)["capacity"], 10);
 
     apply(&path, "nonsense", &[]).ended(78);
-    let missing = folder.path().join("missing");
+    let missing = directory.path().join("missing");
     run(["apply", text(&path), text(&missing)]).ended(69);
-    run(["apply", text(&missing), &write(folder.path(), DECLARATION)]).ended(69);
+    run(["apply", text(&missing), &write(directory.path(), DECLARATION)]).ended(69);
     set(&missing, &["api", "requests", "capacity=1"]).ended(69);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).expect("changed");
     set(&path, &["api", "requests", "capacity=11"]).ended(77);
@@ -421,8 +421,8 @@ fn mistakes_of_a_change_have_the_codes_of_their_kind() {
 
 #[test]
 fn keys_go_by_the_change_as_well() {
-    let folder = folder();
-    let path = folder.path().join("limits");
+    let directory = directory();
+    let path = directory.path().join("limits");
     let declaration = r#"
         [[set]]
         name = "api"
@@ -432,7 +432,7 @@ fn keys_go_by_the_change_as_well() {
     run([
         "create",
         "--config",
-        &write(folder.path(), declaration),
+        &write(directory.path(), declaration),
         text(&path),
     ])
     .ended(0);
@@ -452,13 +452,13 @@ fn keys_go_by_the_change_as_well() {
     set(&path, &["api", "requests", "capacity=6"]).ended(0);
     let json = run(["show", "--json", text(&path), "api", "k7"]).ended(0).json();
     assert_eq!(json["rows"][0]["limits"][0]["remaining"], 2);
-    assert_eq!(json["rows"][0]["limits"][0]["most_at_once"], 6);
+    assert_eq!(json["rows"][0]["limits"][0]["burst"], 6);
 }
 
 #[test]
 fn a_change_that_leaves_a_short_log_says_so_and_what_to_do() {
-    let folder = folder();
-    let path = folder.path().join("limits");
+    let directory = directory();
+    let path = directory.path().join("limits");
     let declaration = r#"
         [[set]]
         name = "api"
@@ -468,7 +468,7 @@ fn a_change_that_leaves_a_short_log_says_so_and_what_to_do() {
     run([
         "create",
         "--config",
-        &write(folder.path(), declaration),
+        &write(directory.path(), declaration),
         text(&path),
     ])
     .ended(0);

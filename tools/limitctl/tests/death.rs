@@ -6,7 +6,7 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 use shmlimit::SegmentReader;
-use support::{Actor, create, folder, run, text};
+use support::{Actor, create, directory, run, text};
 
 /// Not a test: the part that processes play that the tests start.
 #[test]
@@ -16,8 +16,8 @@ fn actor() {
 
 #[test]
 fn a_stopped_holder_of_the_lock_blocks_nobody_who_looks_and_is_named() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let actor = Actor::start("spin", &path);
     actor.stop_with_the_lock(&path);
     let pid = actor.pid();
@@ -26,7 +26,7 @@ fn a_stopped_holder_of_the_lock_blocks_nobody_who_looks_and_is_named() {
     assert!(shown.contains(&format!("held by process {pid} (")), "{shown}");
     let json = run(["inspect", "--json", text(&path)]).ended(0).json();
     assert_eq!(json["sets"][0]["lock"]["holder_pid"], pid);
-    run(["list", text(folder.path())]).ended(0);
+    run(["list", text(directory.path())]).ended(0);
     run(["recover", "--check", text(&path)]).ended(0);
 
     let named = format!("process {pid} ");
@@ -41,8 +41,8 @@ fn a_stopped_holder_of_the_lock_blocks_nobody_who_looks_and_is_named() {
 
 #[test]
 fn what_a_killed_process_left_is_found_by_check_which_changes_nothing_and_set_right_by_recover() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let holder = Actor::start("hold", &path);
     let locker = Actor::start("spin", &path);
     locker.stop_with_the_lock(&path);
@@ -80,8 +80,8 @@ fn what_a_killed_process_left_is_found_by_check_which_changes_nothing_and_set_ri
 
 #[test]
 fn recover_says_what_it_did() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let first = Actor::start("attach", &path);
     let second = Actor::start("hold", &path);
     first.kill();
@@ -97,8 +97,8 @@ fn recover_says_what_it_did() {
 
 #[test]
 fn check_finds_nothing_wrong_with_a_segment_in_heavy_use() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let _actors = [Actor::start("spin", &path), Actor::start("spin", &path)];
     for _ in 0..50 {
         run(["recover", "--check", text(&path)]).ended(0);
@@ -107,8 +107,8 @@ fn check_finds_nothing_wrong_with_a_segment_in_heavy_use() {
 
 #[test]
 fn remove_refuses_while_a_process_is_attached_and_tells_it_when_forced() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let mut actor = Actor::start("attach", &path);
     let refused = run(["remove", text(&path)]).ended(1);
     assert!(
@@ -133,8 +133,8 @@ fn remove_refuses_while_a_process_is_attached_and_tells_it_when_forced() {
 
 #[test]
 fn a_refused_remove_does_no_harm() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let mut actor = Actor::start("attach", &path);
     run(["remove", text(&path)]).ended(1);
     assert_eq!(actor.go_on(), "admitted true");
@@ -142,8 +142,8 @@ fn a_refused_remove_does_no_harm() {
 
 #[test]
 fn the_dead_do_not_keep_a_segment_from_being_removed() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     Actor::start("hold", &path).kill();
     run(["remove", text(&path)]).ended(0);
     assert!(!path.exists());
@@ -151,8 +151,8 @@ fn the_dead_do_not_keep_a_segment_from_being_removed() {
 
 #[test]
 fn what_a_killed_process_holds_is_shown_apart_and_as_free_without_changing_a_byte() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let holder = Actor::start("hold", &path);
     let look = || run(["inspect", "--json", text(&path)]).ended(0).json()["sets"][0].clone();
     let set = look();

@@ -18,29 +18,29 @@ use nix::pty::{PtyMaster, grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
 use nix::unistd::Pid;
 use shmlimit::{SegmentReader, SegmentSnapshot, SetSnapshot};
-use support::{PATIENCE, Run, folder, limitctl, lines_of, run, run_command, text};
+use support::{Run, TIMEOUT, directory, limitctl, lines_of, run, run_command, text};
 
 /// A segment with a set of one place, `jobs`.
-fn one_place(folder: &Path) -> PathBuf {
+fn one_place(directory: &Path) -> PathBuf {
     declared(
-        folder,
+        directory,
         "jobs",
         "[[set]]\nname = \"jobs\"\n[[set.limit]]\nname = \"running\"\nkind = \"concurrency\"\ncapacity = 1\n",
     )
 }
 
 /// A segment with a set of 100 tokens a day, `model`.
-fn tokens(folder: &Path) -> PathBuf {
+fn tokens(directory: &Path) -> PathBuf {
     declared(
-        folder,
+        directory,
         "model",
         "[[set]]\nname = \"model\"\n[[set.limit]]\nname = \"tokens\"\nkind = \"rate\"\ncapacity = 100\nunit = \"0.5\"\n\
          window = \"1d\"\n",
     )
 }
 
-fn declared(folder: &Path, name: &str, declaration: &str) -> PathBuf {
-    let (config, path) = (folder.join(format!("{name}.toml")), folder.join(name));
+fn declared(directory: &Path, name: &str, declaration: &str) -> PathBuf {
+    let (config, path) = (directory.join(format!("{name}.toml")), directory.join(name));
     fs::write(&config, declaration).expect("written");
     run(["create", "--config", text(&config), text(&path)]).ended(0);
     path
@@ -85,7 +85,7 @@ impl Running {
 
     #[track_caller]
     fn line(&self) -> String {
-        self.lines.recv_timeout(PATIENCE).expect("a line of output")
+        self.lines.recv_timeout(TIMEOUT).expect("a line of output")
     }
 
     #[track_caller]
@@ -98,7 +98,7 @@ impl Running {
     fn rest(&self) -> Vec<String> {
         let mut rest = Vec::new();
         loop {
-            match self.lines.recv_timeout(PATIENCE) {
+            match self.lines.recv_timeout(TIMEOUT) {
                 Ok(line) => rest.push(line),
                 Err(RecvTimeoutError::Disconnected) => return rest,
                 Err(RecvTimeoutError::Timeout) => panic!("its output is never closed"),
@@ -132,7 +132,7 @@ impl Drop for Running {
 
 #[track_caller]
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !holds() {
         assert!(Instant::now() < deadline, "not in time: {what}");
         std::thread::yield_now();
@@ -177,9 +177,9 @@ const WAITING_TO_BE_TOLD: &str = "echo $$; read told; exit 0";
 
 #[test]
 fn one_place_runs_one_command_at_a_time() {
-    let folder = folder();
-    let segment = one_place(folder.path());
-    let log = folder.path().join("log");
+    let directory = directory();
+    let segment = one_place(directory.path());
+    let log = directory.path().join("log");
     let script = format!("echo begin >> {0}; ls / > /dev/null; echo end >> {0}", text(&log));
     let mut all: Vec<Running> = (0..8)
         .map(|_| Running::start(&mut exec(&segment, "jobs", &[], &script)))
@@ -196,8 +196,8 @@ fn one_place_runs_one_command_at_a_time() {
 
 #[test]
 fn waits_its_turn() {
-    let folder = folder();
-    let segment = one_place(folder.path());
+    let directory = directory();
+    let segment = one_place(directory.path());
     let mut first = Running::start(&mut exec(&segment, "jobs", &[], WAITING_TO_BE_TOLD));
     first.number();
     let mut second = Running::start(&mut exec(&segment, "jobs", &[], "echo second"));
@@ -215,10 +215,10 @@ fn waits_its_turn() {
 
 #[test]
 fn ends_as_the_command_does() {
-    let folder = folder();
+    let directory = directory();
     for (segment, set, options) in [
-        (one_place(folder.path()), "jobs", &[][..]),
-        (tokens(folder.path()), "model", &["--cost", "tokens=0"]),
+        (one_place(directory.path()), "jobs", &[][..]),
+        (tokens(directory.path()), "model", &["--cost", "tokens=0"]),
     ] {
         for code in [0, 1, 42, 75, 255] {
             run_exec(&segment, set, options, &format!("exit {code}")).ended(code);
@@ -233,16 +233,16 @@ fn ends_as_the_command_does() {
 
 #[test]
 fn output_and_input_are_the_commands() {
-    let folder = folder();
-    let segment = one_place(folder.path());
+    let directory = directory();
+    let segment = one_place(directory.path());
     let run_ = run_exec(&segment, "jobs", &[], "cat; echo out; echo err >&2").ended(0);
     assert_eq!((&*run_.stdout, &*run_.stderr), ("out\n", "err\n"));
 }
 
 #[test]
 fn killing_limitctl_ends_the_command_and_frees_its_place() {
-    let folder = folder();
-    let segment = one_place(folder.path());
+    let directory = directory();
+    let segment = one_place(directory.path());
     let mut first = Running::start(&mut exec(&segment, "jobs", &[], WAITING_TO_BE_TOLD));
     let command = first.number();
     let mut second = Running::start(&mut exec(&segment, "jobs", &[], "echo second"));
@@ -256,8 +256,8 @@ fn killing_limitctl_ends_the_command_and_frees_its_place() {
 
 #[test]
 fn killing_the_command_frees_its_place() {
-    let folder = folder();
-    let segment = one_place(folder.path());
+    let directory = directory();
+    let segment = one_place(directory.path());
     let mut first = Running::start(&mut exec(&segment, "jobs", &[], WAITING_TO_BE_TOLD));
     let command = first.number();
     let second = Running::start(&mut exec(&segment, "jobs", &[], "echo second"));
@@ -269,8 +269,8 @@ fn killing_the_command_frees_its_place() {
 
 #[test]
 fn a_signal_ends_a_wait_and_the_place_in_line_goes_to_the_next() {
-    let folder = folder();
-    let segment = one_place(folder.path());
+    let directory = directory();
+    let segment = one_place(directory.path());
     let mut first = Running::start(&mut exec(&segment, "jobs", &[], WAITING_TO_BE_TOLD));
     first.number();
     let mut second = Running::start(&mut exec(&segment, "jobs", &[], "echo second"));
@@ -285,8 +285,8 @@ fn a_signal_ends_a_wait_and_the_place_in_line_goes_to_the_next() {
 
 #[test]
 fn signals_are_passed_on() {
-    let folder = folder();
-    let segment = one_place(folder.path());
+    let directory = directory();
+    let segment = one_place(directory.path());
     // Numbers, because a shell has no names for real-time signals: USR1, USR2, HUP, INT, QUIT, ALRM, WINCH, CONT, and
     // a real-time one.
     let signals = [10, 12, 1, 2, 3, 14, 28, 18, 40];
@@ -314,8 +314,8 @@ fn send_number(pid: u32, number: i32) {
 
 #[test]
 fn what_the_command_sends_to_its_whole_group_comes_back_to_nobody() {
-    let folder = folder();
-    let segment = one_place(folder.path());
+    let directory = directory();
+    let segment = one_place(directory.path());
     let script =
         "trap 'echo group' USR1; trap 'exit 5' TERM; kill -USR1 0; echo ready; while :; do read told; done";
     let mut command = exec(&segment, "jobs", &[], script);
@@ -330,8 +330,8 @@ fn what_the_command_sends_to_its_whole_group_comes_back_to_nobody() {
 
 #[test]
 fn a_stopped_command_stops_limitctl_and_both_continue_together() {
-    let folder = folder();
-    let segment = one_place(folder.path());
+    let directory = directory();
+    let segment = one_place(directory.path());
     let mut running = Running::start(&mut exec(&segment, "jobs", &[], WAITING_TO_BE_TOLD));
     let command = running.number();
     for _ in 0..3 {
@@ -375,8 +375,8 @@ fn on_a_terminal(command: &mut Command) -> (Running, PtyMaster) {
 
 #[test]
 fn what_is_typed_reaches_the_command_once() {
-    let folder = folder();
-    let segment = one_place(folder.path());
+    let directory = directory();
+    let segment = one_place(directory.path());
     let script = "trap 'echo int' INT; trap 'echo quit' QUIT; trap 'echo usr' USR1; trap 'exit 5' TERM; echo ready; \
                   while :; do read told; done";
     let (mut running, mut terminal) = on_a_terminal(&mut exec(&segment, "jobs", &[], script));
@@ -396,8 +396,8 @@ fn what_is_typed_reaches_the_command_once() {
 
 #[test]
 fn a_terminal_that_hangs_up_is_told_to_the_command() {
-    let folder = folder();
-    let segment = one_place(folder.path());
+    let directory = directory();
+    let segment = one_place(directory.path());
     let script = "trap 'exit 5' HUP; echo ready; while :; do read told; done";
     let (mut running, terminal) = on_a_terminal(&mut exec(&segment, "jobs", &[], script));
     assert_eq!(running.line(), "ready");
@@ -407,8 +407,8 @@ fn a_terminal_that_hangs_up_is_told_to_the_command() {
 
 #[test]
 fn who_is_refused_or_waits_too_long_does_not_run_the_command() {
-    let folder = folder();
-    let segment = one_place(folder.path());
+    let directory = directory();
+    let segment = one_place(directory.path());
     let mut first = Running::start(&mut exec(&segment, "jobs", &[], WAITING_TO_BE_TOLD));
     first.number();
     for timeout in ["0", "50ms", "0.05"] {
@@ -428,9 +428,9 @@ fn who_is_refused_or_waits_too_long_does_not_run_the_command() {
 
 #[test]
 fn a_line_that_is_full_refuses() {
-    let folder = folder();
+    let directory = directory();
     let segment = declared(
-        folder.path(),
+        directory.path(),
         "jobs",
         "[[set]]\nname = \"jobs\"\nwaiters = 1\n[[set.limit]]\nname = \"running\"\nkind = \"concurrency\"\n\
          capacity = 1\n",
@@ -444,10 +444,10 @@ fn a_line_that_is_full_refuses() {
 
 #[test]
 fn a_command_that_cannot_be_run_says_so_as_a_shell_does_and_holds_nothing() {
-    let folder = folder();
-    let places = one_place(folder.path());
-    let model = tokens(folder.path());
-    let data = folder.path().join("data");
+    let directory = directory();
+    let places = one_place(directory.path());
+    let model = tokens(directory.path());
+    let data = directory.path().join("data");
     fs::write(&data, "no program").expect("written");
     for (segment, set, options) in [
         (&places, "jobs", &[][..]),
@@ -472,8 +472,8 @@ fn a_command_that_cannot_be_run_says_so_as_a_shell_does_and_holds_nothing() {
 
 #[test]
 fn a_permit_with_nothing_to_give_back_makes_limitctl_the_command() {
-    let folder = folder();
-    let segment = tokens(folder.path());
+    let directory = directory();
+    let segment = tokens(directory.path());
     let mut running = Running::start(&mut exec(
         &segment,
         "model",
@@ -502,9 +502,9 @@ fn a_permit_with_nothing_to_give_back_makes_limitctl_the_command() {
 
 #[test]
 fn a_cost_is_settled_where_a_place_is_held_as_well() {
-    let folder = folder();
+    let directory = directory();
     let segment = declared(
-        folder.path(),
+        directory.path(),
         "jobs",
         "[[set]]\nname = \"jobs\"\n[[set.limit]]\nname = \"running\"\nkind = \"concurrency\"\ncapacity = 2\n\
          [[set.limit]]\nname = \"dollars\"\nkind = \"rate\"\nunit = \"0.01\"\ncapacity = 5\nwindow = \"1d\"\n",
@@ -528,9 +528,9 @@ fn a_cost_is_settled_where_a_place_is_held_as_well() {
 
 #[test]
 fn a_lease_is_renewed_while_the_command_runs() {
-    let folder = folder();
+    let directory = directory();
     let segment = declared(
-        folder.path(),
+        directory.path(),
         "jobs",
         "[[set]]\nname = \"jobs\"\n[[set.limit]]\nname = \"running\"\nkind = \"concurrency\"\ncapacity = 1\n\
          lease = \"1h\"\n",
@@ -547,9 +547,9 @@ fn a_lease_is_renewed_while_the_command_runs() {
 
 #[test]
 fn the_command_starts_with_the_signals_blocked_and_ignored_that_limitctl_started_with() {
-    let folder = folder();
-    let places = one_place(folder.path());
-    let model = tokens(folder.path());
+    let directory = directory();
+    let places = one_place(directory.path());
+    let model = tokens(directory.path());
     let command = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"];
     let bare = run_command(with_odd_signals(support::command("grep").args(&command[1..]))).ended(0);
     assert!(!bare.stdout.contains("SigBlk:\t0000000000000000"), "{bare:?}");
@@ -587,8 +587,8 @@ fn with_odd_signals(command: &mut Command) -> &mut Command {
 
 #[test]
 fn what_makes_no_sense_ends_with_64_and_what_is_not_there_with_69() {
-    let folder = folder();
-    let path = tokens(folder.path());
+    let directory = directory();
+    let path = tokens(directory.path());
     let segment = text(&path);
     let run_ = run(["exec", segment, "model", "--", "true"]).ended(64);
     assert!(run_.stderr.ends_with(": add --cost tokens=AMOUNT\n"), "{run_:?}");
@@ -618,7 +618,7 @@ fn what_makes_no_sense_ends_with_64_and_what_is_not_there_with_69() {
         "true",
     ])
     .ended(64);
-    let missing = text(&folder.path().join("missing")).to_owned();
+    let missing = text(&directory.path().join("missing")).to_owned();
     let run_ = run(["exec", &missing, "model", "--", "true"]).ended(69);
     assert!(run_.stderr.contains("there is no segment at"), "{run_:?}");
     assert_eq!(only_set(&path).limits[0].counts.taken, 0);

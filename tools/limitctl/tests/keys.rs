@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use shmlimit::{LimitSet, Segment};
-use support::{folder, limitctl, run, run_command, text};
+use support::{directory, limitctl, run, run_command, text};
 
 const DECLARATION: &str = r#"
 [[set]]
@@ -48,10 +48,10 @@ name = "plain"
   window = "1d"
 "#;
 
-fn create(folder: &Path) -> PathBuf {
-    let config = folder.join("limits.toml");
+fn create(directory: &Path) -> PathBuf {
+    let config = directory.join("limits.toml");
     fs::write(&config, DECLARATION).expect("written");
-    let path = folder.join("limits");
+    let path = directory.join("limits");
     run(["create", "--config", text(&config), text(&path)]).ended(0);
     path
 }
@@ -65,8 +65,8 @@ fn ask(set: &LimitSet, key: impl AsRef<[u8]>, times: u32) {
 }
 
 /// `api` with keys that were asked 1, 2, 5 and 4 times, in that order.
-fn create_and_use(folder: &Path) -> (PathBuf, Segment) {
-    let path = create(folder);
+fn create_and_use(directory: &Path) -> (PathBuf, Segment) {
+    let path = create(directory);
     let segment = Segment::open(&path).expect("attached");
     let api = segment.set("api").expect("declared");
     for (key, times) in [("tenant-a", 1), ("tenant-b", 2), ("user-c", 5), ("user-d", 4)] {
@@ -86,8 +86,8 @@ fn texts(selection: &Value) -> Vec<&str> {
 
 #[test]
 fn keys_come_in_the_order_that_is_asked_for_and_only_those() {
-    let folder = folder();
-    let (path, segment) = create_and_use(folder.path());
+    let directory = directory();
+    let (path, segment) = create_and_use(directory.path());
     let keys = |arguments: &[&str]| {
         let mut command = limitctl();
         command
@@ -123,8 +123,8 @@ fn keys_come_in_the_order_that_is_asked_for_and_only_those() {
 
 #[test]
 fn text_and_json_of_keys_agree() {
-    let folder = folder();
-    let (path, segment) = create_and_use(folder.path());
+    let directory = directory();
+    let (path, segment) = create_and_use(directory.path());
     let api = segment.set("api").expect("declared");
     let held = api.key("user-e").expect("a key").try_acquire(&api.request());
     let shown = run(["keys", "--by", "oldest", "--top", "5", text(&path), "api"])
@@ -171,8 +171,8 @@ fn text_and_json_of_keys_agree() {
 
 #[test]
 fn hostile_keys_do_nothing_to_a_terminal_and_read_back_the_same() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let segment = Segment::open(&path).expect("attached");
     let api = segment.set("api").expect("declared");
     let hostile = "\u{1b}[2J\u{202e}x\n";
@@ -224,8 +224,8 @@ fn hostile_keys_do_nothing_to_a_terminal_and_read_back_the_same() {
 
 #[test]
 fn keys_that_are_not_kept_go_by_their_fingerprint() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let segment = Segment::open(&path).expect("attached");
     ask(&segment.set("secret").expect("declared"), "alice", 2);
     let json = run(["keys", "--json", text(&path), "secret"]).ended(0).json();
@@ -251,8 +251,8 @@ fn keys_that_are_not_kept_go_by_their_fingerprint() {
 
 #[test]
 fn one_key_is_shown_with_what_those_who_hold_it_are_labelled_with() {
-    let folder = folder();
-    let (path, segment) = create_and_use(folder.path());
+    let directory = directory();
+    let (path, segment) = create_and_use(directory.path());
     let api = segment.set("api").expect("declared");
     let hold = |key: &str, label: &str| {
         let outcome = api
@@ -277,8 +277,8 @@ fn one_key_is_shown_with_what_those_who_hold_it_are_labelled_with() {
 
 #[test]
 fn one_key_is_shown_with_who_holds_it() {
-    let folder = folder();
-    let (path, segment) = create_and_use(folder.path());
+    let directory = directory();
+    let (path, segment) = create_and_use(directory.path());
     let api = segment.set("api").expect("declared");
     let hold = |key: &str| {
         let outcome = api.key(key).expect("a key").try_acquire(&api.request());
@@ -323,8 +323,8 @@ fn one_key_is_shown_with_who_holds_it() {
 
 #[test]
 fn a_reset_of_a_key_leaves_the_others_as_they_are() {
-    let folder = folder();
-    let (path, _segment) = create_and_use(folder.path());
+    let directory = directory();
+    let (path, _segment) = create_and_use(directory.path());
     let left = |key: &str| {
         let json = run(["show", "--json", text(&path), "api", key]).ended(0).json();
         json["rows"][0]["limits"][0]["remaining"].as_u64()
@@ -343,8 +343,8 @@ fn a_reset_of_a_key_leaves_the_others_as_they_are() {
 
 #[test]
 fn an_inspection_of_a_keyed_set_tells_its_table_and_no_single_state() {
-    let folder = folder();
-    let (path, _segment) = create_and_use(folder.path());
+    let directory = directory();
+    let (path, _segment) = create_and_use(directory.path());
     let shown = run(["inspect", text(&path)]).ended(0).stdout;
     assert!(
         shown.contains("keys     4 of 2,048 rows in use (0 %), at most "),
@@ -367,8 +367,8 @@ fn an_inspection_of_a_keyed_set_tells_its_table_and_no_single_state() {
 
 #[test]
 fn a_full_table_says_whom_it_refused() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let segment = Segment::open(&path).expect("attached");
     let secret = segment.set("secret").expect("declared");
     for number in 0..100_u8 {
@@ -381,8 +381,8 @@ fn a_full_table_says_whom_it_refused() {
 
 #[test]
 fn a_command_runs_under_a_permit_of_a_key() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let exec = |key: &[&str]| {
         let mut command = limitctl();
         command
@@ -403,8 +403,8 @@ fn a_command_runs_under_a_permit_of_a_key() {
 
 #[test]
 fn what_has_no_keys_or_is_none_ends_with_64() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let path = text(&path);
     for arguments in [
         &["keys", path, "plain"][..],
@@ -431,7 +431,7 @@ fn what_has_no_keys_or_is_none_ends_with_64() {
         run_command(limitctl().args(arguments)).ended(64);
     }
     for verb in ["keys", "show"] {
-        let missing = folder.path().join("missing");
+        let missing = directory.path().join("missing");
         run_command(
             limitctl().args([verb, text(&missing), "api", "a"].iter().take(if verb == "keys" {
                 3
@@ -445,8 +445,8 @@ fn what_has_no_keys_or_is_none_ends_with_64() {
 
 #[test]
 fn looking_at_keys_needs_no_permission_to_write_and_locks_nothing() {
-    let folder = folder();
-    let (path, _segment) = create_and_use(folder.path());
+    let directory = directory();
+    let (path, _segment) = create_and_use(directory.path());
     let before = fs::read(&path).expect("read");
     run(["keys", text(&path), "api"]).ended(0);
     run(["show", text(&path), "api", "user-c"]).ended(0);
@@ -455,9 +455,9 @@ fn looking_at_keys_needs_no_permission_to_write_and_locks_nothing() {
 
 #[test]
 fn an_address_is_shown_and_reset_by_the_networks_that_contain_it() {
-    let folder = folder();
-    let path = folder.path().join("limits");
-    let config = folder.path().join("limits.toml");
+    let directory = directory();
+    let path = directory.path().join("limits");
+    let config = directory.path().join("limits.toml");
     let declaration = r#"
         [[set]]
         name = "logins"
@@ -556,9 +556,9 @@ fn an_address_is_shown_and_reset_by_the_networks_that_contain_it() {
 
 #[test]
 fn an_adaptive_limit_shows_the_capacity_that_it_has_found() {
-    let folder = folder();
-    let path = folder.path().join("limits");
-    let config = folder.path().join("limits.toml");
+    let directory = directory();
+    let path = directory.path().join("limits");
+    let config = directory.path().join("limits.toml");
     let limit = r#"{ name = "work", kind = "concurrency", capacity = 8, adaptive = "aimd", ceiling = 64 }"#;
     let declaration = format!(
         "[[set]]\nname = \"api\"\nlimit = [{limit}]\n\n[[set]]\nname = \"keyed\"\nkeyed = {{ max_keys = 10 }}\nlimit = [{limit}]\n"

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use shmlimit::Segment;
-use support::{Run, command, folder, limitctl, run, run_command, text};
+use support::{Run, command, directory, limitctl, run, run_command, text};
 
 /// `limitctl create` of a set of one limit, with more arguments.
 fn create_another(path: &Path, limit: &[&str], arguments: &[&str]) -> Run {
@@ -21,8 +21,8 @@ fn create_another(path: &Path, limit: &[&str], arguments: &[&str]) -> Run {
 
 #[test]
 fn what_becomes_of_a_segment_with_another_declaration_is_as_asked() {
-    let folder = folder();
-    let path = folder.path().join("limits");
+    let directory = directory();
+    let path = directory.path().join("limits");
     let calls = |capacity: u32, arguments: &[&str]| {
         create_another(&path, &["--calls", &format!("requests={capacity}/1d")], arguments)
     };
@@ -67,15 +67,15 @@ fn what_becomes_of_a_segment_with_another_declaration_is_as_asked() {
 
 #[test]
 fn the_command_that_a_mismatch_names_helps() {
-    let folder = folder();
-    let path = folder.path().join("my limits");
+    let directory = directory();
+    let path = directory.path().join("my limits");
     let create = |capacity: u32, version: &str| {
         let declaration = format!(
             "[segment]\n{version}\n[[set]]\nname = \"it's\"\n[[set.limit]]\nname = \"requests\"\nkind = \"calls\"\n\
              capacity = {capacity}\nwindow = \"1d\"\n"
         );
         // What the command calls it.
-        let config = text(&folder.path().join("FILE")).to_owned();
+        let config = text(&directory.path().join("FILE")).to_owned();
         fs::write(&config, declaration).expect("written");
         run([
             "create",
@@ -93,10 +93,10 @@ fn the_command_that_a_mismatch_names_helps() {
         assert!(command.starts_with("limitctl "), "{command}");
         let program = Path::new(env!("CARGO_BIN_EXE_limitctl"))
             .parent()
-            .expect("a folder");
+            .expect("a directory");
         let path = format!("{}:{}", text(program), std::env::var("PATH").unwrap_or_default());
         let mut shell = command_of_shell(command);
-        run_command(shell.current_dir(folder.path()).env("PATH", path)).ended(0);
+        run_command(shell.current_dir(directory.path()).env("PATH", path)).ended(0);
         create(capacity, version).ended(0);
     }
     let json = run(["inspect", "--json", text(&path)]).ended(0).json();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use shmlimit::Segment;
-use support::{Run, folder, limitctl, run, run_command, text};
+use support::{Run, directory, limitctl, run, run_command, text};
 
 const DECLARATION: &str = r#"
 [[set]]
@@ -28,8 +28,8 @@ keyed = { max_keys = 100, overrides = true }
   window = "1d"
 "#;
 
-fn create(folder: &Path) -> PathBuf {
-    let (config, path) = (folder.join("limits.toml"), folder.join("limits"));
+fn create(directory: &Path) -> PathBuf {
+    let (config, path) = (directory.join("limits.toml"), directory.join("limits"));
     fs::write(&config, DECLARATION).expect("written");
     run(["create", "--config", text(&config), text(&path)]).ended(0);
     path
@@ -41,8 +41,8 @@ fn set(path: &Path, arguments: &[&str]) -> Run {
 
 #[test]
 fn a_key_is_given_a_capacity_of_its_own_and_shown_with_it() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let given = set(&path, &["requests", "capacity=500", "--key", "acme"]).ended(0);
     assert!(
         given
@@ -93,8 +93,8 @@ fn a_key_is_given_a_capacity_of_its_own_and_shown_with_it() {
 
 #[test]
 fn what_no_key_can_have_of_its_own_is_a_mistake_of_usage() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     for (arguments, why) in [
         (["requests", "capacity=0"], "at least 1"),
         (["requests", "capacity=unlimited"], "unlimited"),

@@ -5,7 +5,7 @@ mod support;
 use std::fs;
 
 use serde_json::{Value, json};
-use support::{Run, folder, run, text};
+use support::{Run, directory, run, text};
 
 /// 2026-01-01T00:00:00Z: 20,454 days after the epoch.
 const NEW_YEAR: u64 = 1_767_225_600_000;
@@ -19,10 +19,10 @@ fn replay(limits: &str, events: &[Value]) -> Run {
 }
 
 fn replay_declaration(toml: &str, events: &[Value]) -> Run {
-    let folder = folder();
-    let declaration = folder.path().join("limits.toml");
+    let directory = directory();
+    let declaration = directory.path().join("limits.toml");
     fs::write(&declaration, toml).expect("written");
-    let trace = folder.path().join("trace.ndjson");
+    let trace = directory.path().join("trace.ndjson");
     let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
     fs::write(&trace, lines).expect("written");
     run(["simulate", text(&declaration), "--trace", text(&trace)])

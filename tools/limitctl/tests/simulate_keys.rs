@@ -5,13 +5,13 @@ mod support;
 use std::fs;
 
 use serde_json::{Value, json};
-use support::{Run, folder, run, text};
+use support::{Run, directory, run, text};
 
 fn replay_declaration(toml: &str, events: &[Value]) -> Run {
-    let folder = folder();
-    let declaration = folder.path().join("limits.toml");
+    let directory = directory();
+    let declaration = directory.path().join("limits.toml");
     fs::write(&declaration, toml).expect("written");
-    let trace = folder.path().join("trace.ndjson");
+    let trace = directory.path().join("trace.ndjson");
     let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
     fs::write(&trace, lines).expect("written");
     run(["simulate", text(&declaration), "--trace", text(&trace)])

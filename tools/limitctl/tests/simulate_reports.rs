@@ -9,7 +9,7 @@ use std::process::{Child, Stdio};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use support::{PATIENCE, Run, finish, folder, limitctl, run, run_command, text};
+use support::{Run, TIMEOUT, directory, finish, limitctl, run, run_command, text};
 
 const NOW: &str = r#"
 [[set]]
@@ -36,8 +36,8 @@ name = "chat"
   window = "10s"
 "#;
 
-fn write(folder: &Path, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
-    let path = folder.join(name);
+fn write(directory: &Path, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+    let path = directory.join(name);
     fs::write(&path, content).expect("written");
     path
 }
@@ -48,9 +48,9 @@ fn ndjson(events: &[Value]) -> String {
 
 /// Replays a text against [`NOW`] with more arguments.
 fn simulate(trace: &str, arguments: &[&str]) -> Run {
-    let folder = folder();
-    let declaration = write(folder.path(), "now.toml", NOW);
-    let trace = write(folder.path(), "trace.ndjson", trace);
+    let directory = directory();
+    let declaration = write(directory.path(), "now.toml", NOW);
+    let trace = write(directory.path(), "trace.ndjson", trace);
     run_command(
         limitctl()
             .args(["simulate", text(&declaration), "--trace", text(&trace)])
@@ -170,14 +170,14 @@ fn what_was_refused_has_nothing_to_settle_or_to_release() {
 
 #[test]
 fn what_cannot_be_read_or_declared_has_the_codes_of_other_verbs() {
-    let folder = folder();
-    let now = write(folder.path(), "now.toml", NOW);
+    let directory = directory();
+    let now = write(directory.path(), "now.toml", NOW);
     let wrong = write(
-        folder.path(),
+        directory.path(),
         "wrong.toml",
         NOW.replace("capacity = 10", "capacity = 0"),
     );
-    let trace = write(folder.path(), "trace", "");
+    let trace = write(directory.path(), "trace", "");
     let (now, wrong, trace) = (text(&now), text(&wrong), text(&trace));
     run(["simulate", now, "--trace", trace]).ended(0);
     let run_ = run(["simulate", now, "--against", wrong, "--trace", trace]).ended(78);
@@ -223,23 +223,23 @@ fn text_and_json_of_a_summary_agree_with_the_verdicts() {
         (&api["set"], &api["requests"], &api["admitted"]),
         (&json!("api"), &json!(10), &json!(4))
     );
-    assert_eq!(api["most_requests_in_a_second"], 5);
-    assert_eq!(api["most_admitted_in_a_second"], 2);
+    assert_eq!(api["max_requests_in_a_second"], 5);
+    assert_eq!(api["max_admitted_in_a_second"], 2);
     let requests = &api["limits"][0];
     assert_eq!(
         (
             &requests["used"],
-            &requests["most_in_a_second"],
+            &requests["max_in_a_second"],
             &requests["refused"]
         ),
         (&json!(4), &json!(2), &json!(6))
     );
-    assert_eq!(requests["most_held_at_once"], Value::Null);
-    assert_eq!(api["limits"][1]["most_held_at_once"], 1);
+    assert_eq!(requests["max_held_at_once"], Value::Null);
+    assert_eq!(api["limits"][1]["max_held_at_once"], 1);
     // Six taken, and three more at settle, in the same second.
     let tokens = &json["sets"][1]["limits"][0];
     assert_eq!(
-        (&tokens["used"], &tokens["most_in_a_second"], &tokens["refused"]),
+        (&tokens["used"], &tokens["max_in_a_second"], &tokens["refused"]),
         (&json!(9), &json!(9), &json!(1))
     );
 
@@ -263,8 +263,8 @@ fn text_and_json_of_a_summary_agree_with_the_verdicts() {
 
 /// Replays both declarations; the first is [`NOW`].
 fn compare(other: &str, events: &[Value], arguments: &[&str]) -> Run {
-    let folder = folder();
-    let other = write(folder.path(), "other.toml", other);
+    let directory = directory();
+    let other = write(directory.path(), "other.toml", other);
     simulate(
         &ndjson(events),
         &[&["--against", text(&other)], arguments].concat(),
@@ -382,13 +382,13 @@ fn restless() -> String {
 
 #[test]
 fn two_runs_are_equal_to_the_byte() {
-    let folder = folder();
+    let directory = directory();
     // Leases are looked for whenever something is refused, however fast the program runs.
     let leased = NOW.replace(
         "kind = \"concurrency\"",
         "kind = \"concurrency\"\n  lease = \"700ms\"",
     );
-    let leased = write(folder.path(), "leased.toml", leased);
+    let leased = write(directory.path(), "leased.toml", leased);
     let trace = restless();
     for arguments in [
         &["--summary"][..],
@@ -418,8 +418,8 @@ fn start(arguments: &[&str], stdin: Stdio, stdout: Stdio) -> Child {
 
 #[test]
 fn standard_input_is_a_trace_and_needs_no_end() {
-    let folder = folder();
-    let declaration = write(folder.path(), "now.toml", NOW);
+    let directory = directory();
+    let declaration = write(directory.path(), "now.toml", NOW);
     let mut child = start(
         &[text(&declaration), "--trace", "-"],
         Stdio::piped(),
@@ -441,15 +441,15 @@ fn standard_input_is_a_trace_and_needs_no_end() {
 
 #[test]
 fn a_reader_who_has_seen_enough_ends_the_replay_unless_flips_are_counted() {
-    let folder = folder();
-    let declaration = write(folder.path(), "now.toml", NOW);
+    let directory = directory();
+    let declaration = write(directory.path(), "now.toml", NOW);
     let other = write(
-        folder.path(),
+        directory.path(),
         "other.toml",
         NOW.replace("capacity = 2", "capacity = 1"),
     );
     // The last line is a mistake that only who comes there finds.
-    let trace = write(folder.path(), "trace", restless() + "{}\n");
+    let trace = write(directory.path(), "trace", restless() + "{}\n");
     let closed = || {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
@@ -468,8 +468,8 @@ fn a_reader_who_has_seen_enough_ends_the_replay_unless_flips_are_counted() {
     assert!(run.stderr.starts_with("limitctl: cannot write"), "{run:?}");
 }
 
-/// The folder of a simulation's segment, once its name is gone from the file system.
-fn folder_of_mapped_segment(pid: u32) -> Option<PathBuf> {
+/// The directory of a simulation's segment, once its name is gone from the file system.
+fn directory_of_mapped_segment(pid: u32) -> Option<PathBuf> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives");
     let line = maps.lines().find(|line| line.contains("/limitctl-simulate-"))?;
     let path = line.strip_suffix(" (deleted)")?;
@@ -479,20 +479,20 @@ fn folder_of_mapped_segment(pid: u32) -> Option<PathBuf> {
 
 #[test]
 fn nothing_is_left_behind_even_by_a_simulation_that_is_killed() {
-    let folder = folder();
-    let declaration = write(folder.path(), "now.toml", NOW);
+    let directory = directory();
+    let declaration = write(directory.path(), "now.toml", NOW);
     let mut child = start(
         &[text(&declaration), "--trace", "-"],
         Stdio::piped(),
         Stdio::piped(),
     );
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let private = loop {
-        match folder_of_mapped_segment(child.id()) {
+        match directory_of_mapped_segment(child.id()) {
             Some(private) if !private.exists() => break private,
             _ => std::thread::yield_now(),
         }
-        assert!(Instant::now() < deadline, "it keeps its folder");
+        assert!(Instant::now() < deadline, "it keeps its directory");
     };
     child.kill().expect("it waits for the trace");
     child.wait().expect("a child of ours");
@@ -501,13 +501,13 @@ fn nothing_is_left_behind_even_by_a_simulation_that_is_killed() {
 
 #[test]
 fn a_verdict_shows_no_hostile_character_and_reads_back_the_same() {
-    let folder = folder();
+    let directory = directory();
     // Control characters cannot be declared; what turns the text around can.
     let hostile = "a\u{202e}\u{e0041}";
     let named = NOW.replace("name = \"api\"", &format!("name = \"{hostile}\""));
-    let declaration = write(folder.path(), "hostile.toml", named);
+    let declaration = write(directory.path(), "hostile.toml", named);
     let event = json!({"at_ms": 1, "set": hostile, "id": "\u{1b}[31m"});
-    let trace = write(folder.path(), "trace", ndjson(&[event.clone(), event]));
+    let trace = write(directory.path(), "trace", ndjson(&[event.clone(), event]));
     let run = run(["simulate", text(&declaration), "--trace", text(&trace)]).ended(65);
     assert_eq!(lines(&run)[0]["set"], hostile);
     for shown in [&run.stdout, &run.stderr] {
@@ -522,10 +522,10 @@ fn keyed() -> String {
 
 #[test]
 fn an_event_of_a_keyed_set_names_a_key_that_can_be_one() {
-    let folder = folder();
-    let declaration = write(folder.path(), "keyed.toml", keyed());
+    let directory = directory();
+    let declaration = write(directory.path(), "keyed.toml", keyed());
     let replay = |event: Value| {
-        let trace = write(folder.path(), "trace", ndjson(&[event]));
+        let trace = write(directory.path(), "trace", ndjson(&[event]));
         run(["simulate", text(&declaration), "--trace", text(&trace)])
     };
     let without = replay(json!({"at_ms": 1, "set": "api"})).ended(65);
@@ -548,13 +548,13 @@ fn an_event_of_a_keyed_set_names_a_key_that_can_be_one() {
 
 #[test]
 fn a_key_counts_only_in_the_declaration_that_is_keyed() {
-    let folder = folder();
-    let now = write(folder.path(), "now.toml", NOW);
-    let keyed = write(folder.path(), "keyed.toml", keyed());
+    let directory = directory();
+    let now = write(directory.path(), "now.toml", NOW);
+    let keyed = write(directory.path(), "keyed.toml", keyed());
     let events: Vec<Value> = (0..40)
         .map(|number| json!({"at_ms": 1, "set": "api", "key": format!("k{}", number % 4)}))
         .collect();
-    let trace = write(folder.path(), "trace", ndjson(&events));
+    let trace = write(directory.path(), "trace", ndjson(&events));
     let run = run([
         "simulate",
         text(&keyed),

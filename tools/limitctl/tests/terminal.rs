@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::Stdio;
 
-use support::{Actor, PATIENCE, create, folder, limitctl, run, text};
+use support::{Actor, TIMEOUT, create, directory, limitctl, run, text};
 
 /// Not a test: the part that processes play that the tests start.
 #[test]
@@ -34,7 +34,7 @@ fn on_a_terminal(arguments: &[&str], environment: &[(&str, &str)]) -> String {
         let _ = terminal.read_to_end(&mut text);
         let _ = sender.send(text);
     });
-    let text = receiver.recv_timeout(PATIENCE);
+    let text = receiver.recv_timeout(TIMEOUT);
     if text.is_err() {
         child.kill().expect("killed");
     }
@@ -44,11 +44,11 @@ fn on_a_terminal(arguments: &[&str], environment: &[(&str, &str)]) -> String {
 
 #[test]
 fn colours_are_for_terminals_and_for_those_who_want_them() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     for arguments in [
         &["inspect", text(&path)][..],
-        &["list", text(folder.path())],
+        &["list", text(directory.path())],
         &["recover", text(&path)],
         &["--help"],
     ] {
@@ -63,13 +63,13 @@ fn colours_are_for_terminals_and_for_those_who_want_them() {
 
 #[test]
 fn a_reader_who_has_seen_enough_is_no_failure() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let path = text(&path);
     for arguments in [
         &["inspect", path][..],
         &["inspect", "--json", path],
-        &["list", text(folder.path())],
+        &["list", text(directory.path())],
         &["recover", "--check", path],
         &["recover", path],
         &["reset", path],
@@ -123,8 +123,8 @@ fn assert_shown_harmlessly(path: &Path, name: &str, as_text: &str) {
 
 #[test]
 fn a_hostile_process_name_is_shown_and_not_obeyed() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let name = "a\u{1b}[31m\u{202e}b\n";
     let actor = Actor::start(&format!("hold as {name}"), &path);
     // The kernel's name ends in the line feed, which the library takes for the end of the line.
@@ -136,8 +136,8 @@ fn a_hostile_process_name_is_shown_and_not_obeyed() {
 
 #[test]
 fn damaged_bytes_in_a_name_are_shown_and_not_obeyed() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     Actor::start("hold as benign_name", &path).kill();
     let mut bytes = fs::read(&path).expect("read");
     let benign = b"benign_name";
@@ -155,11 +155,11 @@ fn damaged_bytes_in_a_name_are_shown_and_not_obeyed() {
 
 #[test]
 fn hostile_file_names_and_arguments_are_shown_and_not_obeyed() {
-    let folder = folder();
-    let path = create(folder.path());
-    let hostile = folder.path().join("a\u{1b}[2J\u{202e}");
+    let directory = directory();
+    let path = create(directory.path());
+    let hostile = directory.path().join("a\u{1b}[2J\u{202e}");
     fs::rename(path, &hostile).expect("renamed");
-    let listing = run(["list", text(folder.path())]).ended(0).stdout;
+    let listing = run(["list", text(directory.path())]).ended(0).stdout;
     assert!(listing.contains(r"a\u{1b}[2J\u{202e}"), "{listing:?}");
     let inspection = run(["inspect", text(&hostile)]).ended(0).stdout;
     let removal = run(["remove", text(&hostile)]).ended(0).stdout;
@@ -174,9 +174,9 @@ fn hostile_file_names_and_arguments_are_shown_and_not_obeyed() {
 fn a_path_that_is_no_unicode_can_be_used() {
     use std::os::unix::ffi::OsStrExt;
 
-    let folder = folder();
-    let path = folder.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9"));
-    fs::rename(create(folder.path()), &path).expect("renamed");
+    let directory = directory();
+    let path = directory.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9"));
+    fs::rename(create(directory.path()), &path).expect("renamed");
     for arguments in [
         &["inspect"][..],
         &["inspect", "--json"],

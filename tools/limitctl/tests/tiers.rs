@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use shmlimit::Segment;
-use support::{folder, limitctl, run, run_command, text};
+use support::{directory, limitctl, run, run_command, text};
 
 const DECLARATION: &str = r#"
 [[set]]
@@ -28,8 +28,8 @@ keyed = { max_keys = 100 }
   name = "trial"
 "#;
 
-fn create(folder: &Path) -> PathBuf {
-    let (config, path) = (folder.join("limits.toml"), folder.join("limits"));
+fn create(directory: &Path) -> PathBuf {
+    let (config, path) = (directory.join("limits.toml"), directory.join("limits"));
     fs::write(&config, DECLARATION).expect("written");
     run(["create", "--config", text(&config), text(&path)]).ended(0);
     path
@@ -37,8 +37,8 @@ fn create(folder: &Path) -> PathBuf {
 
 #[test]
 fn tiers_and_what_they_change_are_shown_with_the_limits() {
-    let folder = folder();
-    let shown = run(["inspect", text(&create(folder.path()))]).ended(0).stdout;
+    let directory = directory();
+    let shown = run(["inspect", text(&create(directory.path()))]).ended(0).stdout;
     for part in [
         "10 per 1d, gcra",
         "1,000 per 1d, gcra, burst 200",
@@ -53,8 +53,8 @@ fn tiers_and_what_they_change_are_shown_with_the_limits() {
 
 #[test]
 fn a_key_is_assigned_to_a_tier_and_shown_in_it() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let assign =
         |key: &str, tier: &str| run_command(limitctl().arg("assign").arg(&path).args(["tenants", key, tier]));
     let run_assign = assign("acme", "gold").ended(0);
@@ -98,8 +98,8 @@ fn a_key_is_assigned_to_a_tier_and_shown_in_it() {
 
 #[test]
 fn a_tier_that_there_is_not_is_a_mistake_of_usage() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let run = run(["assign", text(&path), "tenants", "acme", "silver"]).ended(64);
     assert!(run.stderr.contains("it has default, gold, trial"), "{run:?}");
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use shmlimit::Segment;
-use support::{create, folder, run, text};
+use support::{create, directory, run, text};
 
 const DECLARATION: &str = r#"
 [segment]
@@ -41,17 +41,17 @@ name = "local"
   capacity = 64
 "#;
 
-fn write(folder: &Path, name: &str, content: impl AsRef<[u8]>) -> String {
-    let path = folder.join(name);
+fn write(directory: &Path, name: &str, content: impl AsRef<[u8]>) -> String {
+    let path = directory.join(name);
     fs::write(&path, content).expect("written");
     text(&path).to_owned()
 }
 
 #[test]
 fn creates_from_a_declaration_and_shows_what_it_declared() {
-    let folder = folder();
-    let config = write(folder.path(), "limits.toml", DECLARATION);
-    let path = text(&folder.path().join("limits")).to_owned();
+    let directory = directory();
+    let config = write(directory.path(), "limits.toml", DECLARATION);
+    let path = text(&directory.path().join("limits")).to_owned();
     let run_ = run([
         "create",
         "--config",
@@ -100,18 +100,18 @@ fn creates_from_a_declaration_and_shows_what_it_declared() {
 
 #[test]
 fn creates_where_the_declaration_says() {
-    let folder = folder();
-    let path = folder.path().join("limits");
+    let directory = directory();
+    let path = directory.path().join("limits");
     let declaration = DECLARATION.replace("[segment]", &format!("[segment]\npath = {:?}", text(&path)));
-    let config = write(folder.path(), "limits.toml", declaration);
+    let config = write(directory.path(), "limits.toml", declaration);
     run(["create", "--config", &config]).ended(0);
     assert!(path.exists());
 }
 
 #[test]
 fn creates_only_if_missing_when_asked_to() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let again = |capacity: &str| {
         let calls = format!("requests={capacity}/1d");
         run([
@@ -133,8 +133,8 @@ fn creates_only_if_missing_when_asked_to() {
 
 #[test]
 fn text_and_json_of_an_inspection_agree() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let segment = Segment::open(&path).expect("attached");
     let api = segment.set("api").expect("declared");
     let permits: Vec<_> = (0..5)
@@ -173,18 +173,18 @@ fn text_and_json_of_an_inspection_agree() {
             .expect("a row");
         line.split_whitespace().map(str::to_owned).collect()
     };
-    // The declaration, `10 per 1d, gcra, at most 19 in any 1d`, is ten words.
+    // The declaration, `10 per 1d, gcra, at max 19 in any 1d`, is ten words.
     assert_eq!(row("requests ")[12], set["limits"][0]["remaining"].to_string());
     assert_eq!(row("in_flight ")[3], set["limits"][1]["remaining"].to_string());
 }
 
 #[test]
 fn an_inspection_has_the_labels_of_what_is_held_with_what_harms_a_terminal_escaped() {
-    let folder = folder();
+    let directory = directory();
     let declaration = "[[set]]\nname = \"api\"\nlabels = true\n\
                        limit = [{ name = \"in_flight\", kind = \"concurrency\", capacity = 4 }]";
-    let declaration = write(folder.path(), "limits.toml", declaration);
-    let path = folder.path().join("limits");
+    let declaration = write(directory.path(), "limits.toml", declaration);
+    let path = directory.path().join("limits");
     run(["create", "--config", &declaration, text(&path)]).ended(0);
     let segment = Segment::open(&path).expect("attached");
     let api = segment.set("api").expect("declared");
@@ -214,14 +214,14 @@ fn an_inspection_has_the_labels_of_what_is_held_with_what_harms_a_terminal_escap
 }
 
 #[test]
-fn lists_the_segments_of_a_folder_with_their_state() {
-    let folder = folder();
-    let empty = run(["list", text(folder.path())]).ended(0);
+fn lists_the_segments_of_a_directory_with_their_state() {
+    let directory = directory();
+    let empty = run(["list", text(directory.path())]).ended(0);
     assert!(empty.stdout.starts_with("no segments in "), "{empty:?}");
 
-    let path = create(folder.path());
+    let path = create(directory.path());
     let copy = |name: &str| {
-        let copy = folder.path().join(name);
+        let copy = directory.path().join(name);
         fs::copy(&path, &copy).expect("copied");
         copy
     };
@@ -232,15 +232,15 @@ fn lists_the_segments_of_a_folder_with_their_state() {
     truncated.set_len(6000).expect("truncated");
     let mut bytes = fs::read(&path).expect("read");
     bytes[8] = 99;
-    write(folder.path(), "foreign", &bytes);
+    write(directory.path(), "foreign", &bytes);
     copy("copied");
     let retired = copy("retired");
     Segment::open(&retired).expect("started cold").retire();
-    write(folder.path(), "notes", "not a segment");
-    write(folder.path(), "empty", "");
-    fs::create_dir(folder.path().join("inner")).expect("created");
+    write(directory.path(), "notes", "not a segment");
+    write(directory.path(), "empty", "");
+    fs::create_dir(directory.path().join("inner")).expect("created");
 
-    let json = run(["list", "--json", text(folder.path())]).ended(0).json();
+    let json = run(["list", "--json", text(directory.path())]).ended(0).json();
     let states: Vec<(&str, &str)> = json["segments"]
         .as_array()
         .expect("segments")
@@ -261,18 +261,18 @@ fn lists_the_segments_of_a_folder_with_their_state() {
             ("truncated", "damaged"),
         ]
     );
-    let shown = run(["list", text(folder.path())]).ended(0).stdout;
+    let shown = run(["list", text(directory.path())]).ended(0).stdout;
     for (name, state) in states {
         let line = shown.lines().find(|line| line.starts_with(name)).expect("a row");
         assert!(line.contains(&state.replace('_', " ")), "{line}");
     }
-    run(["list", text(&folder.path().join("missing"))]).ended(69);
+    run(["list", text(&directory.path().join("missing"))]).ended(69);
 }
 
 #[test]
 fn recovering_what_is_in_order_changes_nothing() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     for arguments in [&["recover", "--check"][..], &["recover"]] {
         let run = support::run_command(support::limitctl().args(arguments).arg(&path)).ended(0);
         assert!(run.stdout.contains("nothing to recover"), "{run:?}");
@@ -283,9 +283,9 @@ fn recovering_what_is_in_order_changes_nothing() {
 
 #[test]
 fn a_copy_is_cold_until_it_is_recovered() {
-    let folder = folder();
-    let path = folder.path().join("copy");
-    fs::copy(create(folder.path()), &path).expect("copied");
+    let directory = directory();
+    let path = directory.path().join("copy");
+    fs::copy(create(directory.path()), &path).expect("copied");
     let json = run(["recover", "--check", "--json", text(&path)]).ended(1).json();
     assert_eq!(json["findings"][0]["finding"], "cold");
     assert!(run(["inspect", text(&path)]).ended(0).stdout.contains("cold"));
@@ -298,8 +298,8 @@ fn a_copy_is_cold_until_it_is_recovered() {
 
 #[test]
 fn resets_what_is_named_and_everything_where_nothing_is() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let segment = Segment::open(&path).expect("attached");
     let api = segment.set("api").expect("declared");
     let use_some = || {
@@ -332,8 +332,8 @@ fn resets_what_is_named_and_everything_where_nothing_is() {
 
 #[test]
 fn a_set_that_cannot_be_repaired_is_poisoned_until_it_is_reset() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let mut bytes = fs::read(&path).expect("read");
     // The journal's word lies behind the lock, which lies behind two rooms for definitions, half as long again as the
     // first one but at least 512 bytes longer (shm-layout.md).
@@ -373,20 +373,20 @@ fn find(bytes: &[u8], part: &[u8]) -> usize {
 
 #[test]
 fn removes_what_nobody_uses_and_nothing_that_is_no_segment() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     run(["remove", text(&path)]).ended(0);
     assert!(!path.exists());
     run(["remove", text(&path)]).ended(69);
-    let notes = write(folder.path(), "notes", "not a segment");
+    let notes = write(directory.path(), "notes", "not a segment");
     run(["remove", "--force", &notes]).ended(65);
     assert!(Path::new(&notes).exists());
 }
 
 #[test]
 fn wrong_arguments_end_with_64() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let path = text(&path);
     run([]).ended(64);
     run(["inspect"]).ended(64);
@@ -428,8 +428,8 @@ fn wrong_arguments_end_with_64() {
 
 #[test]
 fn damaged_and_foreign_files_end_with_65() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let whole = fs::read(&path).expect("read");
     let mut damaged = whole.clone();
     // A word of the checked part of the header: the count of sets.
@@ -442,7 +442,7 @@ fn damaged_and_foreign_files_end_with_65() {
         ("truncated", &whole[..whole.len() / 2]),
         ("stump", &whole[..100]),
     ] {
-        let file = write(folder.path(), name, content);
+        let file = write(directory.path(), name, content);
         for verb in ["inspect", "recover", "reset", "remove"] {
             let run = run([verb, &file]).ended(65);
             assert!(run.stderr.starts_with("limitctl: "), "{run:?}");
@@ -452,18 +452,18 @@ fn damaged_and_foreign_files_end_with_65() {
         assert_eq!(fs::read(&file).expect("read"), content, "not a byte was changed");
         run(["remove", "--force", &file]).ended(0);
     }
-    let notes = write(folder.path(), "notes", "not a segment");
+    let notes = write(directory.path(), "notes", "not a segment");
     run(["inspect", &notes]).ended(65);
 }
 
 #[test]
 fn what_is_not_there_ends_with_69() {
-    let folder = folder();
-    let missing = folder.path().join("missing");
+    let directory = directory();
+    let missing = directory.path().join("missing");
     for verb in ["inspect", "recover", "reset", "remove"] {
         run([verb, text(&missing)]).ended(69);
     }
-    let path = create(folder.path());
+    let path = create(directory.path());
     Segment::open(&path).expect("attached").retire();
     run(["reset", text(&path)]).ended(69);
     run(["recover", text(&path)]).ended(69);
@@ -473,22 +473,22 @@ fn what_is_not_there_ends_with_69() {
 
 #[test]
 fn what_cannot_be_created_ends_with_73() {
-    let folder = folder();
-    let path = create(folder.path());
+    let directory = directory();
+    let path = create(directory.path());
     let set = ["create", "--set", "api", "--calls", "requests=10/1d"];
     let create = |path: &Path| support::run_command(support::limitctl().args(set).arg(path));
     create(&path).ended(73);
-    create(&folder.path().join("missing/limits")).ended(73);
-    let notes = write(folder.path(), "notes", "not a segment");
+    create(&directory.path().join("missing/limits")).ended(73);
+    let notes = write(directory.path(), "notes", "not a segment");
     create(Path::new(&notes)).ended(73);
     assert_eq!(fs::read(notes).expect("still there"), b"not a segment");
 }
 
 #[test]
 fn what_must_not_be_trusted_ends_with_77() {
-    let folder = folder();
-    let path = create(folder.path());
-    let link = folder.path().join("link");
+    let directory = directory();
+    let path = create(directory.path());
+    let link = directory.path().join("link");
     std::os::unix::fs::symlink(&path, &link).expect("linked");
     for verb in ["inspect", "recover", "reset", "remove"] {
         run([verb, text(&link)]).ended(77);
@@ -505,20 +505,20 @@ fn what_must_not_be_trusted_ends_with_77() {
 
 #[test]
 fn a_wrong_declaration_ends_with_78() {
-    let folder = folder();
-    let path = folder.path().join("limits");
+    let directory = directory();
+    let path = directory.path().join("limits");
     for content in [
         "nonsense",
         "[[set]]\nname = \"\"",
         &DECLARATION.replace("90_000", "0"),
     ] {
-        let config = write(folder.path(), "limits.toml", content);
+        let config = write(directory.path(), "limits.toml", content);
         let run = run(["create", "--config", &config, text(&path)]).ended(78);
         assert!(run.stderr.starts_with("limitctl: "), "{run:?}");
     }
     run(["create", "--set", "api", "--calls", "requests=0/1d", text(&path)]).ended(78);
     assert!(!path.exists());
-    let missing = folder.path().join("missing.toml");
+    let missing = directory.path().join("missing.toml");
     run(["create", "--config", text(&missing), text(&path)]).ended(69);
 }
 
@@ -543,7 +543,7 @@ fn help_version_completions_and_manual_are_answers() {
 
 #[test]
 fn shows_the_sets_that_were_made_on_demand_as_copies_of_what_was_declared() {
-    let folder = folder();
+    let directory = directory();
     let toml = r#"
 [segment]
 sets_on_demand = "operation"
@@ -558,8 +558,8 @@ keyed = { max_keys = 10 }
   kind = "concurrency"
   capacity = 7
 "#;
-    let config = write(folder.path(), "limits.toml", toml);
-    let path = text(&folder.path().join("limits")).to_owned();
+    let config = write(directory.path(), "limits.toml", toml);
+    let path = text(&directory.path().join("limits")).to_owned();
     run(["create", "--config", &config, &path]).ended(0);
     let segment = Segment::open(&path).expect("opens");
     let upload = segment.set("upload").expect("made");

@@ -12,7 +12,7 @@ from django.core.wsgi import get_wsgi_application
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import path
 
-FOLDER = os.environ["FOLDER"]
+DIRECTORY = os.environ["DIRECTORY"]
 
 settings.configure(
     SECRET_KEY="of the tests",
@@ -20,8 +20,8 @@ settings.configure(
     ROOT_URLCONF=__name__,
     INSTALLED_APPS=["rest_framework"],
     MIDDLEWARE=["shmlimit.django.LimitMiddleware"],
-    SHMLIMIT={"segment": f"{FOLDER}/segment", "set": "api", "exempt": "django_site.is_exempt"},
-    SHMLIMIT_THROTTLES={"folder": f"{FOLDER}/throttles"},
+    SHMLIMIT={"segment": f"{DIRECTORY}/segment", "set": "api", "exempt": "django_site.is_exempt"},
+    SHMLIMIT_THROTTLES={"directory": f"{DIRECTORY}/throttles"},
     REST_FRAMEWORK={
         "DEFAULT_THROTTLE_CLASSES": ["shmlimit.rest_framework.AnonRateThrottle"],
         "DEFAULT_THROTTLE_RATES": {"anon": "5/hour"},

@@ -11,7 +11,7 @@ from starlette.responses import StreamingResponse
 import shmlimit as sl
 from shmlimit import asgi, wsgi
 
-limits = sl.open(os.environ["FOLDER"] + "/segment")["api"]
+limits = sl.open(os.environ["DIRECTORY"] + "/segment")["api"]
 
 
 def _is_exempt_path(path: str) -> bool:

@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket
 import shmlimit as sl
 from shmlimit.asgi import LimitMiddleware
 
-limits = sl.open(os.environ["FOLDER"] + "/segment")["sockets"]
+limits = sl.open(os.environ["DIRECTORY"] + "/segment")["sockets"]
 started: list[str] = []
 
 

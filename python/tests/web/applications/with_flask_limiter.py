@@ -12,7 +12,7 @@ app = Flask(__name__)
 limiter = Limiter(
     get_remote_address,
     app=app,
-    storage_uri=f"shm://{os.environ['FOLDER']}/limits",
+    storage_uri=f"shm://{os.environ['DIRECTORY']}/limits",
     strategy=os.environ.get("STRATEGY", "fixed-window"),
     headers_enabled=True,
 )

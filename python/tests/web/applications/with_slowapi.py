@@ -12,7 +12,7 @@ import shmlimit.limits_storage  # noqa: F401 - registers shm://
 
 limiter = Limiter(
     get_remote_address,
-    storage_uri=f"shm://{os.environ['FOLDER']}/limits",
+    storage_uri=f"shm://{os.environ['DIRECTORY']}/limits",
     strategy=os.environ.get("STRATEGY", "fixed-window"),
 )
 app = FastAPI()

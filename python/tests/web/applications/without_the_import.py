@@ -7,7 +7,7 @@ from flask_limiter import Limiter
 from flask_limiter.util import get_remote_address
 
 app = Flask(__name__)
-limiter = Limiter(get_remote_address, app=app, storage_uri=f"shm://{os.environ['FOLDER']}/limits")
+limiter = Limiter(get_remote_address, app=app, storage_uri=f"shm://{os.environ['DIRECTORY']}/limits")
 
 
 @app.get("/ready")

@@ -9,7 +9,7 @@ use super::Bounds;
 use super::system::System;
 
 /// More states than any of the explored models has: an explorer that runs on for ever says so.
-const MOST_STATES: u32 = 40_000_000;
+const MAX_STATES: u32 = 40_000_000;
 
 /// What was visited.
 #[derive(Clone, Copy, Debug)]
@@ -140,7 +140,7 @@ pub(super) fn explore(bounds: &Bounds) -> Result<Visited, Violation> {
             }
         }
         assert!(
-            seen.origins.len() < MOST_STATES as usize,
+            seen.origins.len() < MAX_STATES as usize,
             "there is no end of states"
         );
     }

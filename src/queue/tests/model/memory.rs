@@ -1,29 +1,29 @@
 //! The words of a set, as small as the model needs them, and the undo journal over them.
 
-use crate::queue::{Line, LineEnd, TableWord, TicketWord};
+use crate::queue::{Queue, QueueEnd, TableWord, TicketWord};
 
-const LINE_WORDS: u8 = 7;
+const QUEUE_WORDS: u8 = 7;
 const ENTRIES: u8 = 16;
 const TICKET_WORDS: u8 = 8;
 const HOLD_WORDS: u8 = 4;
 
 /// What is in use of the limit.
-pub(super) const IN_USE: u8 = LINE_WORDS;
+pub(super) const IN_USE: u8 = QUEUE_WORDS;
 pub(super) const ACTIVE: u8 = IN_USE + 1;
 pub(super) const UNTOUCHED_HOLD: u8 = IN_USE + 2;
 pub(super) const FREE_HOLD: u8 = IN_USE + 3;
 pub(super) const HOLD_SERIAL: u8 = IN_USE + 4;
-/// Zero, a count of entries, or [`RECOUNT_MARKER`].
+/// Zero, a count of entries, or [`REBUILD_MARKER`].
 pub(super) const JOURNAL: u8 = IN_USE + 5;
 const FIRST_ENTRY: u8 = JOURNAL + 1;
 const FIRST_TICKET: u8 = FIRST_ENTRY + 2 * ENTRIES;
 
-pub(super) const RECOUNT_MARKER: u8 = 254;
+pub(super) const REBUILD_MARKER: u8 = 254;
 
-/// Words of a ticket beyond those that the line knows.
+/// Words of a ticket beyond those that the queue knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestWord {
-    Bell = 4,
+    WaiterFutex = 4,
     Cost = 5,
     /// The hold that was granted, plus one, and its serial number.
     Hold = 6,
@@ -68,11 +68,11 @@ impl Memory {
         }
     }
 
-    pub(super) fn end_place(end: LineEnd) -> u8 {
+    pub(super) fn end_place(end: QueueEnd) -> u8 {
         end as u8
     }
 
-    pub(super) fn line_place(word: TableWord) -> u8 {
+    pub(super) fn queue_place(word: TableWord) -> u8 {
         2 + word as u8
     }
 
@@ -90,7 +90,7 @@ impl Memory {
 
     /// What a place is for.
     pub(super) fn describe(&self, place: u8) -> String {
-        const LINE: [&str; 7] = [
+        const QUEUE: [&str; 7] = [
             "head",
             "tail",
             "free",
@@ -112,31 +112,31 @@ impl Memory {
             "state",
             "next",
             "previous",
-            "bell",
+            "waiter futex",
             "cost",
             "hold",
             "hold serial",
         ];
         const HOLD: [&str; 4] = ["owner", "serial", "amount", "next free"];
         let first_hold = self.hold_place(0, HoldWord::Owner);
-        let part = |first: u8, size: u8| {
+        let shard = |first: u8, size: u8| {
             (
                 usize::from((place - first) / size),
                 usize::from((place - first) % size),
             )
         };
         if place < IN_USE {
-            LINE[usize::from(place)].to_owned()
+            QUEUE[usize::from(place)].to_owned()
         } else if place <= JOURNAL {
             COUNTS[usize::from(place - IN_USE)].to_owned()
         } else if place < FIRST_TICKET {
-            let (number, word) = part(FIRST_ENTRY, 2);
+            let (number, word) = shard(FIRST_ENTRY, 2);
             format!("entry {number}'s {}", ["place", "old value"][word])
         } else if place < first_hold {
-            let (number, word) = part(FIRST_TICKET, TICKET_WORDS);
+            let (number, word) = shard(FIRST_TICKET, TICKET_WORDS);
             format!("ticket {number}'s {}", TICKET[word])
         } else {
-            let (number, word) = part(first_hold, HOLD_WORDS);
+            let (number, word) = shard(first_hold, HOLD_WORDS);
             format!("hold {number}'s {}", HOLD[word])
         }
     }
@@ -196,25 +196,25 @@ pub(super) fn small(value: u64) -> u8 {
     u8::try_from(value).expect("the explored runs are short")
 }
 
-impl Line for Memory {
+impl Queue for Memory {
     fn capacity(&self) -> u64 {
         u64::from(self.tickets)
     }
 
-    fn lines(&self) -> u64 {
+    fn queues(&self) -> u64 {
         1
     }
 
-    fn line_of(&self, _: u64) -> u64 {
+    fn queue_of(&self, _: u64) -> u64 {
         0
     }
 
-    fn load_end(&self, _: u64, end: LineEnd) -> u64 {
+    fn load_end(&self, _: u64, end: QueueEnd) -> u64 {
         u64::from(self.load(Self::end_place(end)))
     }
 
     fn load(&self, word: TableWord) -> u64 {
-        u64::from(self.load(Self::line_place(word)))
+        u64::from(self.load(Self::queue_place(word)))
     }
 
     fn load_ticket(&self, index: u64, word: TicketWord) -> u64 {

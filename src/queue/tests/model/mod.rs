@@ -1,10 +1,10 @@
-//! The protocol of line, journal, lock, bells and recovery, explored: every order in which two or three processes can
-//! take their steps, and every step at which one of them can die.
+//! The protocol of queue, journal, lock, waiter futexes and recovery, explored: every order in which two or three
+//! processes can take their steps, and every step at which one of them can die.
 //!
-//! What the line does is done by the functions that the engine uses; what surrounds them follows the engine step by
-//! step: `waiting.rs`, `grant.rs`, `settle.rs`, `reclaim.rs`, `recover.rs`, `bell.rs` and the journal. A sleeper looks
-//! without having been woken by another only where somebody has died: it was told of that, or its insurance was due. As
-//! long as nobody dies, every wake is somebody's doing.
+//! What the queue does is done by the functions that the engine uses; what surrounds them follows the engine step by
+//! step: `waiting.rs`, `grant.rs`, `settle.rs`, `reclaim.rs`, `recover.rs`, `waiter_futex.rs` and the journal. A
+//! sleeper looks without having been woken by another only where somebody has died: it was told of that, or its
+//! insurance was due. As long as nobody dies, every wake is somebody's doing.
 
 mod explorer;
 mod memory;
@@ -62,7 +62,7 @@ enum Mistake {
     GrantWithoutUnlink,
     LeaverServesNobody,
     LookServesNobody,
-    NewHeadIsNotTold,
+    NewHeadIsNotWoken,
     NoJournal,
     Overtaking,
     ReclaimForgetsTheEarlierRing,
@@ -83,9 +83,9 @@ struct Bounds {
     /// How often time passes.
     ticks: u8,
     /// Whether sleepers look by themselves now and then, once somebody has died.
-    insurance: bool,
+    liveness_check: bool,
     /// Whether every recovery counts again what it could leave as it is.
-    recounts: bool,
+    rebuilds: bool,
     granularity: Granularity,
     mistake: Option<Mistake>,
 }
@@ -146,8 +146,8 @@ impl Bounds {
             tickets: scripts.len() as u8,
             deaths: 0,
             ticks: 0,
-            insurance: false,
-            recounts: false,
+            liveness_check: false,
+            rebuilds: false,
             granularity: Granularity::EveryStore,
             mistake: None,
         }
@@ -169,7 +169,7 @@ impl Bounds {
     fn deaths(self, deaths: u8) -> Self {
         Self {
             deaths,
-            insurance: true,
+            liveness_check: true,
             ..self
         }
     }
@@ -211,7 +211,7 @@ fn is_found(mistake: Mistake, bounds: Bounds, what: &str) {
 
 const STUCK: &str = "nobody can go on, and not everybody is done or something is left";
 const IDLE: &str = "somebody waits for what is free";
-const NOT_WOKEN: &str = "a bell was rung, and nobody is going to wake its sleeper";
+const NOT_WOKEN: &str = "a waiter futex was rung, and nobody is going to wake its sleeper";
 const UNACCOUNTED: &str = "something is held that no permit and no ticket stands for";
 
 #[test]
@@ -239,7 +239,7 @@ fn three_processes_never_get_in_each_others_way() {
 }
 
 #[test]
-fn a_line_that_is_full_refuses_and_goes_on() {
+fn a_queue_that_is_full_refuses_and_goes_on() {
     let bounds = Bounds {
         tickets: 1,
         ..Bounds::new(1, &[in_time(TWICE), TWICE, ONCE]).by_section()
@@ -260,7 +260,7 @@ fn either_or_both_of_two_processes_may_die_at_every_store() {
 #[test]
 fn a_recount_may_be_cut_short_at_every_store() {
     let bounds = Bounds {
-        recounts: true,
+        rebuilds: true,
         ..Bounds::new(1, &[ONCE, ONCE]).deaths(2)
     };
     nothing_is_wrong(&bounds, 25_000);
@@ -285,7 +285,7 @@ fn one_of_three_processes_may_die_at_every_store_where_two_are_served_at_once() 
 #[test]
 fn a_ticket_may_be_given_up_without_the_lock_at_every_store() {
     let bounds = Bounds {
-        insurance: true,
+        liveness_check: true,
         ..Bounds::new(1, &[TWICE, impatient(in_time(TWICE))])
     };
     nothing_is_wrong(&bounds, 45_000);
@@ -359,7 +359,7 @@ fn a_wake_that_is_not_counted_is_found() {
 }
 
 #[test]
-fn a_sleeper_that_does_not_look_at_its_bell_again_is_found() {
+fn a_sleeper_that_does_not_look_at_its_waiter_futex_again_is_found() {
     is_found(
         Mistake::SleepWithoutComparing,
         Bounds::new(1, &[ONCE, ONCE]),
@@ -368,7 +368,7 @@ fn a_sleeper_that_does_not_look_at_its_bell_again_is_found() {
 }
 
 #[test]
-fn a_grant_that_leaves_its_ticket_in_line_is_found() {
+fn a_grant_that_leaves_its_ticket_in_queue_is_found() {
     is_found(
         Mistake::GrantWithoutUnlink,
         Bounds::new(1, &[ONCE, ONCE]),
@@ -379,7 +379,7 @@ fn a_grant_that_leaves_its_ticket_in_line_is_found() {
 #[test]
 fn a_grant_that_reads_twice_whose_it_is_is_found() {
     let bounds = Bounds {
-        insurance: true,
+        liveness_check: true,
         ..Bounds::new(1, &[ONCE, impatient(in_time(ONCE))])
     };
     let what = "what is counted or linked contradicts itself";
@@ -387,7 +387,7 @@ fn a_grant_that_reads_twice_whose_it_is_is_found() {
 }
 
 #[test]
-fn a_request_that_overtakes_the_line_is_found() {
+fn a_request_that_overtakes_the_queue_is_found() {
     let bounds = Bounds::new(2, &[ONCE, BOTH_AT_ONCE, ONCE]).by_section();
     is_found(
         Mistake::Overtaking,
@@ -411,7 +411,7 @@ fn whoever_goes_without_serving_the_next_is_found() {
 #[test]
 fn a_new_head_that_is_not_told_how_long_it_has_to_wait_is_found() {
     let bounds = Bounds::rate(1, &[SPEND, in_time(SPEND), SPEND]).by_section();
-    is_found(Mistake::NewHeadIsNotTold, bounds, IDLE);
+    is_found(Mistake::NewHeadIsNotWoken, bounds, IDLE);
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! What is done under the lock, store by store: recovery first, then the operation, with the steps of `engine` in
-//! their order, over the functions of the line that the engine uses.
+//! their order, over the functions of the queue that the engine uses.
 
 use super::memory::{
-    ACTIVE, FREE_HOLD, HOLD_SERIAL, HoldWord, IN_USE, JOURNAL, Memory, RECOUNT_MARKER, RequestWord,
+    ACTIVE, FREE_HOLD, HOLD_SERIAL, HoldWord, IN_USE, JOURNAL, Memory, REBUILD_MARKER, RequestWord,
     UNTOUCHED_HOLD, small,
 };
 use super::{Bounds, LimitKind, Mistake};
-use crate::queue::{self, Line, LineEnd, LineMut, Phase, TableWord, TicketReference, TicketWord};
+use crate::queue::{self, Phase, Queue, QueueEnd, QueueMut, TableWord, TicketReference, TicketWord};
 
 /// One effect that others can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,15 +20,15 @@ pub(super) enum Effect {
         place: u8,
         value: u8,
     },
-    /// Wakes who sleeps by the bell of a ticket.
+    /// Wakes who sleeps by the waiter futex of a ticket.
     Wake {
         ticket: u8,
     },
 }
 
-/// A bell that was rung, and whose it is.
+/// A waiter futex that was rung, and whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Rung {
+pub(super) struct PendingWake {
     pub(super) ticket: u8,
     pub(super) owner: u8,
 }
@@ -59,12 +59,12 @@ impl From<TicketReference> for Ticket {
 pub(super) enum Outcome {
     Admitted(Option<Hold>),
     /// Refused for what is held, which the dead may hold.
-    WorthALook,
+    RetryAfterReclaim,
     MustWait,
     Waiting {
         ticket: Ticket,
         seen: u8,
-        alarm: u8,
+        wake_at: u8,
     },
     QueueFull,
     TimedOut,
@@ -85,10 +85,10 @@ pub(super) struct Section<'a> {
     pub(super) memory: Memory,
     pub(super) effects: Vec<Effect>,
     /// Whom to wake once the lock has been let go of.
-    pub(super) rung: Option<Rung>,
+    pub(super) pending_wake: Option<PendingWake>,
     /// What must never happen, where it happened.
     pub(super) violation: Option<&'static str>,
-    pub(super) recounted: bool,
+    pub(super) rebuilt: bool,
     bounds: &'a Bounds,
     /// Bit by owner word.
     alive: u8,
@@ -101,9 +101,9 @@ impl<'a> Section<'a> {
         Self {
             memory,
             effects: Vec::new(),
-            rung: None,
+            pending_wake: None,
             violation: None,
-            recounted: false,
+            rebuilt: false,
             bounds,
             alive,
             now,
@@ -157,7 +157,7 @@ impl<'a> Section<'a> {
     pub(super) fn recover(&mut self) {
         match self.memory.load(JOURNAL) {
             0 => {}
-            RECOUNT_MARKER => self.recount(),
+            REBUILD_MARKER => self.rebuild(),
             count => {
                 for number in (0..count).rev() {
                     let (place, old) = Memory::entry_places(number);
@@ -167,10 +167,10 @@ impl<'a> Section<'a> {
         }
         self.store(JOURNAL, 0);
         if !self.is_consistent() {
-            self.recounted = true;
-            self.recount();
-        } else if self.bounds.recounts {
-            self.recount();
+            self.rebuilt = true;
+            self.rebuild();
+        } else if self.bounds.rebuilds {
+            self.rebuild();
         }
     }
 
@@ -179,8 +179,8 @@ impl<'a> Section<'a> {
         queue::is_consistent(&self.memory) && self.memory.holds_are_consistent(counts_use)
     }
 
-    fn recount(&mut self) {
-        self.store(JOURNAL, RECOUNT_MARKER);
+    fn rebuild(&mut self) {
+        self.store(JOURNAL, REBUILD_MARKER);
         let taken: Vec<u8> = self.memory.taken_holds().collect();
         let touched = taken.last().map_or(0, |last| last + 1);
         self.store(UNTOUCHED_HOLD, touched);
@@ -203,13 +203,13 @@ impl<'a> Section<'a> {
     }
 
     fn nobody_waits(&self) -> bool {
-        self.memory.load_end(0, LineEnd::Head) == 0
+        self.memory.load_end(0, QueueEnd::Head) == 0
     }
 
     fn head(&mut self) -> Option<u64> {
         loop {
             let Ok(head) = queue::head(&self.memory, 0) else {
-                self.forbid("the line is damaged");
+                self.forbid("the queue is damaged");
                 return None;
             };
             let index = head?;
@@ -275,7 +275,7 @@ impl<'a> Section<'a> {
         self.store_journalled(ACTIVE, self.memory.load(ACTIVE) - 1);
     }
 
-    /// Whether the first in line could have what it asks for.
+    /// Whether the first in the queue could have what it asks for.
     pub(super) fn could_serve(&self) -> bool {
         queue::head(&self.memory, 0).is_ok_and(|head| {
             head.is_some_and(|index| {
@@ -294,10 +294,10 @@ impl<'a> Section<'a> {
 
     pub(super) fn serve_next(&mut self) {
         if let Served::Blocked { wait: 1.. } = self.serve_head()
-            && !self.has(Mistake::NewHeadIsNotTold)
+            && !self.has(Mistake::NewHeadIsNotWoken)
             && let Some(index) = self.head()
         {
-            self.ring(index);
+            self.notify(index);
         }
     }
 
@@ -320,12 +320,12 @@ impl<'a> Section<'a> {
         self.store(Memory::request_place(index, RequestWord::Hold), granted);
         self.store(Memory::request_place(index, RequestWord::HoldSerial), serial);
         if self.has(Mistake::GrantWithoutUnlink) {
-            // The owner is told, and stays first in line.
+            // The owner is told, and stays first in the queue.
         } else if queue::grant(&mut Journalled(self), index).is_err() {
-            self.forbid("the line is damaged");
+            self.forbid("the queue is damaged");
         }
         self.commit();
-        self.ring(index);
+        self.notify(index);
         Served::Granted
     }
 
@@ -333,17 +333,20 @@ impl<'a> Section<'a> {
         small(self.memory.load_ticket(index, TicketWord::Owner))
     }
 
-    fn ring(&mut self, index: u64) {
+    fn notify(&mut self, index: u64) {
         let ticket = small(index);
         if !self.has(Mistake::WakeWithoutRing) {
-            let rings = self.memory.request(index, RequestWord::Bell);
-            self.store(Memory::request_place(index, RequestWord::Bell), rings + 1);
+            let futex_value = self.memory.request(index, RequestWord::WaiterFutex);
+            self.store(
+                Memory::request_place(index, RequestWord::WaiterFutex),
+                futex_value + 1,
+            );
         }
-        let rung = Rung {
+        let pending_wake = PendingWake {
             ticket,
             owner: self.owner(index),
         };
-        if let Some(earlier) = self.rung.replace(rung)
+        if let Some(earlier) = self.pending_wake.replace(pending_wake)
             && earlier.ticket != ticket
         {
             self.effects.push(Effect::Wake {
@@ -380,7 +383,8 @@ impl<'a> Section<'a> {
         if !self.nobody_waits() && !self.has(Mistake::Overtaking) {
             return Outcome::MustWait;
         }
-        self.take_at_once(owner, cost).unwrap_or(Outcome::WorthALook)
+        self.take_at_once(owner, cost)
+            .unwrap_or(Outcome::RetryAfterReclaim)
     }
 
     pub(super) fn take_ticket(&mut self, owner: u8, cost: u8) -> Outcome {
@@ -396,7 +400,7 @@ impl<'a> Section<'a> {
         let place = free.index;
         self.store(Memory::request_place(place, RequestWord::Cost), cost);
         let Ok(ticket) = queue::enqueue(&mut Journalled(self), free, u64::from(owner)) else {
-            self.forbid("the line is damaged");
+            self.forbid("the queue is damaged");
             return Outcome::Lost;
         };
         self.commit();
@@ -404,15 +408,15 @@ impl<'a> Section<'a> {
         let wait = self.blocked(cost).filter(|wait| *wait > 0 && is_first);
         Outcome::Waiting {
             ticket: ticket.into(),
-            seen: self.memory.request(place, RequestWord::Bell),
-            alarm: wait.map_or(u8::MAX, |wait| self.now + wait),
+            seen: self.memory.request(place, RequestWord::WaiterFutex),
+            wake_at: wait.map_or(u8::MAX, |wait| self.now + wait),
         }
     }
 
     /// Looks at a ticket; with `time_is_up`, for the last time.
     pub(super) fn look(&mut self, owner: u8, ticket: Ticket, time_is_up: bool) -> Outcome {
         let index = u64::from(ticket.index);
-        let seen = self.memory.request(index, RequestWord::Bell);
+        let seen = self.memory.request(index, RequestWord::WaiterFutex);
         let is_own = |memory: &Memory| {
             queue::state(memory, index).serial == u64::from(ticket.serial)
                 && memory.load_ticket(index, TicketWord::Owner) == u64::from(owner)
@@ -431,7 +435,7 @@ impl<'a> Section<'a> {
         let is_first = self.head() == Some(index);
         if time_is_up {
             if queue::leave(&mut Journalled(self), index).is_err() {
-                self.forbid("the line is damaged");
+                self.forbid("the queue is damaged");
             }
             self.commit();
             if !self.has(Mistake::LeaverServesNobody) {
@@ -439,23 +443,29 @@ impl<'a> Section<'a> {
             }
             return Outcome::TimedOut;
         }
-        let alarm = match served {
+        let wake_at = match served {
             Served::Blocked { wait: wait @ 1.. } if is_first => self.now + wait,
             _ => u8::MAX,
         };
-        Outcome::Waiting { ticket, seen, alarm }
+        Outcome::Waiting {
+            ticket,
+            seen,
+            wake_at,
+        }
     }
 
     fn claim(&mut self, ticket: Ticket) -> Outcome {
         let index = u64::from(ticket.index);
         let hold = self.granted_hold(index);
         if queue::claim(&mut Journalled(self), index).is_err() {
-            self.forbid("the line is damaged");
+            self.forbid("the queue is damaged");
         }
         self.commit();
-        let is_own = self.rung.is_some_and(|rung| rung.ticket == ticket.index);
+        let is_own = self
+            .pending_wake
+            .is_some_and(|pending_wake| pending_wake.ticket == ticket.index);
         if is_own || self.has(Mistake::ClaimForgetsTheRingOfAnother) {
-            self.rung = None;
+            self.pending_wake = None;
         }
         if !self.has(Mistake::ClaimServesNobody) {
             self.serve_next();
@@ -513,7 +523,7 @@ impl<'a> Section<'a> {
             }
         };
         if outcome.is_err() {
-            self.forbid("the line is damaged");
+            self.forbid("the queue is damaged");
         }
         self.commit();
     }
@@ -549,33 +559,33 @@ impl<'a> Section<'a> {
     }
 }
 
-/// The line, changed through the journal.
+/// The queue, changed through the journal.
 struct Journalled<'s, 'a>(&'s mut Section<'a>);
 
-/// The line, changed at once.
+/// The queue, changed at once.
 struct Repeatable<'s, 'a>(&'s mut Section<'a>);
 
-macro_rules! line_of_a_section {
-    ($line:ident, $store:ident) => {
-        impl Line for $line<'_, '_> {
+macro_rules! queue_of_a_section {
+    ($queue:ident, $store:ident) => {
+        impl Queue for $queue<'_, '_> {
             fn capacity(&self) -> u64 {
                 self.0.memory.capacity()
             }
 
-            fn lines(&self) -> u64 {
-                self.0.memory.lines()
+            fn queues(&self) -> u64 {
+                self.0.memory.queues()
             }
 
-            fn line_of(&self, index: u64) -> u64 {
-                self.0.memory.line_of(index)
+            fn queue_of(&self, index: u64) -> u64 {
+                self.0.memory.queue_of(index)
             }
 
-            fn load_end(&self, line: u64, end: LineEnd) -> u64 {
-                self.0.memory.load_end(line, end)
+            fn load_end(&self, queue: u64, end: QueueEnd) -> u64 {
+                self.0.memory.load_end(queue, end)
             }
 
             fn load(&self, word: TableWord) -> u64 {
-                Line::load(&self.0.memory, word)
+                Queue::load(&self.0.memory, word)
             }
 
             fn load_ticket(&self, index: u64, word: TicketWord) -> u64 {
@@ -583,13 +593,13 @@ macro_rules! line_of_a_section {
             }
         }
 
-        impl LineMut for $line<'_, '_> {
-            fn store_end(&mut self, _: u64, end: LineEnd, value: u64) {
+        impl QueueMut for $queue<'_, '_> {
+            fn store_end(&mut self, _: u64, end: QueueEnd, value: u64) {
                 self.0.$store(Memory::end_place(end), small(value));
             }
 
             fn store(&mut self, word: TableWord, value: u64) {
-                self.0.$store(Memory::line_place(word), small(value));
+                self.0.$store(Memory::queue_place(word), small(value));
             }
 
             fn store_ticket(&mut self, index: u64, word: TicketWord, value: u64) {
@@ -600,5 +610,5 @@ macro_rules! line_of_a_section {
     };
 }
 
-line_of_a_section!(Journalled, store_journalled);
-line_of_a_section!(Repeatable, store);
+queue_of_a_section!(Journalled, store_journalled);
+queue_of_a_section!(Repeatable, store);

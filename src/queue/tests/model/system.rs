@@ -1,4 +1,4 @@
-//! The processes, the lock and the bells: every step that can be taken from a state, and what must hold in it.
+//! The processes, the lock and the waiter futexes: every step that can be taken from a state, and what must hold in it.
 
 mod invariants;
 mod step;
@@ -9,7 +9,7 @@ use step::Label;
 pub(super) use step::Step;
 
 use super::memory::{HoldWord, Memory, RequestWord, small};
-use super::section::{Effect, Hold, Outcome, Rung, Section, Ticket};
+use super::section::{Effect, Hold, Outcome, PendingWake, Section, Ticket};
 use super::{Action, Bounds, Granularity, Mistake};
 use crate::queue::{self, Phase, TicketWord};
 
@@ -33,11 +33,11 @@ enum Life {
 struct Waiting {
     ticket: Ticket,
     seen: u8,
-    alarm: u8,
+    wake_at: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Part {
+enum Shard {
     Tickets,
     Holds,
 }
@@ -63,19 +63,19 @@ enum Frame {
     },
     ReclaimFrom {
         owner: u8,
-        part: Part,
+        shard: Shard,
     },
     /// What was found without the lock, by bit.
     ReclaimBatch {
         owner: u8,
-        part: Part,
+        shard: Shard,
         found: u8,
     },
-    Wake(Rung),
+    Wake(PendingWake),
     /// Nobody was woken: does its owner live?
-    Probe(Rung),
+    Probe(PendingWake),
     /// What was granted to the dead goes on to whoever is told here.
-    HandOn(Option<Rung>),
+    HandOn(Option<PendingWake>),
     /// Within the lock: so many of the effects were had.
     Locked {
         section: Rc<Program>,
@@ -93,7 +93,7 @@ enum TimeIsUp {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Program {
     effects: Vec<Effect>,
-    rung: Option<Rung>,
+    pending_wake: Option<PendingWake>,
     outcome: Outcome,
 }
 
@@ -104,7 +104,7 @@ struct Process {
     position: u8,
     frames: Vec<Frame>,
     holds: Vec<Hold>,
-    /// Whoever rang its bell died before waking it.
+    /// Whoever rang its waiter futex died before waking it.
     is_excused: bool,
 }
 
@@ -250,7 +250,7 @@ impl System {
             next.begin_actions(number, bounds);
             next.push_to(steps, number, frame);
         };
-        let may_insure = bounds.insurance && self.something_was_left();
+        let may_check_liveness = bounds.liveness_check && self.something_was_left();
         let has_deadline = bounds.scripts[number].has_deadline;
         match frame.clone() {
             Frame::Look(waiting, _) if matches!(self.lock, Lock::Held(_)) => {
@@ -294,8 +294,8 @@ impl System {
                 }
             }
             Frame::Sleep(waiting) => {
-                let rings = self.rings(waiting.ticket);
-                if rings == waiting.seen || bounds.mistake == Some(Mistake::SleepWithoutComparing) {
+                let futex_value = self.futex_value(waiting.ticket);
+                if futex_value == waiting.seen || bounds.mistake == Some(Mistake::SleepWithoutComparing) {
                     go(vec![Frame::Asleep(waiting)]);
                 } else {
                     go(vec![Frame::Awake(waiting)]);
@@ -303,12 +303,12 @@ impl System {
             }
             Frame::Asleep(waiting) => {
                 // Being woken is the step of whoever wakes it.
-                if self.now >= waiting.alarm || may_insure {
+                if self.now >= waiting.wake_at || may_check_liveness {
                     go(vec![Frame::Awake(waiting)]);
                 }
                 if has_deadline {
                     go(vec![Frame::Look(waiting, TimeIsUp::Yes)]);
-                    if may_insure {
+                    if may_check_liveness {
                         go(vec![Frame::Insure(waiting, TimeIsUp::Yes)]);
                     }
                 }
@@ -318,20 +318,20 @@ impl System {
                 if has_deadline {
                     go(vec![Frame::Look(waiting, TimeIsUp::Yes)]);
                 }
-                if may_insure {
+                if may_check_liveness {
                     go(vec![Frame::Insure(waiting, TimeIsUp::No)]);
                 }
             }
             Frame::Insure(waiting, time_is_up) => {
                 let before = queue::predecessor(&self.memory, u64::from(waiting.ticket.index));
                 let owner = before
-                    .map(|before| small(queue::Line::load_ticket(&self.memory, before, TicketWord::Owner)));
+                    .map(|before| small(queue::Queue::load_ticket(&self.memory, before, TicketWord::Owner)));
                 let look = Frame::Look(waiting, time_is_up);
                 match owner {
                     Some(owner) if self.seems_alive(owner) => go(vec![look]),
                     Some(owner) => {
-                        let part = Part::Tickets;
-                        go(vec![frame.clone(), Frame::ReclaimFrom { owner, part }]);
+                        let shard = Shard::Tickets;
+                        go(vec![frame.clone(), Frame::ReclaimFrom { owner, shard }]);
                     }
                     None => go(vec![look, Frame::MayReclaim]),
                 }
@@ -341,45 +341,45 @@ impl System {
                 match dead {
                     Some(owner) => {
                         let owners = owners & !(1 << owner);
-                        let part = Part::Tickets;
+                        let shard = Shard::Tickets;
                         go(vec![
                             Frame::Reclaim { owners },
-                            Frame::ReclaimFrom { owner, part },
+                            Frame::ReclaimFrom { owner, shard },
                         ]);
                     }
                     None => go(vec![]),
                 }
             }
-            Frame::ReclaimFrom { owner, part } => {
-                let found = match part {
-                    Part::Tickets => self.tickets_of(owner),
-                    Part::Holds => self.holds_of(owner),
+            Frame::ReclaimFrom { owner, shard } => {
+                let found = match shard {
+                    Shard::Tickets => self.tickets_of(owner),
+                    Shard::Holds => self.holds_of(owner),
                 };
-                let rest = (part == Part::Tickets).then_some(Frame::ReclaimFrom {
+                let rest = (shard == Shard::Tickets).then_some(Frame::ReclaimFrom {
                     owner,
-                    part: Part::Holds,
+                    shard: Shard::Holds,
                 });
-                let batch = (found != 0).then_some(Frame::ReclaimBatch { owner, part, found });
+                let batch = (found != 0).then_some(Frame::ReclaimBatch { owner, shard, found });
                 go(rest.into_iter().chain(batch).collect());
             }
-            Frame::Wake(rung) => {
+            Frame::Wake(pending_wake) => {
                 let mut next = self.clone();
                 next.processes[number].frames.pop();
-                if !next.wake(rung.ticket) && rung.owner != Self::owner_of(number) {
-                    next.processes[number].frames.push(Frame::Probe(rung));
+                if !next.wake(pending_wake.ticket) && pending_wake.owner != Self::owner_of(number) {
+                    next.processes[number].frames.push(Frame::Probe(pending_wake));
                 }
                 next.begin_actions(number, bounds);
                 next.push_to(steps, number, frame);
             }
-            Frame::Probe(rung) => {
-                if self.seems_alive(rung.owner) {
+            Frame::Probe(pending_wake) => {
+                if self.seems_alive(pending_wake.owner) {
                     go(vec![]);
                 } else {
-                    let (owner, part) = (rung.owner, Part::Tickets);
-                    go(vec![Frame::HandOn(None), Frame::ReclaimFrom { owner, part }]);
+                    let (owner, shard) = (pending_wake.owner, Shard::Tickets);
+                    go(vec![Frame::HandOn(None), Frame::ReclaimFrom { owner, shard }]);
                 }
             }
-            Frame::HandOn(rung) => go(rung.map(Frame::Wake).into_iter().collect()),
+            Frame::HandOn(pending_wake) => go(pending_wake.map(Frame::Wake).into_iter().collect()),
         }
     }
 
@@ -433,13 +433,13 @@ impl System {
                 Some(hold) => section.release(owner, *hold),
                 None => Outcome::Released,
             },
-            Frame::ReclaimBatch { owner, part, found } => match part {
-                Part::Tickets => section.take_back_tickets(owner, found),
-                Part::Holds => section.take_back_holds(owner, found),
+            Frame::ReclaimBatch { owner, shard, found } => match shard {
+                Shard::Tickets => section.take_back_tickets(owner, found),
+                Shard::Holds => section.take_back_holds(owner, found),
             },
             _ => section.decide(owner, self.cost(number, bounds)),
         };
-        if section.recounted && bounds.mistake.is_none() {
+        if section.rebuilt && bounds.mistake.is_none() {
             section.violation = Some("the journal did not put back what was half done");
         }
         let mut next = self.clone();
@@ -447,7 +447,7 @@ impl System {
         next.lock = Lock::Held(number as u8);
         let program = Rc::new(Program {
             effects: section.effects,
-            rung: section.rung,
+            pending_wake: section.pending_wake,
             outcome,
         });
         let done = 0;
@@ -501,19 +501,27 @@ impl System {
     fn unlocked(&mut self, number: usize, program: &Program, bounds: &Bounds) {
         let process = &mut self.processes[number];
         let frame = process.frames.pop();
-        let mut rung = program.rung;
+        let mut pending_wake = program.pending_wake;
         match program.outcome {
             Outcome::Admitted(hold) => {
                 process.holds.extend(hold);
                 process.position += 1;
             }
-            Outcome::WorthALook => {
+            Outcome::RetryAfterReclaim => {
                 let take_ticket = Frame::TakeTicket { is_last: false };
                 process.frames.extend([take_ticket, Frame::MayReclaim]);
             }
             Outcome::MustWait => process.frames.push(Frame::TakeTicket { is_last: false }),
-            Outcome::Waiting { ticket, seen, alarm } => {
-                process.frames.push(Frame::Sleep(Waiting { ticket, seen, alarm }));
+            Outcome::Waiting {
+                ticket,
+                seen,
+                wake_at,
+            } => {
+                process.frames.push(Frame::Sleep(Waiting {
+                    ticket,
+                    seen,
+                    wake_at,
+                }));
             }
             Outcome::QueueFull if frame == Some(Frame::TakeTicket { is_last: false }) => {
                 let take_ticket = Frame::TakeTicket { is_last: true };
@@ -533,25 +541,28 @@ impl System {
                     .find(|frame| !matches!(frame, Frame::ReclaimFrom { .. }));
                 if let Some(Frame::HandOn(next)) = hand_on {
                     if bounds.mistake == Some(Mistake::ReclaimForgetsTheEarlierRing) {
-                        *next = rung.take();
-                    } else if let Some(rung) = rung.take()
-                        && let Some(earlier) = next.replace(rung)
-                        && earlier.ticket != rung.ticket
+                        *next = pending_wake.take();
+                    } else if let Some(pending_wake) = pending_wake.take()
+                        && let Some(earlier) = next.replace(pending_wake)
+                        && earlier.ticket != pending_wake.ticket
                     {
                         self.wake(earlier.ticket);
                     }
                 }
             }
         }
-        self.processes[number].frames.extend(rung.map(Frame::Wake));
+        self.processes[number]
+            .frames
+            .extend(pending_wake.map(Frame::Wake));
         self.begin_actions(number, bounds);
     }
 
-    fn rings(&self, ticket: Ticket) -> u8 {
-        self.memory.request(u64::from(ticket.index), RequestWord::Bell)
+    fn futex_value(&self, ticket: Ticket) -> u8 {
+        self.memory
+            .request(u64::from(ticket.index), RequestWord::WaiterFutex)
     }
 
-    /// Wakes who sleeps by the bell of the ticket; answers whether anybody did.
+    /// Wakes who sleeps by the waiter futex of the ticket; answers whether anybody did.
     fn wake(&mut self, index: u8) -> bool {
         for process in &mut self.processes {
             if let Some(Frame::Asleep(waiting)) = process.frames.last()
@@ -589,7 +600,7 @@ impl System {
     }
 
     fn ticket_owner(&self, index: u64) -> u8 {
-        small(queue::Line::load_ticket(&self.memory, index, TicketWord::Owner))
+        small(queue::Queue::load_ticket(&self.memory, index, TicketWord::Owner))
     }
 
     fn die(&mut self, number: usize) {
@@ -612,26 +623,30 @@ impl System {
         self.deaths += 1;
     }
 
-    /// What a process waits for that sleeps although its bell was rung.
+    /// What a process waits for that sleeps although its waiter futex was rung.
     fn overdue(&self, number: usize) -> Option<Waiting> {
         match self.processes[number].frames.last() {
-            Some(Frame::Asleep(waiting)) if self.rings(waiting.ticket) != waiting.seen => Some(*waiting),
+            Some(Frame::Asleep(waiting)) if self.futex_value(waiting.ticket) != waiting.seen => {
+                Some(*waiting)
+            }
             _ => None,
         }
     }
 
-    /// Whether a process rang the bell of a ticket and has yet to wake its sleeper.
+    /// Whether a process rang the waiter futex of a ticket and has yet to wake its sleeper.
     fn is_about_to_wake(&self, number: usize, ticket: u8) -> bool {
-        let bell = Memory::request_place(u64::from(ticket), RequestWord::Bell);
+        let waiter_futex = Memory::request_place(u64::from(ticket), RequestWord::WaiterFutex);
         self.processes[number].frames.iter().any(|frame| match frame {
-            Frame::Wake(rung) | Frame::HandOn(Some(rung)) => rung.ticket == ticket,
+            Frame::Wake(pending_wake) | Frame::HandOn(Some(pending_wake)) => pending_wake.ticket == ticket,
             Frame::Locked { section, done } => {
                 let (had, left) = section.effects.split_at(usize::from(*done));
-                let has_rung =
-                    |effect: &Effect| matches!(effect, Effect::Store { place, .. } if *place == bell);
-                had.iter().any(has_rung)
+                let has_woken =
+                    |effect: &Effect| matches!(effect, Effect::Store { place, .. } if *place == waiter_futex);
+                had.iter().any(has_woken)
                     && (left.contains(&Effect::Wake { ticket })
-                        || section.rung.is_some_and(|rung| rung.ticket == ticket))
+                        || section
+                            .pending_wake
+                            .is_some_and(|pending_wake| pending_wake.ticket == ticket))
             }
             _ => false,
         })

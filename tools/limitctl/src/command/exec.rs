@@ -81,7 +81,7 @@ pub struct Exec {
 
     /// The command and its arguments, after --
     ///
-    /// A name without a slash is looked for in the folders of PATH.
+    /// A name without a slash is looked for in the directories of PATH.
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }

@@ -394,7 +394,7 @@ fn counted(counts: &SetCounts) -> String {
         ("places in line of the dead", counts.reclaimed_tickets),
         ("leases run out", counts.expired),
         ("recoveries", counts.recoveries),
-        ("recounts", counts.recounts),
+        ("recounts", counts.rebuilds),
         ("unknown names", counts.unknown_names),
         ("waits for a lock", counts.lock_waits),
     ]);
@@ -520,6 +520,6 @@ fn also(limit: &LimitSnapshot, is_keyed: bool) -> String {
         ("held at most", limit.counts.high_water),
         ("near the limit", limit.counts.near),
         ("would have been refused", limit.counts.would_refuse),
-        ("dropped", limit.counts.dropped),
+        ("failed", limit.counts.failed),
     ])
 }

@@ -119,7 +119,7 @@ impl Keys {
             keys: Vec::new(),
             limits: Vec::new(),
         };
-        let most = if self.top == 0 { usize::MAX } else { self.top };
+        let max = if self.top == 0 { usize::MAX } else { self.top };
         // The one that comes last is on top, and goes when a better one comes.
         let mut best = BinaryHeap::new();
         reader.keys(&self.set, |key| {
@@ -130,7 +130,7 @@ impl Keys {
             }
             selection.matching += 1;
             let rank = self.by.rank(key);
-            let is_among_them = best.len() < most
+            let is_among_them = best.len() < max
                 || best
                     .peek()
                     .is_some_and(|Reverse(last): &Reverse<Ranked>| rank > last.rank);
@@ -139,7 +139,7 @@ impl Keys {
                     rank,
                     key: key.clone(),
                 }));
-                if best.len() > most {
+                if best.len() > max {
                     best.pop();
                 }
             }
@@ -164,7 +164,7 @@ impl Keys {
         });
         let is_limited = || {
             let mut limits = key.limits.iter();
-            limits.any(|limit| limit.most_at_once.is_some() && limit.remaining == 0)
+            limits.any(|limit| limit.burst.is_some() && limit.remaining == 0)
         };
         has_text && (!self.limited || is_limited())
     }

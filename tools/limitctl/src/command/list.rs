@@ -13,7 +13,7 @@ use crate::output;
 use crate::text::table::{Cell, Side, Table};
 use crate::text::{human, sanitise, style};
 
-/// List the segments of a folder
+/// List the segments of a directory
 ///
 /// Shows the state of each: ok; retired (to be used no more); cold (of another boot or namespace, or a copy: the next
 /// process to open it voids its locks and owners); foreign format; damaged. Other files are left out. Nothing is
@@ -26,17 +26,17 @@ pub struct List {
     #[arg(long)]
     json: bool,
 
-    /// The folder
+    /// The directory
     ///
-    /// Folders inside it are not looked at.
+    /// Directories inside it are not looked at.
     #[arg(default_value = "/dev/shm")]
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
-/// The segments of a folder.
+/// The segments of a directory.
 #[derive(Debug, Serialize)]
 struct Listing {
-    folder: PathBuf,
+    directory: PathBuf,
     segments: Vec<Entry>,
     /// Files of which this user may not learn whether they are segments.
     unexamined: u64,
@@ -78,7 +78,7 @@ struct Summary {
 
 impl List {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let listing = Listing::of(&self.folder)?;
+        let listing = Listing::of(&self.directory)?;
         if self.json {
             output::print_json(&listing)?;
         } else {
@@ -89,18 +89,18 @@ impl List {
 }
 
 impl Listing {
-    fn of(folder: &Path) -> Result<Self, Error> {
+    fn of(directory: &Path) -> Result<Self, Error> {
         let failed = |source: io::Error| Error::Io {
             action: "list",
-            path: folder.to_owned(),
+            path: directory.to_owned(),
             source,
         };
         let mut listing = Self {
-            folder: as_text(folder),
+            directory: as_text(directory),
             segments: Vec::new(),
             unexamined: 0,
         };
-        for entry in folder.read_dir().map_err(failed)? {
+        for entry in directory.read_dir().map_err(failed)? {
             let entry = entry.map_err(failed)?;
             // Opening a device or a pipe could set something off. A file that is gone by now is no file.
             if !entry.file_type().is_ok_and(|kind| kind.is_file()) {
@@ -133,7 +133,7 @@ impl Listing {
     fn text(&self) -> String {
         let mut text = String::new();
         if self.segments.is_empty() {
-            text.push_str(&format!("no segments in {}\n", shown(&self.folder)));
+            text.push_str(&format!("no segments in {}\n", shown(&self.directory)));
         } else {
             let mut table = Table::new(&[
                 ("SEGMENT", Side::Left),

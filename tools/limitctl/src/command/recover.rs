@@ -120,9 +120,9 @@ impl Recovery {
             lines.push(format!("freed {places} of dead processes"));
         }
         for set in &self.report.sets {
-            let deeds = deeds(set);
-            if !deeds.is_empty() {
-                let line = sanitise::line(&format!("{}: {}", set.set, deeds.join(", ")));
+            let actions = actions(set);
+            if !actions.is_empty() {
+                let line = sanitise::line(&format!("{}: {}", set.set, actions.join(", ")));
                 let style = if is_still_broken(set) {
                     style::BAD
                 } else {
@@ -138,32 +138,32 @@ impl Recovery {
     }
 }
 
-fn deeds(set: &SetRecovery) -> Vec<String> {
-    let mut deeds = Vec::new();
+fn actions(set: &SetRecovery) -> Vec<String> {
+    let mut actions = Vec::new();
     if let Some(repairs) = set.repairs {
         if repairs.owner_died {
-            deeds.push("took the lock of a dead process".to_owned());
+            actions.push("took the lock of a dead process".to_owned());
         }
         if repairs.undone_words > 0 {
             let words = human::quantity(repairs.undone_words as u64, "word", "words");
-            deeds.push(format!("undid {words} of a half-done operation"));
+            actions.push(format!("undid {words} of a half-done operation"));
         }
         if repairs.finished_reset {
-            deeds.push("carried a reset to its end".to_owned());
+            actions.push("carried a reset to its end".to_owned());
         }
-        if repairs.recounted {
-            deeds.push("counted the holds again".to_owned());
+        if repairs.rebuilt {
+            actions.push("counted the holds again".to_owned());
         }
         if repairs.poisoned {
-            deeds.push("is poisoned: reset it".to_owned());
+            actions.push("is poisoned: reset it".to_owned());
         }
     }
     if set.reclaimed > 0 {
         let holds = human::quantity(set.reclaimed, "hold", "holds");
-        deeds.push(format!("gave back {holds} of dead processes"));
+        actions.push(format!("gave back {holds} of dead processes"));
     }
-    deeds.extend(set.problem.clone());
-    deeds
+    actions.extend(set.problem.clone());
+    actions
 }
 
 /// What there is to do.

@@ -143,7 +143,8 @@ impl Set {
             .iter()
             .find(|declared| declared.name() == self.set);
         let declared = declared.and_then(|set| set.limits().iter().find(|limit| limit.name() == self.limit));
-        let natural = |units: u64| declared.map_or_else(|| units.to_string(), |limit| limit.natural(units));
+        let natural =
+            |units: u64| declared.map_or_else(|| units.to_string(), |limit| limit.format_units(units));
         let step = Step {
             place: format!(
                 "set {:?} / key {} / limit {:?} / capacity",

@@ -123,10 +123,10 @@ impl Simulate {
             self.report(replay.side, replay.against, replay.comparison)?;
         }
         match self.max_flips {
-            Some(most) if replay.comparison.flips > most => Err(Failure::new(
+            Some(max) if replay.comparison.flips > max => Err(Failure::new(
                 ExitCode::Flips,
                 format!(
-                    "{} verdicts flip, and --max-flips allows {most}",
+                    "{} verdicts flip, and --max-flips allows {max}",
                     replay.comparison.flips
                 ),
             )),

@@ -14,7 +14,7 @@ use super::trace::{Amounts, Take};
 use super::verdict::Answer;
 use crate::exit::{ExitCode, Failure};
 
-/// Where memory is a file system, as a rule; otherwise the folder for temporary files has to do.
+/// Where memory is a file system, as a rule; otherwise the directory for temporary files has to do.
 const SHARED_MEMORY: &str = "/dev/shm";
 
 /// A declaration that a trace is replayed against.
@@ -53,9 +53,9 @@ impl Simulation {
         let options = OpenOptions::new().virtual_clock(&clock);
         let declaration = declaration.clone().mode(0o600);
         let open_in = |place: &Path| -> Result<Segment, Error> {
-            let folder = private_folder(place)?;
-            let segment = options.create(folder.path().join("segment"), &declaration)?;
-            folder
+            let directory = private_directory(place)?;
+            let segment = options.create(directory.path().join("segment"), &declaration)?;
+            directory
                 .close()
                 .map_err(|source| io_error("empty", place, source))?;
             Ok(segment)
@@ -291,11 +291,11 @@ fn of_event(error: Error) -> Failure {
     }
 }
 
-fn private_folder(place: &Path) -> Result<TempDir, Error> {
+fn private_directory(place: &Path) -> Result<TempDir, Error> {
     tempfile::Builder::new()
         .prefix("limitctl-simulate-")
         .tempdir_in(place)
-        .map_err(|source| io_error("make a folder in", place, source))
+        .map_err(|source| io_error("make a directory in", place, source))
 }
 
 fn io_error(action: &'static str, path: &Path, source: std::io::Error) -> Error {

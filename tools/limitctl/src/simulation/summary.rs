@@ -38,8 +38,8 @@ struct SetSummary {
     set: String,
     #[serde(flatten)]
     outcomes: Outcomes,
-    most_requests_in_a_second: Peak,
-    most_admitted_in_a_second: Peak,
+    max_requests_in_a_second: Peak,
+    max_admitted_in_a_second: Peak,
     limits: Vec<LimitSummary>,
 }
 
@@ -50,9 +50,9 @@ struct LimitSummary {
     /// Units, without what settling gave back, and with what it charged.
     used: u64,
     /// Units charged in one second of the clock; what was given back later is in it.
-    most_in_a_second: Peak,
+    max_in_a_second: Peak,
     /// Units; none for what is not held.
-    most_held_at_once: Option<u64>,
+    max_held_at_once: Option<u64>,
     /// Requests that this limit refused, being the one that bound.
     refused: u64,
 }
@@ -62,7 +62,7 @@ struct LimitSummary {
 struct Peak {
     second: u64,
     sum: u64,
-    most: u64,
+    max: u64,
 }
 
 impl Summary {
@@ -70,8 +70,8 @@ impl Summary {
         let sets = declaration.sets().iter().map(|set| SetSummary {
             set: set.name().to_owned(),
             outcomes: Outcomes::default(),
-            most_requests_in_a_second: Peak::default(),
-            most_admitted_in_a_second: Peak::default(),
+            max_requests_in_a_second: Peak::default(),
+            max_admitted_in_a_second: Peak::default(),
             limits: set
                 .limits()
                 .iter()
@@ -79,8 +79,8 @@ impl Summary {
                     limit: limit.name().to_owned(),
                     kind: limit.kind(),
                     used: 0,
-                    most_in_a_second: Peak::default(),
-                    most_held_at_once: None,
+                    max_in_a_second: Peak::default(),
+                    max_held_at_once: None,
                     refused: 0,
                 })
                 .collect(),
@@ -103,9 +103,9 @@ impl Summary {
         self.outcomes.note(answer.reason.as_deref());
         let set = &mut self.sets[position];
         set.outcomes.note(answer.reason.as_deref());
-        set.most_requests_in_a_second.add(*at_ms, 1);
+        set.max_requests_in_a_second.add(*at_ms, 1);
         if answer.admitted {
-            set.most_admitted_in_a_second.add(*at_ms, 1);
+            set.max_admitted_in_a_second.add(*at_ms, 1);
         }
         set.charge(*at_ms, &answer.taken);
         if let Some(limit) = answer.binding.as_deref().and_then(|name| set.limit(name)) {
@@ -127,7 +127,7 @@ impl Summary {
                     .taken
                     .saturating_add(counts.overdraft)
                     .saturating_sub(counts.refunded);
-                limit.most_held_at_once = (limit.kind == Kind::Concurrency).then_some(counts.high_water);
+                limit.max_held_at_once = (limit.kind == Kind::Concurrency).then_some(counts.high_water);
             }
         }
     }
@@ -185,7 +185,7 @@ impl SetSummary {
     fn charge(&mut self, at_ms: u64, units: &[(String, u64)]) {
         for (name, units) in units {
             if let Some(limit) = self.limit(name) {
-                limit.most_in_a_second.add(at_ms, *units);
+                limit.max_in_a_second.add(at_ms, *units);
             }
         }
     }
@@ -204,8 +204,8 @@ impl SetSummary {
                 sanitise::line(&limit.limit).into(),
                 human::word(&limit.kind).into(),
                 count(limit.used).into(),
-                count(limit.most_in_a_second.most).into(),
-                limit.most_held_at_once.map(count).unwrap_or_default().into(),
+                count(limit.max_in_a_second.max).into(),
+                limit.max_held_at_once.map(count).unwrap_or_default().into(),
                 count(limit.refused).into(),
             ]);
         }
@@ -214,8 +214,8 @@ impl SetSummary {
             style::paint(style::TITLE, "set"),
             style::paint(style::TITLE, sanitise::line(&self.set)),
             self.outcomes.text(),
-            human::quantity(self.most_requests_in_a_second.most, "request", "requests"),
-            count(self.most_admitted_in_a_second.most),
+            human::quantity(self.max_requests_in_a_second.max, "request", "requests"),
+            count(self.max_admitted_in_a_second.max),
             table.render(2)
         )
     }
@@ -230,13 +230,13 @@ impl Peak {
             self.sum = 0;
         }
         self.sum = self.sum.saturating_add(number);
-        self.most = self.most.max(self.sum);
+        self.max = self.max.max(self.sum);
     }
 }
 
 impl Serialize for Peak {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.most.serialize(serializer)
+        self.max.serialize(serializer)
     }
 }
 
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn a_peak_is_of_one_second_of_the_clock() {
         let mut peak = Peak::default();
-        for (at_ms, number, most) in [
+        for (at_ms, number, max) in [
             (999, 5, 5),
             (1_000, 2, 5),
             (1_999, 4, 6),
@@ -256,7 +256,7 @@ mod tests {
             (9_001, 1, u64::MAX),
         ] {
             peak.add(at_ms, number);
-            assert_eq!(peak.most, most, "{at_ms}");
+            assert_eq!(peak.max, max, "{at_ms}");
         }
     }
 }

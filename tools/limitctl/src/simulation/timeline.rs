@@ -5,10 +5,10 @@ use serde::{Serialize, Serializer};
 use crate::text::human;
 use crate::text::table::{Side, Table};
 
-const MOST_ROWS: u64 = 40;
+const MAX_ROWS: u64 = 40;
 
 /// The most marks in a row.
-const MOST_MARKS: u64 = 50;
+const MAX_MARKS: u64 = 50;
 
 const SECOND: u64 = 1_000;
 const MINUTE: u64 = 60 * SECOND;
@@ -69,7 +69,7 @@ impl Timeline {
         if self.rows.is_empty() {
             self.first = at_ms / self.row_ms();
         }
-        while at_ms / self.row_ms() - self.first >= MOST_ROWS && self.length + 1 < LENGTHS.len() {
+        while at_ms / self.row_ms() - self.first >= MAX_ROWS && self.length + 1 < LENGTHS.len() {
             self.lengthen();
         }
         let index = (at_ms / self.row_ms() - self.first) as usize;
@@ -112,11 +112,11 @@ impl Timeline {
 
     /// The plot.
     pub fn text(&self) -> String {
-        let most = self.rows.iter().map(|row| row.admitted + row.refused).max();
-        let Some(most) = most else {
+        let max = self.rows.iter().map(|row| row.admitted + row.refused).max();
+        let Some(max) = max else {
             return String::new();
         };
-        let worth = most.div_ceil(MOST_MARKS).max(1);
+        let worth = max.div_ceil(MAX_MARKS).max(1);
         let mut table = Table::new(&[
             ("FROM", Side::Left),
             ("ADMITTED", Side::Right),
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(rows.len(), 21);
         timeline.note(9_223_372_036_854, false);
         let rows = figures(&timeline);
-        assert!(rows.len() as u64 <= MOST_ROWS);
+        assert!(rows.len() as u64 <= MAX_ROWS);
         assert_eq!(rows.iter().map(|row| row.1).sum::<u64>(), 3);
         assert_eq!(rows.iter().map(|row| row.2).sum::<u64>(), 2);
     }

@@ -10,7 +10,7 @@ use serde_json::error::Category;
 use crate::exit::{ExitCode, Failure};
 
 /// The longest line. A key of 64 KiB fits, however it is escaped.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// The latest instant that limits are proven for: 2^63 nanoseconds since the Unix epoch.
 const LATEST_MS: u64 = (1 << 63) / 1_000_000;
@@ -82,11 +82,11 @@ impl<R: BufRead> Trace<R> {
             let read = self
                 .source
                 .by_ref()
-                .take(MOST_BYTES)
+                .take(MAX_BYTES)
                 .read_until(b'\n', &mut self.bytes);
             match read {
                 Ok(0) => return Ok(None),
-                Ok(read) if read as u64 == MOST_BYTES && self.bytes.last() != Some(&b'\n') => {
+                Ok(read) if read as u64 == MAX_BYTES && self.bytes.last() != Some(&b'\n') => {
                     return Err(self.mistake("the line is longer than 1 MiB: write one event a line"));
                 }
                 Ok(_) if self.bytes.trim_ascii().is_empty() => {}

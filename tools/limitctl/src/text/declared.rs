@@ -4,7 +4,7 @@ use shmlimit::{Amount, Bound, Limit, Window};
 
 use super::human::{count, word};
 
-/// What the limit was declared as, in few words, and what follows: `100 per 1s, gcra, burst 20, at most 119 in any 1s`.
+/// What the limit was declared as, in few words, and what follows: `100 per 1s, gcra, burst 20, at max 119 in any 1s`.
 pub fn limit(limit: &Limit) -> String {
     let capacity = amount(limit.capacity());
     let mut text = capacity.clone();
@@ -35,8 +35,8 @@ pub fn limit(limit: &Limit) -> String {
     }) = limit.bound()
     {
         let is_counted_in_ones = limit.unit_size().is_none_or(|unit| unit == "1");
-        let most = if is_counted_in_ones { count(units) } else { amount };
-        text.push_str(&format!(", at most {most} in any {}", Window::Span(span)));
+        let max = if is_counted_in_ones { count(units) } else { amount };
+        text.push_str(&format!(", at most {max} in any {}", Window::Span(span)));
     }
     text
 }

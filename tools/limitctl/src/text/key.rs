@@ -39,10 +39,10 @@ fn hex(bytes: &[u8]) -> String {
 
 /// What is left of a limit, and how long until all of it is.
 pub fn standing(limit: &KeyLimitSnapshot) -> Cell {
-    let Some(most) = limit.found_capacity.or(limit.most_at_once) else {
+    let Some(max) = limit.found_capacity.or(limit.burst) else {
         return "unlimited".into();
     };
-    let mut text = format!("{} of {}", count(limit.remaining), count(most));
+    let mut text = format!("{} of {}", count(limit.remaining), count(max));
     if limit.override_capacity.is_some() {
         text.push_str(" of its own");
     }

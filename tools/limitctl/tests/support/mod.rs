@@ -18,11 +18,11 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 /// Longer than anything takes on the slowest machine; what takes longer hangs.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+pub const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// A folder of the test's own.
-pub fn folder() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a folder")
+/// A directory of the test's own.
+pub fn directory() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a directory")
 }
 
 /// A command that starts with the default action for each signal, whatever the tests were started with: under nohup,
@@ -93,8 +93,8 @@ pub fn finish(mut child: Child) -> Run {
     let stderr = read_aside(child.stderr.take());
     let stdout = read_aside(child.stdout.take());
     let said = stderr
-        .recv_timeout(PATIENCE)
-        .and_then(|stderr| Ok((stdout.recv_timeout(PATIENCE)?, stderr)));
+        .recv_timeout(TIMEOUT)
+        .and_then(|stderr| Ok((stdout.recv_timeout(TIMEOUT)?, stderr)));
     let Ok((stdout, stderr)) = said else {
         child.kill().expect("it was not waited for");
         child.wait().expect("a child of ours");
@@ -145,8 +145,8 @@ pub fn text(path: &Path) -> &str {
 }
 
 /// Creates a segment with one set, `api`, of 10 calls a day and 4 in flight.
-pub fn create(folder: &Path) -> PathBuf {
-    let path = folder.join("limits");
+pub fn create(directory: &Path) -> PathBuf {
+    let path = directory.join("limits");
     run([
         "create",
         "--set",
@@ -207,7 +207,7 @@ impl Actor {
 
     fn answer(&self) -> String {
         loop {
-            let line = self.answers.recv_timeout(PATIENCE).expect("it lives and answers");
+            let line = self.answers.recv_timeout(TIMEOUT).expect("it lives and answers");
             // The test harness writes to the same stream.
             if let Some((_, answer)) = line.split_once("actor says ") {
                 return answer.to_owned();
@@ -234,7 +234,7 @@ impl Actor {
     /// Stops it at an instant at which it has the lock of a set.
     pub fn stop_with_the_lock(&self, segment: &Path) {
         let reader = shmlimit::SegmentReader::open(segment).expect("a segment");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             self.signal(Signal::SIGSTOP);
             while !self.is_stopped() {

@@ -20,16 +20,17 @@ impl System {
             let waiting = self.overdue(number)?;
             let is_to_be_woken = self.processes[number].is_excused
                 || (0..self.processes.len()).any(|waker| self.is_about_to_wake(waker, waiting.ticket.index));
-            (!is_to_be_woken).then_some("a bell was rung, and nobody is going to wake its sleeper")
+            (!is_to_be_woken).then_some("a waiter futex was rung, and nobody is going to wake its sleeper")
         })
     }
 
-    /// Where nothing was left by anybody, and nobody is at work, the first in line waits for what is not to be had.
+    /// Where nothing was left by anybody, and nobody is at work, the first in the queue waits for what is not to be
+    /// had.
     fn violation_of_service(&self, bounds: &Bounds) -> Option<&'static str> {
         let is_at_rest = |process: &Process| match process.frames.last() {
             // What it does next is up to its caller.
             None | Some(Frame::Decide | Frame::Release) => process.frames.len() <= 1,
-            Some(Frame::Asleep(waiting)) => waiting.alarm > self.now,
+            Some(Frame::Asleep(waiting)) => waiting.wake_at > self.now,
             Some(_) => false,
         };
         if self.something_was_left() || self.lock != Lock::Free || !self.processes.iter().all(is_at_rest) {
@@ -60,7 +61,7 @@ impl System {
         }
         let mut in_use = 0;
         // Zero where it was given up.
-        let ticket_owner = |ticket| small(queue::Line::load_ticket(&memory, ticket, TicketWord::Owner));
+        let ticket_owner = |ticket| small(queue::Queue::load_ticket(&memory, ticket, TicketWord::Owner));
         for index in memory.taken_holds() {
             let owner = memory.hold(index, HoldWord::Owner);
             in_use += memory.hold(index, HoldWord::Amount);

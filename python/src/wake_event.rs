@@ -1,0 +1,74 @@
+//! How an event loop is told that tasks of it have something to look at.
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::task::{Wake, Waker};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use pyo3::prelude::*;
+
+/// A descriptor that becomes readable when tasks of one event loop are to look again, and the numbers of those tasks.
+///
+/// Whoever wakes them needs neither the interpreter's lock nor the loop: it may be the thread that sleeps for all the
+/// tasks of the process, whose other work must not wait for Python.
+#[pyclass(frozen, module = "shmlimit._native")]
+pub struct WakeEvent {
+    event: Arc<EventFd>,
+    numbers: Sender<u64>,
+    // Only ever locked by who has the interpreter's lock.
+    woken: Mutex<Receiver<u64>>,
+}
+
+struct TaskWaker {
+    event: Arc<EventFd>,
+    numbers: Sender<u64>,
+    number: u64,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        // Neither fails but for a bell that is gone, or has been rung 2^64 times.
+        let _ = self.numbers.send(self.number);
+        let _ = self.event.write(1);
+    }
+}
+
+impl WakeEvent {
+    /// Rings for the task of that number.
+    pub fn waker(&self, number: u64) -> Waker {
+        Waker::from(Arc::new(TaskWaker {
+            event: Arc::clone(&self.event),
+            numbers: self.numbers.clone(),
+            number,
+        }))
+    }
+}
+
+#[pymethods]
+impl WakeEvent {
+    #[new]
+    fn new() -> PyResult<Self> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let event = EventFd::from_value_and_flags(0, flags).map_err(std::io::Error::from)?;
+        let (numbers, woken) = mpsc::channel();
+        Ok(Self {
+            event: Arc::new(event),
+            numbers,
+            woken: Mutex::new(woken),
+        })
+    }
+
+    /// The descriptor.
+    fn fileno(&self) -> RawFd {
+        self.event.as_raw_fd()
+    }
+
+    /// The numbers of those that are to look, each as often as it was rung for.
+    fn answer(&self) -> Vec<u64> {
+        let _ = self.event.read();
+        self.woken
+            .lock()
+            .map_or_else(|_| Vec::new(), |woken| woken.try_iter().collect())
+    }
+}

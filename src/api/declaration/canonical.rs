@@ -1,0 +1,79 @@
+//! The one way in which a limit is written down, whatever its declaration leaves out or says in other words.
+
+use super::limit::amount::Amount;
+use super::limit::credit::Credit;
+use super::limit::window::Window;
+use super::limit::{Algorithm, Limit};
+use crate::engine::definition::plan::Kind;
+
+const NEAR_PERCENT: u32 = 80;
+
+/// So many entries a sliding window has unless declared, of 32 bytes each: units come back late by at most this part of
+/// the window, whatever the capacity is or becomes.
+pub(super) const MAX_DEFAULT_ENTRIES: u32 = 1024;
+
+impl Limit {
+    /// The same limit with every default written out and every value written in the one canonical way, so that two
+    /// limits mean the same exactly where their canonical forms are equal, given that both are declared
+    /// [by rate](Self::is_by_rate) or neither.
+    ///
+    /// Total, also for limits that are not valid: what cannot be understood stays as it is.
+    pub(super) fn canonical(&self) -> Self {
+        let algorithm = self.effective_algorithm();
+        let mut limit = Self {
+            algorithm,
+            capacity: self.capacity.canonical(),
+            ..self.clone()
+        };
+        limit.rate = self.rate.as_ref().map(Amount::canonical);
+        if matches!(self.kind, Kind::Rate | Kind::Budget) {
+            limit.unit = self.scale().ok().map(|scale| scale.to_string()).or(limit.unit);
+        }
+        if self.kind == Kind::Rate {
+            limit.on_death = Some(self.on_death.unwrap_or_default());
+        }
+        match algorithm {
+            // Beside a rate, the capacity is the bucket.
+            Some(Algorithm::LeakyBucket) if self.is_by_rate() => {}
+            Some(Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket) => {
+                // An unlimited capacity has no burst, whatever was written.
+                let burst = limit.burst.as_ref().unwrap_or(&limit.capacity).canonical();
+                limit.burst = (!limit.capacity.is_unlimited()).then_some(burst);
+            }
+            Some(Algorithm::FixedWindow) => match limit.window {
+                Some(window) if window.is_calendar() => {
+                    limit.utc_offset = Some(self.utc_offset.unwrap_or_default());
+                    if window == Window::Week {
+                        limit.week_start = Some(self.week_start.unwrap_or_default());
+                    }
+                }
+                _ => limit.align = Some(self.align.unwrap_or_default()),
+            },
+            Some(Algorithm::SlidingWindow) => limit.entries = Some(self.effective_entries()),
+            Some(Algorithm::SlidingWindowCounter) => limit.buckets = Some(self.effective_buckets()),
+            None => {}
+        }
+        if self.adaptive.is_some() {
+            limit.floor = Some(self.floor.as_ref().map_or(Amount::Whole(1), Amount::canonical));
+        }
+        limit.credit = self.credit.as_ref().map(Credit::canonical);
+        limit.ceiling = self.ceiling.as_ref().map(Amount::canonical);
+        // What is unlimited has no share of itself to be near to, whatever was written.
+        limit.near_limit = (!limit.capacity.is_unlimited()).then_some(self.effective_near_limit());
+        limit.shadow = Some(self.shadow.unwrap_or_default());
+        limit
+    }
+
+    pub(super) fn effective_near_limit(&self) -> u32 {
+        self.near_limit.unwrap_or(NEAR_PERCENT)
+    }
+
+    pub(super) fn effective_buckets(&self) -> u32 {
+        self.buckets.unwrap_or(10)
+    }
+
+    /// What [`SetDeclaration::with_entries`](super::SetDeclaration::with_entries) has declared, of a limit in its set.
+    pub(super) fn effective_entries(&self) -> u32 {
+        self.entries.unwrap_or(MAX_DEFAULT_ENTRIES)
+    }
+}

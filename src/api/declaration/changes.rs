@@ -1,0 +1,139 @@
+//! What of another declaration a segment can take over while it is in use.
+
+use super::difference::Difference;
+use super::limit::window::Window;
+use super::limit::{Algorithm, Limit};
+use super::set::SetDeclaration;
+use super::{Declaration, Keyed};
+
+impl Declaration {
+    /// This declaration in place of `stored`, the one that a segment holds, in the canonical form. Both have been
+    /// validated; so is what comes of them, and its limits need exactly the memory that those in the segment have.
+    ///
+    /// Changed are capacities, windows of the same alignment, bursts, the names of one rule, leases, the bounds of adaptive capacities, what
+    /// counts as near, the size of batches, shadows, metadata, and what becomes of keys without room. What is not declared, and depends by
+    /// default on what can be changed, stays as it is. Path, mode and version play no part.
+    ///
+    /// # Errors
+    ///
+    /// Every difference that needs another segment. Nothing can be applied then.
+    pub(crate) fn applied_to(&self, stored: &Self) -> Result<Self, Vec<Difference>> {
+        let stored = stored.canonical();
+        let asked = self.with_sizes_of(&stored);
+        let sets = stored.sets.iter().map(|set| {
+            let change = asked.sets.iter().find(|change| change.name == set.name);
+            change.map_or_else(|| set.clone(), |change| set.changed_to(change))
+        });
+        let declaration = Self {
+            segment: stored.segment.clone(),
+            sets: sets.collect(),
+        };
+        // Whatever could not be taken over still differs. It is not canonical then, and must not be made so: that
+        // would bring defaults of the segment's in where this declaration has nothing of the kind.
+        let refused = asked.differences_as_written(&declaration);
+        if refused.is_empty() {
+            Ok(declaration)
+        } else {
+            Err(refused)
+        }
+    }
+
+    /// Each difference from `stored`, whether it can be applied or not. Sizes that are not declared are no difference.
+    pub(crate) fn differences_to_apply(&self, stored: &Self) -> Vec<Difference> {
+        let stored = stored.canonical();
+        self.with_sizes_of(&stored).differences_as_written(&stored)
+    }
+
+    /// The canonical form, but with the sizes that `stored` has where this declares none: a capacity that changes must
+    /// not ask for another size of what it was the measure of.
+    fn with_sizes_of(&self, stored: &Self) -> Self {
+        let mut asked = self.canonical();
+        if self.segment.participants.is_none() {
+            asked.segment.participants = stored.segment.participants;
+        }
+        for (asked, declared) in asked.sets.iter_mut().zip(&self.sets) {
+            let Some(stored) = stored.sets.iter().find(|set| set.name == declared.name) else {
+                continue;
+            };
+            if declared.holds.is_none() {
+                asked.holds = stored.holds;
+            }
+            for (asked, declared) in asked.limits.iter_mut().zip(&declared.limits) {
+                let stored = stored.limits.iter().find(|limit| limit.name == declared.name);
+                if let (Some(Algorithm::SlidingWindow), None, Some(stored)) =
+                    (asked.algorithm, declared.entries, stored)
+                {
+                    asked.entries = stored.entries.or(asked.entries);
+                }
+            }
+        }
+        asked
+    }
+}
+
+impl SetDeclaration {
+    /// This set with what `change` can change in it. Both are canonical.
+    fn changed_to(&self, change: &Self) -> Self {
+        let limits = self.limits.iter().map(|limit| {
+            let change = change.limits.iter().find(|change| change.name == limit.name);
+            change.map_or_else(|| limit.clone(), |change| limit.changed_to(change))
+        });
+        Self {
+            keyed: match (&self.keyed, &change.keyed) {
+                (Some(keyed), Some(change)) => Some(Keyed {
+                    when_full: change.when_full,
+                    ..keyed.clone()
+                }),
+                (keyed, _) => keyed.clone(),
+            },
+            metadata: change.metadata.clone(),
+            limits: limits.collect(),
+            tiers: self.tiers_changed_to(change),
+            ..self.clone()
+        }
+    }
+}
+
+impl Limit {
+    /// This limit with what `change` can change in it. Both are canonical.
+    fn changed_to(&self, change: &Self) -> Self {
+        // What is unlimited keeps no state, so it can neither come from a limit nor become one.
+        let countable = self.capacity.is_unlimited() == change.capacity.is_unlimited();
+        let capacity = if countable { change } else { self };
+        // The state of a calendar window says which period it counted, and that of another window a length of time.
+        let calendar = |limit: &Self| limit.window.is_some_and(Window::is_calendar);
+        let window = if calendar(self) || calendar(change) {
+            self
+        } else {
+            change
+        };
+        // One rule by several names keeps one state.
+        let by_backlog = |limit: &Self| limit.algorithm.is_some_and(Algorithm::keeps_backlog);
+        let algorithm = if by_backlog(self) && by_backlog(change) {
+            change
+        } else {
+            self
+        };
+        Self {
+            algorithm: algorithm.algorithm,
+            capacity: capacity.capacity.clone(),
+            window: window.window,
+            burst: change.burst.clone(),
+            rate: change.rate.clone(),
+            interval: change.interval,
+            lease: change.lease,
+            floor: change.floor.clone(),
+            ceiling: change.ceiling.clone(),
+            latency_limit: change.latency_limit,
+            near_limit: change.near_limit,
+            // A batch is recorded in a hold, and what has none can be given none.
+            credit: self
+                .credit
+                .as_ref()
+                .and(change.credit.clone())
+                .or(self.credit.clone()),
+            shadow: change.shadow,
+            ..self.clone()
+        }
+    }
+}

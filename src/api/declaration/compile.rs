@@ -1,0 +1,187 @@
+//! From a declared limit to the rule that decides.
+
+use super::limit::amount::Amount;
+use super::limit::credit::Credit;
+use super::limit::shortest_window::check_window;
+use super::limit::window::Window;
+use super::limit::{Algorithm, Align, Limit};
+use super::place::{Place, check_range};
+use super::set::keyed::Prefix;
+use crate::engine::definition::plan::{Adaptive, AdaptivePlan, Kind, LimitPlan};
+use crate::error::DeclarationError;
+use crate::limit::{
+    self, AdaptiveAlgorithm, Backlog, Budget, Calendar, CalendarUnit, CapacityTerms, Concurrency,
+    FixedWindow, InvalidLimit, Rule, SlidingWindow, SlidingWindowCounter, Unlimited,
+};
+use crate::units::nanos_from_duration;
+
+impl Limit {
+    /// The rule that decides, or what is wrong with the limit.
+    pub(super) fn compile(&self, place: &Place<'_>) -> Result<LimitPlan, DeclarationError> {
+        self.check(place)?;
+        check_window(place, "window", self.window)?;
+        check_window(place, "interval", self.interval)?;
+        // Checked as it was written, compiled as it is meant.
+        let canonical = self.canonical();
+        let terms = canonical.terms();
+        let meant = canonical.per_window();
+        let adaptive = meant.adaptive_plan(place)?;
+        let rule = meant.rule(place, adaptive.as_ref())?;
+        Ok(LimitPlan {
+            name: self.name.clone(),
+            kind: self.kind,
+            rule,
+            terms,
+            refund_on_death: self.refunds_on_death(),
+            lease: nanos(self.lease),
+            shadow: self.shadow.unwrap_or_default(),
+            // Checked to be a percentage.
+            near_percent: meant.effective_near_limit() as u8,
+            adaptive,
+            prefix: self.prefix.map(Prefix::lengths),
+            credit: self.credit.as_ref().map(Credit::plan),
+        })
+    }
+
+    /// Between what bounds the capacity moves, of a limit in its canonical form.
+    fn adaptive_plan(&self, place: &Place<'_>) -> Result<Option<AdaptivePlan>, DeclarationError> {
+        let amount = |field, amount: &Amount| {
+            let units = self.units(amount);
+            units.map_err(|invalid| place.value(field, amount, invalid))
+        };
+        let (Some(algorithm), Some(floor), Some(ceiling)) = (self.adaptive, &self.floor, &self.ceiling)
+        else {
+            return Ok(None);
+        };
+        let bounds = (amount("floor", floor)?, amount("ceiling", ceiling)?);
+        let (Some(start), (Some(floor), Some(ceiling))) = (amount("capacity", &self.capacity)?, bounds)
+        else {
+            return Ok(None);
+        };
+        check_range(|| place.field("floor"), floor, 1, ceiling)?;
+        check_range(|| place.field("capacity"), start, floor, ceiling)?;
+        Ok(Some(AdaptivePlan {
+            algorithm,
+            start,
+            floor,
+            ceiling,
+            latency_limit: nanos(self.latency_limit),
+        }))
+    }
+
+    /// The rule of a limit in its canonical form, per window, whose fields have been checked one by one.
+    fn rule(&self, place: &Place<'_>, adaptive: Option<&AdaptivePlan>) -> Result<Rule, DeclarationError> {
+        let amount = |field, amount: &Amount| {
+            self.units(amount)
+                .map_err(|invalid| place.value(field, amount, invalid))
+        };
+        let Some(capacity) = amount("capacity", &self.capacity)? else {
+            return Ok(Unlimited.into());
+        };
+        let burst = match &self.burst {
+            Some(burst) => amount("burst", burst)?.unwrap_or(capacity),
+            None => capacity,
+        };
+        let nanos = match self.window {
+            Some(Window::Span(length)) => nanos_from_duration(length).unwrap_or(u64::MAX),
+            _ => 0,
+        };
+        let rule = match (self.kind, self.effective_algorithm()) {
+            (Kind::Budget, _) => self
+                .fixed_window(capacity, nanos)
+                .and_then(Budget::new)
+                .map(Rule::Budget),
+            (_, None) => match adaptive {
+                None => Concurrency::new(capacity).map(Rule::Concurrency),
+                Some(plan) => adapting(plan),
+            },
+            (_, Some(Algorithm::Gcra | Algorithm::TokenBucket)) => {
+                Backlog::new(capacity, nanos, burst).map(Rule::Backlog)
+            }
+            (_, Some(Algorithm::LeakyBucket)) => {
+                Backlog::new(capacity, nanos, burst).map(|rule| rule.without_refunds().into())
+            }
+            (_, Some(Algorithm::FixedWindow)) => self.fixed_window(capacity, nanos).map(Rule::FixedWindow),
+            (_, Some(Algorithm::SlidingWindow)) => {
+                SlidingWindow::new(capacity, nanos, self.effective_entries()).map(Rule::SlidingWindow)
+            }
+            (_, Some(Algorithm::SlidingWindowCounter)) => {
+                SlidingWindowCounter::new(capacity, nanos, self.effective_buckets())
+                    .map(Rule::SlidingWindowCounter)
+            }
+        };
+        rule.map_err(|invalid| match invalid {
+            InvalidLimit::InexactBurst { given, max } => DeclarationError::InexactBurst {
+                place: place.here(),
+                given,
+                max,
+            },
+            invalid => DeclarationError::Unsuitable {
+                place: place.here(),
+                reason: invalid.to_string(),
+            },
+        })
+    }
+
+    /// What another capacity of a key means for the rule, of a limit in its canonical form, whose fields have been checked.
+    /// As in a declaration that changes, a burst that is the capacity stays that; a burst of its own stays as it is; and
+    /// beside a rate, the capacity is the bucket.
+    fn terms(&self) -> Option<CapacityTerms> {
+        let by_rate = self.is_by_rate();
+        let meant = self.clone().per_window();
+        let capacity = meant.capacity_units()?;
+        if self.adaptive.is_some() {
+            return None;
+        }
+        let burst = meant.burst.as_ref().and_then(|burst| self.units(burst).ok()?);
+        Some(CapacityTerms {
+            window: match meant.window {
+                Some(Window::Span(length)) => nanos_from_duration(length).unwrap_or(u64::MAX),
+                _ => 0,
+            },
+            rate: by_rate.then_some(capacity),
+            burst: burst.filter(|burst| !by_rate && *burst != capacity),
+        })
+    }
+
+    fn fixed_window(&self, capacity: u64, nanos: u64) -> Result<FixedWindow, InvalidLimit> {
+        let unit = match self.window {
+            Some(Window::Day) => CalendarUnit::Day,
+            Some(Window::Week) => CalendarUnit::Week,
+            Some(Window::Month) => CalendarUnit::Month,
+            Some(Window::Span(_)) | None if self.align == Some(Align::FirstUse) => {
+                return FixedWindow::first_use(capacity, nanos);
+            }
+            Some(Window::Span(_)) | None => return FixedWindow::utc(capacity, nanos),
+        };
+        let minutes = self.utc_offset.unwrap_or_default().minutes;
+        FixedWindow::calendar(
+            capacity,
+            Calendar {
+                unit,
+                utc_offset_seconds: i32::from(minutes) * 60,
+                week_start: self.week_start.unwrap_or_default() as u8,
+            },
+        )
+    }
+}
+
+/// A length of time in nanoseconds, of which 64 bits have been checked to hold enough.
+fn nanos(length: Option<Window>) -> Option<u64> {
+    match length {
+        Some(Window::Span(length)) => nanos_from_duration(length),
+        _ => None,
+    }
+}
+
+/// The rule of a concurrency limit whose capacity moves.
+fn adapting(plan: &AdaptivePlan) -> Result<Rule, InvalidLimit> {
+    let algorithm = match plan.algorithm {
+        Adaptive::Aimd => AdaptiveAlgorithm::Aimd {
+            timeout: plan.latency_limit.unwrap_or(u64::MAX),
+        },
+        Adaptive::Gradient => AdaptiveAlgorithm::Gradient,
+        Adaptive::Vegas => AdaptiveAlgorithm::Vegas,
+    };
+    limit::Adaptive::new(algorithm, plan.start, plan.floor, plan.ceiling).map(Rule::Adaptive)
+}

@@ -1,0 +1,116 @@
+//! What a declared limit admits at most, in numbers.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::credit::Credit;
+use super::window::Window;
+use super::{Algorithm, Align, Limit};
+use crate::api::declaration::place::Place;
+use crate::engine::definition::plan::Kind;
+use crate::limit::window_bound;
+use crate::units::nanos_from_duration;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// The most that a calls or rate limit admits in any stretch of time of one window's length, wherever it begins.
+///
+/// [`Limit::bound`] gives it, with the rule that it follows. Written out it reads as in `at max 19 in any 2s`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Bound {
+    /// How much, in the units that the limit counts in.
+    pub units: u64,
+    /// How much, in natural units: a decimal number of digits with at most one point.
+    pub amount: String,
+    /// How many units each process may add, having drawn them before: 0 without [credit](Limit::credit).
+    pub per_process: u64,
+    /// The length of the stretch: the window; of windows of the calendar the shortest that there are, as 28 days of months.
+    pub span: Duration,
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at most {} in any {}", self.amount, Window::Span(self.span))?;
+        match self.per_process {
+            0 => Ok(()),
+            units => write!(f, ", and {units} units more for each process"),
+        }
+    }
+}
+
+impl Limit {
+    /// The most that the limit admits in any stretch of time as long as its window, wherever that begins: what a provider
+    /// would count who looked at the worst moment.
+    ///
+    /// With capacity *c*, burst *b* (the capacity unless declared) and a window of many nanoseconds:
+    ///
+    /// | algorithm | at most | for 10 in 2 s |
+    /// |---|---|---|
+    /// | [`Gcra`](Algorithm::Gcra), [`TokenBucket`](Algorithm::TokenBucket), [`LeakyBucket`](Algorithm::LeakyBucket) | *c* + *b* - 1: the burst, and what is replenished between the first and the last instant | 19 |
+    /// | [`FixedWindow`](Algorithm::FixedWindow) | 2 *c*: the end of one window and the beginning of the next; 2 *c* - 1 with [`Align::FirstUse`] | 20; 19 |
+    /// | [`SlidingWindow`](Algorithm::SlidingWindow) | *c* | 10 |
+    /// | [`SlidingWindowCounter`](Algorithm::SlidingWindowCounter) | 2 *c* - 1, and *c* in any stretch shorter by a sub-window | 19 |
+    ///
+    /// The number is exact also where there are more units than nanoseconds in the window, but that it may then be more
+    /// than is ever reached. It is of what is admitted, by the clock of the segment: usage above what was reserved comes on
+    /// top, and so does what is refunded out of order (see the caveats), what is admitted after a
+    /// [reset](crate::LimitSet::reset), and in windows that follow the wall clock after that is set forward.
+    ///
+    /// With [credit](Self::credit), each process may add what it had drawn before: [`Bound::per_process`].
+    ///
+    /// None of a budget, which admits as long as anything remains and counts afterwards; of concurrency, whose capacity is
+    /// its bound; without a capacity; where the declaration is not valid; and where the number exceeds 64 bits.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use shmlimit::{Algorithm, Limit};
+    ///
+    /// let requests = Limit::calls("requests", 10, Duration::from_secs(2));
+    /// let bound = |limit: &Limit| limit.bound().map(|bound| bound.to_string());
+    /// assert_eq!(bound(&requests).as_deref(), Some("at max 19 in any 2s"));
+    /// assert_eq!(bound(&requests.clone().burst(1)).as_deref(), Some("at max 10 in any 2s"));
+    /// let sliding = requests.algorithm(Algorithm::SlidingWindow);
+    /// assert_eq!(bound(&sliding).as_deref(), Some("at max 10 in any 2s"));
+    /// ```
+    pub fn bound(&self) -> Option<Bound> {
+        let place = Place {
+            set: "",
+            tier: None,
+            limit: Some(&self.name),
+        };
+        if !matches!(self.kind, Kind::Calls | Kind::Rate) || self.compile(&place).is_err() {
+            return None;
+        }
+        let meant = self.canonical().per_window();
+        let capacity = meant.capacity_units()?;
+        let span = match meant.window? {
+            Window::Span(length) => length,
+            Window::Day => DAY,
+            Window::Week => 7 * DAY,
+            Window::Month => 28 * DAY,
+        };
+        let window = nanos_from_duration(span)?;
+        let units = match meant.algorithm? {
+            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                let burst = meant.units(meant.burst.as_ref()?).ok()??;
+                window_bound::of_backlog(capacity, window, burst)
+            }
+            Algorithm::FixedWindow if meant.align == Some(Align::FirstUse) => {
+                window_bound::of_window_from_first_use(capacity, window)
+            }
+            Algorithm::FixedWindow => window_bound::of_aligned_window(capacity, window),
+            Algorithm::SlidingWindow => capacity.into(),
+            Algorithm::SlidingWindowCounter => {
+                window_bound::of_sliding_counter(capacity, window, meant.effective_buckets().into())
+            }
+        };
+        let units = u64::try_from(units).ok()?;
+        Some(Bound {
+            units,
+            amount: meant.format_units(units),
+            per_process: meant.credit.as_ref().map_or(0, Credit::per_process),
+            span,
+        })
+    }
+}

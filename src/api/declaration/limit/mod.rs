@@ -1,0 +1,604 @@
+//! One limit, as it is declared.
+
+pub(super) mod amount;
+pub(super) mod bound;
+pub(super) mod by_rate;
+pub(super) mod checks;
+pub(super) mod credit;
+pub(super) mod shortest_window;
+pub(super) mod window;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::set::keyed::Prefix;
+use crate::engine::definition::plan::{Adaptive, Kind};
+use amount::{Amount, InvalidAmount, Scale};
+use credit::Credit;
+use window::{UtcOffset, Weekday, Window};
+
+/// How a calls or rate limit decides. `gcra` unless declared.
+///
+/// | what is limited | which one | why |
+/// |---|---|---|
+/// | calls to a provider that counts a sliding window ("10 in any 2 seconds") | [`SlidingWindow`](Self::SlidingWindow) | it never admits more than the capacity in any window |
+/// | the same, where there are too many to log each (beyond 65,536 in a window), or with many keys | [`Gcra`](Self::Gcra) with a small burst, and capacity + burst - 1 within what the provider counts | two words of state, and what passes at once is declared |
+/// | calls to a provider that has a token bucket, or says "requests per minute, with bursts" | [`TokenBucket`](Self::TokenBucket) with its numbers | it is the same rule, and gives back what was not used |
+/// | a server of one's own | [`Gcra`](Self::Gcra) with a burst that the server can take at once; a concurrency limit beside it | cheap, smooth, and [`retry_after`](crate::Verdict::retry_after) is exact |
+/// | a daily quota, as it is billed | [`FixedWindow`](Self::FixedWindow) with [`Window::Day`] | it starts again at midnight, where the bill does |
+/// | many keys with large capacities, roughly | [`SlidingWindowCounter`](Self::SlidingWindowCounter) | its state does not grow with the capacity |
+///
+/// [`Gcra`](Self::Gcra), [`TokenBucket`](Self::TokenBucket) and [`LeakyBucket`](Self::LeakyBucket) are one rule with one
+/// state, and admit the same for the same capacity, window and burst. The names say what users of each expect:
+///
+/// | name | what the parameters are called elsewhere | unused cost |
+/// |---|---|---|
+/// | [`Gcra`](Self::Gcra) | a rate, and a burst tolerance | comes back |
+/// | [`TokenBucket`](Self::TokenBucket) | tokens that are refilled at a rate, up to the size of the bucket | comes back |
+/// | [`LeakyBucket`](Self::LeakyBucket) | a bucket that drains at a rate, and its size: [`Limit::leaky_bucket`] takes them so | stays charged |
+///
+/// So a live limit may [change](crate::Segment::apply) from one of these names to another and keeps what was used; what
+/// is settled from then on comes back as the new name says.
+///
+/// [`Limit::bound`] gives what each admits at most in any stretch of one window's length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// Theoretical arrival time: capacity per window, replenished continuously, up to the burst at once. Refunds. At most
+    /// capacity + burst - 1 in any window.
+    #[default]
+    Gcra,
+    /// A bucket that refills continuously, up to the burst. Refunds. At most capacity + burst - 1 in any window.
+    TokenBucket,
+    /// A bucket that drains continuously and refuses what would overflow it. Never refunds. At most capacity + burst - 1 in
+    /// any window.
+    LeakyBucket,
+    /// A counter per window; twice the capacity may pass across a boundary.
+    FixedWindow,
+    /// An exact log of what was taken: capacity in any window of that length.
+    SlidingWindow,
+    /// Sub-windows, the oldest weighted by its remaining share: cheap at any capacity. They begin at multiples of their
+    /// length since the Unix epoch, as the wall clock stood when the segment was created. At most 2 x capacity - 1 in any
+    /// window, and the capacity in any stretch that is shorter by a sub-window. `retry_after` may exceed the window
+    /// by up to one sub-window, depending on where the instant falls between their boundaries.
+    SlidingWindowCounter,
+}
+
+impl Algorithm {
+    /// Whether unused cost can be given back.
+    pub(super) fn refunds(self) -> bool {
+        matches!(self, Self::Gcra | Self::TokenBucket)
+    }
+
+    /// Whether it is the rule of three names, which has a burst apart from its capacity.
+    pub(super) fn keeps_backlog(self) -> bool {
+        matches!(self, Self::Gcra | Self::TokenBucket | Self::LeakyBucket)
+    }
+}
+
+/// Where the windows of a fixed window start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Align {
+    /// At multiples of the window since the Unix epoch.
+    #[default]
+    Utc,
+    /// At the first use after the last window ended.
+    FirstUse,
+}
+
+/// What becomes of the cost that a process had reserved and not settled when it died.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum OnDeath {
+    /// It stays charged.
+    #[default]
+    Charge,
+    /// It is given back.
+    Refund,
+}
+
+/// One limit of a [`SetDeclaration`](crate::SetDeclaration).
+///
+/// A limit starts with its kind, and what has a default can be changed afterwards. Nothing is checked until the
+/// declaration is used or [validated](crate::Declaration::validate); every error then names the limit, the field
+/// and what to do.
+///
+/// ```
+/// use std::time::Duration;
+/// use shmlimit::{Algorithm, Amount, Limit, Window};
+///
+/// let minute = Duration::from_secs(60);
+/// let requests = Limit::calls("requests", 10_000, minute).algorithm(Algorithm::SlidingWindow);
+/// let tokens = Limit::rate("tokens", 2_000_000, minute).algorithm(Algorithm::TokenBucket).burst(500_000);
+/// let in_flight = Limit::concurrency("in_flight", 64);
+/// let dollars = Limit::budget("dollars", "99.95", Window::Month).unit("0.01").utc_offset_minutes(330);
+/// let anything = Limit::calls("anything", Amount::Unlimited, minute);
+/// ```
+#[derive(Clone, Serialize, Deserialize)]
+// Read and written by way of `by_rate`.
+#[serde(deny_unknown_fields, remote = "Self")]
+#[must_use]
+pub struct Limit {
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    #[serde(default = "Amount::absent")]
+    pub(super) capacity: Amount,
+    // Ray's words for a leaky bucket: `rate` per `interval` beside a capacity that is the bucket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rate: Option<Amount>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) interval: Option<Window>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unit: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) window: Option<Window>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) algorithm: Option<Algorithm>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) burst: Option<Amount>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) align: Option<Align>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) utc_offset: Option<UtcOffset>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) week_start: Option<Weekday>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) buckets: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) entries: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) on_death: Option<OnDeath>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) lease: Option<Window>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) adaptive: Option<Adaptive>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) floor: Option<Amount>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ceiling: Option<Amount>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) latency_limit: Option<Window>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) near_limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) shadow: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) prefix: Option<Prefix>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) credit: Option<Credit>,
+}
+
+impl Limit {
+    /// A limit of `capacity` calls per window: a request takes one unless it names more.
+    ///
+    /// As [`Algorithm::Gcra`] with as large a burst, which it is unless declared, it admits up to 2 x capacity - 1 in a
+    /// stretch as long as the window: 19 for 10 in 2 s. [`bound`](Self::bound) says how much any limit does, and
+    /// [`Algorithm`] which to take.
+    pub fn calls(name: impl Into<String>, capacity: impl Into<Amount>, window: impl Into<Window>) -> Self {
+        Self::new(name.into(), Kind::Calls, capacity.into(), Some(window.into()))
+    }
+
+    /// A limit of calls that go into a bucket of `capacity`, which drains by `rate` in each `interval`: the words of leaky
+    /// buckets elsewhere, such as actors on Ray.
+    ///
+    /// The rate may be a fraction, as a decimal: `"0.5"` in a second is one call in two seconds, exactly. In TOML, where
+    /// `algorithm = "leaky_bucket"` and one of `rate` and `interval` are given, what is not given of the three is 60, 1 and
+    /// `"1s"`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use shmlimit::Limit;
+    ///
+    /// let calls = Limit::leaky_bucket("calls", 60, "0.5", Duration::from_secs(1));
+    /// assert_eq!(calls.bound().unwrap().to_string(), "at max 60 in any 2s");
+    /// ```
+    pub fn leaky_bucket(
+        name: impl Into<String>,
+        capacity: impl Into<Amount>,
+        rate: impl Into<Amount>,
+        interval: impl Into<Window>,
+    ) -> Self {
+        Self {
+            rate: Some(rate.into()),
+            interval: Some(interval.into()),
+            algorithm: Some(Algorithm::LeakyBucket),
+            ..Self::new(name.into(), Kind::Calls, capacity.into(), None)
+        }
+    }
+
+    /// A limit of `capacity` cost per window: a request names its cost and settles to the actual usage.
+    ///
+    /// What it admits at most in a stretch as long as the window says [`bound`](Self::bound), as of
+    /// [`calls`](Self::calls).
+    pub fn rate(name: impl Into<String>, capacity: impl Into<Amount>, window: impl Into<Window>) -> Self {
+        Self::new(name.into(), Kind::Rate, capacity.into(), Some(window.into()))
+    }
+
+    /// A limit of `capacity` spent per window, where the cost is known only afterwards: a request takes nothing
+    /// and is admitted while anything remains. It counts in a fixed window.
+    ///
+    /// What was admitted before its cost was known counts in full, however much it is, so no number bounds what is spent.
+    pub fn budget(name: impl Into<String>, capacity: impl Into<Amount>, window: impl Into<Window>) -> Self {
+        Self::new(name.into(), Kind::Budget, capacity.into(), Some(window.into()))
+    }
+
+    /// A limit of `capacity` held at the same time: a request takes one unless it names more, and gives it back.
+    pub fn concurrency(name: impl Into<String>, capacity: impl Into<Amount>) -> Self {
+        Self::new(name.into(), Kind::Concurrency, capacity.into(), None)
+    }
+
+    fn new(name: String, kind: Kind, capacity: Amount, window: Option<Window>) -> Self {
+        Self {
+            name,
+            kind,
+            capacity,
+            rate: None,
+            interval: None,
+            unit: None,
+            window,
+            algorithm: None,
+            burst: None,
+            align: None,
+            utc_offset: None,
+            week_start: None,
+            buckets: None,
+            entries: None,
+            on_death: None,
+            lease: None,
+            adaptive: None,
+            floor: None,
+            ceiling: None,
+            latency_limit: None,
+            near_limit: None,
+            shadow: None,
+            prefix: None,
+            credit: None,
+        }
+    }
+
+    /// How a calls or rate limit decides; [`Algorithm::Gcra`] unless declared.
+    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = Some(algorithm);
+        self
+    }
+
+    /// How much of a [`Gcra`](Algorithm::Gcra) or [`TokenBucket`](Algorithm::TokenBucket) may be taken at once, or
+    /// how much a [`LeakyBucket`](Algorithm::LeakyBucket) holds; as much as the capacity unless declared.
+    pub fn burst(mut self, burst: impl Into<Amount>) -> Self {
+        self.burst = Some(burst.into());
+        self
+    }
+
+    /// The size of one unit of a rate or a budget, a positive decimal such as `"0.001"`; `"1"` unless declared.
+    ///
+    /// Capacity, burst and costs may then be decimals, as long as each is a whole number of units. Nothing is
+    /// rounded and no float is involved.
+    pub fn unit(mut self, unit: impl Into<String>) -> Self {
+        self.unit = Some(unit.into());
+        self
+    }
+
+    /// Where the windows of a [`FixedWindow`](Algorithm::FixedWindow) or a budget start; [`Align::Utc`] unless
+    /// declared. Calendar windows start where the calendar says.
+    pub fn align(mut self, align: Align) -> Self {
+        self.align = Some(align);
+        self
+    }
+
+    /// How many minutes east of UTC a calendar window's days begin, from -1080 to 1080; 0 unless declared.
+    pub fn utc_offset_minutes(mut self, minutes: i16) -> Self {
+        self.utc_offset = Some(UtcOffset { minutes });
+        self
+    }
+
+    /// The day on which the weeks of [`Window::Week`] begin; Monday unless declared.
+    pub fn week_start(mut self, day: Weekday) -> Self {
+        self.week_start = Some(day);
+        self
+    }
+
+    /// Into how many parts a [`SlidingWindowCounter`](Algorithm::SlidingWindowCounter) divides its window, from
+    /// 1 to 60; 10 unless declared.
+    pub fn buckets(mut self, buckets: u32) -> Self {
+        self.buckets = Some(buckets);
+        self
+    }
+
+    /// How many takings a [`SlidingWindow`](Algorithm::SlidingWindow) remembers exactly, from 1 to 65536. Beyond as many
+    /// in a window, units come back late by up to that part of it, and never early. Each takes 32 bytes, of each key in a
+    /// keyed set.
+    ///
+    /// Unless declared 1024, which serve any capacity: at most a 1024th of the window is lost. In a keyed set as many as the
+    /// largest capacity of any tier has units, at most 1024. The number cannot change in a live segment: declare as many as
+    /// the capacity may ever have units, where that is to be [raised](crate::Segment::apply).
+    pub fn entries(mut self, entries: u32) -> Self {
+        self.entries = Some(entries);
+        self
+    }
+
+    /// What becomes of the cost that a process had reserved from a rate limit and not settled when it died;
+    /// [`OnDeath::Charge`] unless declared. Only [`Gcra`](Algorithm::Gcra) and
+    /// [`TokenBucket`](Algorithm::TokenBucket) can [refund](OnDeath::Refund).
+    pub fn on_death(mut self, on_death: OnDeath) -> Self {
+        self.on_death = Some(on_death);
+        self
+    }
+
+    /// For how long a concurrency limit is lent without a [heartbeat](crate::Permit::heartbeat); without end unless
+    /// declared. What is held for longer is given back to whoever needs it, although its holder lives: for holders
+    /// that hang.
+    pub fn lease(mut self, lease: std::time::Duration) -> Self {
+        self.lease = Some(Window::Span(lease));
+        self
+    }
+
+    /// Lets the capacity of a concurrency limit follow what is observed of the work under it, for all processes
+    /// together: how long permits are held, and how many are given back as dropped. The declared capacity is where
+    /// the estimate starts; it moves between [`floor`](Self::floor) and [`ceiling`](Self::ceiling), of which the
+    /// second must be declared. Not for an unlimited capacity.
+    ///
+    /// ```
+    /// use shmlimit::{Adaptive, Declaration, Limit, SetDeclaration};
+    ///
+    /// // Tried with 20 at once; with more as long as nobody has to queue behind that, and with fewer where somebody does.
+    /// let in_flight = Limit::concurrency("in_flight", 20).adaptive(Adaptive::Vegas).floor(4).ceiling(200);
+    /// Declaration::new().set(SetDeclaration::new("backend").limit(in_flight)).validate()?;
+    /// # Ok::<(), shmlimit::DeclarationError>(())
+    /// ```
+    pub fn adaptive(mut self, algorithm: Adaptive) -> Self {
+        self.adaptive = Some(algorithm);
+        self
+    }
+
+    /// The least that an [adaptive](Self::adaptive) capacity falls to: at least 1 and at most the capacity; 1 unless
+    /// declared.
+    pub fn floor(mut self, floor: impl Into<Amount>) -> Self {
+        self.floor = Some(floor.into());
+        self
+    }
+
+    /// The most that an [adaptive](Self::adaptive) capacity rises to: at least the capacity.
+    pub fn ceiling(mut self, ceiling: impl Into<Amount>) -> Self {
+        self.ceiling = Some(ceiling.into());
+        self
+    }
+
+    /// From what time on a permit of an [`Adaptive::Aimd`] limit counts as dropped, however it is given back; never
+    /// unless declared.
+    pub fn latency_limit(mut self, latency_limit: std::time::Duration) -> Self {
+        self.latency_limit = Some(Window::Span(latency_limit));
+        self
+    }
+
+    /// From which percentage of the capacity on an admission is counted as near the limit, from 1 to 100; 80 unless
+    /// declared. An unlimited capacity is never near.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Algorithm, Declaration, Limit, Segment, SetDeclaration};
+    /// # let directory = tempfile::tempdir()?;
+    /// let sent = Limit::calls("sent", 4, Duration::from_secs(3600)).near_limit(75);
+    /// # let sent = sent.algorithm(Algorithm::SlidingWindow);
+    /// # let declaration = Declaration::new().set(SetDeclaration::new("mail").limit(sent));
+    /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
+    /// # let mail = segment.set("mail")?;
+    /// for _ in 0..4 {
+    ///     assert!(mail.check(&mail.request())?.is_admitted());
+    /// }
+    /// assert_eq!(segment.snapshot()?.sets[0].limits[0].counts.near, 2); // the third and the fourth
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn near_limit(mut self, percent: u8) -> Self {
+        self.near_limit = Some(percent.into());
+        self
+    }
+
+    /// Whether the limit only decides and counts, and never refuses: to try it before it bites. It bites unless
+    /// declared. [`SetDeclaration::shadow`](crate::SetDeclaration::shadow) is the same for all limits of a set.
+    pub fn shadow(mut self, shadow: bool) -> Self {
+        self.shadow = Some(shadow);
+        self
+    }
+
+    /// Counts whole networks, where the keys of a [keyed](crate::SetDeclaration::keyed) set are addresses: all
+    /// addresses that share their first `ipv4` bits (0 to 32) or `ipv6` bits (0 to 128) have one state together.
+    /// Unless declared, each key has its own.
+    ///
+    /// In a set, all limits have prefixes or none. They must nest: a limit with a longer prefix than another for
+    /// IPv4 cannot have a shorter one for IPv6. A set has at most 4 different pairs. Limits of concurrency, and those
+    /// that [refund on death](OnDeath::Refund), cannot have any.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use shmlimit::{Declaration, Keyed, Limit, SetDeclaration};
+    ///
+    /// let minute = Duration::from_secs(60);
+    /// let by_address = SetDeclaration::new("by_address")
+    ///     .keyed(Keyed::new(100_000))
+    ///     .limit(Limit::calls("address", 60, minute).prefix(32, 64))
+    ///     .limit(Limit::calls("network", 600, minute).prefix(24, 48));
+    /// Declaration::new().set(by_address).validate()?;
+    /// # Ok::<(), shmlimit::DeclarationError>(())
+    /// ```
+    pub fn prefix(mut self, ipv4: u8, ipv6: u8) -> Self {
+        self.prefix = Some(Prefix::new(ipv4, ipv6));
+        self
+    }
+
+    /// The limit's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How the limit is taken and given back.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// How much there is of the limit: in a [`window`](Self::window), or at the same time.
+    ///
+    /// Of a leaky bucket that is declared by [`rate`](Self::rate_amount) and [`interval`](Self::interval), the size of
+    /// the bucket.
+    pub fn capacity(&self) -> &Amount {
+        &self.capacity
+    }
+
+    /// The window, where one is declared.
+    pub fn window(&self) -> Option<Window> {
+        self.window
+    }
+
+    /// How the limit decides; none for concurrency.
+    pub fn deciding_algorithm(&self) -> Option<Algorithm> {
+        self.effective_algorithm()
+    }
+
+    /// The burst, where one is declared.
+    pub fn burst_amount(&self) -> Option<&Amount> {
+        self.burst.as_ref()
+    }
+
+    /// How much of a leaky bucket drains in an [`interval`](Self::interval), where it is declared so.
+    pub fn rate_amount(&self) -> Option<&Amount> {
+        self.rate.as_ref()
+    }
+
+    /// In what time a leaky bucket drains by its [`rate`](Self::rate_amount), where it is declared so.
+    pub fn interval(&self) -> Option<Window> {
+        self.interval
+    }
+
+    /// The most that an adaptive capacity rises to, where one is declared.
+    pub fn ceiling_amount(&self) -> Option<&Amount> {
+        self.ceiling.as_ref()
+    }
+
+    /// The size of a unit, where one is declared.
+    pub fn unit_size(&self) -> Option<&str> {
+        self.unit.as_deref()
+    }
+
+    /// What a number of units is in natural units, exactly: as a decimal number of digits with at most one point.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::Limit;
+    /// let dollars = Limit::budget("dollars", "99.95", Duration::from_secs(3600)).unit("0.01");
+    /// assert_eq!(dollars.format_units(1_250), "12.5");
+    /// assert_eq!(Limit::concurrency("in_flight", 64).format_units(3), "3");
+    /// ```
+    pub fn format_units(&self, units: u64) -> String {
+        self.scale().unwrap_or(Scale::ONE).format_units(units)
+    }
+
+    /// The limit as a key has it whose [own capacity](crate::Key::override_capacity) of it is that, in units.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::Limit;
+    /// let requests = Limit::calls("requests", 10, Duration::from_secs(60));
+    /// assert_eq!(requests.with_override(500).bound().unwrap().units, 999);
+    /// ```
+    pub fn with_override(&self, capacity: u64) -> Self {
+        let units = |amount: &Amount| self.units(amount).ok();
+        let follows = |burst: &Amount| !self.is_by_rate() && units(burst) == units(&self.capacity);
+        Self {
+            burst: self.burst.clone().filter(|burst| !follows(burst)),
+            capacity: Amount::from(self.format_units(capacity).as_str()).canonical(),
+            ..self.clone()
+        }
+    }
+
+    /// The limit's unit, by which decimal costs become the whole units that the engine counts.
+    ///
+    /// Cannot fail once the declaration has been validated.
+    pub(crate) fn scale(&self) -> Result<Scale, InvalidAmount> {
+        self.unit.as_deref().map_or(Ok(Scale::ONE), Scale::parse)
+    }
+
+    /// The algorithm that decides, where the limit has one.
+    pub(super) fn effective_algorithm(&self) -> Option<Algorithm> {
+        match self.kind {
+            Kind::Calls | Kind::Rate => Some(self.algorithm.unwrap_or_default()),
+            Kind::Budget => Some(Algorithm::FixedWindow),
+            Kind::Concurrency => None,
+        }
+    }
+
+    /// Whether what a dead holder had reserved is given back.
+    pub(super) fn refunds_on_death(&self) -> bool {
+        self.kind == Kind::Rate && self.on_death == Some(OnDeath::Refund) && !self.capacity.is_unlimited()
+    }
+
+    /// The capacity in whole units, where it has one that can be counted.
+    pub(super) fn capacity_units(&self) -> Option<u64> {
+        self.units(&self.capacity).ok()?
+    }
+
+    /// The most that the capacity can be, in whole units, where it can be counted.
+    pub(super) fn max_units(&self) -> Option<u64> {
+        match &self.ceiling {
+            Some(ceiling) => self.units(ceiling).ok()?,
+            None => self.capacity_units(),
+        }
+    }
+
+    /// Whole units of an amount; `None` where it is unlimited.
+    pub(crate) fn units(&self, amount: &Amount) -> Result<Option<u64>, InvalidAmount> {
+        match amount {
+            Amount::Whole(whole) => self.scale()?.units_of_whole(*whole).map(Some),
+            Amount::Decimal(text) => self.scale()?.units(text).map(Some),
+            Amount::Unlimited => Ok(None),
+        }
+    }
+}
+
+/// What is declared, and the [bound](Limit::bound) that follows from it.
+impl fmt::Debug for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bound = self.bound().map(|bound| bound.to_string());
+        let declared: [(&str, Option<&dyn fmt::Debug>); 20] = [
+            ("rate", shown(&self.rate)),
+            ("interval", shown(&self.interval)),
+            ("unit", shown(&self.unit)),
+            ("window", shown(&self.window)),
+            ("algorithm", shown(&self.algorithm)),
+            ("burst", shown(&self.burst)),
+            ("align", shown(&self.align)),
+            ("utc_offset", shown(&self.utc_offset)),
+            ("week_start", shown(&self.week_start)),
+            ("buckets", shown(&self.buckets)),
+            ("entries", shown(&self.entries)),
+            ("on_death", shown(&self.on_death)),
+            ("lease", shown(&self.lease)),
+            ("adaptive", shown(&self.adaptive)),
+            ("floor", shown(&self.floor)),
+            ("ceiling", shown(&self.ceiling)),
+            ("latency_limit", shown(&self.latency_limit)),
+            ("near_limit", shown(&self.near_limit)),
+            ("shadow", shown(&self.shadow)),
+            ("prefix", shown(&self.prefix)),
+        ];
+        let mut written = f.debug_struct("Limit");
+        written.field("name", &self.name).field("kind", &self.kind);
+        written.field("capacity", &self.capacity);
+        for (name, value) in declared {
+            if let Some(value) = value {
+                written.field(name, value);
+            }
+        }
+        if let Some(bound) = &bound {
+            written.field("bound", bound);
+        }
+        written.finish()
+    }
+}
+
+fn shown(field: &Option<impl fmt::Debug>) -> Option<&dyn fmt::Debug> {
+    field.as_ref().map(|value| value as &dyn fmt::Debug)
+}

@@ -1,0 +1,32 @@
+//! The shortest window that can be declared.
+
+use std::time::Duration;
+
+use super::window::Window;
+use crate::api::declaration::place::Place;
+use crate::error::DeclarationError;
+
+/// The shortest window, chosen by the resolution at which the kernel wakes: 50 us late, which is the slack of timers unless
+/// a process changes it, and later where processors are busy. Of a millisecond that is a twentieth. Below, waits are longer
+/// than windows; and at a microsecond no two requests of a process fall into one, so that such a limit limits nothing.
+/// Nothing is lost: the same rate over a longer window, with a `burst`, says what a shorter one would.
+const MIN_WINDOW: Duration = Duration::from_millis(1);
+
+pub(in crate::api::declaration) fn check_window(
+    place: &Place<'_>,
+    field: &str,
+    window: Option<Window>,
+) -> Result<(), DeclarationError> {
+    match window {
+        Some(Window::Span(length)) if length < MIN_WINDOW => Err(place.value(
+            field,
+            Window::Span(length),
+            format!(
+                "is too short to be kept: write at least {:?}, and a capacity in proportion; `burst` says how much of \
+                 that may pass at once",
+                Window::Span(MIN_WINDOW).to_string()
+            ),
+        )),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,504 @@
+//! Declarations: what a segment is to hold, from TOML or from code, checked and compiled to plans.
+
+mod canonical;
+mod changes;
+mod compile;
+mod difference;
+mod limit;
+mod place;
+pub(crate) mod set;
+pub(crate) mod stored;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::{fmt, fs};
+
+use serde::de::{self, Deserializer};
+use serde::ser::Serializer;
+use serde::{Deserialize, Serialize};
+
+pub use difference::Difference;
+pub use limit::amount::Amount;
+pub use limit::bound::Bound;
+pub use limit::credit::Credit;
+pub use limit::window::{Weekday, Window};
+pub use limit::{Algorithm, Align, Limit, OnDeath};
+use place::{check_name, check_range};
+pub use set::SetDeclaration;
+pub use set::keyed::Keyed;
+pub use set::tier::Tier;
+
+use crate::engine::definition::plan::SetPlan;
+use crate::error::DeclarationError;
+
+const MAX_SETS: u64 = 1024;
+const MAX_PARTICIPANTS: u64 = 4096;
+/// The largest integer of TOML.
+const MAX_VERSION: u64 = i64::MAX as u64;
+
+/// What a segment is to hold: its sets, and how its file is created.
+///
+/// # In code
+///
+/// ```
+/// use std::time::Duration;
+/// use shmlimit::{Algorithm, Declaration, Limit, SetDeclaration};
+///
+/// let minute = Duration::from_secs(60);
+/// let declaration = Declaration::new().participants(64).set(
+///     SetDeclaration::new("openai")
+///         .metadata("region", "us-east-1")
+///         .limit(Limit::calls("requests", 10_000, minute).algorithm(Algorithm::SlidingWindow))
+///         .limit(Limit::rate("tokens", 2_000_000, minute).algorithm(Algorithm::TokenBucket))
+///         .limit(Limit::concurrency("in_flight", 64)),
+/// );
+/// declaration.validate()?;
+/// # Ok::<(), shmlimit::DeclarationError>(())
+/// ```
+///
+/// # In TOML
+///
+/// ```
+/// let declaration = shmlimit::Declaration::from_toml(r#"
+///     [segment]                       # all optional
+///     path = "/dev/shm/gateway.limits"
+///     mode = "0660"
+///     participants = 256
+///
+///     [[set]]
+///     name = "openai"
+///     metadata = { region = "us-east-1" }
+///
+///       [[set.limit]]
+///       name = "requests"
+///       kind = "calls"
+///       capacity = 10_000
+///       window = "60s"
+///       algorithm = "sliding_window"
+///
+///       [[set.limit]]
+///       name = "dollars"
+///       kind = "budget"
+///       unit = "0.01"
+///       capacity = "99.95"
+///       window = "calendar:month"
+///       utc_offset = "+05:30"
+///
+///       [[set.limit]]
+///       name = "in_flight"
+///       kind = "concurrency"
+///       capacity = 64
+///
+///     [[set]]
+///     name = "tenants"                # each tenant has these limits for itself
+///     keyed = { max_keys = 100_000, when_full = "refuse" }
+///
+///       [[set.limit]]
+///       name = "requests"
+///       kind = "calls"
+///       capacity = 100
+///       window = "60s"
+///       shadow = true                 # counts what it would refuse
+/// "#)?;
+/// assert_eq!(declaration.sets()[0].limits().len(), 3);
+/// # Ok::<(), shmlimit::DeclarationError>(())
+/// ```
+///
+/// | `[segment]` | value | unless declared |
+/// |---|---|---|
+/// | `path` | where the file is | whoever opens it says |
+/// | `mode` | permissions in octal: `"0600"` to `"0777"`, of which the owner may read and write | `"0600"` |
+/// | `participants` | how many processes may be attached at once: 1 to 4096 | 256 |
+/// | `version` | of the declaration: 1 to 2^63 - 1, see [`version`](Self::version) | none, which is below 1 |
+/// | `sets_on_demand` | the name of a set that names which are not declared get a copy of: see [`sets_on_demand`](Self::sets_on_demand) | none: they are [`UnknownSet`](crate::Error::UnknownSet) |
+/// | `max_sets_on_demand` | how many copies there is room for: 1 to 1023, with the declared sets at most 1024 | 64 |
+///
+/// | `[[set]]` (1 to 1024) | value | unless declared |
+/// |---|---|---|
+/// | `name` | 1 to 64 bytes without control characters, of which no part between `/` is empty or begins with `.`; unique | required |
+/// | `metadata` | up to 32 strings of up to 256 bytes, with keys of 1 to 64 bytes without control characters | none |
+/// | `keyed` | every key has a state of its own, in a table: `{ max_keys = 100_000, when_full = "refuse", store_keys = true, overrides = false }`; `when_full` may be `"evict_least_used"` or `"evict_oldest"`, see [`Keyed`] | one state for all |
+/// | `holds` | how many permits with something to give back may be out, of a keyed set in each shard of its table: see [`SetDeclaration::holds`] | by capacity and `max_keys` |
+/// | `waiters` | how many requests may wait in line, of a keyed set in each shard of its table: 0 to 65536 | 5120; 512 of a keyed set |
+/// | `labels` | whether what is held says what its request was labelled with: see [`SetDeclaration::labels`] | `false` |
+/// | `shadow` | whether its limits decide and count but never refuse: see [`SetDeclaration::shadow`] | `false` |
+///
+/// | `[[set.limit]]` (1 to 16 a set) | value | unless declared |
+/// |---|---|---|
+/// | `name` | as of sets | required |
+/// | `kind` | `"calls"`, `"rate"`, `"concurrency"`, `"budget"`: see [`Kind`](crate::Kind) | required |
+/// | `capacity` | at least 1, or `"unlimited"`: see [`Amount`] | required |
+/// | `window` | `"60s"`, `"1m30s"`, `"calendar:day"`..., at least `"1ms"`: see [`Window`] | required, but for concurrency and `"unlimited"` |
+/// | `algorithm` | `"gcra"`, `"token_bucket"`, `"leaky_bucket"`, `"fixed_window"`, `"sliding_window"`, `"sliding_window_counter"`: which to take says [`Algorithm`], what each admits at most [`Limit::bound`] | `"gcra"` |
+/// | `burst` | gcra, token_bucket, leaky_bucket: at least 1 | the capacity |
+/// | `rate`, `interval` | leaky_bucket: another way to say `capacity` per `window`; then `capacity` is the size of the bucket, in place of `burst` | |
+/// | `align` | fixed_window, budget: `"utc"`, `"first_use"`: see [`Align`] | `"utc"` |
+/// | `utc_offset` | calendar windows: `"-18:00"` to `"+18:00"` | `"+00:00"` |
+/// | `week_start` | `"calendar:week"`: a day such as `"sunday"` | `"monday"` |
+/// | `buckets` | sliding_window_counter: 1 to 60, see [`Limit::buckets`] | 10 |
+/// | `entries` | sliding_window: 1 to 65536, see [`Limit::entries`] | 1024; of a keyed set the capacity, at most 1024 |
+/// | `unit` | rate, budget: the size of one unit, so that amounts may be decimals in quotes: see [`Limit::unit`] | `"1"` |
+/// | `on_death` | rate: `"charge"`, `"refund"` (gcra and token_bucket): see [`OnDeath`] | `"charge"` |
+/// | `credit` | calls, rate: processes draw batches and admit from them without the lock, `{ batch = 10, window_coupled = false }`: see [`Limit::credit`] | none |
+/// | `lease` | concurrency: for how long it is lent without a heartbeat, such as `"30s"`: see [`Limit::lease`] | without end |
+/// | `adaptive` | concurrency: the capacity moves, by `"aimd"`, `"gradient"` or `"vegas"`: see [`Limit::adaptive`] | it stays |
+/// | `floor`, `ceiling` | adaptive: between what bounds, around `capacity`, where it starts | floor 1; ceiling required |
+/// | `latency_limit` | aimd: what is held for longer counts as dropped, such as `"2s"` | nothing does |
+/// | `near_limit` | from which percentage of the capacity on an admission counts as near the limit: 1 to 100 | 80 |
+/// | `shadow` | whether it decides and counts but never refuses: see [`Limit::shadow`] | as the set |
+/// | `prefix` | in keyed sets: the limit counts networks, `{ ipv4 = 24, ipv6 = 48 }`: see [`Limit::prefix`] | single keys |
+///
+/// | `[[set.tier]]` (0 to 255 of a keyed set) | value | unless declared |
+/// |---|---|---|
+/// | `name` | as of sets, and not `default` | required |
+/// | `limits` | what keys of the tier have in place of what the limit says: `{ requests = { capacity = 1000, burst = 200 } }`, with `capacity`, `window`, `burst`, `rate` and `interval`; see [`Tier`] | as the limits |
+///
+/// A field that is not in these tables is an error, and so is one that means nothing beside the others.
+///
+/// With serde, a declaration can also be a part of a program's own configuration. What serde reads is not validated
+/// yet.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[must_use]
+pub struct Declaration {
+    #[serde(default)]
+    segment: SegmentOptions,
+    #[serde(default, rename = "set")]
+    sets: Vec<SetDeclaration>,
+}
+
+/// As [`from_toml`](Declaration::from_toml).
+impl FromStr for Declaration {
+    type Err = DeclarationError;
+
+    fn from_str(text: &str) -> Result<Self, DeclarationError> {
+        Self::from_toml(text)
+    }
+}
+
+impl Declaration {
+    /// A declaration of no sets yet; it needs from 1 to 1024.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a set.
+    pub fn set(mut self, set: SetDeclaration) -> Self {
+        self.sets.push(set);
+        self
+    }
+
+    /// Where the segment's file is, for programs that are given only the declaration.
+    pub fn path(mut self, path: impl Into<PathBuf>) -> Self {
+        self.segment.path = Some(path.into());
+        self
+    }
+
+    /// The permissions of the segment's file, at most 0777 and including 0600; 0600 unless declared.
+    ///
+    /// A file that exists keeps its own, and a difference is one of the
+    /// [mismatches](crate::Segment::mismatches).
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.segment.mode = Some(Octal(mode));
+        self
+    }
+
+    /// How many processes may be attached at once, from 1 to 4096; 256 unless declared.
+    pub fn participants(mut self, participants: u32) -> Self {
+        self.segment.participants = Some(participants);
+        self
+    }
+
+    /// The version of this declaration, from 1 to 2^63 - 1; a declaration without one is older than any version.
+    ///
+    /// Raise it with each change of the declaration. Where a segment is opened with
+    /// [`OnMismatch::Apply`](crate::OnMismatch::Apply), a higher version than that in force is applied, and a lower one
+    /// changes nothing: so old and new processes may be started in any order while a service is deployed.
+    pub fn version(mut self, version: u64) -> Self {
+        self.segment.version = Some(version);
+        self
+    }
+
+    /// Gives each set that is asked for and not declared a copy of the declared set `template`, with limits of its own:
+    /// for operations whose names are not known beforehand. Up to `max_sets` of them, from 1 to 1023; one more is
+    /// [`Error::UnknownSet`](crate::Error::UnknownSet). A name keeps its copy for as long as the file exists, and the
+    /// space of all copies is allocated at creation. A change of the template changes the copies as well.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let directory = tempfile::tempdir()?;
+    /// let template = SetDeclaration::new("operation").limit(Limit::calls("requests", 2, Duration::from_secs(60)));
+    /// let declaration = Declaration::new().set(template).sets_on_demand("operation", 16);
+    /// let segment = Segment::create(directory.path().join("limits"), &declaration)?;
+    /// let upload = segment.set("upload")?; // the first process that asks for it makes it
+    /// let download = segment.set("download")?;
+    /// assert_eq!(upload.name(), "upload");
+    /// for set in [&upload, &upload, &download] {
+    ///     assert!(set.check(&set.request())?.is_admitted());
+    /// }
+    /// assert!(!upload.check(&upload.request())?.is_admitted());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sets_on_demand(mut self, template: impl Into<String>, max_sets: u32) -> Self {
+        self.segment.sets_on_demand = Some(template.into());
+        self.segment.max_sets_on_demand = Some(max_sets);
+        self
+    }
+
+    /// Reads a declaration and validates it.
+    ///
+    /// # Errors
+    ///
+    /// [`DeclarationError::Syntax`] where the text is not TOML or not of the documented fields and types, and what
+    /// [`validate`](Self::validate) finds.
+    pub fn from_toml(text: &str) -> Result<Self, DeclarationError> {
+        Self::parse(text, "the text")
+    }
+
+    /// Reads a declaration from a file and validates it.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_toml`](Self::from_toml), and [`DeclarationError::Unreadable`] where the file cannot be read or is
+    /// not UTF-8.
+    pub fn from_toml_file(path: impl AsRef<Path>) -> Result<Self, DeclarationError> {
+        let path = path.as_ref();
+        let text = fs::read_to_string(path).map_err(|source| DeclarationError::Unreadable {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(&text, &path.display().to_string())
+    }
+
+    fn parse(text: &str, origin: &str) -> Result<Self, DeclarationError> {
+        let declaration: Self = toml::from_str(text).map_err(|error| DeclarationError::Syntax {
+            origin: origin.to_owned(),
+            reason: error.to_string().trim_end().to_owned(),
+        })?;
+        declaration.validate()?;
+        Ok(declaration)
+    }
+
+    /// The declaration as TOML, in the canonical form: the same text for all declarations that mean the same, with
+    /// every default written out, so that it keeps its meaning where defaults change. A leaky bucket that is declared by
+    /// `rate` and `interval` stays so.
+    ///
+    /// # Errors
+    ///
+    /// What [`validate`](Self::validate) finds, and [`DeclarationError::NotUnicode`] for a path that TOML cannot
+    /// express.
+    pub fn to_toml(&self) -> Result<String, DeclarationError> {
+        self.validate()?;
+        self.canonical_toml()
+    }
+
+    /// The canonical form of what has been validated.
+    fn canonical_toml(&self) -> Result<String, DeclarationError> {
+        // Only the path has values that TOML lacks.
+        toml::to_string(&self.canonical()).map_err(|_| DeclarationError::NotUnicode {
+            place: "segment / path".to_owned(),
+            given: format!("{:?}", self.segment.path),
+        })
+    }
+
+    /// Checks everything that can be wrong with a declaration by itself.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that is wrong, with its place and what to do about it.
+    pub fn validate(&self) -> Result<(), DeclarationError> {
+        self.compile().map(drop)
+    }
+
+    /// How the segment's file is created.
+    pub fn segment(&self) -> &SegmentOptions {
+        &self.segment
+    }
+
+    /// The sets in the order in which they were declared.
+    pub fn sets(&self) -> &[SetDeclaration] {
+        &self.sets
+    }
+
+    /// The same of that set alone, without copies of it.
+    pub(crate) fn only(&self, set: &str) -> Self {
+        Self {
+            segment: SegmentOptions {
+                sets_on_demand: None,
+                max_sets_on_demand: None,
+                ..self.segment.clone()
+            },
+            sets: self.sets.iter().filter(|it| it.name == set).cloned().collect(),
+        }
+    }
+
+    /// The plans that the engine decides by, in the order of the sets and their limits.
+    pub(crate) fn compile(&self) -> Result<Vec<SetPlan>, DeclarationError> {
+        self.segment.check()?;
+        check_range(|| "sets".to_owned(), self.sets.len() as u64, 1, MAX_SETS)?;
+        let mut names = HashSet::new();
+        let mut plans = Vec::with_capacity(self.sets.len());
+        for (index, set) in self.sets.iter().enumerate() {
+            check_name(|| format!("set {}", index + 1), &set.name)?;
+            if !names.insert(&set.name) {
+                return Err(DeclarationError::Duplicate {
+                    place: format!("set {:?}", set.name),
+                });
+            }
+            plans.push(set.compile()?);
+        }
+        self.check_sets_on_demand()?;
+        Ok(plans)
+    }
+
+    /// The same declaration with every default written out: see [`Limit::canonical`].
+    fn canonical(&self) -> Self {
+        let segment = SegmentOptions {
+            path: self.segment.path.clone(),
+            mode: Some(Octal(self.segment.mode())),
+            participants: Some(self.segment.participants()),
+            version: self.segment.version,
+            sets_on_demand: self.segment.sets_on_demand.clone(),
+            max_sets_on_demand: self.sets_on_demand_count(),
+            on_demand: self.segment.on_demand.clone(),
+            edited: self.segment.edited,
+        };
+        Self {
+            segment,
+            sets: self.sets.iter().map(SetDeclaration::canonical).collect(),
+        }
+    }
+}
+
+/// How the file of a segment is created: the `[segment]` of a [`Declaration`].
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SegmentOptions {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<Octal>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    participants: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sets_on_demand: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_sets_on_demand: Option<u32>,
+    /// Stands in the definitions of a segment only: see [`stored`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_demand: Option<String>,
+    /// Stands in the definitions of a segment only: see [`stored`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    edited: Option<bool>,
+}
+
+impl SegmentOptions {
+    /// Where the file is, if the declaration says so.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// The permissions of the file.
+    pub fn mode(&self) -> u32 {
+        self.mode.map_or(0o600, |Octal(mode)| mode)
+    }
+
+    /// The permissions of the file, if the declaration says so.
+    pub(crate) fn declared_mode(&self) -> Option<u32> {
+        self.mode.map(|Octal(mode)| mode)
+    }
+
+    /// How many processes may be attached at once.
+    pub fn participants(&self) -> u32 {
+        self.participants.unwrap_or(256)
+    }
+
+    /// The version of the declaration, if it has one.
+    pub fn version(&self) -> Option<u64> {
+        self.version
+    }
+
+    fn check(&self) -> Result<(), DeclarationError> {
+        check_range(
+            || "segment / participants".to_owned(),
+            self.participants().into(),
+            1,
+            MAX_PARTICIPANTS,
+        )?;
+        if let Some(version) = self.version {
+            check_range(|| "segment / version".to_owned(), version, 1, MAX_VERSION)?;
+        }
+        let marks = [
+            ("edited", self.edited.map(|edited| edited.to_string())),
+            (
+                "on_demand",
+                self.on_demand.as_ref().map(|name| format!("{name:?}")),
+            ),
+        ];
+        for (field, given) in marks {
+            if let Some(given) = given {
+                return Err(DeclarationError::Value {
+                    place: format!("segment / {field}"),
+                    given,
+                    problem: "is a mark that only a segment makes: leave it out".to_owned(),
+                });
+            }
+        }
+        let mode = self.mode();
+        if mode > 0o777 || mode & 0o600 != 0o600 {
+            return Err(DeclarationError::Value {
+                place: "segment / mode".to_owned(),
+                given: Octal(mode).to_string(),
+                problem: "is not a mode for a segment: choose at most 0777, of which the owner has 0600"
+                    .to_owned(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A file mode, written as in `"0660"`.
+#[derive(Clone, Copy, Debug)]
+struct Octal(u32);
+
+impl fmt::Display for Octal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04o}", self.0)
+    }
+}
+
+impl Serialize for Octal {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Octal {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InQuotes;
+
+        impl de::Visitor<'_> for InQuotes {
+            type Value = Octal;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a mode of octal digits in quotes, such as \"0660\"")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Octal, E> {
+                let digits = !text.is_empty() && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+                let mode = digits.then(|| u32::from_str_radix(text, 8).ok()).flatten();
+                mode.map(Octal)
+                    .ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+            }
+        }
+
+        deserializer.deserialize_str(InQuotes)
+    }
+}

@@ -1,0 +1,362 @@
+//! A set of limits, as it is declared.
+
+pub(super) mod keyed;
+pub(super) mod on_demand;
+pub(crate) mod tier;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::limit::Limit;
+use super::place::{Place, check_label, check_name, check_range};
+use crate::engine::definition::plan::{Kind, LimitPlan, SetPlan};
+use crate::error::DeclarationError;
+use crate::table;
+use keyed::Keyed;
+use tier::Tier;
+
+const MAX_LIMITS: u64 = 16;
+const MAX_METADATA: u64 = 32;
+const MAX_METADATA_VALUE_BYTES: u64 = 256;
+const MAX_HOLDS: u64 = 65_536;
+const MAX_WAITERS: u64 = 65_536;
+
+/// Enough for 5,000 tasks of one server at once; 640 KiB of the file with one limit, at 128 bytes a waiter.
+const WAITERS: u32 = 5_120;
+
+/// Enough for 500 tasks at once on one key, whose waiters are all in one shard; 64 KiB a shard with one limit.
+const WAITERS_OF_A_SHARD: u32 = 512;
+const MIN_HOLDS: u64 = 64;
+const MAX_HOLDS_OF_A_SHARD: u64 = 4096;
+/// The holds of what has no capacity to derive them from.
+const HOLDS_WITHOUT_CAPACITY: u64 = 1024;
+
+/// Limits that are taken together, in one atomic step.
+///
+/// ```
+/// use std::time::Duration;
+/// use shmlimit::{Limit, SetDeclaration};
+///
+/// let openai = SetDeclaration::new("openai")
+///     .metadata("region", "us-east-1")
+///     .limit(Limit::calls("requests", 10_000, Duration::from_secs(60)))
+///     .limit(Limit::concurrency("in_flight", 64));
+/// ```
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[must_use]
+pub struct SetDeclaration {
+    pub(super) name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) shadow: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) holds: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) waiters: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) labels: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) keyed: Option<Keyed>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) metadata: BTreeMap<String, String>,
+    #[serde(default, rename = "limit")]
+    pub(super) limits: Vec<Limit>,
+    #[serde(default, rename = "tier", skip_serializing_if = "Vec::is_empty")]
+    pub(super) tiers: Vec<Tier>,
+}
+
+impl SetDeclaration {
+    /// A set of no limits yet; it needs from 1 to 16.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            shadow: None,
+            holds: None,
+            waiters: None,
+            labels: None,
+            keyed: None,
+            metadata: BTreeMap::new(),
+            limits: Vec::new(),
+            tiers: Vec::new(),
+        }
+    }
+
+    /// Adds a limit.
+    pub fn limit(mut self, limit: Limit) -> Self {
+        self.limits.push(limit);
+        self
+    }
+
+    /// Adds a tier of the keys of a [keyed](Self::keyed) set, of at most 255: other quotas for those that are in it. Where
+    /// there is one, the row of each key has one word more, which is 8 bytes before its size is rounded up to a multiple of
+    /// 64; where there is none, tiers cost nothing.
+    pub fn tier(mut self, tier: Tier) -> Self {
+        self.tiers.push(tier);
+        self
+    }
+
+    /// Adds an entry that every permit of the set carries: at most 32 of them, each with a key of 1 to 64 bytes
+    /// without control characters and a value of at most 256 bytes. The last value of a key counts.
+    pub fn metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.metadata.insert(key.into(), value.into());
+        self
+    }
+
+    /// Gives every key a state of its own for each limit of the set, in a table of declared capacity. Requests must
+    /// then name a key. Unless declared, the set has one state for all.
+    pub fn keyed(mut self, keyed: Keyed) -> Self {
+        self.keyed = Some(keyed);
+        self
+    }
+
+    /// Whether the limits of the set only decide and count, and never refuse: to try them before they bite. They bite
+    /// unless declared; [`Limit::shadow`] is the same for one of them.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let directory = tempfile::tempdir()?;
+    /// let mail = SetDeclaration::new("mail").shadow(true).limit(Limit::calls("sent", 1, Duration::from_secs(3600)));
+    /// # let segment = Segment::create(directory.path().join("limits"), &Declaration::new().set(mail))?;
+    /// # let mail = segment.set("mail")?;
+    /// for _ in 0..3 {
+    ///     assert!(mail.check(&mail.request())?.is_admitted());
+    /// }
+    /// assert_eq!(segment.snapshot()?.sets[0].limits[0].counts.would_refuse, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn shadow(mut self, shadow: bool) -> Self {
+        self.shadow = Some(shadow);
+        self
+    }
+
+    /// How many permits may be out at once that have something to give back, from 1 to 65536.
+    ///
+    /// Such are the permits of a set with a concurrency limit, or with a rate limit that
+    /// [refunds on death](crate::OnDeath::Refund), and the batches of [credit](Limit::credit). Unless declared, 4 times as many as the capacities of the
+    /// concurrency limits add up to (1024 for each that is unlimited), at least 64 and at most 65536, so that there is
+    /// room to [raise](crate::Segment::apply) them; or 1024, where only rate limits give back. A set in which nothing
+    /// gives back has none. An [adaptive](Limit::adaptive) capacity counts as its ceiling.
+    ///
+    /// Of a [keyed](Self::keyed) set, for each shard of its table: unless declared, enough for every key to hold one at
+    /// the same time, as far as that are at most 65536 in all, and at least 4 times what the capacities of one key add
+    /// up to, of that at most 4096. One takes 64 bytes, and 64 more for every 8 limits that give back.
+    pub fn holds(mut self, holds: u32) -> Self {
+        self.holds = Some(holds);
+        self
+    }
+
+    /// How many requests may wait in line at once, from 0 to 65536; 5120 unless declared. One more is refused at once,
+    /// also without a timeout: [`RefusalReason::QueueFull`](crate::RefusalReason::QueueFull). Of a [keyed](Self::keyed)
+    /// set, for each shard of its table, and 512 unless declared: all waiters of one key are in one shard.
+    ///
+    /// Each takes 88 bytes of the file and 24 for every limit of the set, rounded up to a multiple of 64: 128 with one
+    /// limit, 192 with four. So the default is 640 KiB for a set of one limit, and 64 KiB for each shard of a keyed one.
+    pub fn waiters(mut self, waiters: u32) -> Self {
+        self.waiters = Some(waiters);
+        self
+    }
+
+    /// Whether what each permit holds says what its request was [labelled](crate::Request::label) with, for all processes to
+    /// see: in [snapshots](crate::HoldSnapshot::label), and in what `limitctl inspect` and `show` print. Unless declared,
+    /// labels are in [events](crate::OpenOptions::on_request_event) only.
+    ///
+    /// Each of the [holds](Self::holds) takes 72 bytes more then; where it is not declared, it costs nothing. It needs something
+    /// to be held: a concurrency limit, or one that [refunds on death](crate::OnDeath::Refund). Like the number of holds it
+    /// belongs to the file, and [`apply`](crate::Segment::apply) does not change it.
+    pub fn labels(mut self, labels: bool) -> Self {
+        self.labels = Some(labels);
+        self
+    }
+
+    /// The set's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The limits in the order in which they were declared.
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    /// The tiers in the order in which they were declared, without `default`.
+    pub fn tiers(&self) -> &[Tier] {
+        &self.tiers
+    }
+
+    pub(super) fn compile(&self) -> Result<SetPlan, DeclarationError> {
+        let place = Place {
+            set: &self.name,
+            tier: None,
+            limit: None,
+        };
+        check_range(|| place.field("limits"), self.limits.len() as u64, 1, MAX_LIMITS)?;
+        self.check_metadata(&place)?;
+        if let Some(keyed) = &self.keyed {
+            keyed.check(&place)?;
+        }
+        let waiters = self.effective_waiters();
+        check_range(|| place.field("waiters"), waiters.into(), 0, MAX_WAITERS)?;
+
+        let mut names = HashSet::new();
+        let mut limits = Vec::with_capacity(self.limits.len());
+        for (index, limit) in self.limits.iter().enumerate() {
+            check_name(|| format!("{} / limit {}", place.here(), index + 1), &limit.name)?;
+            let place = Place {
+                limit: Some(&limit.name),
+                ..place
+            };
+            if !names.insert(&limit.name) {
+                return Err(DeclarationError::Duplicate { place: place.here() });
+            }
+            if let (Some(true), Some(false)) = (self.shadow, limit.shadow) {
+                return Err(DeclarationError::Misplaced {
+                    place: place.field("shadow"),
+                    given: "false".to_owned(),
+                    advice: "the whole set is declared with shadow = true; remove it there, and declare it for the \
+                             limits that are to be tried"
+                        .to_owned(),
+                });
+            }
+            let plan = self.with_entries(limit).compile(&place)?;
+            limits.push(LimitPlan {
+                shadow: plan.shadow || self.shadow == Some(true),
+                ..plan
+            });
+        }
+        self.check_prefixes(&place)?;
+        let tiers = self.compile_tiers(&place, &limits)?;
+        self.check_overrides(&place, &limits)?;
+        self.check_credit(&place)?;
+        Ok(SetPlan {
+            name: self.name.clone(),
+            limits,
+            tiers,
+            metadata: Arc::new(self.metadata.clone()),
+            keyed: self.keyed.as_ref().map(Keyed::plan),
+            hold_capacity: self.hold_capacity(&place)?,
+            labels: self.keeps_labels(&place)?,
+            version: None,
+            is_edited: false,
+            on_demand: None,
+            waiters,
+        })
+    }
+
+    fn check_metadata(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
+        check_range(
+            || place.field("metadata"),
+            self.metadata.len() as u64,
+            0,
+            MAX_METADATA,
+        )?;
+        for (key, value) in &self.metadata {
+            check_label(|| place.field("metadata"), key)?;
+            let bytes = || format!("{} / bytes", place.field(&format!("metadata / {key:?}")));
+            check_range(bytes, value.len() as u64, 0, MAX_METADATA_VALUE_BYTES)?;
+        }
+        Ok(())
+    }
+
+    fn hold_capacity(&self, place: &Place<'_>) -> Result<u32, DeclarationError> {
+        let by_default = self.default_holds();
+        let Some(holds) = self.holds else {
+            return Ok(by_default);
+        };
+        if by_default > 0 {
+            check_range(|| place.field("holds"), holds.into(), 1, MAX_HOLDS)?;
+        } else if holds > 0 {
+            return Err(DeclarationError::Misplaced {
+                place: place.field("holds"),
+                given: holds.to_string(),
+                advice: "no limit of the set gives anything back; remove it, or add a concurrency limit"
+                    .to_owned(),
+            });
+        }
+        Ok(holds)
+    }
+
+    /// Whether holds are labelled. They have to be permits'.
+    fn keeps_labels(&self, place: &Place<'_>) -> Result<bool, DeclarationError> {
+        let labels = self.labels.unwrap_or(false);
+        let has_credit = self.limits.iter().any(|limit| limit.credit.is_some());
+        if labels && (has_credit || self.default_holds() == 0) {
+            return Err(DeclarationError::Misplaced {
+                place: place.field("labels"),
+                given: "true".to_owned(),
+                advice: if has_credit {
+                    "with credit processes hold batches, which many requests are admitted from; remove it"
+                } else {
+                    "no limit of the set gives anything back, so that there is nothing held to label; remove it, or add a \
+                     concurrency limit"
+                }
+                .to_owned(),
+            });
+        }
+        Ok(labels)
+    }
+
+    /// Zero exactly where nothing gives back.
+    fn default_holds(&self) -> u32 {
+        let held = self
+            .limits
+            .iter()
+            .filter(|limit| limit.kind == Kind::Concurrency)
+            .map(|limit| {
+                self.max_units_in_any_tier(limit)
+                    .unwrap_or(HOLDS_WITHOUT_CAPACITY)
+            })
+            .reduce(u64::saturating_add);
+        let refunded = || {
+            self.limits
+                .iter()
+                .any(|limit| limit.refunds_on_death() || limit.credit.is_some())
+                .then_some(HOLDS_WITHOUT_CAPACITY)
+        };
+        // More than the capacities add up to, so that they can be raised while the segment is in use.
+        let with_room = |held: u64, max| held.saturating_mul(4).clamp(MIN_HOLDS, max);
+        let holds = if let Some(keyed) = &self.keyed {
+            // Keys have nothing to do with one another: none is refused because others hold something.
+            let one_each = table::holds_for(keyed.max_keys, MAX_HOLDS);
+            held.map(|held| with_room(held, MAX_HOLDS_OF_A_SHARD))
+                .or_else(|| refunded().map(|_| MIN_HOLDS))
+                .map(|holds| holds.max(one_each))
+        } else {
+            held.map(|held| with_room(held, MAX_HOLDS)).or_else(refunded)
+        };
+        // At most 65536 by the clamps.
+        holds.map_or(0, |holds| holds as u32)
+    }
+
+    fn effective_waiters(&self) -> u32 {
+        let by_default = if self.keyed.is_some() {
+            WAITERS_OF_A_SHARD
+        } else {
+            WAITERS
+        };
+        self.waiters.unwrap_or(by_default)
+    }
+
+    /// The same set with every default written out: see [`Limit::canonical`]. What is declared for all limits is
+    /// written for each of them.
+    pub(super) fn canonical(&self) -> Self {
+        let limit = |limit: &Limit| {
+            let limit = self.with_entries(limit).canonical();
+            let shadow = Some(limit.shadow == Some(true) || self.shadow == Some(true));
+            Limit { shadow, ..limit }
+        };
+        Self {
+            name: self.name.clone(),
+            shadow: None,
+            holds: Some(self.holds.unwrap_or_else(|| self.default_holds())),
+            waiters: Some(self.effective_waiters()),
+            labels: self.labels.filter(|labels| *labels),
+            keyed: self.keyed.as_ref().map(Keyed::canonical),
+            metadata: self.metadata.clone(),
+            limits: self.limits.iter().map(limit).collect(),
+            tiers: self.canonical_tiers(),
+        }
+    }
+}

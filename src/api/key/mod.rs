@@ -1,0 +1,228 @@
+//! One key of a keyed set as its users hold it.
+
+pub(crate) mod address;
+pub(crate) mod assignment;
+pub(crate) mod key_override;
+
+use std::time::Duration;
+
+use super::permit::Outcome;
+use super::refusal::Verdict;
+use super::request::Request;
+use super::reservation::ReserveOutcome;
+use super::set::limit_set::LimitSet;
+use super::set::subject::Subject;
+use super::wait::acquire_future::AcquireFuture;
+use crate::engine::{KeyIdentity, SetEngine};
+use crate::error::Error;
+
+/// The most bytes that a key may have.
+const MAX_KEY_BYTES: usize = 65_536;
+
+/// Who is limited: one key of a [keyed](crate::SetDeclaration::keyed) set, with limits of its own.
+///
+/// What it can do is what a [`LimitSet`] that is not keyed can. It is hashed when it is made, so one that is used often
+/// is worth keeping. A key that nobody has used takes no room; it has a row of the table from its first decision on,
+/// until everything it has used is replenished and another key needs the row.
+///
+/// ```
+/// # use std::time::Duration;
+/// use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
+///
+/// # let directory = tempfile::tempdir()?;
+/// let declaration = Declaration::new().set(
+///     SetDeclaration::new("api")
+///         .keyed(Keyed::new(100_000))
+///         .limit(Limit::calls("requests", 2, Duration::from_secs(60))),
+/// );
+/// let segment = Segment::create(directory.path().join("limits"), &declaration)?;
+/// let api = segment.set("api")?;
+/// let request = api.request();
+/// for _ in 0..2 {
+///     assert!(api.key("tenant-7")?.try_acquire(&request)?.is_admitted());
+/// }
+/// assert!(!api.key("tenant-7")?.try_acquire(&request)?.is_admitted());
+/// assert!(api.key("tenant-8")?.try_acquire(&request)?.is_admitted());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Key<'a> {
+    pub(crate) subject: Subject<'a>,
+}
+
+impl LimitSet {
+    /// The limits of one key: any bytes, from 1 to 65,536 of them. Keys are told apart by a 128-bit hash, seeded for
+    /// each segment at random.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotKeyed`]; [`Error::InvalidKey`] where it is empty or too long; [`Error::AddressRequired`].
+    #[inline]
+    pub fn key(&self, key: impl AsRef<[u8]>) -> Result<Key<'_>, Error> {
+        let identity = self.identify(key.as_ref())?;
+        Ok(Key {
+            subject: Subject {
+                set: self,
+                key: Some(identity),
+            },
+        })
+    }
+
+    /// Whether its limits count networks, so that it is asked by [`address`](Self::address) instead of by key.
+    pub fn is_by_address(&self) -> bool {
+        !self.engine_set().levels.is_empty()
+    }
+
+    #[inline]
+    pub(crate) fn identify(&self, key: &[u8]) -> Result<KeyIdentity, Error> {
+        identify(self.engine_set(), key)
+    }
+
+    /// Whether each key has limits of its own.
+    pub fn is_keyed(&self) -> bool {
+        self.engine_set().is_keyed()
+    }
+
+    /// The set as a whole, which has limits where it is not keyed.
+    #[inline]
+    pub(crate) fn subject(&self) -> Result<Subject<'_>, Error> {
+        if self.engine_set().is_keyed() {
+            return Err(Error::KeyRequired {
+                set: self.name().to_owned(),
+            });
+        }
+        Ok(Subject { set: self, key: None })
+    }
+}
+
+/// A key as the table of a set knows it.
+#[inline]
+pub(crate) fn identify(set: &SetEngine, key: &[u8]) -> Result<KeyIdentity, Error> {
+    if !set.is_keyed() {
+        return Err(Error::NotKeyed {
+            set: set.name.to_string(),
+        });
+    }
+    if !set.levels.is_empty() {
+        return Err(Error::AddressRequired {
+            set: set.name.to_string(),
+        });
+    }
+    if key.is_empty() || key.len() > MAX_KEY_BYTES {
+        return Err(Error::InvalidKey {
+            set: set.name.to_string(),
+            bytes: key.len(),
+            max: MAX_KEY_BYTES,
+        });
+    }
+    let keeps_names = set.stores_keys;
+    Ok(KeyIdentity::of(set.seed, key, keeps_names))
+}
+
+impl<'a> Key<'a> {
+    /// The set that the key is of.
+    pub fn limit_set(&self) -> &'a LimitSet {
+        self.subject.set
+    }
+
+    /// As [`LimitSet::try_acquire`], from the limits of this key.
+    ///
+    /// # Errors
+    ///
+    /// As [`LimitSet::try_acquire`]. That there is no row for a new key is a refusal:
+    /// [`RefusalReason::TableFull`](crate::RefusalReason::TableFull).
+    #[inline]
+    pub fn try_acquire(&self, request: &Request) -> Result<Outcome<'a>, Error> {
+        self.subject.try_acquire(request)
+    }
+
+    /// As [`LimitSet::acquire`], in a line of this key's own.
+    ///
+    /// # Errors
+    ///
+    /// As [`LimitSet::acquire`].
+    #[inline]
+    pub fn acquire(
+        &self,
+        request: &Request,
+        timeout: impl Into<Option<Duration>>,
+    ) -> Result<Outcome<'a>, Error> {
+        self.subject.acquire(request, timeout.into(), None)
+    }
+
+    /// As [`LimitSet::acquire_while`], in a line of this key's own.
+    ///
+    /// # Errors
+    ///
+    /// As [`LimitSet::acquire_while`].
+    pub fn acquire_while(
+        &self,
+        request: &Request,
+        timeout: impl Into<Option<Duration>>,
+        mut keep_waiting: impl FnMut() -> bool,
+    ) -> Result<Outcome<'a>, Error> {
+        self.subject
+            .acquire(request, timeout.into(), Some(&mut keep_waiting))
+    }
+
+    /// As [`LimitSet::acquire_async`], in a line of this key's own.
+    ///
+    /// # Errors
+    ///
+    /// As [`LimitSet::acquire_async`].
+    pub fn acquire_async(
+        &self,
+        request: &Request,
+        timeout: impl Into<Option<Duration>>,
+    ) -> AcquireFuture<'a> {
+        self.subject.acquire_async(request, timeout.into())
+    }
+
+    /// As [`LimitSet::acquire_owned`], in a line of this key's own.
+    ///
+    /// # Errors
+    ///
+    /// As [`LimitSet::acquire_owned`].
+    pub fn acquire_owned(
+        &self,
+        request: &Request,
+        timeout: impl Into<Option<Duration>>,
+    ) -> AcquireFuture<'static> {
+        self.acquire_async(request, timeout).into_owned()
+    }
+
+    /// As [`LimitSet::reserve`], from the limits of this key.
+    ///
+    /// # Errors
+    ///
+    /// As [`LimitSet::reserve`].
+    pub fn reserve(&self, request: &Request, max_delay: Duration) -> Result<ReserveOutcome<'a>, Error> {
+        self.subject.reserve(request, max_delay)
+    }
+
+    /// As [`LimitSet::peek`], at the limits of this key. A key that has no row is told what one has that nobody has
+    /// used.
+    ///
+    /// # Errors
+    ///
+    /// As [`LimitSet::peek`].
+    pub fn peek(&self, request: &Request) -> Result<Vec<Verdict<'a>>, Error> {
+        self.subject.peek(request)
+    }
+
+    /// Replenishes limits of this key, or all of them where none is named; answers whether the key had a row. What
+    /// it holds stays held.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownLimit`], [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`].
+    pub fn reset(&self, limits: &[&str]) -> Result<bool, Error> {
+        let set = self.subject.set;
+        let named = set.mask_of(limits)?;
+        let target = self.subject.target();
+        let Some(key) = target.key else {
+            return Ok(false);
+        };
+        Ok(set.shared().engine.reset_key(target.shard(), key, named)?)
+    }
+}

@@ -1,0 +1,502 @@
+//! Units that a process has taken in advance and spends by itself.
+
+use std::sync::{Arc, Mutex, TryLockError, Weak};
+
+use super::refusal::Refusal;
+use super::segment::SharedSegment;
+use super::set::limit_set::{LimitName, LimitSet};
+use super::wait::background_worker;
+use super::wait::background_worker::{Return, UnspentBatch};
+use super::wait::waiters::lock;
+use crate::engine::definition::plan::Kind;
+use crate::engine::{BatchAnswer, BatchWish, LockWait, SetEngine, TakenBatch};
+use crate::error::Error;
+use crate::shm::process::fork_identity::{IdentityPage, PerProcess, ProcessIdentity};
+use crate::shm::process::participant::Membership;
+use crate::shm::time::clock::{boot_nanos, coarse_tick, coarse_utc_nanos};
+use crate::units::NANOS_PER_SECOND;
+
+/// A batch from which nothing was spent for so long is returned.
+const UNUSED_AFTER: u64 = NANOS_PER_SECOND;
+
+/// How many units a [`LocalCredit`] takes at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    min: u64,
+    max: u64,
+}
+
+impl Batch {
+    /// Always that many, or what is left of the limit.
+    pub const fn of(units: u64) -> Self {
+        Self::between(units, units)
+    }
+
+    /// At first the least; twice as many each time up to the most, but never more than a sixteenth of what the limit
+    /// has left, unless that is below the least; the least again after a refusal.
+    pub const fn between(min: u64, max: u64) -> Self {
+        Self { min, max }
+    }
+}
+
+/// The answer to a wish to spend. Neither is an error.
+// The larger variant is the rare one, and nothing is moved on the way of the other.
+#[allow(clippy::large_enum_variant)]
+#[derive(Debug)]
+#[must_use]
+pub enum CreditOutcome {
+    /// The units are the caller's to spend.
+    Taken,
+    /// There are not that many, here and in the limit together: nothing was taken.
+    Refused(Refusal),
+}
+
+impl CreditOutcome {
+    /// Whether the units are the caller's.
+    pub fn is_taken(&self) -> bool {
+        matches!(self, Self::Taken)
+    }
+}
+
+/// Units of one rate or calls limit, taken a batch at a time and spent by this process alone, without the lock: for a
+/// few nanoseconds each, where a limit is asked millions of times a second.
+///
+/// Units are charged to the limit before they are spent, so all processes together never spend more than it gives; but
+/// what a handle has left may be spent later than it was charged. In a window there may be spent what the limit allows
+/// there and the batches that were left over from before, at most one a handle.
+///
+/// - **Where the limit is short**, batches shrink, at last to what is asked for: its last unit can be had.
+/// - **Dropped**, the handle gives back what it did not spend, as far as the algorithm refunds (see
+///   [`Permit::settle`](crate::Permit::settle)): GCRA and the token bucket do.
+/// - **Where the algorithm counts in windows** (`fixed_window`, `sliding_window`, `sliding_window_counter`), what is
+///   left over is discarded when the limit has forgotten that it was taken. That needs a look at a coarse clock for each
+///   unit. It is done up to a tick of that clock early, 1 to 10 milliseconds, so windows should be much longer.
+/// - **Death** of the process costs what was left: less than one batch a handle, whatever the limit's
+///   [policy](crate::OnDeath).
+/// - **A forked child** has nothing: what is left is its parent's. It takes a batch of its own.
+/// - **Nobody who waits in line is overtaken** by taking a batch; spending what was taken before asks nobody.
+///
+/// Other limits of the set are not asked. A handle serves one thread at a time; let each thread have its own.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use shmlimit::{Batch, CreditOutcome, Declaration, Limit, Segment, SetDeclaration};
+/// # let directory = tempfile::tempdir()?;
+/// # let declaration = Declaration::new().set(SetDeclaration::new("telemetry")
+/// #     .limit(Limit::calls("events", 1_000_000, Duration::from_secs(1))));
+/// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
+/// let telemetry = segment.set("telemetry")?;
+/// let mut events = telemetry.local_credit("events", Batch::between(10, 1_000))?;
+/// for event in 0..100 {
+///     match events.try_take(1)? {
+///         CreditOutcome::Taken => { /* send it */ }
+///         CreditOutcome::Refused(refusal) => println!("{event}: dropped, {refusal}"),
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct LocalCredit {
+    /// Units taken and not spent.
+    left: u64,
+    /// Whose they are.
+    process: ProcessIdentity,
+    page: IdentityPage,
+    /// When they may be spent, where they are not good for ever.
+    period: Option<Period>,
+    /// What they are left of.
+    taken: Option<TakenBatch>,
+    /// How many to take next.
+    next: u64,
+    batch: Batch,
+    set: LimitSet,
+    limit: usize,
+}
+
+/// From when to when units may be spent, by the coarse wall clock. That one, because it goes on while a machine is
+/// suspended; where it is set back to before the beginning, they are not good either.
+#[derive(Clone, Copy, Debug)]
+struct Period {
+    begin: u64,
+    end: u64,
+}
+
+impl Period {
+    #[inline]
+    fn is_now(self) -> bool {
+        let now = coarse_utc_nanos();
+        self.begin <= now && now < self.end
+    }
+}
+
+impl LimitSet {
+    /// Credit of one limit for this process to spend by itself. Takes nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::KeyRequired`] where the set is keyed; [`Error::UnknownLimit`]; [`Error::NoLocalCredit`] for limits other than rate and calls; [`Error::InvalidBatch`]
+    /// where the least is zero or above the most.
+    pub fn local_credit(&self, limit: impl LimitName, batch: Batch) -> Result<LocalCredit, Error> {
+        let index = self.require(&limit)?;
+        let engine_set = self.subject()?.set.engine_set();
+        let kind = engine_set.limits.get(index).map(|limit| limit.kind);
+        if !matches!(kind, Some(Kind::Rate | Kind::Calls)) {
+            return Err(Error::NoLocalCredit {
+                set: self.name().to_owned(),
+                limit: engine_set.limit_name(index),
+            });
+        }
+        let Batch { min, max } = batch;
+        if min == 0 || min > max {
+            return Err(Error::InvalidBatch { min, max });
+        }
+        let page = IdentityPage::get().map_err(|errno| Error::Unsupported {
+            what: "wipe a page on fork",
+            source: errno.into(),
+        })?;
+        Ok(LocalCredit {
+            left: 0,
+            process: page.current(),
+            page,
+            period: None,
+            taken: None,
+            next: min,
+            batch,
+            set: self.clone(),
+            limit: index,
+        })
+    }
+}
+
+impl LocalCredit {
+    /// Spends units: of what is left here, or of a new batch. All of them or none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NeverAdmissible`] for more than the limit ever admits at once, [`Error::Removed`],
+    /// [`Error::LockStuck`], [`Error::Poisoned`]; none of them where enough is left here. A refusal is no error; it
+    /// says how long it takes until what is missing can be had.
+    #[inline]
+    pub fn try_take(&mut self, units: u64) -> Result<CreditOutcome, Error> {
+        if units <= self.left && self.is_good() {
+            self.left -= units;
+            return Ok(CreditOutcome::Taken);
+        }
+        self.take_from_new_batch(units)
+    }
+
+    /// Units that can be spent without asking the limit.
+    pub fn left(&self) -> u64 {
+        if self.is_good() { self.left } else { 0 }
+    }
+
+    /// Gives back what is left, as far as the algorithm refunds it, and forgets the rest; answers how many units the
+    /// limit got back.
+    ///
+    /// Dropping does the same, but takes 10 ms at most: where another process keeps the lock for longer, the background
+    /// thread of this process tries again until it can, for up to 1,024 dropped handles at a time. What is left when the
+    /// process ends stays charged.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`]; then what was left is left still.
+    pub fn give_back(&mut self) -> Result<u64, Error> {
+        self.give_back_within(LockWait::Timeout)
+    }
+
+    fn give_back_within(&mut self, wait: LockWait) -> Result<u64, Error> {
+        self.forget_what_is_not_good();
+        let Some(taken) = self.taken.filter(|_| self.left > 0) else {
+            return Ok(0);
+        };
+        let engine = &self.set.shared().engine;
+        let shard = self.set.engine_set().shard(0);
+        let returned = engine.return_batch(shard, self.limit, &taken, self.left, wait)?;
+        self.left = 0;
+        Ok(returned)
+    }
+
+    /// Whether what is left is this process's, and counts still.
+    #[inline]
+    fn is_good(&self) -> bool {
+        self.page.current() == self.process && self.period.is_none_or(Period::is_now)
+    }
+
+    fn forget_what_is_not_good(&mut self) {
+        let process = self.page.current();
+        if process != self.process {
+            self.process = process;
+            self.next = self.batch.min;
+            self.left = 0;
+        } else if !self.period.is_none_or(Period::is_now) {
+            self.left = 0;
+        }
+    }
+
+    #[cold]
+    fn take_from_new_batch(&mut self, units: u64) -> Result<CreditOutcome, Error> {
+        self.forget_what_is_not_good();
+        let Some(needed @ 1..) = units.checked_sub(self.left) else {
+            self.left -= units;
+            return Ok(CreditOutcome::Taken);
+        };
+        let set = self.set.engine_set();
+        let wish = BatchWish {
+            limit: self.limit,
+            asked: units,
+            needed,
+            min: self.batch.min,
+            max: self.next,
+        };
+        // Read before, so that a period ends before its window does and never after.
+        let begin = coarse_utc_nanos();
+        match self.set.shared().engine.take_batch(set.shard(0), wish)? {
+            BatchAnswer::Taken(batch) => {
+                // What was left goes first, so what is left now is of this batch.
+                self.left = batch.units.saturating_sub(needed);
+                self.period = batch.lasts.map(|lasts| Period {
+                    begin,
+                    // A coarse clock is behind by up to a tick.
+                    end: begin.saturating_add(lasts).saturating_sub(coarse_tick()),
+                });
+                self.taken = Some(batch);
+                self.next = self.next.saturating_mul(2).min(self.batch.max);
+                Ok(CreditOutcome::Taken)
+            }
+            BatchAnswer::Refused(decision) => {
+                self.next = self.batch.min;
+                Ok(CreditOutcome::Refused(Refusal::new(&self.set, decision)))
+            }
+        }
+    }
+}
+
+impl LocalCredit {
+    /// Gives back what is left as dropping does, in 10 ms at most: where another process keeps the lock for longer, the
+    /// background thread of this process tries again until it can. For callers that have a log of their own.
+    ///
+    /// # Errors
+    ///
+    /// As [`give_back`](Self::give_back), but for a lock that is taken. What is left stays charged then, also when the
+    /// credit is dropped.
+    pub fn abandon(&mut self) -> Result<(), Error> {
+        let given_back = match self.give_back_within(LockWait::Briefly) {
+            Err(Error::LockStuck { .. }) => {
+                if let Some(taken) = self.taken {
+                    let unspent = UnspentBatch::new(&self.set, self.limit, taken, self.left);
+                    background_worker::give_back_later(Return::Unspent(unspent));
+                }
+                Ok(())
+            }
+            given_back => given_back.map(drop),
+        };
+        (self.left, self.taken) = (0, None);
+        given_back
+    }
+}
+
+impl Drop for LocalCredit {
+    fn drop(&mut self) {
+        // There is no caller to answer to; what cannot be given back stays charged.
+        let _given_back = self.abandon();
+        #[cfg(feature = "tracing")]
+        if let Err(error) = _given_back {
+            tracing::warn!(set = self.set.name(), %error, "local credit could not be given back");
+        }
+    }
+}
+
+/// The open handles of segments from whose sets this process draws [batches](crate::Limit::credit): all handles of one
+/// segment share them, and whichever is still open will do to return them.
+#[derive(Debug, Default)]
+struct DrawingHandles {
+    open: Mutex<Vec<OpenHandle>>,
+}
+
+/// A segment, and a handle of it.
+type OpenHandle = (Weak<Membership>, Weak<SharedSegment>);
+
+static DRAWING_HANDLES: PerProcess<DrawingHandles> = PerProcess::new();
+
+impl DrawingHandles {
+    /// Those of this process.
+    fn get() -> Option<&'static Self> {
+        DRAWING_HANDLES
+            .get_or(|parent| parent.map(Self::inherited).unwrap_or_default())
+            .ok()
+    }
+
+    /// Those that a forked child has from its parent, unless another thread was just using the list: then it has those by
+    /// which it [draws](UnusedBatches::of) and those that it opens.
+    fn inherited(&self) -> Self {
+        let open = match self.open.try_lock() {
+            Ok(open) => open.clone(),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().clone(),
+            Err(TryLockError::WouldBlock) => Vec::new(),
+        };
+        Self {
+            open: Mutex::new(open),
+        }
+    }
+
+    /// Notes an open handle, if it is not known yet.
+    fn add(&self, shared: &Arc<SharedSegment>) {
+        let mut open = lock(&self.open);
+        open.retain(|(_, handle)| handle.strong_count() > 0);
+        if !open
+            .iter()
+            .any(|(_, handle)| handle.as_ptr() == Arc::as_ptr(shared))
+        {
+            open.push((Arc::downgrade(&shared.engine.membership), Arc::downgrade(shared)));
+        }
+    }
+
+    /// The handles of one segment. Those of others stay as they are, and none is dropped under the list's lock: dropping the
+    /// last handle of a segment detaches, which waits for locks.
+    fn of(&self, membership: &Weak<Membership>) -> Vec<Arc<SharedSegment>> {
+        let open = lock(&self.open).clone();
+        let of_segment = open.iter().filter(|(of, _)| of.ptr_eq(membership));
+        of_segment.filter_map(|(_, handle)| handle.upgrade()).collect()
+    }
+}
+
+/// Notes a handle that was opened, if batches are drawn by it.
+pub(crate) fn note_handle(shared: &Arc<SharedSegment>) {
+    let draws = shared.engine.sets().iter().any(SetEngine::has_credit);
+    if let Some(handles) = DrawingHandles::get().filter(|_| draws) {
+        handles.add(shared);
+    }
+}
+
+/// The batches that this process has drawn by itself from a set [with credit](crate::Limit::credit): looked after by the
+/// background worker, which returns those that are not used, and looks whether the segment was removed: what is admitted
+/// from batches does not look.
+#[derive(Debug)]
+pub(crate) struct UnusedBatches {
+    membership: Weak<Membership>,
+    set: usize,
+    /// When to look again, on the boot-time clock.
+    next: u64,
+}
+
+impl UnusedBatches {
+    fn of(set: &LimitSet) -> Self {
+        // A forked child may not have it from its parent.
+        if let Some(handles) = DrawingHandles::get() {
+            handles.add(set.shared());
+        }
+        Self {
+            membership: Arc::downgrade(&set.shared().engine.membership),
+            set: set.position(),
+            next: boot_nanos().saturating_add(UNUSED_AFTER),
+        }
+    }
+
+    /// When to look again, on the boot-time clock.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Returns what was not used since the last look, if it is time; answers whether to go on.
+    pub(crate) fn look(&mut self) -> bool {
+        let now = boot_nanos();
+        if now < self.next {
+            return true;
+        }
+        self.next = now.saturating_add(UNUSED_AFTER);
+        let handles = DrawingHandles::get().map_or_else(Vec::new, |handles| handles.of(&self.membership));
+        for shared in &handles {
+            // Each by the path that it was opened by.
+            shared.engine.look_for_removal_if_due();
+        }
+        match handles.first() {
+            Some(shared) => {
+                let set = shared.engine.sets().get(self.set);
+                set.is_some_and(|set| shared.engine.return_unused_batches(set))
+            }
+            // One that is just being opened is not known yet.
+            None => self.membership.strong_count() > 0,
+        }
+    }
+}
+
+impl LimitSet {
+    /// Has the background worker look after batches that were just drawn.
+    #[inline]
+    pub(crate) fn see_to_batches(&self) {
+        if self.engine_set().claim_unattended_batches() {
+            self.return_unused_batches();
+        }
+    }
+
+    #[cold]
+    fn return_unused_batches(&self) {
+        // Without a worker, batches stay with the process until it draws again, detaches or dies.
+        if background_worker::return_unused(UnusedBatches::of(self), self.shared()).is_err() {
+            self.engine_set().leave_batches_unattended();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::local_credit::*;
+    use crate::{Credit, Declaration, Limit, Segment, SetDeclaration};
+
+    fn opened(directory: &tempfile::TempDir, name: &str) -> (Segment, LimitSet) {
+        let limit = Limit::calls("requests", 100, Duration::from_secs(60)).credit(Credit::batch(10));
+        let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
+        let segment = Segment::create(directory.path().join(name), &declaration).expect("a segment");
+        let set = segment.set("api").expect("declared");
+        (segment, set)
+    }
+
+    #[test]
+    fn a_child_has_the_handles_of_its_parent_also_after_a_panic_among_them() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (_segment, set) = opened(&directory, "limits");
+        let membership = Arc::downgrade(&set.shared().engine.membership);
+        let parent = DrawingHandles::default();
+        parent.add(set.shared());
+        parent.add(set.shared());
+        std::thread::scope(|scope| {
+            let panics = scope.spawn(|| {
+                let _open = parent.open.lock();
+                panic!("with the list's lock");
+            });
+            assert!(panics.join().is_err());
+        });
+        assert_eq!(parent.inherited().of(&membership).len(), 1);
+    }
+
+    #[test]
+    fn handles_are_found_by_their_segment() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (_one, set_of_one) = opened(&directory, "one");
+        let (other, set_of_other) = opened(&directory, "other");
+        let handles = DrawingHandles::default();
+        handles.add(set_of_one.shared());
+        handles.add(set_of_other.shared());
+        let of_other = Arc::downgrade(&set_of_other.shared().engine.membership);
+        let found = handles.of(&of_other);
+        assert_eq!(found.len(), 1);
+        assert!(Arc::ptr_eq(&found[0], set_of_other.shared()));
+        drop((found, other, set_of_other));
+        assert!(handles.of(&of_other).is_empty());
+    }
+
+    #[test]
+    fn a_handle_that_a_child_did_not_inherit_is_known_when_batches_are_drawn_by_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (_segment, set) = opened(&directory, "limits");
+        let membership = Arc::downgrade(&set.shared().engine.membership);
+        let handles = DrawingHandles::get().expect("a page");
+        // As after a fork while another thread used the list.
+        lock(&handles.open).retain(|(of, _)| !of.ptr_eq(&membership));
+        assert!(handles.of(&membership).is_empty());
+        let _batches = UnusedBatches::of(&set);
+        assert_eq!(handles.of(&membership).len(), 1);
+    }
+}

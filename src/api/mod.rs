@@ -1,0 +1,15 @@
+//! The public layer: what a program calls.
+
+pub(crate) mod declaration;
+pub(crate) mod key;
+pub(crate) mod local_credit;
+pub(crate) mod permit;
+pub(crate) mod pool;
+pub(crate) mod refusal;
+pub(crate) mod request;
+pub(crate) mod request_events;
+pub(crate) mod reservation;
+pub(crate) mod segment;
+pub(crate) mod set;
+pub(crate) mod snapshot;
+pub(crate) mod wait;

@@ -1,0 +1,513 @@
+//! What an admitted request holds.
+
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
+
+use super::refusal::{Refusal, Verdict};
+use super::set::limit_set::{LimitName, LimitSet};
+use super::set::set_reference::SetReference;
+use super::wait::background_worker;
+use super::wait::background_worker::{LeaseRenewal, Return};
+use crate::engine::definition::plan::Kind;
+use crate::engine::{
+    Costs, Decision, LockWait, Released, Renewed, SettledLimit, SettledLimits, Shard, Stage,
+};
+use crate::error::Error;
+
+/// The answer to a request. Neither is an error.
+// The larger variant is the one that the hot path returns, and a box would cost an allocation.
+#[allow(clippy::large_enum_variant)]
+#[derive(Debug)]
+#[must_use]
+pub enum Outcome<'a> {
+    /// Everything was taken.
+    Admitted(Permit<'a>),
+    /// Nothing was taken.
+    Refused(Refusal),
+}
+
+impl<'a> Outcome<'a> {
+    /// The permit, or the refusal as the error of a `Result`: for functions that give out either by `?`, and for everything
+    /// else that a `Result` can do. `into_result().ok()` is the permit where there is one.
+    ///
+    /// # Errors
+    ///
+    /// The refusal.
+    pub fn into_result(self) -> Result<Permit<'a>, Refusal> {
+        match self {
+            Self::Admitted(permit) => Ok(permit),
+            Self::Refused(refusal) => Err(refusal),
+        }
+    }
+
+    /// Whether everything was taken.
+    pub fn is_admitted(&self) -> bool {
+        matches!(self, Self::Admitted(_))
+    }
+}
+
+/// What an admitted request holds. Dropping it gives concurrency back and keeps what was charged.
+///
+/// It may be moved to another thread. It never crosses a fork: in a forked child it does nothing, and what it holds
+/// stays the parent's.
+#[derive(Debug)]
+#[must_use = "a permit that is dropped at once holds nothing"]
+pub struct Permit<'a> {
+    set: SetReference<'a>,
+    decision: Decision,
+}
+
+// Two cache lines: see the inline room of a decision.
+const _: () = assert!(size_of::<Permit<'_>>() <= 128);
+
+impl<'a> Permit<'a> {
+    #[inline]
+    pub(crate) fn new(set: &'a LimitSet, decision: Decision) -> Self {
+        Self::of(SetReference::Borrowed(set), decision)
+    }
+
+    #[inline]
+    pub(crate) fn of(set: SetReference<'a>, decision: Decision) -> Self {
+        Self { set, decision }
+    }
+
+    /// A permit that keeps the segment attached by itself, for tasks and threads that outlive the set's handle.
+    pub fn into_owned(mut self) -> Permit<'static> {
+        self.take_owned()
+    }
+
+    fn take_owned(&mut self) -> Permit<'static> {
+        let owned = Permit {
+            set: self.set.to_owned(),
+            decision: self.decision.clone(),
+        };
+        // What it held is the other's from here on: dropping this one must do nothing.
+        self.decision.set_stage(Stage::Released);
+        owned
+    }
+
+    /// Replaces reserved costs by actual ones, for all named limits at once. Concurrency stays held until the permit
+    /// is dropped or released.
+    ///
+    /// Less than reserved is refunded where the algorithm allows, but for what time has replenished since: that would
+    /// come out of what others have taken. More is charged although it may exceed the limit.
+    /// A budget is debited. Limits that the permit did not take, and calls limits of which it took only one, are
+    /// skipped; what is not named keeps its reserved cost.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AlreadySettled`], [`Error::AlreadyReleased`], [`Error::InheritedPermit`] in a forked child,
+    /// [`Error::UnknownLimit`], [`Error::LockStuck`], [`Error::Poisoned`].
+    /// After an error nothing has been settled, and it can be tried again.
+    pub fn settle<N: LimitName>(
+        &mut self,
+        actual: impl IntoIterator<Item = (N, u64)>,
+    ) -> Result<Settlement<'_>, Error> {
+        self.require_unsettled()?;
+        let mut usage: SmallVec<[(usize, u64); 4]> = SmallVec::new();
+        for (name, used) in actual {
+            let Some(index) = self.set.resolve(&name)? else {
+                continue;
+            };
+            if !self.settles(index) {
+                continue;
+            }
+            match usage.iter_mut().find(|(named, _)| *named == index) {
+                Some((_, earlier)) => *earlier = used,
+                None => usage.push((index, used)),
+            }
+        }
+        let limits = self.set.shared().engine.settle(
+            self.set.engine_set(),
+            &self.decision,
+            &usage,
+            LockWait::Timeout,
+        )?;
+        self.decision.set_stage(Stage::Settled);
+        Ok(Settlement {
+            set: &self.set,
+            limits,
+        })
+    }
+
+    /// That there is something left to settle, and by this process.
+    #[inline]
+    pub(crate) fn require_unsettled(&self) -> Result<(), Error> {
+        let set = || self.set.name().to_owned();
+        match self.decision.stage() {
+            Stage::Reserved if self.is_own() => Ok(()),
+            Stage::Reserved => Err(Error::InheritedPermit { set: set() }),
+            Stage::Settled => Err(Error::AlreadySettled { set: set() }),
+            Stage::Released
+            | Stage::Lost
+            | Stage::HoldsFull
+            | Stage::NoRow
+            | Stage::Throttled
+            | Stage::Behind
+            | Stage::QueueFull => Err(Error::AlreadyReleased { set: set() }),
+        }
+    }
+
+    /// That it was not released, and is this process's.
+    pub(crate) fn require_unreleased(&self) -> Result<(), Error> {
+        let set = || self.set.name().to_owned();
+        match self.decision.stage() {
+            Stage::Reserved | Stage::Settled if self.is_own() => Ok(()),
+            Stage::Reserved | Stage::Settled => Err(Error::InheritedPermit { set: set() }),
+            _ => Err(Error::AlreadyReleased { set: set() }),
+        }
+    }
+
+    pub(crate) fn limit_set(&self) -> &LimitSet {
+        &self.set
+    }
+
+    pub(crate) fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// Debits a budget, and notes on the permit that it was used.
+    pub(crate) fn debit_index(
+        &mut self,
+        index: usize,
+        used: u64,
+        costs: &Costs,
+    ) -> Result<(bool, Decision), Error> {
+        let mut decision = Decision::pending(costs, self.set.engine_set().notes_beside);
+        let engine = &self.set.shared().engine;
+        let set = self.set.engine_set();
+        let is_admitted = engine.debit(set, &self.decision, costs, &mut decision)?;
+        if is_admitted {
+            self.decision.add_to_cost(index, used);
+        }
+        Ok((is_admitted, decision))
+    }
+
+    /// Gives back everything that was taken, calls included, as far as the algorithms refund, and what is held: for what
+    /// was admitted and not made use of at all. What was settled before stays as it was settled.
+    ///
+    /// # Errors
+    ///
+    /// As [`settle`](Self::settle) and [`release`](Self::release).
+    pub fn cancel(&mut self) -> Result<(), Error> {
+        self.cancel_within(LockWait::Timeout)
+    }
+
+    pub(crate) fn cancel_within(&mut self, wait: LockWait) -> Result<(), Error> {
+        self.settle_everything_to_nothing(wait)?;
+        self.release()
+    }
+
+    /// As [`cancel`](Self::cancel), for what was admitted to a caller that is not there any more, so that there is none to
+    /// answer to.
+    ///
+    /// It takes 10 ms at most: where another process keeps the lock for longer, the background thread of this process
+    /// tries again until it can, for up to 1,024 of them and of dropped [local credit](crate::LocalCredit) at a time.
+    /// What is left when the process ends stays charged.
+    pub fn abandon(&mut self) {
+        if let Err(Error::LockStuck { .. }) = self.cancel_within(LockWait::Briefly) {
+            background_worker::give_back_later(Return::Unused(self.take_owned()));
+        }
+    }
+
+    fn settle_everything_to_nothing(&mut self, wait: LockWait) -> Result<(), Error> {
+        if !self.is_own() {
+            let set = self.set.name().to_owned();
+            return Err(Error::InheritedPermit { set });
+        }
+        if self.decision.stage() != Stage::Reserved {
+            return Ok(());
+        }
+        let unused: SmallVec<[(usize, u64); 4]> = self.decision.iter().map(|(index, _)| (index, 0)).collect();
+        let engine = &self.set.shared().engine;
+        engine.settle(self.set.engine_set(), &self.decision, &unused, wait)?;
+        self.decision.set_stage(Stage::Settled);
+        Ok(())
+    }
+
+    /// Gives back what the permit holds; more than once does nothing more.
+    ///
+    /// It takes 10 ms at most: where another process keeps the lock for longer, this one leaves a mark, and whichever
+    /// process has the lock next finishes the return. Until then others find it held. It counts as no sample for an
+    /// [adaptive](crate::Limit::adaptive) limit then, unless the work failed.
+    ///
+    /// Where a lease had run out, or this process was taken for dead, what is left is given back: the work is done, and no
+    /// error would undo it. [`reclaimed`](Self::reclaimed) says so from then on, and with the feature `tracing` a warning.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`], after which it still holds what it held, and releasing or dropping it tries again.
+    pub fn release(&mut self) -> Result<(), Error> {
+        self.release_as(false)
+    }
+
+    /// As [`release`](Self::release), with the word that the work failed, was refused by what it was sent to, or took
+    /// too long: an [adaptive](crate::Limit::adaptive) concurrency limit lowers its capacity by that. A panic that
+    /// unwinds through the permit says the same.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Adaptive, Declaration, Limit, Segment, SetDeclaration};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().set(SetDeclaration::new("backend")
+    /// #     .limit(Limit::concurrency("in_flight", 20).adaptive(Adaptive::Aimd).ceiling(100)));
+    /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
+    /// # fn call_the_backend() -> Result<(), ()> { Err(()) }
+    /// let backend = segment.set("backend")?;
+    /// let mut permit = backend.try_acquire(&backend.request())?.into_result().expect("nobody else holds any");
+    /// match call_the_backend() {
+    ///     Ok(()) => permit.release()?,
+    ///     Err(()) => permit.release_failed()?,
+    /// }
+    /// let counts = segment.snapshot()?.sets[0].limits[0].counts;
+    /// assert_eq!(counts.failed, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    pub fn release_failed(&mut self) -> Result<(), Error> {
+        self.release_as(true)
+    }
+
+    fn release_as(&mut self, failed: bool) -> Result<(), Error> {
+        if !self.is_own() {
+            return Ok(());
+        }
+        let shard = self.set.engine_set().shard(self.decision.shard());
+        let mut is_lost = false;
+        if let Some(hold) = self.decision.hold() {
+            let released = self
+                .set
+                .shared()
+                .engine
+                .release(shard, hold, self.decision.owner, failed)?;
+            self.decision.forget_hold();
+            is_lost = released == Released::WasReclaimed;
+        }
+        if self.decision.stage() == Stage::Reserved {
+            self.count_unsettled();
+        }
+        if is_lost {
+            #[cfg(feature = "tracing")]
+            tracing::warn!(
+                set = self.set.name(),
+                "what a permit held was reclaimed before its release"
+            );
+            self.decision.set_stage(Stage::Lost);
+        } else if self.decision.stage() != Stage::Lost {
+            self.decision.set_stage(Stage::Released);
+        }
+        Ok(())
+    }
+
+    /// Counts each rate limit whose reserved cost was never replaced by an actual one.
+    #[inline]
+    fn count_unsettled(&self) {
+        let set = self.set.engine_set();
+        if set.first_rate.is_none() {
+            return;
+        }
+        for (index, decided) in self.decision.iter() {
+            let is_rate = set
+                .limits
+                .get(index)
+                .is_some_and(|limit| limit.kind == Kind::Rate);
+            if is_rate && decided.cost_or_wait > 0 {
+                self.shard().count_unsettled(index);
+            }
+        }
+    }
+
+    /// Renews the leases of what the permit holds: from now on they count anew.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().set(SetDeclaration::new("jobs")
+    /// #     .limit(Limit::concurrency("running", 2).lease(Duration::from_secs(30))));
+    /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
+    /// let jobs = segment.set("jobs")?;
+    /// let permit = jobs.try_acquire(&jobs.request())?.into_result().expect("nobody else holds any");
+    /// for _shard_of_the_work in 0..3 {
+    ///     permit.heartbeat()?; // an error where it came too late, and others hold it now
+    /// }
+    /// assert!(!permit.reclaimed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Reclaimed`] where a lease has run out and what it covered was given back, [`Error::AlreadyReleased`],
+    /// [`Error::InheritedPermit`] in a forked child, [`Error::LockStuck`], [`Error::Poisoned`].
+    pub fn heartbeat(&self) -> Result<(), Error> {
+        let shard = self.shard();
+        let name = || shard.set.name.to_string();
+        if self.is_released() {
+            return Err(Error::AlreadyReleased { set: name() });
+        }
+        if !self.is_own() {
+            return Err(Error::InheritedPermit { set: name() });
+        }
+        let Some(hold) = self.decision.hold() else {
+            return Ok(());
+        };
+        let engine = &self.set.shared().engine;
+        match engine.heartbeat(shard, hold, self.decision.owner, LockWait::Timeout)? {
+            Renewed::Renewed => Ok(()),
+            Renewed::WasReclaimed => Err(Error::Reclaimed { set: name() }),
+        }
+    }
+
+    /// Has the leases of what the permit holds renewed in time, by the one thread of this process that does so for all
+    /// its permits, until the permit is released. Does nothing where nothing held has a lease.
+    ///
+    /// What the leases are for then, holders that hang, is left to the death of the process alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`heartbeat`](Self::heartbeat), which is done at once, and [`Error::Io`] where the thread cannot be started.
+    pub fn heartbeat_in_background(&self) -> Result<(), Error> {
+        self.heartbeat()?;
+        let lease = self.shard().by_its_definition().shortest_lease(&self.decision);
+        if let (Some(hold), Some(lease)) = (self.decision.hold(), lease) {
+            let renewal = LeaseRenewal::new(
+                self.set.shared(),
+                self.set.position(),
+                self.decision.shard(),
+                hold,
+                self.decision.owner,
+                lease,
+            );
+            background_worker::keep_alive(renewal, self.set.shared())?;
+        }
+        Ok(())
+    }
+
+    /// Whether a lease of what the permit holds has run out, or something that it held was taken back because this process
+    /// was taken for dead. Once it is released: whether that was so then.
+    ///
+    /// True from the instant at which the lease ends, also if no other request has taken its place yet; until one has, a
+    /// [heartbeat](Self::heartbeat) renews the lease still. Looks without a lock, so what it says may change at once.
+    pub fn reclaimed(&self) -> bool {
+        if self.decision.stage() == Stage::Lost {
+            return true;
+        }
+        let engine = &self.set.shared().engine;
+        self.decision
+            .hold()
+            .is_some_and(|hold| engine.is_lost(self.shard(), hold, self.decision.owner))
+    }
+
+    fn is_released(&self) -> bool {
+        matches!(self.decision.stage(), Stage::Released | Stage::Lost)
+    }
+
+    /// A number that grows with every permit of the set that holds something. None where this permit holds nothing.
+    ///
+    /// What a late holder does, whose lease ran out without its noticing, can be told by its smaller number: pass it
+    /// along with what is written, and let the other side refuse numbers below the greatest it has seen (a *fencing
+    /// token*: Martin Kleppmann, "How to do distributed locking", 2016).
+    pub fn fencing_number(&self) -> Option<u64> {
+        self.decision.hold().map(|hold| hold.serial.get())
+    }
+
+    /// What the set was declared with: region, endpoint, account.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        self.set.metadata()
+    }
+
+    /// The units taken of each limit, by name.
+    pub fn taken(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.decision
+            .iter()
+            .filter_map(|(index, decided)| Some((self.set.limits().nth(index)?, decided.cost_or_wait)))
+    }
+
+    /// How each limit stood just after it was taken.
+    pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'_>> {
+        self.decision
+            .iter()
+            .map(|(index, decided)| Verdict::admitted(&self.set, &self.decision, index, decided))
+    }
+
+    /// The shard of the set that it was taken from.
+    #[inline]
+    fn shard(&self) -> Shard<'_> {
+        self.set.engine_set().shard(self.decision.shard())
+    }
+
+    /// Whether this process took the permit, and not one that forked it.
+    fn is_own(&self) -> bool {
+        self.set
+            .shared()
+            .engine
+            .membership
+            .is_current(self.decision.owner)
+    }
+
+    /// Whether settling the limit means something.
+    #[inline]
+    fn settles(&self, index: usize) -> bool {
+        let Some(taken) = self.decision.get(index) else {
+            return false;
+        };
+        match self.set.engine_set().limits.get(index).map(|limit| limit.kind) {
+            Some(Kind::Rate | Kind::Budget) => true,
+            Some(Kind::Calls) => taken.cost_or_wait > 1,
+            Some(Kind::Concurrency) | None => false,
+        }
+    }
+}
+
+impl Drop for Permit<'_> {
+    #[inline]
+    #[cfg_attr(
+        not(feature = "tracing"),
+        allow(clippy::collapsible_if, reason = "a warning follows with the feature")
+    )]
+    fn drop(&mut self) {
+        if self.is_released() {
+            return;
+        }
+        let has_failed = std::thread::panicking();
+        // There is no caller to answer to. What cannot be given back because the set is broken is marked, for when it is
+        // repaired.
+        if let Err(_error) = self.release_as(has_failed) {
+            if let Some(hold) = self.decision.hold() {
+                let engine = &self.set.shared().engine;
+                engine.release_by_mark(self.shard(), hold, self.decision.owner, has_failed);
+                self.count_unsettled();
+            }
+            #[cfg(feature = "tracing")]
+            tracing::warn!(set = self.set.name(), error = %_error, "a dropped permit could not be released");
+        }
+    }
+}
+
+/// What settling a permit changed.
+#[derive(Clone, Debug)]
+pub struct Settlement<'a> {
+    set: &'a LimitSet,
+    limits: SettledLimits,
+}
+
+impl Settlement<'_> {
+    /// Units of the limit that were given back.
+    pub fn refunded(&self, limit: impl LimitName) -> u64 {
+        self.find(&limit).map_or(0, |settled| settled.refunded)
+    }
+
+    /// Units of the limit that were used, and charged, above what was reserved.
+    pub fn overdraft(&self, limit: impl LimitName) -> u64 {
+        self.find(&limit).map_or(0, |settled| settled.overdraft)
+    }
+
+    fn find(&self, limit: &impl LimitName) -> Option<&SettledLimit> {
+        let index = limit.find(self.set)?;
+        self.limits.iter().find(|settled| settled.index == index.0)
+    }
+}

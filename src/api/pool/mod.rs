@@ -1,0 +1,329 @@
+//! Several sets, of which each request is given one.
+
+mod pool_request;
+mod pool_strategy;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::permit::Outcome;
+use super::request::Request;
+use super::set::limit_set::LimitSet;
+use crate::engine::KeepWaiting;
+use crate::error::Error;
+
+pub use pool_request::PoolRequest;
+pub use pool_strategy::PoolStrategy;
+use pool_strategy::{Order, Position};
+
+/// A chooser over several sets, of one or of several segments: the regions of a service, the accounts of a customer.
+///
+/// The choosing is this process's own and shared with nobody; the sets are shared as ever. A clone has the same sets
+/// and strategy and begins to choose anew, and so does a forked child.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use shmlimit::{Declaration, Limit, LimitPool, PoolStrategy, Segment, SetDeclaration};
+/// # let directory = tempfile::tempdir()?;
+/// # fn call(_endpoint: &str) {}
+/// let region = |name: &str, endpoint: &str| {
+///     SetDeclaration::new(name)
+///         .metadata("endpoint", endpoint)
+///         .limit(Limit::rate("tokens", 10_000, Duration::from_secs(60)))
+/// };
+/// let declaration = Declaration::new()
+///     .set(region("east", "https://east.example"))
+///     .set(region("west", "https://west.example"));
+/// let segment = Segment::create(directory.path().join("limits"), &declaration)?;
+/// let sets = [segment.set("east")?, segment.set("west")?];
+/// let pool = LimitPool::new(sets, PoolStrategy::RoundRobin)?.failover(true);
+///
+/// let request = pool.request().with("tokens", 1_500)?; // names are resolved once, for every set
+/// let chosen = pool.try_acquire(&request)?;
+/// assert!(chosen.index < pool.len());
+/// match chosen.outcome.into_result() {
+///     Ok(permit) => call(&permit.metadata()["endpoint"]),
+///     Err(refusal) => println!("neither region has room: {refusal}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct LimitPool {
+    members: Arc<[LimitSet]>,
+    strategy: PoolStrategy,
+    failover: bool,
+    start: Option<usize>,
+    position: Position,
+}
+
+/// The answer of a pool.
+#[derive(Debug)]
+#[must_use]
+pub struct Chosen<'a> {
+    /// The set that answered, by its place in the pool.
+    pub index: usize,
+    /// What it answered. A permit carries the [metadata](crate::Permit::metadata) of its set.
+    pub outcome: Outcome<'a>,
+}
+
+/// What asking without waiting came to.
+enum Round<'a> {
+    Admitted(Chosen<'a>),
+    Refused {
+        /// The first of those asked that can ever admit the request: the one to wait at.
+        waits_at: usize,
+        /// The answer with the shortest wait; none where nobody was asked.
+        shortest: Option<Chosen<'a>>,
+    },
+}
+
+impl Clone for LimitPool {
+    /// A pool of the same sets and strategy that begins to choose anew.
+    fn clone(&self) -> Self {
+        Self {
+            members: Arc::clone(&self.members),
+            strategy: self.strategy,
+            failover: self.failover,
+            start: self.start,
+            position: Position::default(),
+        }
+    }
+}
+
+// A pool is never empty, so there is nothing to ask.
+#[allow(clippy::len_without_is_empty)]
+impl LimitPool {
+    /// A pool of sets, in the order given.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::EmptyPool`] where there are none.
+    pub fn new(sets: impl IntoIterator<Item = LimitSet>, strategy: PoolStrategy) -> Result<Self, Error> {
+        let members: Arc<[LimitSet]> = sets.into_iter().collect();
+        if members.is_empty() {
+            return Err(Error::EmptyPool);
+        }
+        Ok(Self {
+            members,
+            strategy,
+            failover: false,
+            start: None,
+            position: Position::default(),
+        })
+    }
+
+    /// Whether to ask the next set where one refuses, each at most once; no unless set.
+    #[must_use]
+    pub fn failover(mut self, failover: bool) -> Self {
+        self.failover = failover;
+        self
+    }
+
+    /// With which set the turns begin, counted from 0 and over again past the last: the number of a worker, so that workers
+    /// with pools of the same sets do not all begin with the first. Unless set, each process has a place of its own.
+    #[must_use]
+    pub fn start_at(mut self, index: usize) -> Self {
+        self.start = Some(index);
+        self
+    }
+
+    /// How the pool chooses.
+    pub fn strategy(&self) -> PoolStrategy {
+        self.strategy
+    }
+
+    /// How many sets there are; at least one.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The set at `index`, to use it by itself with [`PoolRequest::get`]; none beyond the pool.
+    pub fn get(&self, index: usize) -> Option<&LimitSet> {
+        self.members.get(index)
+    }
+
+    /// The sets in their order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &LimitSet> {
+        self.members.iter()
+    }
+
+    /// A request that takes every limit of the chosen set with its default: see [`LimitSet::request`].
+    pub fn request(&self) -> PoolRequest {
+        PoolRequest::new(&self.members)
+    }
+
+    /// Chooses a set and takes everything that the request names from it, or nothing, and answers at once.
+    ///
+    /// With [`failover`](Self::failover), the sets are asked one after the other until one admits the request; where
+    /// all refuse, the answer is the refusal with the shortest wait. Each set that refused has counted that. A set
+    /// that could never admit the request is passed over where others could.
+    ///
+    /// # Errors
+    ///
+    /// As [`LimitSet::try_acquire`], of the set that was asked last; [`Error::ForeignRequest`] where the request was
+    /// made by another pool.
+    pub fn try_acquire<'a>(&'a self, request: &PoolRequest) -> Result<Chosen<'a>, Error> {
+        let max = if self.failover { self.members.len() } else { 1 };
+        let order = self.order(max)?;
+        match self.ask(&order, request)? {
+            Round::Admitted(chosen)
+            | Round::Refused {
+                shortest: Some(chosen),
+                ..
+            } => Ok(chosen),
+            Round::Refused { shortest: None, .. } => Err(Error::EmptyPool),
+        }
+    }
+
+    /// Chooses a set and waits in its line: see [`LimitSet::acquire`].
+    ///
+    /// With [`failover`](Self::failover), every set is first asked without waiting; where all refuse, it waits in the
+    /// line of the first that was asked, and of that one only.
+    ///
+    /// # Errors
+    ///
+    /// As [`LimitSet::acquire`]; [`Error::ForeignRequest`] where the request was made by another pool.
+    pub fn acquire<'a>(
+        &'a self,
+        request: &PoolRequest,
+        timeout: impl Into<Option<Duration>>,
+    ) -> Result<Chosen<'a>, Error> {
+        self.wait(request, timeout.into(), None)
+    }
+
+    /// As [`acquire`](Self::acquire), for as long as `keep_waiting` says yes: see [`LimitSet::acquire_while`].
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn acquire_while<'a>(
+        &'a self,
+        request: &PoolRequest,
+        timeout: impl Into<Option<Duration>>,
+        mut keep_waiting: impl FnMut() -> bool,
+    ) -> Result<Chosen<'a>, Error> {
+        self.wait(request, timeout.into(), Some(&mut keep_waiting))
+    }
+
+    fn wait<'a>(
+        &'a self,
+        request: &PoolRequest,
+        timeout: Option<Duration>,
+        keep_waiting: Option<KeepWaiting<'_>>,
+    ) -> Result<Chosen<'a>, Error> {
+        if timeout == Some(Duration::ZERO) {
+            return self.try_acquire(request);
+        }
+        let begun = Instant::now();
+        let index = match self.ask_before_waiting(request)? {
+            Round::Admitted(chosen) => return Ok(chosen),
+            Round::Refused { waits_at, .. } => waits_at,
+        };
+        let (set, request) = self.member(index, request)?;
+        let outcome = set
+            .subject()?
+            .acquire(request, what_is_left(timeout, begun), keep_waiting)?;
+        Ok(Chosen { index, outcome })
+    }
+
+    /// As [`acquire`](Self::acquire), as a future for whatever runtime there is: see [`LimitSet::acquire_async`]. The
+    /// timeout counts from this call, and the set is chosen when the future is first polled.
+    ///
+    /// # Errors
+    ///
+    /// As [`LimitSet::acquire_async`]; [`Error::ForeignRequest`] where the request was made by another pool.
+    pub fn acquire_async<'a, T: Into<Option<Duration>>>(
+        &'a self,
+        request: &PoolRequest,
+        timeout: T,
+    ) -> impl Future<Output = Result<Chosen<'a>, Error>> + Send + use<'a, T> {
+        self.wait_for_one(request.clone(), timeout.into(), Instant::now())
+    }
+
+    async fn wait_for_one(
+        &self,
+        request: PoolRequest,
+        timeout: Option<Duration>,
+        begun: Instant,
+    ) -> Result<Chosen<'_>, Error> {
+        if timeout == Some(Duration::ZERO) {
+            return self.try_acquire(&request);
+        }
+        let index = match self.ask_before_waiting(&request)? {
+            Round::Admitted(chosen) => return Ok(chosen),
+            Round::Refused { waits_at, .. } => waits_at,
+        };
+        let (set, request) = self.member(index, &request)?;
+        let outcome = set.acquire_async(request, what_is_left(timeout, begun)).await?;
+        Ok(Chosen { index, outcome })
+    }
+
+    /// Chooses where to wait. With failover, the sets are asked first.
+    fn ask_before_waiting<'a>(&'a self, request: &PoolRequest) -> Result<Round<'a>, Error> {
+        if self.failover {
+            let order = self.order(self.members.len())?;
+            return self.ask(&order, request);
+        }
+        let order = self.order(1)?;
+        Ok(Round::Refused {
+            waits_at: order.first().copied().unwrap_or_default(),
+            shortest: None,
+        })
+    }
+
+    /// The first `max` of the sets to ask, in their order.
+    fn order(&self, max: usize) -> Result<Order, Error> {
+        self.position.order(self.strategy, &self.members, self.start, max)
+    }
+
+    /// Asks one set after the other, until one admits the request.
+    fn ask<'a>(&'a self, order: &[usize], request: &PoolRequest) -> Result<Round<'a>, Error> {
+        let mut waits_at = None;
+        let mut shortest: Option<(Duration, Chosen<'a>)> = None;
+        let mut impossible = None;
+        for index in order.iter().copied() {
+            let (set, request) = self.member(index, request)?;
+            let outcome = match set.try_acquire(request) {
+                Ok(outcome) => outcome,
+                // Others may be declared larger.
+                Err(error @ Error::NeverAdmissible { .. }) => {
+                    impossible.get_or_insert(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let Outcome::Refused(refusal) = outcome else {
+                return Ok(Round::Admitted(Chosen { index, outcome }));
+            };
+            waits_at.get_or_insert(index);
+            // What time alone does not heal takes longest.
+            let wait = refusal.retry_after().unwrap_or(Duration::MAX);
+            if shortest.as_ref().is_none_or(|(min, _)| wait < *min) {
+                let outcome = Outcome::Refused(refusal);
+                shortest = Some((wait, Chosen { index, outcome }));
+            }
+        }
+        match waits_at {
+            Some(waits_at) => Ok(Round::Refused {
+                waits_at,
+                shortest: shortest.map(|(_, chosen)| chosen),
+            }),
+            None => Err(impossible.unwrap_or(Error::EmptyPool)),
+        }
+    }
+
+    fn member<'a, 'r>(
+        &'a self,
+        index: usize,
+        request: &'r PoolRequest,
+    ) -> Result<(&'a LimitSet, &'r Request), Error> {
+        let set = self.get(index).ok_or(Error::EmptyPool)?;
+        Ok((set, request.request_for(set, index)?))
+    }
+}
+
+/// What is left of a timeout that began to count then.
+fn what_is_left(timeout: Option<Duration>, begun: Instant) -> Option<Duration> {
+    timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()))
+}

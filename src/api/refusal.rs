@@ -1,0 +1,211 @@
+//! What the limits say when they say no, and how they stand.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::set::limit_set::LimitSet;
+use crate::engine::{Decided, Decision, Details, NEVER, RefusalReason};
+
+/// A request was refused: nothing was taken.
+///
+/// It is a value like any other: it can be kept, sent to other threads and given out of a function as its error, as
+/// which it is a type of its own, so that `downcast` tells it from an [`Error`](crate::Error). It keeps the segment
+/// attached for as long as it is kept. What it says is worked out when it is asked.
+///
+/// ```
+/// # use std::time::Duration;
+/// use shmlimit::{Declaration, Limit, LimitSet, Refusal, Segment, SetDeclaration};
+///
+/// fn send(mail: &LimitSet) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+///     let _permit = mail.try_acquire(&mail.request())?.into_result()?;
+///     Ok(()) // sent
+/// }
+///
+/// # let directory = tempfile::tempdir()?;
+/// # let declaration = Declaration::new().set(SetDeclaration::new("mail")
+/// #     .limit(Limit::calls("sent", 1, Duration::from_secs(60))));
+/// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
+/// let mail = segment.set("mail")?; // one a minute
+/// assert!(send(&mail).is_ok());
+/// let error = send(&mail).expect_err("the second of a minute");
+/// let refusal: &Refusal = error.downcast_ref().expect("not a failure");
+/// assert_eq!(refusal.binding(), Some("sent"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    set: LimitSet,
+    details: Details,
+}
+
+// Below what clippy takes for a large error: functions may give it out as theirs without a box.
+const _: () = assert!(size_of::<Refusal>() < 128);
+
+impl Refusal {
+    #[inline]
+    pub(crate) fn new(set: &LimitSet, decision: Decision) -> Self {
+        Self {
+            set: set.clone(),
+            details: decision.into_details(),
+        }
+    }
+
+    /// As [`new`](Self::new), and tells whom it is to be told to.
+    #[inline]
+    pub(crate) fn of(set: &LimitSet, decision: Decision, label: Option<&str>) -> Self {
+        let refusal = Self::new(set, decision);
+        if let Some(events) = &set.shared().request_events {
+            events.denied(set.position(), &refusal, label);
+        }
+        refusal
+    }
+
+    /// The set that refused.
+    pub fn limit_set(&self) -> &LimitSet {
+        &self.set
+    }
+
+    /// The limit that bound; none where every [hold](crate::SetDeclaration::holds) of the set was taken, the table of
+    /// keys had no row for a new one, or the set or the key was [throttled](crate::Permit::throttled).
+    ///
+    /// Of several, one that time alone cannot heal, else the one that takes longest.
+    pub fn binding(&self) -> Option<&str> {
+        binding(&self.set, &self.details)
+    }
+
+    /// Why.
+    pub fn reason(&self) -> RefusalReason {
+        self.set.engine_set().refusal_reason(&self.details)
+    }
+
+    /// After how long the request would be admitted if nobody else took anything: never before, always at exactly
+    /// that instant, with two exceptions. None where time alone does not help.
+    ///
+    /// Behind others in the queue it is a lower bound: the first of them cannot be admitted earlier, and neither can all
+    /// of the first 16 of them and then this request, as long as they stay and give nothing back. Where the queue is
+    /// longer, or their work is held, it takes longer. One that has died stays until it is found dead.
+    ///
+    /// With [credit](crate::Limit::credit) of an algorithm that does not refund it is an upper bound where this process has
+    /// some of a batch left, though less than it needs: that is not counted on, because it may be taken back and lost
+    /// meanwhile.
+    ///
+    /// Of a new key for which the table had no row: when the first of the limited keys in its places is limited no
+    /// longer, where the set was declared to evict the least used.
+    pub fn retry_after(&self) -> Option<Duration> {
+        retry_after(&self.details)
+    }
+
+    /// What each requested limit said.
+    pub fn verdicts(&self) -> impl Iterator<Item = Verdict<'_>> {
+        self.details
+            .iter()
+            .map(|(index, decided)| Verdict::refused(&self.set, &self.details, index, decided))
+    }
+}
+
+/// The limit that bound a refused request: see [`Refusal::binding`].
+pub(crate) fn binding<'a>(set: &'a LimitSet, details: &Details) -> Option<&'a str> {
+    let (index, _) = details.binding()?;
+    name(set, index)
+}
+
+/// How long a refused request would have to wait: see [`Refusal::retry_after`].
+pub(crate) fn retry_after(details: &Details) -> Option<Duration> {
+    let wait = match details.binding() {
+        Some((_, NEVER)) => None,
+        Some((_, wait)) => Some(wait),
+        None => details.unbound_in(),
+    };
+    wait.map(Duration::from_nanos)
+}
+
+/// Not a failure: see [`Error`](crate::Error) for those.
+impl std::error::Error for Refusal {}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let set = self.set.name();
+        match (self.reason(), self.binding()) {
+            (RefusalReason::Throttled, _) => write!(f, "set `{set}` is throttled")?,
+            (RefusalReason::QueueFull, _) => write!(f, "the queue of set `{set}` is full")?,
+            (_, Some(limit)) => write!(f, "set `{set}` refused by limit `{limit}`")?,
+            (RefusalReason::HoldsFull, _) => write!(
+                f,
+                "set `{set}` refused: as many permits are out as it has holds for"
+            )?,
+            (_, None) => write!(f, "set `{set}` refused: its table of keys is full")?,
+        }
+        match self.retry_after() {
+            Some(wait) => write!(f, ", retry after {wait:?}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What one limit says, and how it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Verdict<'a> {
+    /// The limit's name.
+    pub limit: &'a str,
+    /// The [tier](crate::Tier) that the key was in: `default` where the set has none, or the key is in none.
+    pub tier: &'a str,
+    /// Whether the limit admits the cost.
+    pub admitted: bool,
+    /// Units that could be taken at once. What was just taken is not among them.
+    pub remaining: u64,
+    /// Of a [look](LimitSet::peek): units that dead processes hold, or that are held for longer than their lease. They
+    /// count as free already, because a request that needs them is given them. Zero in the answer to a request itself.
+    pub of_dead: u64,
+    /// Zero if admitted; otherwise after how long the cost would be, if nobody else took anything, or none where time
+    /// alone does not help.
+    pub retry_after: Option<Duration>,
+    /// Until the limit is completely replenished, if nobody takes anything.
+    pub reset_after: Duration,
+    /// Units that could be taken at once if nobody had taken anything: what `remaining` is a part of. Of an
+    /// [adaptive](crate::Limit::adaptive) limit, the capacity that it has found for now.
+    pub burst: u64,
+}
+
+impl<'a> Verdict<'a> {
+    /// What a limit of a refused request, or of one that was only asked about, says.
+    pub(crate) fn refused(set: &'a LimitSet, details: &Details, index: usize, decided: &Decided) -> Self {
+        let verdict = Self::admitted(set, details, index, decided);
+        match decided.cost_or_wait {
+            0 => verdict,
+            NEVER => Self {
+                admitted: false,
+                retry_after: None,
+                ..verdict
+            },
+            wait => Self {
+                admitted: false,
+                retry_after: Some(Duration::from_nanos(wait)),
+                ..verdict
+            },
+        }
+    }
+
+    /// What a limit of an admitted request says.
+    pub(crate) fn admitted(set: &'a LimitSet, details: &Details, index: usize, decided: &Decided) -> Self {
+        let stood = set.engine_set().standing(details, index, decided.mark);
+        let (standing, burst) = stood.unzip();
+        Self {
+            limit: name(set, index).unwrap_or_default(),
+            tier: set.tier_name(details.definition.tier),
+            admitted: true,
+            remaining: standing.map_or(0, |standing| standing.remaining),
+            retry_after: Some(Duration::ZERO),
+            reset_after: Duration::from_nanos(standing.map_or(0, |standing| standing.reset_after)),
+            of_dead: 0,
+            burst: burst.unwrap_or(0),
+        }
+    }
+}
+
+fn name(set: &LimitSet, index: usize) -> Option<&str> {
+    set.engine_set()
+        .limits
+        .get(index)
+        .map(|limit| limit.name.as_str())
+}

@@ -1,0 +1,238 @@
+//! What to take, with names resolved once.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use super::set::limit_set::{LimitIndex, LimitName, LimitSet};
+use crate::engine::definition::plan::Kind;
+use crate::engine::{Costs, TierIndex};
+use crate::error::Error;
+use crate::shm::layout::label::MAX_LABEL_BYTES;
+
+/// What to take from a set. Prepared once and used any number of times; its costs are cheap to change.
+///
+/// A request that names nothing takes every limit with its default. One that names something takes what it names,
+/// and one of every calls and concurrency limit that it does not name; rate limits that it does not name are not
+/// taken. Budgets are always asked; a cost named for one is debited at once.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+/// # let directory = tempfile::tempdir()?;
+/// # let declaration = Declaration::new().set(SetDeclaration::new("openai")
+/// #     .limit(Limit::calls("requests", 10, Duration::from_secs(60)))
+/// #     .limit(Limit::rate("tokens", 10_000, Duration::from_secs(60))));
+/// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
+/// let openai = segment.set("openai")?;
+/// let tokens = openai.limit_index("tokens").expect("declared");
+/// let mut request = openai.request().with("tokens", 0)?;
+/// for estimate in [800, 1_500] {
+///     request.set(tokens, estimate)?; // compares no strings
+///     let permit = openai.try_acquire(&request)?.into_result();
+///     assert!(permit.is_ok());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Request {
+    set: LimitSet,
+    costs: Costs,
+    names_something: bool,
+}
+
+impl Request {
+    pub(crate) fn new(set: &LimitSet) -> Self {
+        let mut costs = Costs::default();
+        for (index, limit) in set.engine_set().limits.iter().enumerate() {
+            let default = match limit.kind {
+                Kind::Calls | Kind::Concurrency => 1,
+                Kind::Budget => 0,
+                Kind::Rate => continue,
+            };
+            costs.limits.insert(index);
+            costs.amounts[index] = default;
+        }
+        Self {
+            set: set.clone(),
+            costs,
+            names_something: false,
+        }
+    }
+
+    /// Names a limit and what to take of it, in units. Zero asks without taking.
+    ///
+    /// # Errors
+    ///
+    /// As [`set`](Self::set).
+    pub fn with(mut self, limit: impl LimitName, cost: u64) -> Result<Self, Error> {
+        self.set(limit, cost)?;
+        Ok(self)
+    }
+
+    /// Names a limit and what to take of it as a decimal in natural units, exactly: `"1.5"` of a limit whose unit
+    /// is `"0.001"` are 1500 units.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidAmount`] where it is no whole number of units, and as [`set`](Self::set).
+    pub fn with_decimal(mut self, limit: impl LimitName, cost: &str) -> Result<Self, Error> {
+        let Some(index) = self.set.resolve(&limit)? else {
+            self.names_something = true;
+            return Ok(self);
+        };
+        let units = self.set.units(LimitIndex(index), cost)?;
+        self.put(index, units);
+        Ok(self)
+    }
+
+    /// Names a limit, or changes what to take of it, in units.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownLimit`], unless the set's handle [skips](LimitSet::strict) names that it does not have.
+    #[inline]
+    pub fn set(&mut self, limit: impl LimitName, cost: u64) -> Result<(), Error> {
+        match limit.find(&self.set) {
+            Some(index) => self.put(index.0, cost),
+            None => {
+                self.set.resolve(&limit)?;
+                self.names_something = true;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn put(&mut self, index: usize, cost: u64) {
+        self.names_something = true;
+        if let Some(amount) = self.costs.amounts.get_mut(index) {
+            *amount = cost;
+            self.costs.limits.insert(index);
+        }
+    }
+
+    pub(crate) fn put_tier(&mut self, tier: TierIndex) {
+        self.costs.tier = self.set.engine_set().has_tiers().then_some(tier);
+    }
+
+    pub(crate) fn put_override(&mut self, index: usize, capacity: Option<NonZeroU64>) {
+        // A set without overrides has none to be taken away.
+        if self.set.engine_set().has_overrides() {
+            let own = self.costs.own_capacities.get_or_insert_default();
+            Arc::make_mut(own).set(index, capacity);
+        }
+    }
+
+    /// The same request for another set, whose limits of the same names it takes. A limit that it takes by default only may
+    /// be missing there.
+    #[cfg(feature = "tower")]
+    pub(crate) fn on(&self, set: &LimitSet) -> Result<Self, Error> {
+        let by_default = Self::new(&self.set);
+        let mut request = Self::new(set);
+        for (index, name) in self.set.limits().enumerate() {
+            let cost = |of: &Self| of.costs.limits.contains(index).then_some(of.costs.amounts[index]);
+            let (wanted, default) = (cost(self), cost(&by_default));
+            if let Some(cost) = wanted.filter(|_| wanted != default) {
+                request.set(name, cost)?;
+            }
+        }
+        request.names_something = self.names_something;
+        request.require_costs()?;
+        if let Some(tier) = self.costs.tier {
+            request.set_tier(self.set.tier_name(tier))?;
+        }
+        request.costs.label.clone_from(&self.costs.label);
+        for (index, capacity) in self.costs.own_capacities.iter().flat_map(|own| own.iter()) {
+            request.set_override(
+                &*self.set.engine_set().limit_name(index),
+                capacity.map(NonZeroU64::get),
+            )?;
+        }
+        Ok(request)
+    }
+
+    /// Says what the request is for, cut off after 64 bytes, at the end of a character. It appears in
+    /// [events](crate::OpenOptions::on_request_event); and where the set [keeps labels](crate::SetDeclaration::labels), as
+    /// long as the permit holds something, in [snapshots](crate::HoldSnapshot::label) and in what `limitctl inspect` and
+    /// `show` print, for all processes to see.
+    ///
+    /// The label belongs to what the request was given: a permit keeps it when it is moved to another thread or made
+    /// [`into_owned`](crate::Permit::into_owned), a [reservation](LimitSet::reserve) where it holds something, and who waits
+    /// has it from when it takes what it was granted. Nothing is labelled that is not held: what is
+    /// [checked](LimitSet::check), taken from [local credit](crate::LocalCredit), or drawn in batches.
+    ///
+    /// ```
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let directory = tempfile::tempdir()?;
+    /// let set = SetDeclaration::new("pool").labels(true).limit(Limit::concurrency("connections", 2));
+    /// # let segment = Segment::create(directory.path().join("limits"), &Declaration::new().set(set))?;
+    /// let pool = segment.set("pool")?;
+    /// let permit = pool.try_acquire(&pool.request().label("nightly import"))?;
+    /// let holds = &segment.snapshot()?.sets[0].holds;
+    /// assert_eq!(holds[0].label.as_deref(), Some("nightly import"));
+    /// # drop(permit);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn label(mut self, label: impl AsRef<str>) -> Self {
+        let mut bytes = 0;
+        let fits = |letter: &char| {
+            bytes += letter.len_utf8();
+            bytes <= MAX_LABEL_BYTES
+        };
+        let label: String = label.as_ref().chars().take_while(fits).collect();
+        self.costs.label = Some(label.into());
+        self
+    }
+
+    /// What the request is labelled with.
+    #[inline]
+    pub(crate) fn label_text(&self) -> Option<&str> {
+        self.costs.label.as_deref()
+    }
+
+    /// The set that the request was prepared for.
+    pub(crate) fn limit_set(&self) -> &LimitSet {
+        &self.set
+    }
+
+    /// What to take, if the request may be used on `set`.
+    #[inline]
+    pub(crate) fn costs_for(&self, set: &LimitSet) -> Result<&Costs, Error> {
+        if !self.set.is_same_set(set) {
+            self.require_same_file(set)?;
+        }
+        self.require_costs()?;
+        Ok(&self.costs)
+    }
+
+    /// That both handles are of one set of one file, which was opened more than once: positions of limits are the same
+    /// in all of them.
+    #[cold]
+    fn require_same_file(&self, set: &LimitSet) -> Result<(), Error> {
+        let (prepared, used) = (self.set.segment_path(), set.segment_path());
+        let is_same_file = self.set.is_in_file_of(set);
+        if is_same_file && self.set.position() == set.position() {
+            return Ok(());
+        }
+        let name = self.set.name();
+        Err(Error::ForeignRequest {
+            set: set.name().to_owned(),
+            path: used.to_owned(),
+            prepared_for: if prepared == used && !is_same_file {
+                format!("set `{name}` of another segment that was or is at this path")
+            } else {
+                format!("set `{name}` of {}", prepared.display())
+            },
+        })
+    }
+
+    /// That nothing which needs a cost lacks one.
+    #[inline]
+    pub(crate) fn require_costs(&self) -> Result<(), Error> {
+        if self.names_something {
+            return Ok(());
+        }
+        self.set.require_no_cost()
+    }
+}

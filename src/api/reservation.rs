@@ -1,0 +1,140 @@
+//! What was charged now for use later.
+
+use std::time::Duration;
+
+use super::permit::Permit;
+use super::refusal::Refusal;
+use super::request::Request;
+use super::set::limit_set::LimitSet;
+use super::set::subject::Subject;
+use crate::engine::{Decision, Reserved};
+use crate::error::Error;
+use crate::shm::time::clock::boot_nanos;
+use crate::units::nanos_from_duration;
+
+/// The answer to a wish to reserve. Neither is an error.
+// The larger variant is the usual one, and a box would cost an allocation.
+#[allow(clippy::large_enum_variant)]
+#[derive(Debug)]
+#[must_use]
+pub enum ReserveOutcome<'a> {
+    /// Everything was charged.
+    Reserved(Reservation<'a>),
+    /// Nothing was changed.
+    Refused(Refusal),
+}
+
+impl<'a> ReserveOutcome<'a> {
+    /// The reservation, or the refusal as the error of a `Result`: for functions that give out either by `?`.
+    ///
+    /// # Errors
+    ///
+    /// The refusal.
+    pub fn into_result(self) -> Result<Reservation<'a>, Refusal> {
+        match self {
+            Self::Reserved(reservation) => Ok(reservation),
+            Self::Refused(refusal) => Err(refusal),
+        }
+    }
+}
+
+/// Something that has been charged and may be used after [`delay`](Self::delay). Dropped, it stays charged.
+#[derive(Debug)]
+#[must_use = "what was reserved stays charged, whether it is used or not"]
+pub struct Reservation<'a> {
+    permit: Permit<'a>,
+    delay: Duration,
+    /// On the boot-time clock.
+    due: u64,
+}
+
+impl<'a> Reservation<'a> {
+    /// How long to wait, from the time of the reservation, before making use of it. Zero where it may be used at once.
+    pub fn delay(&self) -> Duration {
+        self.delay
+    }
+
+    /// How much of the delay is left.
+    pub fn remaining_delay(&self) -> Duration {
+        Duration::from_nanos(self.due.saturating_sub(boot_nanos()))
+    }
+
+    /// Gives back what was reserved, as far as the algorithm refunds (see [`Permit::settle`]); answers whether that was
+    /// in time. Once its instant has come a reservation counts as used, and nothing is changed.
+    ///
+    /// Where one limit of several made the reservation wait, the others were charged as of the same instant. Their cost
+    /// comes back; that they are free again before that instant does not.
+    ///
+    /// # Errors
+    ///
+    /// As [`Permit::settle`], and it can be tried again as there.
+    pub fn cancel(&mut self) -> Result<bool, Error> {
+        if boot_nanos() >= self.due {
+            return Ok(false);
+        }
+        self.permit.cancel()?;
+        Ok(true)
+    }
+
+    /// The permit, to settle it to the actual usage afterwards.
+    pub fn into_permit(self) -> Permit<'a> {
+        self.permit
+    }
+}
+
+impl LimitSet {
+    /// Charges everything that the request names now, if all of it can be had within `max_delay`, and says how long to
+    /// wait before making use of it: for callers that do the waiting or scheduling themselves.
+    ///
+    /// For rate and calls limits. Those that count in windows (`fixed_window`, `sliding_window`,
+    /// `sliding_window_counter`) cannot charge a window that has not begun: with one of them in the request it succeeds
+    /// where the request can be met at once, and is refused otherwise. Nobody who waits in line is overtaken.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, ReserveOutcome, Segment, SetDeclaration};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().set(SetDeclaration::new("mail")
+    /// #     .limit(Limit::calls("sent", 1, Duration::from_secs(1))));
+    /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
+    /// let mail = segment.set("mail")?;
+    /// for second in 0..3 {
+    ///     match mail.reserve(&mail.request(), Duration::from_secs(60))? {
+    ///         ReserveOutcome::Reserved(reservation) => assert!(reservation.delay().as_secs() <= second),
+    ///         ReserveOutcome::Refused(refusal) => println!("more than a minute: {refusal}"),
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotReservable`] where the request takes a concurrency limit or the set has a budget, and as
+    /// [`try_acquire`](Self::try_acquire).
+    pub fn reserve(&self, request: &Request, max_delay: Duration) -> Result<ReserveOutcome<'_>, Error> {
+        self.subject()?.reserve(request, max_delay)
+    }
+}
+
+impl<'a> Subject<'a> {
+    pub(crate) fn reserve(
+        &self,
+        request: &Request,
+        max_delay: Duration,
+    ) -> Result<ReserveOutcome<'a>, Error> {
+        let costs = request.costs_for(self.set)?;
+        let mut decision = Decision::pending(costs, self.set.engine_set().notes_beside);
+        let max = nanos_from_duration(max_delay).unwrap_or(u64::MAX);
+        let engine = &self.set.shared().engine;
+        Ok(match engine.reserve(self.target(), costs, &mut decision, max)? {
+            Reserved::After(delay) => ReserveOutcome::Reserved(Reservation {
+                permit: Permit::new(self.set, decision),
+                delay: Duration::from_nanos(delay),
+                due: boot_nanos().saturating_add(delay),
+            }),
+            Reserved::Refused => {
+                ReserveOutcome::Refused(Refusal::of(self.set, decision, request.label_text()))
+            }
+        })
+    }
+}

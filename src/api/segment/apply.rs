@@ -1,0 +1,180 @@
+//! Live changes of what a segment was declared with.
+
+use std::path::Path;
+
+use super::Segment;
+use super::mismatch::{Author, Mismatch, Step, compare, compare_set};
+use crate::api::declaration::stored::{StoredDeclaration, StoredSet};
+use crate::api::declaration::{Declaration, Difference};
+use crate::api::snapshot::SegmentReader;
+use crate::engine::{Applied, SegmentEngine};
+use crate::error::Error;
+
+impl Segment {
+    /// What is in force now: what the segment was created with, and the changes since.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let of = |capacity| Declaration::new().set(SetDeclaration::new("api")
+    /// #     .limit(Limit::calls("requests", capacity, Duration::from_secs(60))));
+    /// # let segment = Segment::create(directory.path().join("limits"), &of(10))?;
+    /// segment.apply(&of(20))?;
+    /// assert!(segment.declaration_in_force()?.to_toml()?.contains("capacity = 20"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Damaged`] where a definition cannot be read.
+    pub fn declaration_in_force(&self) -> Result<Declaration, Error> {
+        Ok(stored_declaration(&self.shared().engine)?.to_declaration())
+    }
+
+    /// Changes limits of the live segment, for all processes at once, to what `declaration` says; answers what was
+    /// changed.
+    ///
+    /// What can change in place: capacities, windows and bursts, leases, metadata, shadow, `near_limit`, what becomes of
+    /// new keys of a full table, the bounds of an adaptive limit, and which of the names of one rule
+    /// ([`Gcra`](crate::Algorithm::Gcra), [`TokenBucket`](crate::Algorithm::TokenBucket),
+    /// [`LeakyBucket`](crate::Algorithm::LeakyBucket)) a limit has. Whatever else differs is refused, all of it named,
+    /// and then nothing is changed. A concurrency can be raised as far as there are
+    /// [holds](crate::SetDeclaration::holds) for it, so declare more of them where it may have to be. A sliding window keeps
+    /// its [entries](crate::Limit::entries): where they are fewer than a new segment would have for the new capacity, units
+    /// come back late by up to that shard of the window, and the change says so.
+    ///
+    /// Nothing is lost and nothing is given away. What a bucket held stays, at most its new burst, and refills at the new
+    /// rate from now on: a raised limit does not grant the past. What a window counted stays counted, against the new
+    /// capacity. What is held stays held. A set changes as a whole; of several sets, each by itself. A process that dies
+    /// on the way is followed by whoever uses the set next.
+    ///
+    /// What is changed so counts as an operator's: programs that open the segment with
+    /// [`OnMismatch::Apply`](crate::OnMismatch::Apply) leave it, unless their declaration is of a higher
+    /// [version](Declaration::version). Where `declaration` has a version, that is in force with it, also a lower one;
+    /// otherwise the version stays.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// let of = |capacity| {
+    ///     Declaration::new().set(
+    ///         SetDeclaration::new("api").limit(Limit::calls("requests", capacity, Duration::from_secs(60))),
+    ///     )
+    /// };
+    /// let segment = Segment::create(directory.path().join("limits"), &of(10))?;
+    /// let changes = segment.apply(&of(20))?;
+    /// assert!(changes.iter().any(|change| change.to_string().contains("capacity")));
+    /// assert!(segment.apply(&of(20))?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CannotApply`], [`Error::Declaration`], [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`].
+    pub fn apply(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {
+        declaration.validate()?;
+        let engine = &self.shared().engine;
+        let refused = |differences| cannot_apply(self.path(), differences);
+        let stored = stored_declaration(engine)?;
+        compare(&stored, declaration, Author::Operator).map_err(refused)?;
+        let mismatches = bring_into_force(engine, declaration, Author::Operator, |_| true, refused)?;
+        let changes = mismatches.into_iter().flat_map(Mismatch::into_differences);
+        Ok(changes.collect())
+    }
+}
+
+/// What is in force now.
+pub(crate) fn stored_declaration(engine: &SegmentEngine) -> Result<StoredDeclaration, Error> {
+    let sets = engine.sets().iter().map(|set| {
+        let definition = engine.definition(set)?;
+        StoredSet::read(&definition.text, engine.path())
+    });
+    Ok(StoredDeclaration::new(
+        participants(engine),
+        sets.collect::<Result<_, _>>()?,
+    ))
+}
+
+fn participants(engine: &SegmentEngine) -> u32 {
+    engine.membership.table().count as u32
+}
+
+/// Brings what `asked` declares into force, set by set, where it has precedence; answers in what the sets differed, and
+/// what became of that. A set that other processes change meanwhile is compared again, and is written once at most, by a
+/// step that is `permitted`.
+pub(crate) fn bring_into_force(
+    engine: &SegmentEngine,
+    asked: &Declaration,
+    author: Author,
+    permitted: impl Fn(&Step) -> bool,
+    refused: impl Fn(Vec<String>) -> Error,
+) -> Result<Vec<Mismatch>, Error> {
+    let mut mismatches = Vec::new();
+    for set in engine.sets() {
+        let asked = asked.only(set.name.declared());
+        // That of the set which a copy is one of stands for the copies.
+        let mut tell = |mismatch| {
+            if !set.name.is_on_demand() {
+                mismatches.push(mismatch);
+            }
+        };
+        loop {
+            let definition = engine.definition(set)?;
+            let stored = StoredSet::read(&definition.text, engine.path())?;
+            let step = compare_set(participants(engine), &stored, &asked, author).map_err(&refused)?;
+            match step.filter(&permitted) {
+                None | Some(Step::Unchanged) => {}
+                Some(Step::Keep(mismatch)) => tell(mismatch),
+                Some(Step::Change { to, mismatch }) => {
+                    match engine.apply(set, definition.generation, &to.to_text()?)? {
+                        Applied::InForce => tell(mismatch),
+                        Applied::Superseded => continue,
+                        Applied::TooLong => return Err(refused(vec![grown_too_long(&set.name)])),
+                    }
+                }
+            }
+            break;
+        }
+    }
+    Ok(mismatches)
+}
+
+impl SegmentReader {
+    /// What [`Segment::apply`] would change, had it been asked when this was opened. Needs no permission to write, and
+    /// locks nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CannotApply`], [`Error::Declaration`].
+    pub fn preview(&self, declaration: &Declaration) -> Result<Vec<Difference>, Error> {
+        declaration.validate()?;
+        let steps = compare(self.stored(), declaration, Author::Operator)
+            .map_err(|differences| cannot_apply(self.path(), differences))?;
+        let mut changes = Vec::new();
+        for (step, room) in steps.into_iter().zip(self.definition_rooms()) {
+            if let Step::Change { to, mismatch } = step {
+                if to.to_text()?.len() as u64 > room {
+                    return Err(cannot_apply(self.path(), vec![grown_too_long(to.set().name())]));
+                }
+                if !to.is_on_demand() {
+                    changes.extend(mismatch.into_differences());
+                }
+            }
+        }
+        Ok(changes)
+    }
+}
+
+fn grown_too_long(set: &str) -> String {
+    format!("the definition of set `{set}` has grown too long")
+}
+
+fn cannot_apply(path: &Path, differences: Vec<String>) -> Error {
+    Error::CannotApply {
+        path: path.to_owned(),
+        differences,
+    }
+}

@@ -1,0 +1,407 @@
+//! A segment that differs from the declaration that it is opened with: what becomes of that.
+
+mod remedy;
+
+use std::fmt;
+use std::path::Path;
+
+pub(crate) use remedy::needs_another_file;
+use remedy::{can_be_applied, change_mode, is_in_use};
+
+use crate::api::declaration::stored::{StoredDeclaration, StoredSet};
+use crate::api::declaration::{Declaration, Difference, SetDeclaration};
+use crate::error::Error;
+use crate::limit::RuleOperations;
+use crate::shm::file::attach::Admission;
+
+/// What [`open_or_create`](crate::Segment::open_or_create) does where the segment exists with another declaration.
+///
+/// Sets, limits, kinds, algorithms and sizes cannot change in a live segment: where they differ, the answer is
+/// [`Error::ConfigMismatch`], unless the segment is to be recreated and is not in use. Everything else can, and
+/// [`Segment::apply`](crate::Segment::apply) says how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnMismatch {
+    /// What can change in the live segment is changed, for all processes, where this declaration is of a higher
+    /// [version](Declaration::version) than that in force, or of the same: then the process that starts last wins.
+    ///
+    /// What is in force stays where it is of a higher version, and where an operator has made it what it is
+    /// ([`Segment::apply`](crate::Segment::apply), `limitctl apply`, `limitctl set`) and this version is no higher.
+    ///
+    /// [`Segment::mismatches`](crate::Segment::mismatches) tells what differed; with the feature `tracing` each is an
+    /// event as well.
+    Apply,
+    /// Every difference is [`Error::ConfigMismatch`], but what is in force by a higher version stays.
+    #[default]
+    Error,
+    /// Where no other process is attached, the file is replaced by a new one, and what was counted is lost; otherwise
+    /// [`Error::ConfigMismatch`]. Handles that this process has of the former file answer [`Error::Removed`]. What is in
+    /// force stays where it would with [`Apply`](Self::Apply).
+    RecreateIfUnused,
+}
+
+/// How a set of a segment, or its file, differed from the declaration that the segment was opened with, and what became of that.
+#[derive(Clone, Debug)]
+pub struct Mismatch {
+    set: Option<String>,
+    outcome: MismatchOutcome,
+    differences: Vec<Difference>,
+    declared_version: Option<u64>,
+    segment_version: Option<u64>,
+}
+
+/// What became of a [`Mismatch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MismatchOutcome {
+    /// The declaration is of a higher version, and is in force now.
+    Upgraded,
+    /// The declaration is of the same version, or both have none, and is in force now: the process that starts last
+    /// wins.
+    Replaced,
+    /// What is in force is of a higher version, and stays.
+    KeptNewer,
+    /// An operator has changed the set, and the declaration is of no higher version: what is in force stays.
+    KeptEdited,
+    /// The file has another [mode](Declaration::mode) than is declared. It stays: only its owner changes it, on purpose.
+    KeptMode,
+}
+
+impl Mismatch {
+    /// Of the file, where its mode is not that which is declared.
+    pub(crate) fn of_modes(path: &Path, declared: u32, in_segment: u32) -> Option<Self> {
+        (declared != in_segment).then(|| Self {
+            set: None,
+            outcome: MismatchOutcome::KeptMode,
+            differences: vec![Difference::of_modes(
+                declared,
+                in_segment,
+                &change_mode(path, declared),
+            )],
+            declared_version: None,
+            segment_version: None,
+        })
+    }
+
+    /// The name of the set; none where it is the file that differs.
+    pub fn set(&self) -> Option<&str> {
+        self.set.as_deref()
+    }
+
+    /// What became of it.
+    pub fn outcome(&self) -> MismatchOutcome {
+        self.outcome
+    }
+
+    /// Each difference: from what was in the segment to what is declared.
+    pub fn differences(&self) -> &[Difference] {
+        &self.differences
+    }
+
+    /// Tells the program's subscriber. What was upgraded is as intended; the rest is worth a warning.
+    #[cfg_attr(
+        not(feature = "tracing"),
+        expect(clippy::unused_self, reason = "without a subscriber there is nothing to tell")
+    )]
+    pub(crate) fn report(&self, _path: &Path) {
+        #[cfg(feature = "tracing")]
+        {
+            let path = _path.display();
+            let Self {
+                set,
+                declared_version,
+                segment_version,
+                ..
+            } = self;
+            if self.outcome == MismatchOutcome::Upgraded {
+                tracing::info!(%path, set, declared_version, segment_version, "{self}");
+            } else {
+                tracing::warn!(%path, set, declared_version, segment_version, "{self}");
+            }
+        }
+    }
+
+    pub(crate) fn into_differences(self) -> Vec<Difference> {
+        self.differences
+    }
+
+    /// The version of the declaration, if it has one.
+    pub fn declared_version(&self) -> Option<u64> {
+        self.declared_version
+    }
+
+    /// The version that the set had in the segment, if it had one.
+    pub fn segment_version(&self) -> Option<u64> {
+        self.segment_version
+    }
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let set = self.set().unwrap_or_default();
+        match self.outcome {
+            MismatchOutcome::Upgraded => {
+                write!(f, "set `{set}` was changed to a declaration of a higher version")
+            }
+            MismatchOutcome::Replaced => write!(
+                f,
+                "set `{set}` was changed to another declaration of the same version, as the process that starts last \
+                 wins; give declarations versions to tell which is the newer"
+            ),
+            MismatchOutcome::KeptNewer => write!(
+                f,
+                "set `{set}` stays as a declaration of a higher version has made it, and differs from this one"
+            ),
+            MismatchOutcome::KeptEdited => write!(
+                f,
+                "set `{set}` stays as an operator has changed it, and differs from this declaration; a higher version \
+                 of it, or `limitctl apply`, changes it"
+            ),
+            MismatchOutcome::KeptMode => {
+                f.write_str("the file keeps its mode, which differs from that declared")
+            }
+        }?;
+        for (index, difference) in self.differences.iter().enumerate() {
+            write!(f, "{} {difference}", if index == 0 { ":" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+/// Who asks for another declaration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Author {
+    /// A program that opens the segment with its declaration.
+    Program,
+    /// Who changes the live segment on purpose.
+    Operator,
+}
+
+/// What becomes of one set.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Unchanged,
+    Change { to: StoredSet, mismatch: Mismatch },
+    Keep(Mismatch),
+}
+
+impl Step {
+    /// The differences that [`OnMismatch::Error`] does not allow.
+    fn forbidden(&self) -> &[Difference] {
+        match self {
+            Self::Unchanged => &[],
+            Self::Keep(mismatch) if mismatch.outcome == MismatchOutcome::KeptNewer => &[],
+            Self::Change { mismatch, .. } | Self::Keep(mismatch) => &mismatch.differences,
+        }
+    }
+
+    /// Whether more changes than the version.
+    fn changes_limits(&self) -> bool {
+        match self {
+            Self::Change { mismatch, .. } => mismatch.differences.iter().any(|it| !it.is_of_versions()),
+            Self::Unchanged | Self::Keep(_) => false,
+        }
+    }
+}
+
+/// What becomes of each set of `stored` where `asked` is declared by `author`.
+///
+/// # Errors
+///
+/// What cannot change in a live segment, in words.
+pub(crate) fn compare(
+    stored: &StoredDeclaration,
+    asked: &Declaration,
+    author: Author,
+) -> Result<Vec<Step>, Vec<String>> {
+    let applied = applied(&stored.to_declaration(), asked)?;
+    let copies = applied.template().into_iter();
+    let copies = copies.flat_map(|(template, copies)| std::iter::repeat_n(template, copies as usize));
+    let sets = applied.sets().iter().chain(copies);
+    let version = asked.segment().version();
+    let steps = stored.sets().iter().zip(sets);
+    Ok(steps
+        .map(|(stored, set)| step(stored, set, version, author))
+        .collect())
+}
+
+/// What becomes of one set where `asked`, which is a declaration of no other set, is declared by `author`; none where it
+/// does not declare the set.
+///
+/// # Errors
+///
+/// As [`compare`].
+pub(crate) fn compare_set(
+    participants: u32,
+    stored: &StoredSet,
+    asked: &Declaration,
+    author: Author,
+) -> Result<Option<Step>, Vec<String>> {
+    let applied = applied(&stored.to_declaration().participants(participants), asked)?;
+    let version = asked.segment().version();
+    let set = applied.sets().first();
+    Ok(set.map(|set| step(stored, set, version, author)))
+}
+
+/// What `asked` makes of `in_force`, the declaration that the segment holds.
+fn applied(in_force: &Declaration, asked: &Declaration) -> Result<Declaration, Vec<String>> {
+    let applied = asked
+        .applied_to(in_force)
+        .map_err(|differences| differences.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+    let misfits = states_that_do_not_fit(in_force, &applied);
+    if misfits.is_empty() {
+        Ok(applied)
+    } else {
+        Err(misfits)
+    }
+}
+
+fn step(stored: &StoredSet, set: &SetDeclaration, version: Option<u64>, author: Author) -> Step {
+    let changed = Declaration::new().set(set.clone());
+    let mut differences = changed.differences(&stored.to_declaration());
+    set.note_short_logs(&mut differences);
+    match author {
+        Author::Program => {
+            let declared = StoredSet::declared(set.clone(), version).in_place_of(stored);
+            step_of_program(stored, declared, differences)
+        }
+        Author::Operator => {
+            let edited = StoredSet::edited(set.clone(), version.or(stored.version())).in_place_of(stored);
+            step_of_operator(stored, edited, differences)
+        }
+    }
+}
+
+fn step_of_program(stored: &StoredSet, declared: StoredSet, mut differences: Vec<Difference>) -> Step {
+    let (version, in_force) = (declared.version(), stored.version());
+    let outcome = if version > in_force {
+        let name = declared.set().name();
+        differences.insert(0, Difference::of_versions(name, version, in_force));
+        MismatchOutcome::Upgraded
+    } else if differences.is_empty() {
+        return Step::Unchanged;
+    } else if version < in_force {
+        MismatchOutcome::KeptNewer
+    } else if stored.is_edited() {
+        MismatchOutcome::KeptEdited
+    } else {
+        MismatchOutcome::Replaced
+    };
+    let mismatch = mismatch(stored, &declared, outcome, differences);
+    if matches!(outcome, MismatchOutcome::Upgraded | MismatchOutcome::Replaced) {
+        Step::Change {
+            to: declared,
+            mismatch,
+        }
+    } else {
+        Step::Keep(mismatch)
+    }
+}
+
+fn step_of_operator(stored: &StoredSet, edited: StoredSet, mut differences: Vec<Difference>) -> Step {
+    let (version, in_force) = (edited.version(), stored.version());
+    if version != in_force {
+        let name = edited.set().name();
+        differences.insert(0, Difference::of_versions(name, version, in_force));
+    }
+    if differences.is_empty() {
+        return Step::Unchanged;
+    }
+    let mismatch = mismatch(stored, &edited, MismatchOutcome::Replaced, differences);
+    Step::Change { to: edited, mismatch }
+}
+
+fn mismatch(
+    stored: &StoredSet,
+    declared: &StoredSet,
+    outcome: MismatchOutcome,
+    differences: Vec<Difference>,
+) -> Mismatch {
+    Mismatch {
+        set: Some(declared.set().name().to_owned()),
+        outcome,
+        differences,
+        declared_version: declared.version(),
+        segment_version: stored.version(),
+    }
+}
+
+/// Which limits cannot go on with the state that they have, in words. Both declarations have been validated.
+fn states_that_do_not_fit(stored: &Declaration, changed: &Declaration) -> Vec<String> {
+    let (stored, changed) = match (stored.compile(), changed.compile()) {
+        (Ok(stored), Ok(changed)) => (stored, changed),
+        (Err(error), _) | (_, Err(error)) => return vec![error.to_string()],
+    };
+    let mut misfits = Vec::new();
+    for (old, new) in stored.iter().zip(&changed) {
+        // As many as are held at once need as many holds, and of those there are as many as when the file was made.
+        let holds = u64::from(new.hold_capacity);
+        if (old.max_held()..new.max_held()).contains(&holds) {
+            misfits.push(format!(
+                "set `{}` / holds: {holds} are too few for a concurrency of {}, and only a new segment can have more",
+                new.name,
+                new.max_held()
+            ));
+        }
+        let of_tiers = old.tiers.iter().zip(&new.tiers);
+        let of_tiers = of_tiers.flat_map(|(old, new)| old.limits.iter().zip(&new.limits));
+        for (old_limit, limit) in old.limits.iter().zip(&new.limits).chain(of_tiers) {
+            if !limit.rule.can_migrate(&old_limit.rule) {
+                misfits.push(format!(
+                    "set `{}` / limit `{}`: what it has counted cannot be counted on over the new window",
+                    new.name, limit.name
+                ));
+            }
+        }
+    }
+    misfits
+}
+
+impl OnMismatch {
+    /// Whether a process that has joined may do that. What it may not has come up since: other processes have changed
+    /// the segment.
+    pub(crate) fn permits(self, step: &Step) -> bool {
+        match self {
+            Self::Apply => true,
+            Self::Error => !matches!(step, Step::Change { .. }),
+            Self::RecreateIfUnused => !step.changes_limits(),
+        }
+    }
+
+    /// Whether a process with that declaration may join a segment that holds `stored`, or is to replace it.
+    /// `other_processes` are those attached.
+    pub(crate) fn admission(
+        self,
+        path: &Path,
+        stored: &StoredDeclaration,
+        asked: &Declaration,
+        other_processes: impl FnOnce() -> Vec<u64>,
+    ) -> Result<Admission, Error> {
+        let steps = compare(stored, asked, Author::Program);
+        match (self, steps) {
+            (Self::Apply, Ok(_)) => Ok(Admission::Join),
+            (Self::Apply | Self::Error, Err(immutable)) => {
+                Err(needs_another_file(path, stored, asked, &immutable))
+            }
+            (Self::Error, Ok(steps)) => {
+                let differences: Vec<&Difference> = steps.iter().flat_map(Step::forbidden).collect();
+                if differences.is_empty() {
+                    Ok(Admission::Join)
+                } else {
+                    Err(can_be_applied(path, &differences))
+                }
+            }
+            (Self::RecreateIfUnused, Ok(steps)) if !steps.iter().any(Step::changes_limits) => {
+                Ok(Admission::Join)
+            }
+            (Self::RecreateIfUnused, _) => {
+                let pids = other_processes();
+                if pids.is_empty() {
+                    Ok(Admission::Replace)
+                } else {
+                    Err(is_in_use(path, stored, asked, &pids))
+                }
+            }
+        }
+    }
+}

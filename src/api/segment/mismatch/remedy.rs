@@ -1,0 +1,123 @@
+//! What to do about a segment with another declaration, with the commands that do it.
+
+use std::path::Path;
+
+use crate::api::declaration::stored::StoredDeclaration;
+use crate::api::declaration::{Declaration, Difference};
+use crate::error::{Error, processes};
+
+/// So many commands are said; beyond that the whole declaration is applied with one.
+const MAX_COMMANDS: usize = 3;
+
+/// The error for differences that can change in the live segment.
+pub(super) fn can_be_applied(path: &Path, differences: &[&Difference]) -> Error {
+    let command = commands_of(path, differences).map_or_else(
+        || {
+            format!(
+                "`limitctl apply {} FILE`, where FILE has this declaration in TOML",
+                quoted(&path.to_string_lossy())
+            )
+        },
+        |commands| format!("`{}`", commands.join(" && ")),
+    );
+    Error::ConfigMismatch {
+        path: path.to_owned(),
+        differences: differences.iter().map(ToString::to_string).collect(),
+        remedy: format!("change the live segment with {command}, or open it with on_mismatch = apply"),
+    }
+}
+
+/// The error where only another file can hold what is asked for. `immutable` is why.
+pub(crate) fn needs_another_file(
+    path: &Path,
+    stored: &StoredDeclaration,
+    asked: &Declaration,
+    immutable: &[String],
+) -> Error {
+    let mut differences = immutable.to_vec();
+    let others = all_differences(stored, asked)
+        .into_iter()
+        .filter(|difference| !immutable.contains(difference));
+    let can_change: Vec<String> = others
+        .map(|difference| format!("{difference} (this could change in the live segment)"))
+        .collect();
+    differences.extend(can_change);
+    Error::ConfigMismatch {
+        path: path.to_owned(),
+        differences,
+        remedy: format!(
+            "this cannot change in a live segment: end the processes that use it and remove it with `limitctl remove \
+             {}`, or open it with on_mismatch = recreate_if_unused when they have ended; what was counted is lost then",
+            quoted(&path.to_string_lossy())
+        ),
+    }
+}
+
+/// The error where the segment is to be recreated and other processes are attached to it.
+pub(super) fn is_in_use(path: &Path, stored: &StoredDeclaration, asked: &Declaration, pids: &[u64]) -> Error {
+    Error::ConfigMismatch {
+        path: path.to_owned(),
+        differences: all_differences(stored, asked),
+        remedy: format!(
+            "it cannot be recreated while it is in use by {}: end that first, or give this declaration another path",
+            processes(pids)
+        ),
+    }
+}
+
+/// The command that gives the file that mode.
+pub(super) fn change_mode(path: &Path, mode: u32) -> String {
+    format!("`chmod {mode:04o} {}`", quoted(&path.to_string_lossy()))
+}
+
+fn all_differences(stored: &StoredDeclaration, asked: &Declaration) -> Vec<String> {
+    let differences = asked.differences_to_apply(&stored.to_declaration());
+    differences.iter().map(ToString::to_string).collect()
+}
+
+/// The commands that change single limits, where these are all there is to change.
+fn commands_of(path: &Path, differences: &[&Difference]) -> Option<Vec<String>> {
+    let mut limits: Vec<(&str, &str, Vec<&str>)> = Vec::new();
+    for difference in differences {
+        let assignment = difference.assignment()?;
+        let (set, limit) = (assignment.set.as_str(), assignment.limit.as_str());
+        match limits.iter_mut().find(|known| (known.0, known.1) == (set, limit)) {
+            Some((_, _, assignments)) => assignments.push(&assignment.text),
+            None => limits.push((set, limit, vec![&assignment.text])),
+        }
+    }
+    let commands = limits.iter().map(|(set, limit, assignments)| {
+        let path = path.to_string_lossy();
+        let words = [path.as_ref(), set, limit]
+            .into_iter()
+            .chain(assignments.iter().copied());
+        let words: Vec<String> = words.map(quoted).collect();
+        format!("limitctl set {}", words.join(" "))
+    });
+    (limits.len() <= MAX_COMMANDS).then(|| commands.collect())
+}
+
+/// One word for a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "/._-=:+,@%".contains(character);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::remedy::*;
+
+    #[test]
+    fn a_word_with_signs_of_the_shell_is_quoted() {
+        assert_eq!(quoted("/dev/shm/api.limits"), "/dev/shm/api.limits");
+        assert_eq!(quoted("capacity=20"), "capacity=20");
+        assert_eq!(quoted("my limits"), "'my limits'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+        assert_eq!(quoted(""), "''");
+        assert_eq!(quoted("$(ls)"), "'$(ls)'");
+    }
+}

@@ -1,0 +1,97 @@
+//! Setting segments right: recovery now instead of by need, and reset.
+
+use serde::Serialize;
+
+use super::Segment;
+use crate::api::set::limit_set::LimitSet;
+use crate::engine::{Repairs, ResetScope};
+use crate::error::Error;
+
+impl Segment {
+    /// Sets right what dead processes left behind: locks, half-done operations, holds, participant slots. All of it
+    /// happens by itself when somebody needs it; this does it now, and says what it did.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Removed`]. A set whose lock cannot be taken is reported in its entry and does not stop the others.
+    pub fn recover(&self) -> Result<RecoveryReport, Error> {
+        let engine = &self.shared().engine;
+        let mut sets = Vec::new();
+        for (_, set) in engine.definitions().named(engine.sets()) {
+            let mut recovery = SetRecovery {
+                set: set.name.to_string(),
+                repairs: None,
+                reclaimed: 0,
+                locked: false,
+                problem: None,
+            };
+            for shard in set.shards() {
+                match engine.repair(shard).map_err(Error::from) {
+                    Ok((repairs, reclaimed)) => {
+                        recovery.reclaimed += reclaimed;
+                        if let Some(repairs) = repairs {
+                            recovery.repairs.get_or_insert_default().add(repairs);
+                        }
+                    }
+                    Err(error @ Error::Removed { .. }) => return Err(error),
+                    Err(error) => {
+                        recovery.locked |= matches!(error, Error::LockStuck { .. });
+                        recovery.problem = Some(error.to_string());
+                    }
+                }
+            }
+            sets.push(recovery);
+        }
+        let freed_participants = engine.membership.free_dead_participants();
+        Ok(RecoveryReport {
+            sets,
+            freed_participants,
+        })
+    }
+}
+
+/// What [`Segment::recover`] did.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct RecoveryReport {
+    /// Each set in the order of the declaration.
+    pub sets: Vec<SetRecovery>,
+    /// Participant slots of dead processes that are free now.
+    pub freed_participants: usize,
+}
+
+/// What [`Segment::recover`] did with one set.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct SetRecovery {
+    /// The set's name.
+    pub set: String,
+    /// What was repaired under the lock; none where there was nothing to repair.
+    pub repairs: Option<Repairs>,
+    /// Holds that were given back for dead processes.
+    pub reclaimed: u64,
+    /// A live process holds the set's lock and does not let go of it.
+    pub locked: bool,
+    /// Why the set could not be recovered.
+    pub problem: Option<String>,
+}
+
+impl LimitSet {
+    /// Replenishes the limits of these names (all of them, where none is named) and, with `counters`, sets the set's
+    /// counters to zero. What is held stays held. A reset of all limits also heals a poisoned set.
+    ///
+    /// A process that dies on the way leaves the rest to whoever uses the set next.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownLimit`], [`Error::Removed`], [`Error::LockStuck`], [`Error::LockLost`].
+    pub fn reset(&self, limits: &[&str], counters: bool) -> Result<(), Error> {
+        let limits = self.mask_of(limits)?;
+        for shard in self.engine_set().shards() {
+            self.shared()
+                .engine
+                .reset(shard, ResetScope { limits, counters })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,167 @@
+//! The segments that followed removed ones at their paths: opened once for all handles of a process that ask for them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use super::{Segment, SharedSegment};
+use crate::api::set::limit_set::LimitSet;
+use crate::api::wait::waiters::{address, lock};
+use crate::error::{Error, RemovalCause};
+use crate::shm::process::fork_identity::PerProcess;
+use crate::shm::time::clock::boot_nanos;
+
+/// After how long a successor that was not there is looked for again, in nanoseconds; twice as late each time.
+const FIRST_PAUSE: u64 = 10_000_000;
+
+/// The longest pause between two looks, in nanoseconds.
+const LONGEST_PAUSE: u64 = 1_000_000_000;
+
+/// What followed a removed segment, or when to look for it.
+#[derive(Debug)]
+enum Successor {
+    Missing {
+        next_look: u64,
+        pause: u64,
+    },
+    /// A thread looks, which may take long.
+    BeingOpened,
+    Open(Segment),
+}
+
+/// By the address of the removed segment, which takes its entry with it.
+#[derive(Debug, Default)]
+struct Successors {
+    known: Mutex<HashMap<usize, Successor>>,
+}
+
+/// A forked child looks for its own: it may have been forked while a thread of its parent had the lock.
+static SUCCESSORS: PerProcess<Successors> = PerProcess::new();
+
+impl Segment {
+    /// What became of the segment, as far as this process has found out by an operation; none while it is in use.
+    pub fn removal(&self) -> Option<RemovalCause> {
+        self.shared().engine.removal()
+    }
+
+    /// The segment that is at the path of this one, if this one was [removed](Error::Removed) and another is there. Opened
+    /// with the same [options](crate::OpenOptions), by the first who asks; all handles in this process that were opened
+    /// together get the same one. While there is none, the path is looked at after 10 ms, and ever more rarely, up to once
+    /// a second; so this may be asked for each request that meets the error. While one thread opens it, which may take ten
+    /// seconds where another process is attaching, the others get `None`. It never creates a segment.
+    ///
+    /// `None` as long as no operation has met the error.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use shmlimit::{Declaration, Error, Limit, OpenOptions, Removal, Segment, SetDeclaration};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("limits");
+    /// # let requests = |n| Limit::calls("requests", n, Duration::from_secs(60));
+    /// # let release = |n| Declaration::new().set(SetDeclaration::new("api").limit(requests(n)));
+    /// let mut segment = Segment::open_or_create(&path, &release(10))?;
+    /// let mut api = segment.set("api")?;
+    /// OpenOptions::new().remove(&path, Removal::Forced)?; // `limitctl remove --force`
+    /// Segment::create(&path, &release(20))?;
+    /// assert!(matches!(api.try_acquire(&api.request()), Err(Error::Removed { .. })));
+    /// if let Some(successor) = segment.successor() {
+    ///     segment = successor;
+    ///     api = segment.set("api")?;
+    /// }
+    /// assert!(api.try_acquire(&api.request())?.is_admitted());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn successor(&self) -> Option<Self> {
+        self.shared().engine.removal()?;
+        let successors = SUCCESSORS.get().ok()?;
+        let removed = address(self.shared());
+        let now = boot_nanos();
+        let mut known = lock(&successors.known);
+        let pause = match known.get(&removed) {
+            Some(Successor::Open(segment)) if segment.shared().engine.removal().is_none() => {
+                return Some(segment.clone());
+            }
+            Some(Successor::BeingOpened) => return None,
+            Some(Successor::Missing { next_look, .. }) if now < *next_look => return None,
+            Some(Successor::Missing { pause, .. }) => (2 * *pause).min(LONGEST_PAUSE),
+            Some(Successor::Open(_)) | None => FIRST_PAUSE,
+        };
+        let former = known.insert(removed, Successor::BeingOpened);
+        // The lock first: dropping a segment takes it.
+        drop(known);
+        drop(former);
+        let mut look = Look {
+            successors,
+            removed,
+            pause,
+            found: None,
+        };
+        let opened = self.shared().open_path_again();
+        report(self, &opened);
+        look.found = opened.ok();
+        look.found.clone()
+    }
+}
+
+/// A look for a successor. When it ends, however it does, what it found is noted.
+struct Look {
+    successors: &'static Successors,
+    removed: usize,
+    pause: u64,
+    found: Option<Segment>,
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        let successor = match self.found.take() {
+            Some(segment) => Successor::Open(segment),
+            None => Successor::Missing {
+                next_look: boot_nanos().saturating_add(self.pause),
+                pause: self.pause,
+            },
+        };
+        let former = lock(&self.successors.known).insert(self.removed, successor);
+        drop(former);
+    }
+}
+
+impl LimitSet {
+    /// The set of the same name in the [successor](Segment::successor) of its segment, if there is that.
+    ///
+    /// # Errors
+    ///
+    /// As [`Segment::set`].
+    pub fn successor(&self) -> Option<Result<Self, Error>> {
+        let segment = Segment::of(Arc::clone(self.shared())).successor()?;
+        let set = segment.set(self.name());
+        Some(set.map(|set| set.strict(self.is_strict())))
+    }
+}
+
+impl Drop for SharedSegment {
+    fn drop(&mut self) {
+        if self.engine.removal().is_none() {
+            return;
+        }
+        let removed = std::ptr::from_ref(self).addr();
+        if let Ok(successors) = SUCCESSORS.get() {
+            let successor = lock(&successors.known).remove(&removed);
+            // Without the lock, as it may be the last handle of a segment that has a successor in turn.
+            drop(successor);
+        }
+    }
+}
+
+/// Tells the program's subscriber what came of a look for a successor.
+fn report(_removed: &Segment, _opened: &Result<Segment, Error>) {
+    #[cfg(feature = "tracing")]
+    {
+        let path = _removed.path().display();
+        match _opened {
+            Ok(_) => tracing::info!(%path, "the successor of a removed segment was opened"),
+            Err(Error::NotFound { .. } | Error::Removed { .. }) => {}
+            Err(error) => {
+                tracing::warn!(%path, %error, "the successor of a removed segment could not be opened");
+            }
+        }
+    }
+}

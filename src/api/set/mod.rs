@@ -1,0 +1,7 @@
+//! A set of limits as a program uses it.
+
+pub(crate) mod checked;
+pub(crate) mod limit_set;
+pub(crate) mod set_reference;
+pub(crate) mod subject;
+pub(crate) mod throttled;

@@ -1,0 +1,31 @@
+//! A set as what comes of it keeps it.
+
+use std::ops::Deref;
+
+use super::limit_set::LimitSet;
+
+/// A set that is borrowed for as long as the caller's handle lives, or a handle of its own.
+#[derive(Clone, Debug)]
+pub(crate) enum SetReference<'a> {
+    Borrowed(&'a LimitSet),
+    // Boxed, so that the borrowed form, which the hot path moves about, stays small.
+    Owned(Box<LimitSet>),
+}
+
+impl SetReference<'_> {
+    pub(crate) fn to_owned(&self) -> SetReference<'static> {
+        SetReference::Owned(Box::new((**self).clone()))
+    }
+}
+
+impl Deref for SetReference<'_> {
+    type Target = LimitSet;
+
+    #[inline]
+    fn deref(&self) -> &LimitSet {
+        match self {
+            Self::Borrowed(set) => set,
+            Self::Owned(set) => set,
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! What was counted, as snapshots show it.
+
+use serde::Serialize;
+
+use super::load;
+use crate::shm::layout::records::{LimitCounters, SetControl};
+
+/// What was counted of a set, since its creation or the last reset of the counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub struct SetCounts {
+    pub admitted: u64,
+    pub refused_rate: u64,
+    pub refused_concurrency: u64,
+    pub refused_budget: u64,
+    /// Requests refused because no row was left for their key.
+    pub refused_table_full: u64,
+    /// Requests refused because every hold was taken.
+    pub refused_holds_full: u64,
+    /// Requests refused because every ticket was taken.
+    pub refused_queue_full: u64,
+    /// Requests refused because the set, or their key, was [throttled](crate::Permit::throttled).
+    pub refused_throttled: u64,
+    /// Requests admitted after they had waited.
+    pub waited: u64,
+    /// Requests that waited and were refused when their time was up.
+    pub timed_out: u64,
+    /// Requests that were given up while they waited.
+    pub cancelled: u64,
+    pub settled: u64,
+    /// Holds given back for dead processes.
+    pub reclaimed: u64,
+    /// Places in line given back for dead processes.
+    pub reclaimed_tickets: u64,
+    /// Amounts given back because their lease had run out.
+    pub expired: u64,
+    /// Times the lock was found with a dead owner.
+    pub recoveries: u64,
+    /// Times the holds had to be counted again.
+    pub rebuilds: u64,
+    /// Requests and settles that named limits the set does not have.
+    pub unknown_names: u64,
+    pub active_high_water: u64,
+    /// The most requests that waited at once.
+    pub queued_high_water: u64,
+    /// Times a process found the lock taken and had to wait for it.
+    pub lock_waits: u64,
+}
+
+/// What was counted of a limit, since its creation or the last reset of the counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub struct LimitCounts {
+    /// Requests.
+    pub admitted: u64,
+    /// Units.
+    pub taken: u64,
+    /// Requests.
+    pub refused: u64,
+    /// Permits.
+    pub settled: u64,
+    /// Units given back at settle.
+    pub refunded: u64,
+    /// Units used above what was reserved.
+    pub overdraft: u64,
+    /// Permits dropped without a settle.
+    pub unsettled: u64,
+    /// Units given back for dead holders.
+    pub reclaimed: u64,
+    /// The most units held at once.
+    pub high_water: u64,
+    /// Requests admitted that left the limit near its capacity.
+    pub near: u64,
+    /// Requests that the limit, being in shadow, only would have refused.
+    pub would_refuse: u64,
+    /// Permits released with the word that the work had failed.
+    pub failed: u64,
+}
+
+/// Adds each counter to the sum of those before it, except for what is the most of something.
+macro_rules! add_counts {
+    ($sum:ident, $words:ident, [$($added:ident),*], [$($max:ident),*]) => {
+        $($sum.$added = $sum.$added.saturating_add(load(&$words.$added));)*
+        $($sum.$max = $sum.$max.max(load(&$words.$max));)*
+    };
+}
+
+impl SetCounts {
+    pub(super) fn add(&mut self, control: &SetControl) {
+        add_counts!(
+            self,
+            control,
+            [
+                admitted,
+                refused_rate,
+                refused_concurrency,
+                refused_budget,
+                refused_table_full,
+                refused_holds_full,
+                refused_queue_full,
+                refused_throttled,
+                waited,
+                timed_out,
+                cancelled,
+                settled,
+                reclaimed,
+                reclaimed_tickets,
+                expired,
+                recoveries,
+                rebuilds,
+                unknown_names,
+                lock_waits
+            ],
+            [active_high_water, queued_high_water]
+        );
+    }
+}
+
+impl LimitCounts {
+    pub(super) fn add(&mut self, counters: &LimitCounters) {
+        add_counts!(
+            self,
+            counters,
+            [
+                admitted,
+                taken,
+                refused,
+                settled,
+                refunded,
+                overdraft,
+                unsettled,
+                reclaimed,
+                near,
+                would_refuse,
+                failed
+            ],
+            [high_water]
+        );
+    }
+}

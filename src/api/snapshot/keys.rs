@@ -1,0 +1,420 @@
+//! The keys of a set, looked at one after the other.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::num::NonZeroU64;
+
+use serde::{Serialize, Serializer};
+
+use super::{Owners, SegmentReader, kernel_time};
+use crate::api::key::identify;
+use crate::engine::definition::plan::Kind;
+use crate::engine::{
+    Definitions, KeptName, LimitRules, ObservedKey, RowLooker, RuledShard, SetEngine, Shard,
+};
+use crate::error::Error;
+use crate::limit::{Now, RuleOperations};
+use crate::shm::file::attach::damaged;
+use crate::shm::layout::records::Header;
+use crate::table::Fingerprint;
+
+/// A key of a keyed set, and how its limits stand. Consistent in itself unless it says that it is torn.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct KeySnapshot {
+    /// Which key.
+    pub key: KeyLabel,
+    /// It kept changing while it was looked at: the figures may not belong together.
+    pub torn: bool,
+    /// The [tier](crate::Tier) that it is in, where that is not `default`.
+    pub tier: Option<String>,
+    /// Whether it was [assigned](crate::Key::assign) to the tier, so that its row is kept for it.
+    pub tier_assigned: bool,
+    /// Requests admitted since the key has its row, or since the last reset of the counters; at most 2^32 - 1 are
+    /// counted.
+    pub admitted: u32,
+    /// Requests refused, counted as those admitted.
+    pub refused: u32,
+    /// How long ago it was decided on last, in nanoseconds.
+    pub last_used_ns: u64,
+    /// Nanoseconds for which it is [throttled](crate::Permit::throttled); zero where it is not.
+    pub throttled_for_ns: u64,
+    /// Whether all its limits are as if never used. If nothing is held and nobody waits either, its row goes to the
+    /// next key that needs one.
+    pub replenished: bool,
+    /// Permits that hold something of its limits, or were granted to who has not come for them yet; without those of
+    /// dead processes.
+    pub held: u64,
+    /// Such permits of dead processes, and those of which every lease has run out. The next request that needs what they
+    /// hold takes it back.
+    pub of_dead: u64,
+    /// Requests in its line.
+    pub waiting: u64,
+    /// Whether it is found only in the second of the two buckets that it may be in.
+    pub second_bucket: bool,
+    /// Each limit in the order of the declaration. Where limits count [networks](crate::Limit::prefix), those that count
+    /// this one; all of them, where it is not known of the key which that are.
+    pub limits: Vec<KeyLimitSnapshot>,
+}
+
+/// How a limit stands for one key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct KeyLimitSnapshot {
+    /// The limit's name.
+    pub name: String,
+    /// How it is taken.
+    pub kind: Kind,
+    /// The most that can be taken at once; none where it is unlimited.
+    pub burst: Option<u64>,
+    /// The capacity of [its own](crate::Key::override_capacity) that the key has, in units; none where that of its tier is
+    /// in force.
+    pub override_capacity: Option<u64>,
+    /// Of an [adaptive](crate::Limit::adaptive) limit, the capacity that it has found for now.
+    pub found_capacity: Option<u64>,
+    /// Units that could be taken now.
+    pub remaining: u64,
+    /// Units that dead processes hold, or that are held for longer than their lease. They count as free already, because
+    /// a request that needs them is given them.
+    pub of_dead: u64,
+    /// Nanoseconds until it is completely replenished.
+    pub reset_after_ns: u64,
+}
+
+/// Which key: its fingerprint, and what is [kept](crate::Keyed::store_keys) of it for people.
+///
+/// Serialised with `text`, where what is kept is UTF-8, or else `hex`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct KeyLabel {
+    /// The key's hash.
+    pub fingerprint: KeyFingerprint,
+    /// Its first bytes, at most 40: whatever its user chose. None where they are not kept.
+    pub kept: Option<Vec<u8>>,
+    /// How many bytes it has, where that is kept.
+    pub bytes: Option<u64>,
+}
+
+/// The hash that a key is told apart by: 128 bits, seeded for each segment. Shown as 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyFingerprint(u128);
+
+impl fmt::Display for KeyFingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl Serialize for KeyFingerprint {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl From<Fingerprint> for KeyFingerprint {
+    fn from(fingerprint: Fingerprint) -> Self {
+        Self((u128::from(fingerprint.high) << 64) | u128::from(fingerprint.low))
+    }
+}
+
+impl KeyLabel {
+    fn new(fingerprint: Fingerprint, name: Option<KeptName>) -> Self {
+        let (kept, bytes) = name.unzip();
+        Self {
+            fingerprint: fingerprint.into(),
+            kept,
+            bytes,
+        }
+    }
+
+    /// The key of a row; none where the set is not keyed, or the row nobody's.
+    pub(super) fn of_row(shard: RuledShard<'_>, row: u64) -> Option<Self> {
+        let (fingerprint, name) = shard.key_of(row)?;
+        Some(Self::new(fingerprint, name))
+    }
+
+    /// What is kept of the key, where it is UTF-8; a character that was cut in two at the end is left out.
+    pub fn text(&self) -> Option<&str> {
+        let kept = self.kept.as_deref()?;
+        match std::str::from_utf8(kept) {
+            Ok(text) => Some(text),
+            Err(error) if self.is_cut() && error.error_len().is_none() => {
+                std::str::from_utf8(&kept[..error.valid_up_to()]).ok()
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Whether the key is longer than what is kept of it.
+    pub fn is_cut(&self) -> bool {
+        let kept = self.kept.as_ref().map(|kept| kept.len() as u64);
+        kept < self.bytes
+    }
+}
+
+impl Serialize for KeyLabel {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Label<'a> {
+            text: Option<&'a str>,
+            hex: Option<String>,
+            bytes: Option<u64>,
+            fingerprint: KeyFingerprint,
+        }
+
+        let text = self.text();
+        let hex = || {
+            Some(
+                self.kept
+                    .as_ref()?
+                    .iter()
+                    .map(|byte| format!("{byte:02x}"))
+                    .collect(),
+            )
+        };
+        Label {
+            text,
+            hex: if text.is_none() { hex() } else { None },
+            bytes: self.bytes,
+            fingerprint: self.fingerprint,
+        }
+        .serialize(serializer)
+    }
+}
+
+impl KeySnapshot {
+    /// Of a set of which no key has been looked at yet.
+    fn of_nothing(set: &SetEngine) -> Self {
+        let limit = |limit: &LimitRules| KeyLimitSnapshot {
+            name: set.limit_name(limit.index),
+            kind: limit.kind,
+            burst: burst(limit),
+            override_capacity: None,
+            found_capacity: None,
+            remaining: 0,
+            of_dead: 0,
+            reset_after_ns: 0,
+        };
+        Self {
+            key: KeyLabel::default(),
+            torn: false,
+            tier: None,
+            tier_assigned: false,
+            admitted: 0,
+            refused: 0,
+            last_used_ns: 0,
+            throttled_for_ns: 0,
+            replenished: false,
+            held: 0,
+            of_dead: 0,
+            waiting: 0,
+            second_bucket: false,
+            limits: set.shown().limits.iter().map(limit).collect(),
+        }
+    }
+
+    fn new(set: &SetEngine, shard: RuledShard<'_>, seen: &mut ObservedKey) -> Self {
+        let mut snapshot = Self::of_nothing(set);
+        let limits = snapshot.limits.clone();
+        snapshot.fill(shard, seen, &limits);
+        snapshot
+    }
+
+    /// Becomes what was seen of a key; `limits` are all of the set.
+    fn fill(&mut self, shard: RuledShard<'_>, seen: &mut ObservedKey, limits: &[KeyLimitSnapshot]) {
+        let is_its = |index: usize| seen.limits & (1 << index) != 0;
+        if self.limits.len() != limits.len() || seen.limits != shard.set.all_limits() {
+            self.limits = limits
+                .iter()
+                .enumerate()
+                .filter(|(index, _)| is_its(*index))
+                .map(|(_, limit)| limit.clone())
+                .collect();
+        }
+        self.key = KeyLabel::new(seen.fingerprint, seen.name.take());
+        self.torn = seen.torn;
+        let rules = shard.rules.of_tier(seen.tier.tier);
+        self.tier = shard.rules.tier_name(seen.tier.tier).map(str::to_owned);
+        self.tier_assigned = self.tier.is_some() && seen.tier.is_assigned;
+        self.admitted = seen.counts.admitted;
+        self.refused = seen.counts.refused;
+        self.last_used_ns = seen.unused_for;
+        self.throttled_for_ns = seen.throttled_for;
+        self.replenished = seen.is_replenished;
+        self.held = seen.pins;
+        self.of_dead = seen.pins_of_dead;
+        self.waiting = seen.waiting;
+        self.second_bucket = seen.is_in_second_bucket;
+        let seen_of_limits = seen.marks.iter().zip(&seen.own_capacities);
+        let standings = rules.limits.iter().zip(seen_of_limits);
+        let standings = standings.filter(|(limit, _)| is_its(limit.index));
+        for (snapshot, (limit, (mark, own_capacity))) in self.limits.iter_mut().zip(standings) {
+            let limit = limit.by_capacity(*own_capacity);
+            let standing = limit.rule.standing(*mark);
+            snapshot.override_capacity = own_capacity.map(NonZeroU64::get);
+            snapshot.burst = burst(&limit);
+            snapshot.found_capacity = limit.rule.found_capacity(*mark);
+            snapshot.remaining = standing.remaining;
+            snapshot.of_dead = seen.of_dead.get(limit.index).copied().unwrap_or(0);
+            snapshot.reset_after_ns = standing.reset_after;
+        }
+    }
+}
+
+/// The most that can be taken at once; none where it is unlimited.
+fn burst(limit: &LimitRules) -> Option<u64> {
+    Some(limit.burst).filter(|max| *max != u64::MAX)
+}
+
+impl SegmentReader {
+    /// Shows `visit` each key of a set that has a row, in no order, each as [`KeySnapshot`] says. Takes no more memory
+    /// for many keys than for one. Keys that come or go meanwhile may be shown or not.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use shmlimit::{Declaration, Keyed, Limit, Segment, SegmentReader, SetDeclaration};
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("limits");
+    /// let declaration = Declaration::new().set(
+    ///     SetDeclaration::new("api")
+    ///         .keyed(Keyed::new(100_000))
+    ///         .limit(Limit::calls("requests", 100, Duration::from_secs(60))),
+    /// );
+    /// let segment = Segment::create(&path, &declaration)?;
+    /// let api = segment.set("api")?;
+    /// drop(api.key("tenant-7")?.try_acquire(&api.request())?);
+    ///
+    /// let mut busiest = None;
+    /// SegmentReader::open(&path)?.keys("api", |key| {
+    ///     if busiest.as_ref().is_none_or(|(admitted, _)| key.admitted > *admitted) {
+    ///         busiest = Some((key.admitted, key.key.text().map(str::to_owned)));
+    ///     }
+    /// })?;
+    /// assert_eq!(busiest, Some((1, Some("tenant-7".to_owned()))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownSet`], [`Error::NotKeyed`].
+    pub fn keys(&self, set: &str, visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
+        self.with_keys(|keys| keys.visit(set, visit))
+    }
+
+    /// One key of a set; none where it has no row, which is as if it had never been used.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownSet`], [`Error::NotKeyed`], [`Error::InvalidKey`], [`Error::AddressRequired`].
+    pub fn key(&self, set: &str, key: impl AsRef<[u8]>) -> Result<Option<KeySnapshot>, Error> {
+        self.with_keys(|keys| keys.find(set, key.as_ref()))
+    }
+
+    /// The networks that contain an address, the largest first, each with the limits that count it: see
+    /// [`LimitSet::address`](crate::LimitSet::address). Those that have no row are left out.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownSet`], [`Error::NoPrefixes`].
+    pub fn address(&self, set: &str, address: IpAddr) -> Result<Vec<KeySnapshot>, Error> {
+        self.with_keys(|keys| keys.find_networks(set, address))
+    }
+
+    fn with_keys<T>(&self, look: impl FnOnce(&KeySource<'_>) -> Result<T, Error>) -> Result<T, Error> {
+        let table = self.observed.verified.participants();
+        let header: &Header = self
+            .observed
+            .verified
+            .region
+            .record(0)
+            .map_err(|place| damaged(&self.path, place))?;
+        look(&KeySource {
+            sets: &self.sets,
+            definitions: self.definitions(),
+            owners: Owners::new(&|id| self.is_alive(&table, id)),
+            now: kernel_time(header),
+        })
+    }
+}
+
+/// Where keys are looked at.
+pub(crate) struct KeySource<'a> {
+    pub(crate) sets: &'a [SetEngine],
+    pub(crate) definitions: Definitions<'a>,
+    pub(crate) owners: Owners<'a>,
+    /// One instant for all keys, so that the ages of two of them can be compared.
+    pub(crate) now: Now,
+}
+
+impl<'a> KeySource<'a> {
+    pub(crate) fn visit(&self, set: &str, mut visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
+        let set = self.set(set)?;
+        if !set.is_keyed() {
+            return Err(Error::NotKeyed {
+                set: set.name.to_string(),
+            });
+        }
+        self.definitions.keep_up(set);
+        let mut snapshot = KeySnapshot::of_nothing(set);
+        let limits = snapshot.limits.clone();
+        for shard in set.shards().map(Shard::by_its_definition) {
+            let mut looker = self.looker(shard);
+            for row in 0..shard.memory.row_count() {
+                if looker.look_at(row) {
+                    snapshot.fill(shard, &mut looker.seen, &limits);
+                    visit(&snapshot);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn find(&self, set: &str, key: &[u8]) -> Result<Option<KeySnapshot>, Error> {
+        let set = self.set(set)?;
+        let key = identify(set, key)?;
+        self.definitions.keep_up(set);
+        let shard = set.shard_of(Some(&key)).by_its_definition();
+        let mut looker = self.looker(shard);
+        Ok(looker
+            .look_for(&key)
+            .then(|| KeySnapshot::new(set, shard, &mut looker.seen)))
+    }
+
+    pub(crate) fn find_networks(&self, set: &str, address: IpAddr) -> Result<Vec<KeySnapshot>, Error> {
+        let set = self.set(set)?;
+        self.definitions.keep_up(set);
+        let mut networks = set.networks_of(address);
+        if networks.is_empty() {
+            return Err(Error::NoPrefixes {
+                set: set.name.to_string(),
+            });
+        }
+        // Limits of two lengths may count one and the same.
+        networks.dedup();
+        let shard = set.shard_of_networks(&networks).by_its_definition();
+        let mut looker = self.looker(shard);
+        let mut found = Vec::new();
+        for network in &networks {
+            if looker.look_for_network(network) {
+                found.push(KeySnapshot::new(set, shard, &mut looker.seen));
+            }
+        }
+        Ok(found)
+    }
+
+    fn set(&self, name: &str) -> Result<&'a SetEngine, Error> {
+        let found = self.definitions.find(self.sets, name);
+        found.and_then(|position| self.sets.get(position)).ok_or_else(|| {
+            let named = self.definitions.named(self.sets);
+            Error::UnknownSet {
+                name: name.to_owned(),
+                known: named.map(|(_, set)| set.name.to_string()).collect(),
+            }
+        })
+    }
+
+    fn looker<'p>(&self, shard: RuledShard<'p>) -> RowLooker<'p> {
+        RowLooker::new(shard, self.now, |owner| self.owners.is_alive(owner))
+    }
+}

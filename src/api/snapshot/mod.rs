@@ -1,0 +1,579 @@
+//! A copy of everything a segment holds, taken without a lock.
+
+mod counts;
+mod keys;
+mod set_memory;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+
+use super::declaration::Declaration;
+use super::declaration::stored::StoredDeclaration;
+use super::segment::{compile_definitions, compile_one};
+use crate::engine::definition::plan::Kind;
+use crate::engine::{
+    DeadHolds, Definitions, LimitRules, ObservedHold, ObservedTicket, RowCopy, RuledShard, SetEngine,
+    ShardAt, ShardObservation, observe_shard, place_sets,
+};
+use crate::error::Error;
+use crate::limit::{Mark, Now, RuleOperations};
+use crate::shm::file::attach::{Observed, damaged, observe};
+use crate::shm::file::region::Region;
+use crate::shm::layout::records::{FORMAT, Header, SET_UNCHECKED, WAIT_BUCKETS};
+use crate::shm::process::host::process_of_thread;
+use crate::shm::process::participant::{ParticipantId, ParticipantRecord, ParticipantTable};
+use crate::shm::time::clock::{boot_nanos, utc_nanos};
+
+pub use counts::{LimitCounts, SetCounts};
+pub(crate) use keys::KeySource;
+pub use keys::{KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot};
+pub use set_memory::SetMemory;
+
+/// A segment, copied. Each set's shard is consistent in itself unless it says that it is torn.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct SegmentSnapshot {
+    /// The file.
+    pub path: PathBuf,
+    /// Bytes.
+    pub size: u64,
+    /// The number of the file's format.
+    pub format: u64,
+    /// Nanoseconds since the Unix epoch.
+    pub created_utc_ns: u64,
+    /// Whether the segment was retired: see [`Segment::retire`](crate::Segment::retire).
+    pub retired: bool,
+    /// Whether the file belongs to this boot, these namespaces and this inode. If not, whoever opens it next
+    /// starts it cold: see the [crate's documentation](crate).
+    pub same_place: bool,
+    /// How often it was started cold.
+    pub cold_starts: u64,
+    /// How many processes may be attached.
+    pub participant_capacity: u64,
+    /// The processes attached, and those that died attached.
+    pub participants: Vec<ParticipantSnapshot>,
+    /// Each set in the order of the declaration.
+    pub sets: Vec<SetSnapshot>,
+}
+
+/// A process, attached or dead.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct ParticipantSnapshot {
+    /// Its place in the table.
+    pub slot: u64,
+    /// Which life of the slot.
+    pub generation: u64,
+    /// Its process id in the segment's PID namespace.
+    pub pid: u64,
+    /// Its name when it attached. Not sanitised.
+    pub name: String,
+    /// When it attached, in nanoseconds since the Unix epoch.
+    pub joined_utc_ns: u64,
+    /// Whether it is alive.
+    pub alive: bool,
+}
+
+/// A set, copied.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct SetSnapshot {
+    /// The set's name.
+    pub name: String,
+    /// The declared set that it is a copy of, where it was made [on demand](crate::Declaration::sets_on_demand).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copy_of: Option<String>,
+    /// What it was declared with.
+    pub metadata: BTreeMap<String, String>,
+    /// The version of the declaration that is in force, where that has one.
+    pub version: Option<u64>,
+    /// Whether an operator has changed it: see [`Segment::apply`](crate::Segment::apply).
+    pub edited: bool,
+    /// The set kept changing while it was copied: the parts may not belong together.
+    pub torn: bool,
+    /// What the lock said when the copy was begun.
+    pub lock: LockSnapshot,
+    /// Words that an operation in progress, or one whose process died, has changed; none during a reset or
+    /// a recount.
+    pub words_in_flight: Option<usize>,
+    /// A recovery could not repair the set.
+    pub poisoned: bool,
+    /// Nanoseconds for which the set is [throttled](crate::Permit::throttled); zero where it is not, or is keyed.
+    pub throttled_for_ns: u64,
+    /// What was counted.
+    pub counts: SetCounts,
+    /// Permits out that hold something, without those of dead processes.
+    pub active: u64,
+    /// Permits that dead processes hold, or of which every lease has run out. The next request that needs what they hold
+    /// takes it back.
+    pub of_dead: u64,
+    /// How many may be out.
+    pub hold_capacity: u64,
+    /// Each limit in the order of the declaration.
+    pub limits: Vec<LimitSnapshot>,
+    /// Each hold in use.
+    pub holds: Vec<HoldSnapshot>,
+    /// How long admitted requests had waited: number *i* counts those that had waited for less than 2^*i* microseconds
+    /// and are not counted before; the last of 32 counts all that are longer.
+    pub wait_times: Vec<u64>,
+    /// How many requests may wait in line.
+    pub waiter_capacity: u64,
+    /// Each ticket in use, in the order in which they came.
+    pub tickets: Vec<TicketSnapshot>,
+    /// The table of keys, where the set is keyed. The counts are then of all keys together, and each limit stands as it
+    /// does for a key that has used nothing.
+    pub keys: Option<KeysSnapshot>,
+}
+
+/// How full the table of a keyed set is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct KeysSnapshot {
+    /// Rows that are some key's, whether or not it has anything used.
+    pub in_use: u64,
+    /// Rows there are.
+    pub rows: u64,
+    /// Rows that were given to another key when the former one had nothing used any more: it lost nothing.
+    pub evicted_unused: u64,
+    /// Rows that were given to another key when the former one had something used, which is forgotten.
+    pub evicted_in_use: u64,
+    /// Rows in use in the fullest bucket, of 32: a key is looked for in two buckets at most.
+    pub fullest_bucket: u64,
+}
+
+/// A lock, as its word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LockSnapshot {
+    /// The process that holds it, where it is held and the process can be named.
+    pub holder_pid: Option<u32>,
+    /// The thread that holds it.
+    pub holder_thread: Option<u32>,
+    /// Its holder died, and nobody has taken it since.
+    pub owner_died: bool,
+}
+
+/// A limit, copied.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct LimitSnapshot {
+    /// The limit's name.
+    pub name: String,
+    /// How it is taken.
+    pub kind: Kind,
+    /// The most that can be taken at once; none where it is unlimited.
+    pub burst: Option<u64>,
+    /// Of an [adaptive](crate::Limit::adaptive) limit, the capacity that it has found for now.
+    pub found_capacity: Option<u64>,
+    /// Units that could be taken now.
+    pub remaining: u64,
+    /// Units that dead processes hold, or that are held for longer than their lease. They count as free already, because
+    /// a request that needs them is given them. Where the set is keyed, what is held of concurrency for all keys together.
+    pub of_dead: u64,
+    /// Nanoseconds until it is completely replenished.
+    pub reset_after_ns: u64,
+    /// What was counted.
+    pub counts: LimitCounts,
+}
+
+/// What a permit holds.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct HoldSnapshot {
+    /// Its place in the table.
+    pub index: u64,
+    /// Numbers the permits of the set that hold something.
+    pub serial: u64,
+    /// The slot of the process that holds it.
+    pub owner_slot: Option<u64>,
+    /// Its process id, where the slot still is its own.
+    pub owner_pid: Option<u64>,
+    /// Whether that process is alive; what a dead one holds is given back to whoever needs it.
+    pub owner_alive: bool,
+    /// The key whose limits are held, where the set is keyed.
+    pub key: Option<KeyLabel>,
+    /// How long it has been held, in nanoseconds.
+    pub held_ns: u64,
+    /// Whether it was given back while another process kept the lock: it is free as soon as any process has the lock.
+    pub returned: bool,
+    /// What its request was [labelled](crate::Request::label) with, where the set [keeps labels](crate::SetDeclaration::labels).
+    /// Not sanitised.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// Units held, by limit.
+    pub amounts: BTreeMap<String, u64>,
+}
+
+/// A place in line.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct TicketSnapshot {
+    /// Numbers those who waited in the order in which they came.
+    pub number: u64,
+    /// The slot of the process that waits; none where the ticket was given up.
+    pub owner_slot: Option<u64>,
+    /// Its process id, where the slot still is its own.
+    pub owner_pid: Option<u64>,
+    /// Whether that process is alive; the place of a dead one goes to the next.
+    pub owner_alive: bool,
+    /// It has what it asked for and has not come for it yet.
+    pub granted: bool,
+    /// The key in whose line it is, where the set is keyed.
+    pub key: Option<KeyLabel>,
+    /// How long it has been waiting, in nanoseconds.
+    pub waiting_ns: u64,
+    /// Units asked for, by limit.
+    pub costs: BTreeMap<String, u64>,
+}
+
+/// A segment opened for looking only: it is mapped read-only, nothing is locked, and this process does not become a
+/// participant.
+#[derive(Debug)]
+pub struct SegmentReader {
+    path: PathBuf,
+    observed: Observed,
+    stored: StoredDeclaration,
+    declaration: Declaration,
+    sets: Vec<SetEngine>,
+}
+
+impl SegmentReader {
+    /// Opens a segment for looking only. Needs no more than permission to read the file.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenOptions::open`](crate::OpenOptions::open).
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        // Looking cannot be made to do harm by whoever owns the file.
+        let observed = observe(path, true)?;
+        let (stored, plans) = compile_definitions(&observed.verified, path)?;
+        let verified = &observed.verified;
+        let sets = place_sets(&verified.region, verified.geometry.sets.clone(), plans)
+            .map_err(|place| damaged(path, place))?;
+        let mut reader = Self {
+            path: path.to_owned(),
+            observed,
+            declaration: stored.to_declaration(),
+            stored,
+            sets: Vec::new(),
+        };
+        reader.sets = sets
+            .into_iter()
+            .map(|set| reader.definitions().with_previous(set))
+            .collect();
+        Ok(reader)
+    }
+
+    fn definitions(&self) -> Definitions<'_> {
+        Definitions {
+            path: &self.path,
+            region: &self.observed.verified.region,
+            compile: compile_one,
+        }
+    }
+
+    fn is_alive(&self, table: &ParticipantTable, id: ParticipantId) -> bool {
+        table.is_alive_by(self.observed.file.as_fd(), id)
+    }
+
+    /// The file, as it was named.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What was in force when this was opened, set by set.
+    pub(crate) fn stored(&self) -> &StoredDeclaration {
+        &self.stored
+    }
+
+    /// The bytes that there are for the definition of each set.
+    pub(crate) fn definition_rooms(&self) -> impl Iterator<Item = u64> {
+        self.sets.iter().map(|set| set.geometry.shape.definition_room)
+    }
+
+    /// What was in force when this was opened. Path and mode are not part of it.
+    pub fn declaration(&self) -> &Declaration {
+        &self.declaration
+    }
+
+    /// Copies everything.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where there is no memory for the copy.
+    pub fn snapshot(&self) -> Result<SegmentSnapshot, Error> {
+        let table = self.observed.verified.participants();
+        let header: &Header = self
+            .observed
+            .verified
+            .region
+            .record(0)
+            .map_err(|place| damaged(&self.path, place))?;
+        SnapshotSource {
+            path: &self.path,
+            region: &self.observed.verified.region,
+            sets: &self.sets,
+            definitions: self.definitions(),
+            declaration: &self.declaration,
+            table: &table,
+            owners: Owners::new(&|id| self.is_alive(&table, id)),
+            now: kernel_time(header),
+            same_place: self.observed.same_place,
+        }
+        .take()
+    }
+}
+
+/// The clocks of a segment of which this process is no participant.
+fn kernel_time(header: &Header) -> Now {
+    Now {
+        monotonic: boot_nanos().wrapping_add(header.clock_offset.load(Ordering::Relaxed)),
+        utc: utc_nanos(),
+    }
+}
+
+/// Which owners live. Each is asked for once.
+pub(crate) struct Owners<'a> {
+    is_alive: &'a dyn Fn(ParticipantId) -> bool,
+    known: RefCell<HashMap<u64, bool>>,
+}
+
+impl<'a> Owners<'a> {
+    pub(crate) fn new(is_alive: &'a dyn Fn(ParticipantId) -> bool) -> Self {
+        Self {
+            is_alive,
+            known: RefCell::default(),
+        }
+    }
+
+    /// Whether the owner that a word names lives. A word that names no participant names nobody who does.
+    fn is_alive(&self, owner: u64) -> bool {
+        let ask = || ParticipantId::from_word(owner).is_some_and(self.is_alive);
+        *self.known.borrow_mut().entry(owner).or_insert_with(ask)
+    }
+}
+
+/// Where a snapshot comes from.
+pub(crate) struct SnapshotSource<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) region: &'a Region,
+    pub(crate) sets: &'a [SetEngine],
+    pub(crate) definitions: Definitions<'a>,
+    pub(crate) declaration: &'a Declaration,
+    pub(crate) table: &'a ParticipantTable,
+    pub(crate) owners: Owners<'a>,
+    pub(crate) now: Now,
+    pub(crate) same_place: bool,
+}
+
+impl SnapshotSource<'_> {
+    pub(crate) fn take(&self) -> Result<SegmentSnapshot, Error> {
+        let header: &Header = self.region.record(0).map_err(|place| damaged(self.path, place))?;
+        let named = self.definitions.named(self.sets);
+        let sets = named.map(|(_, set)| self.set(set)).collect::<Result<_, _>>()?;
+        let participants = self
+            .table
+            .taken()
+            .into_iter()
+            .map(|record| ParticipantSnapshot {
+                slot: record.id.slot,
+                generation: record.id.generation,
+                pid: record.identity.pid,
+                alive: self.owners.is_alive(record.id.to_word()),
+                name: record.name,
+                joined_utc_ns: record.joined_utc,
+            })
+            .collect();
+        Ok(SegmentSnapshot {
+            path: self.path.to_owned(),
+            size: self.region.size(),
+            format: FORMAT,
+            created_utc_ns: load(&header.created_utc),
+            retired: load(&header.retired) != 0,
+            same_place: self.same_place,
+            cold_starts: load(&header.cold_starts),
+            participant_capacity: u64::from(self.declaration.segment().participants()),
+            participants,
+            sets,
+        })
+    }
+
+    fn set(&self, set: &SetEngine) -> Result<SetSnapshot, Error> {
+        let failed = |source| Error::Io {
+            action: "copy",
+            path: self.path.to_owned(),
+            source,
+        };
+        self.definitions.keep_up(set);
+        let mut snapshot = SetSnapshot::of_nothing(set);
+        for shard in set.shards() {
+            let observation = observe_shard(self.region, shard).map_err(failed)?;
+            self.add(&mut snapshot, &observation);
+        }
+        Ok(snapshot)
+    }
+
+    /// Adds what one part of a set holds.
+    fn add(&self, snapshot: &mut SetSnapshot, observation: &ShardObservation<'_>) {
+        let at = observation.at(self.now);
+        let ShardAt { shard, now } = at;
+        let control = shard.memory.control();
+        snapshot.torn |= observation.torn;
+        // The first that is held stands for all: who looks for a stuck lock finds it.
+        if snapshot.lock.holder_thread.is_none() {
+            snapshot.lock = LockSnapshot {
+                holder_pid: observation.lock.holder.and_then(process_of_thread),
+                holder_thread: observation.lock.holder,
+                owner_died: observation.lock.owner_died,
+            };
+        }
+        snapshot.words_in_flight = snapshot
+            .words_in_flight
+            .zip(observation.words_in_flight())
+            .map(|(sum, words)| sum + words);
+        snapshot.poisoned |= !matches!(load(&control.poisoned), 0 | SET_UNCHECKED);
+        snapshot.counts.add(control);
+        let dead = DeadHolds::find(at, |owner| self.owners.is_alive(owner));
+        let mut copy = RowCopy::new(shard, &dead);
+        let is_keyed = shard.memory.is_keyed();
+        let left_out = if is_keyed {
+            dead.of_all_rows(at, &copy)
+        } else {
+            snapshot.throttled_for_ns = shard.throttled_for(shard.only_row(), now);
+            dead.leave_out(at, shard.only_row(), &mut copy)
+        };
+        snapshot.active += load(&control.active).saturating_sub(left_out.holds);
+        snapshot.of_dead += left_out.holds;
+        snapshot.hold_capacity += shard.memory.hold_capacity();
+        snapshot.waiter_capacity += shard.memory.ticket_capacity();
+        for (limit, snapshot) in shard.limits.iter().zip(&mut snapshot.limits) {
+            snapshot.counts.add(shard.counters(limit.index));
+            snapshot.of_dead = snapshot
+                .of_dead
+                .saturating_add(left_out.of_dead.get(limit.index).copied().unwrap_or(0));
+            if !is_keyed {
+                let mark = limit.mark(left_out.row, now);
+                let standing = limit.rule.standing(mark);
+                snapshot.found_capacity = limit.rule.found_capacity(mark);
+                snapshot.remaining = standing.remaining;
+                snapshot.reset_after_ns = standing.reset_after;
+            }
+        }
+        let holds = observation.holds();
+        snapshot
+            .holds
+            .extend(holds.into_iter().map(|hold| self.hold(shard, hold, now)));
+        for (sum, bucket) in snapshot.wait_times.iter_mut().zip(&control.wait_times) {
+            *sum = sum.saturating_add(load(bucket));
+        }
+        let tickets = observation.tickets();
+        snapshot
+            .tickets
+            .extend(tickets.into_iter().map(|ticket| self.ticket(shard, ticket, now)));
+        if let Some(keys) = &mut snapshot.keys {
+            keys.in_use += load(&control.keys);
+            keys.rows += shard.memory.row_count();
+            keys.evicted_unused += load(&control.evicted_unused);
+            keys.evicted_in_use += load(&control.evicted_in_use);
+            keys.fullest_bucket = keys.fullest_bucket.max(shard.fullest_bucket());
+        }
+    }
+
+    fn owner(&self, word: u64) -> (Option<ParticipantId>, Option<ParticipantRecord>) {
+        let owner = ParticipantId::from_word(word);
+        let record = owner
+            .and_then(|id| self.table.read(id.slot))
+            .filter(|record| Some(record.id) == owner);
+        (owner, record)
+    }
+
+    fn ticket(&self, shard: RuledShard<'_>, ticket: ObservedTicket, now: Now) -> TicketSnapshot {
+        let (owner, record) = self.owner(ticket.owner);
+        TicketSnapshot {
+            number: ticket.number,
+            owner_slot: owner.map(|id| id.slot),
+            owner_pid: record.map(|record| record.identity.pid),
+            owner_alive: self.owners.is_alive(ticket.owner),
+            granted: ticket.is_granted,
+            key: KeyLabel::of_row(shard, ticket.row),
+            waiting_ns: now.monotonic.saturating_sub(ticket.enqueued_at),
+            costs: ticket
+                .costs
+                .into_iter()
+                .map(|(limit, cost)| (shard.set.limit_name(limit), cost))
+                .collect(),
+        }
+    }
+
+    fn hold(&self, shard: RuledShard<'_>, hold: ObservedHold, now: Now) -> HoldSnapshot {
+        let (owner, record) = self.owner(hold.owner);
+        HoldSnapshot {
+            index: hold.index,
+            serial: hold.serial,
+            owner_slot: owner.map(|id| id.slot),
+            owner_pid: record.map(|record| record.identity.pid),
+            owner_alive: self.owners.is_alive(hold.owner),
+            key: KeyLabel::of_row(shard, hold.row),
+            held_ns: now.monotonic.saturating_sub(hold.taken_at),
+            returned: hold.is_returned,
+            label: hold.label,
+            amounts: hold
+                .amounts
+                .into_iter()
+                .map(|(limit, amount)| (shard.set.limit_name(limit), amount))
+                .collect(),
+        }
+    }
+}
+
+impl SetSnapshot {
+    /// Of a set of which no shard has been looked at yet.
+    fn of_nothing(set: &SetEngine) -> Self {
+        let limit = |limit: &LimitRules| LimitSnapshot {
+            name: set.limit_name(limit.index),
+            kind: limit.kind,
+            burst: Some(limit.burst).filter(|max| *max != u64::MAX),
+            found_capacity: limit.rule.found_capacity(Mark::default()),
+            remaining: limit.rule.standing(Mark::default()).remaining,
+            of_dead: 0,
+            reset_after_ns: 0,
+            counts: LimitCounts::default(),
+        };
+        Self {
+            name: set.name.to_string(),
+            copy_of: set.name.is_on_demand().then(|| set.name.declared().to_owned()),
+            metadata: (*set.shown().plan.metadata).clone(),
+            version: set.shown().plan.version,
+            edited: set.shown().plan.is_edited,
+            torn: false,
+            lock: LockSnapshot {
+                holder_pid: None,
+                holder_thread: None,
+                owner_died: false,
+            },
+            words_in_flight: Some(0),
+            poisoned: false,
+            throttled_for_ns: 0,
+            counts: SetCounts::default(),
+            active: 0,
+            of_dead: 0,
+            hold_capacity: 0,
+            limits: set.shown().limits.iter().map(limit).collect(),
+            holds: Vec::new(),
+            wait_times: vec![0; WAIT_BUCKETS],
+            waiter_capacity: 0,
+            tickets: Vec::new(),
+            keys: set.is_keyed().then(KeysSnapshot::default),
+        }
+    }
+}
+
+fn load(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Relaxed)
+}

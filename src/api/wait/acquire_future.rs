@@ -1,0 +1,232 @@
+//! Waiting in the queue as a future.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::background_worker;
+use super::waiters::Waiter;
+use crate::api::permit::Outcome;
+use crate::api::request::Request;
+use crate::api::set::limit_set::LimitSet;
+use crate::api::set::set_reference::SetReference;
+use crate::api::set::subject::Subject;
+use crate::engine::{
+    Acquired, Costs, Decision, KeyIdentity, PollResult, SegmentEngine, Target, WaitBy, WaitStart,
+    deadline_after,
+};
+use crate::error::Error;
+
+/// A request that waits in the queue: see [`LimitSet::acquire_async`].
+///
+/// Dropped before it completed, it leaves the queue; what it may have been granted meanwhile is given back, as far as
+/// the algorithm refunds.
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct AcquireFuture<'a> {
+    set: SetReference<'a>,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Asked(Result<Box<Asked>, Error>),
+    Completed,
+}
+
+/// What is asked for, and how far that has come.
+#[derive(Debug)]
+struct Asked {
+    costs: Costs,
+    key: Option<KeyIdentity>,
+    decision: Decision,
+    timeout: Option<Duration>,
+    /// On the boot-time clock.
+    deadline: u64,
+    /// While a ticket is waited for.
+    waiter: Option<Arc<Waiter>>,
+    /// When the wait for the first ticket began, on the boot-time clock.
+    began: Option<u64>,
+}
+
+impl<'a> AcquireFuture<'a> {
+    pub(crate) fn new(subject: Subject<'a>, request: &Request, timeout: Option<Duration>) -> Self {
+        let set = subject.set;
+        let asked = request.costs_for(set).map(|costs| {
+            Box::new(Asked {
+                costs: costs.clone(),
+                key: subject.key,
+                decision: Decision::pending(costs, set.engine_set().notes_beside),
+                timeout,
+                deadline: deadline_after(timeout),
+                waiter: None,
+                began: None,
+            })
+        });
+        Self {
+            set: SetReference::Borrowed(set),
+            stage: Stage::Asked(asked),
+        }
+    }
+
+    /// That cannot even be asked for.
+    pub(crate) fn failed(set: &'a LimitSet, error: Error) -> Self {
+        Self {
+            set: SetReference::Borrowed(set),
+            stage: Stage::Asked(Err(error)),
+        }
+    }
+
+    /// The same, keeping the segment attached by itself.
+    pub(crate) fn into_owned(mut self) -> AcquireFuture<'static> {
+        AcquireFuture {
+            set: self.set.to_owned(),
+            // Nothing is left that dropping this one could give up.
+            stage: std::mem::replace(&mut self.stage, Stage::Completed),
+        }
+    }
+}
+
+impl<'a> Future for AcquireFuture<'a> {
+    type Output = Result<Outcome<'a>, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let set = &this.set;
+        let answer = match &mut this.stage {
+            Stage::Asked(Ok(asked)) => match asked.poll(set, context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(answer) => answer,
+            },
+            Stage::Asked(Err(_)) => Ok(false),
+            Stage::Completed => {
+                return Poll::Ready(Err(Error::Internal {
+                    set: set.name().to_owned(),
+                    what: "a future was polled after it had completed",
+                }));
+            }
+        };
+        let completed = std::mem::replace(&mut this.stage, Stage::Completed);
+        Poll::Ready(match (answer, completed) {
+            (Ok(is_admitted), Stage::Asked(Ok(asked))) => {
+                let label = asked.costs.label.as_deref();
+                let acquired = Acquired::after(asked.began, is_admitted);
+                Ok(set.outcome_of(acquired, asked.decision, label))
+            }
+            (_, Stage::Asked(Err(error))) | (Err(error), _) => Err(error),
+            (Ok(_), Stage::Completed) => Err(Error::Internal {
+                set: set.name().to_owned(),
+                what: "a future completed twice",
+            }),
+        })
+    }
+}
+
+impl Drop for AcquireFuture<'_> {
+    fn drop(&mut self) {
+        if let Stage::Asked(Ok(asked)) = &mut self.stage
+            && let Some(waiter) = asked.waiter.take()
+        {
+            background_worker::withdraw(&waiter);
+            if waiter.is_own()
+                && let Some(waiting) = waiter.end()
+            {
+                let engine = &self.set.shared().engine;
+                engine.cancel(self.set.engine_set().shard(waiting.queue().0), &waiting);
+            }
+        }
+    }
+}
+
+impl Asked {
+    /// Whether everything was taken, as soon as that is decided.
+    fn poll(&mut self, set: &LimitSet, context: &mut Context<'_>) -> Poll<Result<bool, Error>> {
+        let engine = &set.shared().engine;
+        loop {
+            let Some(waiter) = &self.waiter else {
+                match self.begin(set, engine, context) {
+                    Ok(Some(is_admitted)) => return Poll::Ready(Ok(is_admitted)),
+                    // Looks once: what was granted before anybody slept for it has woken nobody.
+                    Ok(None) => continue,
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+            };
+            if !waiter.is_own() {
+                // Carried over a fork, the ticket is the parent's; or this process has lost its slot, and the ticket
+                // with it.
+                background_worker::withdraw(waiter);
+                self.waiter = None;
+                continue;
+            }
+            let mut look_by = None;
+            let polled = waiter.with(context.waker(), |waiting, was_woken| {
+                let now = crate::shm::time::clock::boot_nanos();
+                let shard = set.engine_set().shard(waiting.queue().0);
+                let is_late = now >= self.deadline;
+                // Woken, it looks in any case: the thread may have found an error that is for the future to meet.
+                if !is_late && !was_woken && !engine.needs_look(shard, waiting, now) {
+                    return Ok(PollResult::Waiting);
+                }
+                let polled = engine.look(shard, &self.costs, &mut self.decision, waiting, is_late);
+                look_by = Some(waiting.next_look());
+                polled
+            });
+            match polled {
+                Some(Ok(PollResult::Waiting)) => {
+                    if let Some(instant) = look_by {
+                        background_worker::look_by(waiter, instant);
+                    }
+                    return Poll::Pending;
+                }
+                Some(Ok(PollResult::Admitted)) => return self.complete(Ok(true)),
+                Some(Ok(PollResult::Refused)) => return self.complete(Ok(false)),
+                Some(Err(error)) => return self.complete(Err(Error::from(error))),
+                Some(Ok(PollResult::Lost)) | None => {
+                    let _ = self.complete(Ok(false));
+                }
+            }
+        }
+    }
+
+    /// The first step: a decision, or a ticket that somebody sleeps for.
+    fn begin(
+        &mut self,
+        set: &LimitSet,
+        engine: &SegmentEngine,
+        context: &mut Context<'_>,
+    ) -> Result<Option<bool>, Error> {
+        let target = Target {
+            set: set.engine_set(),
+            key: self.key.as_ref(),
+        };
+        if self.timeout == Some(Duration::ZERO) {
+            let admitted = engine.try_acquire(target, &self.costs, &mut self.decision)?;
+            set.see_to_batches();
+            return Ok(Some(admitted));
+        }
+        let started = engine.begin_waiting(target, &self.costs, &mut self.decision, WaitBy::ProcessFutex)?;
+        set.see_to_batches();
+        let waiting = match started {
+            WaitStart::Decided(is_admitted) => return Ok(Some(is_admitted)),
+            WaitStart::Waiting(waiting) => waiting,
+        };
+        self.began.get_or_insert(waiting.began());
+        let waiter = Waiter::new(set, waiting, self.deadline, context.waker().clone());
+        if let Err(error) = background_worker::attend(&waiter, waiting.next_look()) {
+            engine.cancel(set.engine_set().shard(waiting.queue().0), &waiting);
+            return Err(error);
+        }
+        self.waiter = Some(waiter);
+        Ok(None)
+    }
+
+    fn complete(&mut self, answer: Result<bool, Error>) -> Poll<Result<bool, Error>> {
+        if let Some(waiter) = self.waiter.take() {
+            background_worker::withdraw(&waiter);
+            waiter.end();
+        }
+        Poll::Ready(answer)
+    }
+}

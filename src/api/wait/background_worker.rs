@@ -1,0 +1,666 @@
+//! The one thread of a process that sleeps for all its futures, renews leases in the background, and gives back what a
+//! drop could not.
+//!
+//! It never waits for a lock, since another segment may need it: it tries, and comes back. Leases go first.
+//!
+//! It starts when there is first something to sleep for, and ends when there has been nothing for a while. In a forked
+//! child there is no such thread: the child's first future starts one of its own.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use super::waiters::{NextStep, Queue, Waiter, Waiters, address, lock};
+use crate::api::local_credit::UnusedBatches;
+use crate::api::permit::Permit;
+use crate::api::segment::SharedSegment;
+use crate::api::set::limit_set::LimitSet;
+use crate::engine::{
+    DeathNotice, Deaths, HoldReference, LockWait, Renewed, TakenBatch, UNWATCHED_SLICE, WATCHED_SLICE,
+};
+use crate::error::Error;
+use crate::shm::process::background_thread;
+use crate::shm::process::fork_identity::PerProcess;
+use crate::shm::time::clock::boot_nanos;
+use crate::shm::wake::futex;
+use crate::shm::wake::futex::FutexValue;
+use crate::shm::wake::wake_list::Seen;
+
+/// How long the thread stays although there is nothing to do.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// The longest pause between two tries to take a lock.
+const SLICE: u64 = 50_000_000;
+
+/// The thread spends at most one part in this many of its time on finding out whose deaths matter.
+const SHARE_OF_TIME: u64 = 20;
+
+/// How soon a lock is tried again that was taken; twice as late each time, up to [`SLICE`].
+const FIRST_RETRY: u64 = 1_000_000;
+
+/// A lease is renewed this many times before it runs out.
+const RENEWALS_PER_LEASE: u64 = 3;
+
+/// How many returns wait for their locks; what is behind the others stays charged.
+const MAX_RETURNS: usize = 1024;
+
+/// A hold whose leases are renewed in the background.
+#[derive(Debug)]
+pub(crate) struct LeaseRenewal {
+    shared: Weak<SharedSegment>,
+    set: usize,
+    shard: u32,
+    hold: HoldReference,
+    owner: u64,
+    lease: u64,
+    /// When the lease runs out, and when to renew it, on the boot-time clock.
+    expiry: u64,
+    next: u64,
+}
+
+impl LeaseRenewal {
+    /// For a lease of so many nanoseconds that was renewed just now.
+    pub(crate) fn new(
+        shared: &Arc<SharedSegment>,
+        set: usize,
+        shard: u32,
+        hold: HoldReference,
+        owner: u64,
+        lease: u64,
+    ) -> Self {
+        let mut renewal = Self {
+            shared: Arc::downgrade(shared),
+            set,
+            shard,
+            hold,
+            owner,
+            lease,
+            expiry: 0,
+            next: 0,
+        };
+        renewal.count_from(boot_nanos());
+        renewal
+    }
+
+    fn count_from(&mut self, now: u64) {
+        self.expiry = now.saturating_add(self.lease);
+        self.next = now.saturating_add((self.lease / RENEWALS_PER_LEASE).max(1));
+    }
+
+    /// Renews the lease if it is time; answers whether to go on.
+    fn renew_if_due(&mut self) -> bool {
+        let now = boot_nanos();
+        if now < self.next {
+            return true;
+        }
+        let Some(shared) = self.shared.upgrade() else {
+            return false;
+        };
+        let Some(set) = shared.engine.sets().get(self.set) else {
+            return false;
+        };
+        match shared
+            .engine
+            .heartbeat(set.shard(self.shard), self.hold, self.owner, LockWait::NOT)
+            .map_err(Error::from)
+        {
+            Ok(Renewed::WasReclaimed) | Err(Error::Removed { .. }) => return false,
+            Ok(Renewed::Renewed) => self.count_from(now),
+            // The lock is needed in the middle of a change only, and that comes to an end.
+            Err(_) => self.next = now.saturating_add((self.lease / RENEWALS_PER_LEASE).clamp(1, SLICE)),
+        }
+        true
+    }
+}
+
+/// What a dropped handle of local credit had left.
+#[derive(Debug)]
+pub(crate) struct UnspentBatch {
+    shared: Arc<SharedSegment>,
+    set: usize,
+    limit: usize,
+    batch: TakenBatch,
+    units: u64,
+}
+
+impl UnspentBatch {
+    pub(crate) fn new(set: &LimitSet, limit: usize, batch: TakenBatch, units: u64) -> Self {
+        Self {
+            shared: Arc::clone(set.shared()),
+            set: set.position(),
+            limit,
+            batch,
+            units,
+        }
+    }
+
+    /// Gives it back unless the lock is taken; answers whether to try again.
+    fn is_left(&self) -> bool {
+        let engine = &self.shared.engine;
+        engine.sets().get(self.set).is_some_and(|set| {
+            engine
+                .return_batch(set.shard(0), self.limit, &self.batch, self.units, LockWait::NOT)
+                .is_err_and(|error| matches!(*error, Error::LockStuck { .. }))
+        })
+    }
+}
+
+/// What has no hold and could not be given back at once.
+#[derive(Debug)]
+pub(crate) enum Return {
+    Unspent(UnspentBatch),
+    /// What was admitted and not made use of.
+    Unused(Permit<'static>),
+}
+
+impl Return {
+    /// Gives it back unless the lock is taken; answers whether to try again.
+    fn is_left(&mut self) -> bool {
+        match self {
+            Self::Unspent(batch) => batch.is_left(),
+            Self::Unused(permit) => {
+                matches!(permit.cancel_within(LockWait::NOT), Err(Error::LockStuck { .. }))
+            }
+        }
+    }
+
+    fn shared(&self) -> &Arc<SharedSegment> {
+        match self {
+            Self::Unspent(batch) => &batch.shared,
+            Self::Unused(permit) => permit.limit_set().shared(),
+        }
+    }
+}
+
+/// When to try a lock again that was taken.
+#[derive(Clone, Copy, Debug)]
+struct Retry {
+    pause: u64,
+}
+
+impl Retry {
+    const FIRST: Self = Self { pause: FIRST_RETRY };
+
+    /// How long to wait, where a lock was taken or was not.
+    fn pause_after(&mut self, was_taken: bool) -> u64 {
+        let pause = if was_taken { self.pause } else { SLICE };
+        self.pause = if was_taken {
+            (2 * self.pause).min(SLICE)
+        } else {
+            FIRST_RETRY
+        };
+        pause
+    }
+}
+
+/// The background worker of one process.
+#[derive(Debug, Default)]
+struct BackgroundWorker {
+    work: Mutex<WorkQueue>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct WorkQueue {
+    waiters: Waiters,
+    renewals: Vec<LeaseRenewal>,
+    batches: Vec<UnusedBatches>,
+    returns: VecDeque<Return>,
+    /// When to try again to give them back, on the boot-time clock.
+    next_return: u64,
+    is_running: bool,
+    /// Counts what was taken on.
+    taken_on: u64,
+    /// By whose process futexes the thread sleeps now, and until when.
+    asleep_by: Vec<Arc<SharedSegment>>,
+    asleep_until: u64,
+}
+
+/// What the thread knows of one segment.
+#[derive(Debug, Default)]
+struct Round {
+    /// The participant that this process is, whose list of tickets is read, and how far.
+    owner: u64,
+    next: u64,
+    deaths: Deaths,
+    /// Somebody died, and what it had is to be given back: when to look for that, on the boot-time clock.
+    reclaim_at: Option<u64>,
+    /// Deaths are not told.
+    is_unwatched: bool,
+}
+
+/// When to look after everything, told or not.
+#[derive(Debug)]
+struct LivenessCheck {
+    next: u64,
+    retry: Retry,
+    /// Since when the locks of queues have been taken.
+    taken_since: HashMap<Queue, u64>,
+}
+
+static BACKGROUND_WORKER: PerProcess<BackgroundWorker> = PerProcess::new();
+
+/// Sleeps for a future from now on, which is to be looked after at `next_look` at the latest.
+pub(crate) fn attend(waiter: &Arc<Waiter>, next_look: u64) -> Result<(), Error> {
+    let (worker, mut work) = running(&waiter.shared)?;
+    let taken_on = work.waiters.insert(waiter, next_look, boot_nanos());
+    if taken_on.is_new_segment {
+        worker.notify(&mut work);
+    } else {
+        work.wake_before(taken_on.look_at);
+    }
+    drop(work);
+    if let Some(waker) = taken_on.replaced {
+        waker.wake();
+    }
+    Ok(())
+}
+
+/// Sleeps for a future no longer. Does nothing in a forked child, whose thread knows only of the child's own.
+pub(crate) fn withdraw(waiter: &Arc<Waiter>) {
+    if let Ok(worker) = BACKGROUND_WORKER.get() {
+        let mut work = lock(&worker.work);
+        if work.waiters.remove(waiter) {
+            // Asleep by the segment's process futex, or about to be, the thread would keep it open.
+            worker.notify(&mut work);
+        }
+    }
+}
+
+/// Has a future that has just looked for itself looked after again at `instant`, which may be sooner than the thread
+/// knew: whoever comes to be first learns only then for how long it has to wait.
+pub(crate) fn look_by(waiter: &Arc<Waiter>, instant: u64) {
+    let Ok(worker) = BACKGROUND_WORKER.get() else {
+        return;
+    };
+    let mut work = lock(&worker.work);
+    work.waiters.look_by(waiter, instant);
+    work.wake_before(instant);
+}
+
+/// Renews a lease from now on.
+pub(crate) fn keep_alive(renewal: LeaseRenewal, shared: &SharedSegment) -> Result<(), Error> {
+    take_on(shared, |work| work.renewals.push(renewal))
+}
+
+/// Returns the batches of a set that this process does not use any more, from now on.
+pub(crate) fn return_unused(batches: UnusedBatches, shared: &SharedSegment) -> Result<(), Error> {
+    take_on(shared, |work| work.batches.push(batches))
+}
+
+/// Gives something back as soon as its lock can be had. Where there is no thread for that, or too much waits for it
+/// already, it stays charged.
+pub(crate) fn give_back_later(what: Return) {
+    let shared = Arc::clone(what.shared());
+    let mut waiting = Some(what);
+    let _ = take_on(&shared, |work| {
+        if work.returns.len() < MAX_RETURNS {
+            work.returns.extend(waiting.take());
+        }
+    });
+}
+
+fn take_on(shared: &SharedSegment, task: impl FnOnce(&mut WorkQueue)) -> Result<(), Error> {
+    let (worker, mut work) = running(shared)?;
+    task(&mut work);
+    worker.notify(&mut work);
+    Ok(())
+}
+
+/// The background worker of this process, whose thread runs and does not end before it has seen what is added to its
+/// duties.
+fn running(
+    shared: &SharedSegment,
+) -> Result<(&'static BackgroundWorker, MutexGuard<'static, WorkQueue>), Error> {
+    let failed = |source: io::Error| Error::Io {
+        action: "start the thread that sleeps for futures and leases on",
+        path: shared.engine.path().to_owned(),
+        source,
+    };
+    let worker = BACKGROUND_WORKER.get().map_err(|errno| failed(errno.into()))?;
+    let mut work = lock(&worker.work);
+    if !work.is_running {
+        background_thread::start("shmlimit", || worker.run()).map_err(failed)?;
+        work.is_running = true;
+    }
+    Ok((worker, work))
+}
+
+impl BackgroundWorker {
+    /// Has the thread look at its duties, which are others now.
+    fn notify(&self, work: &mut WorkQueue) {
+        work.taken_on = work.taken_on.wrapping_add(1);
+        self.changed.notify_one();
+        work.wake();
+    }
+
+    fn run(&self) {
+        let mut liveness_check = LivenessCheck::new(boot_nanos());
+        let mut retry_returns = Retry::FIRST;
+        let mut rounds: HashMap<usize, Round> = HashMap::new();
+        loop {
+            self.renew_leases();
+            self.return_unused();
+            self.give_back(&mut retry_returns);
+            let (segments, taken_on) = self.segments();
+            rounds.retain(|known, _| segments.iter().any(|shared| address(shared) == *known));
+            if segments.is_empty() {
+                if self.rest() {
+                    continue;
+                }
+                return;
+            }
+            // Counted before the looks, so that a ring after them is not slept through.
+            let futexes: Vec<(&AtomicU64, FutexValue)> = segments
+                .iter()
+                .filter_map(|shared| {
+                    shared
+                        .engine
+                        .process_futex(shared.engine.membership.owner_so_far())
+                })
+                .map(|(futex, _)| (futex, futex::value(futex)))
+                .collect();
+            let now = boot_nanos();
+            let mut until = u64::MAX;
+            let mut due = lock(&self.work).waiters.due(now);
+            for shared in &segments {
+                let round = rounds.entry(address(shared)).or_default();
+                self.read_wake_list(shared, round, &mut due);
+                until = until.min(self.attend_to_deaths(shared, round, now));
+            }
+            let mut broken = HashSet::new();
+            if now >= liveness_check.next {
+                let waiters = lock(&self.work).waiters.all(None);
+                broken = liveness_check.serve_queues(&waiters, now);
+                let worth = |waiter: &Arc<Waiter>| broken.contains(&waiter.queue()) || waiter.needs_look(now);
+                due.extend(waiters.into_iter().filter(worth));
+                for shared in &segments {
+                    let round = rounds.entry(address(shared)).or_default();
+                    until = until.min(self.reclaim(shared, round, now));
+                }
+                let slice = if rounds.values().any(|round| round.is_unwatched) {
+                    UNWATCHED_SLICE
+                } else {
+                    WATCHED_SLICE
+                };
+                liveness_check.plan(now, slice);
+            }
+            self.look_after(due, now, &broken);
+            if let Some(until) = self.may_sleep(until.min(liveness_check.next), taken_on, &segments) {
+                futex::wait_for_any(&futexes, Duration::from_nanos(until.saturating_sub(boot_nanos())));
+            }
+            lock(&self.work).asleep_by.clear();
+        }
+    }
+
+    /// The segments in which futures wait, and how much had been taken on by now.
+    fn segments(&self) -> (Vec<Arc<SharedSegment>>, u64) {
+        let work = lock(&self.work);
+        (work.waiters.segments(), work.taken_on)
+    }
+
+    /// Adds those that the process futex was rung for; all of the segment, where it is not known which these are.
+    fn read_wake_list(&self, shared: &Arc<SharedSegment>, round: &mut Round, due: &mut Vec<Arc<Waiter>>) {
+        let owner = shared.engine.membership.owner_so_far();
+        let mut pending_wake = Vec::new();
+        let seen = match shared.engine.process_futex(owner) {
+            None => Seen::NotAll,
+            Some((_, list)) if round.owner != owner => {
+                (round.owner, round.next) = (owner, list.end());
+                Seen::NotAll
+            }
+            Some((_, list)) => list.read(&mut round.next, |position| pending_wake.push(position)),
+        };
+        let work = lock(&self.work);
+        match seen {
+            Seen::All => due.extend(
+                pending_wake
+                    .into_iter()
+                    .filter_map(|position| work.waiters.at(address(shared), position)),
+            ),
+            Seen::NotAll => due.extend(work.waiters.all(Some(address(shared)))),
+        }
+    }
+
+    /// Looks after some futures, and wakes those that are to look themselves.
+    fn look_after(&self, due: Vec<Arc<Waiter>>, now: u64, broken: &HashSet<Queue>) {
+        let mut wakers = Vec::new();
+        let mut later = Vec::new();
+        for waiter in due {
+            match waiter.look(now, broken.contains(&waiter.queue())) {
+                NextStep::Wake(waker) => wakers.push((waiter.serial, waker)),
+                NextStep::LookAt(instant) => later.push((waiter, instant)),
+                NextStep::Nothing => {}
+            }
+        }
+        let mut work = lock(&self.work);
+        for (waiter, instant) in &later {
+            work.waiters.look_by(waiter, *instant);
+        }
+        drop(work);
+        // Outside of every lock: a waker may do anything, and where it panics, the other futures need the thread still.
+        // In the order in which they came, whatever told of them.
+        wakers.sort_unstable_by_key(|(serial, _)| *serial);
+        for (_, waker) in wakers {
+            let _ = panic::catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        }
+    }
+
+    /// Asks to be told of deaths that may serve the futures of a segment, and gives back what the dead had of whom that
+    /// was told; answers when to come back to that.
+    fn attend_to_deaths(&self, shared: &Arc<SharedSegment>, round: &mut Round, now: u64) -> u64 {
+        let segment = address(shared);
+        if round.deaths.take_fired() {
+            round.reclaim_at = Some(now);
+            lock(&self.work)
+                .waiters
+                .watch_again_at(segment, now.saturating_add(UNWATCHED_SLICE));
+        }
+        let until = match round.reclaim_at {
+            Some(instant) if instant <= now => self.reclaim(shared, round, now),
+            Some(instant) => instant,
+            None => u64::MAX,
+        };
+        if lock(&self.work).waiters.take_watch_due(segment, now) {
+            let shards = lock(&self.work).waiters.shards(segment);
+            let sets = shared.engine.sets();
+            let shards = shards
+                .iter()
+                .filter_map(|(_, set, shard)| Some(sets.get(*set)?.shard(*shard)));
+            let notice = shared.engine.watch_for_deaths_in(shards, &mut round.deaths);
+            round.is_unwatched = notice == DeathNotice::Unwatched;
+            let ended = boot_nanos();
+            let pause = ended.saturating_sub(now).saturating_mul(SHARE_OF_TIME);
+            let next = ended.saturating_add(pause.max(UNWATCHED_SLICE));
+            let mut work = lock(&self.work);
+            if notice == DeathNotice::DeadAlready {
+                round.reclaim_at = Some(now);
+                work.waiters.watch_again_at(segment, next);
+                return now;
+            }
+            work.waiters.watch_not_before(segment, next);
+        }
+        until
+    }
+
+    /// Gives back what the dead have in the shards of a segment in which futures wait; answers when to come back to
+    /// that.
+    fn reclaim(&self, shared: &Arc<SharedSegment>, round: &mut Round, now: u64) -> u64 {
+        let shards = lock(&self.work).waiters.shards(address(shared));
+        let engine = &shared.engine;
+        let mut again = None;
+        for (_, set, shard) in shards {
+            let Some(set) = engine.sets().get(set) else {
+                continue;
+            };
+            let shard = set.shard(shard);
+            let is_done = shard.reclaim_is_due()
+                && match engine.reclaim_if_due(shard, LockWait::NOT).map_err(Error::from) {
+                    Err(Error::LockStuck { .. }) => false,
+                    // Another error is for the futures to meet.
+                    Ok(_) | Err(_) => true,
+                };
+            if !is_done {
+                let instant = shard.next_reclaim().max(now.saturating_add(FIRST_RETRY));
+                again = Some(again.map_or(instant, |other: u64| other.min(instant)));
+            }
+        }
+        round.reclaim_at = again;
+        again.unwrap_or(u64::MAX)
+    }
+
+    /// Renews what is due.
+    fn renew_leases(&self) {
+        let mut renewals = std::mem::take(&mut lock(&self.work).renewals);
+        renewals.sort_unstable_by_key(|renewal| renewal.expiry);
+        renewals.retain_mut(LeaseRenewal::renew_if_due);
+        lock(&self.work).renewals.append(&mut renewals);
+    }
+
+    /// Returns the batches of credit that are not used any more.
+    fn return_unused(&self) {
+        let mut batches = std::mem::take(&mut lock(&self.work).batches);
+        batches.retain_mut(UnusedBatches::look);
+        lock(&self.work).batches.append(&mut batches);
+    }
+
+    /// Gives back what can be.
+    fn give_back(&self, retry: &mut Retry) {
+        let mut work = lock(&self.work);
+        if work.returns.is_empty() || boot_nanos() < work.next_return {
+            return;
+        }
+        let mut returns = std::mem::take(&mut work.returns);
+        drop(work);
+        returns.retain_mut(Return::is_left);
+        let pause = retry.pause_after(!returns.is_empty());
+        let mut work = lock(&self.work);
+        work.next_return = boot_nanos().saturating_add(pause);
+        // There may be others by now.
+        returns.append(&mut work.returns);
+        let too_many = returns.split_off(returns.len().min(MAX_RETURNS));
+        work.returns = returns;
+        drop(work);
+        // Outside of the lock: dropping a permit may have to do with the thread itself.
+        drop(too_many);
+    }
+
+    /// Waits for something to do besides renewing leases; answers false when it has waited for long enough in vain.
+    fn rest(&self) -> bool {
+        let work = lock(&self.work);
+        if !work.waiters.is_empty() {
+            return true;
+        }
+        let pause = match work.next_task() {
+            Some(next) => Duration::from_nanos(next.saturating_sub(boot_nanos())),
+            None => LINGER,
+        };
+        let (mut work, _) = self
+            .changed
+            .wait_timeout(work, pause)
+            .unwrap_or_else(PoisonError::into_inner);
+        let has_work = !work.waiters.is_empty() || work.next_task().is_some();
+        if !has_work {
+            // Said under the same lock: whoever takes something on from here starts another thread.
+            work.is_running = false;
+        }
+        has_work
+    }
+
+    /// Until when to sleep; `None` where something was taken on since.
+    fn may_sleep(&self, until: u64, taken_on: u64, segments: &[Arc<SharedSegment>]) -> Option<u64> {
+        let mut work = lock(&self.work);
+        if work.taken_on != taken_on {
+            return None;
+        }
+        let until = until
+            .min(work.waiters.next_look())
+            .min(work.next_task().unwrap_or(u64::MAX));
+        work.asleep_by = segments.to_vec();
+        work.asleep_until = until;
+        Some(until)
+    }
+}
+
+impl WorkQueue {
+    /// Wakes the thread, where it sleeps by process futexes.
+    fn wake(&self) {
+        if let Some(asleep_by) = self.asleep_by.first() {
+            asleep_by.engine.wake_own_process();
+        }
+    }
+
+    /// Wakes the thread where it would sleep beyond an instant.
+    fn wake_before(&mut self, instant: u64) {
+        if instant < self.asleep_until {
+            self.wake();
+            // Once is enough.
+            self.asleep_until = instant;
+        }
+    }
+
+    /// When there is something to do besides looking after futures.
+    fn next_task(&self) -> Option<u64> {
+        let next_return = (!self.returns.is_empty()).then_some(self.next_return);
+        let renewals = self.renewals.iter().map(|renewal| renewal.next);
+        let next_batches = self.batches.iter().map(UnusedBatches::next);
+        renewals.chain(next_return).chain(next_batches).min()
+    }
+}
+
+impl LivenessCheck {
+    fn new(now: u64) -> Self {
+        Self {
+            next: now.saturating_add(WATCHED_SLICE),
+            retry: Retry::FIRST,
+            taken_since: HashMap::new(),
+        }
+    }
+
+    /// When to look again: soon where a lock was taken.
+    fn plan(&mut self, now: u64, slice: u64) {
+        let was_taken = !self.taken_since.is_empty();
+        let retry = self.retry.pause_after(was_taken);
+        self.next = now.saturating_add(if was_taken { retry } else { slice });
+    }
+
+    /// Serves whoever is first in each queue that is waited in; answers the queues in which that fails, or whose lock
+    /// has been taken for as long as a thread would wait for it.
+    fn serve_queues(&mut self, waiters: &[Arc<Waiter>], now: u64) -> HashSet<Queue> {
+        let mut seen = HashSet::new();
+        let mut broken = HashSet::new();
+        for waiter in waiters {
+            let (Some(set), queue) = (waiter.set(), waiter.queue()) else {
+                continue;
+            };
+            if !seen.insert(queue) {
+                continue;
+            }
+            let engine = &waiter.shared.engine;
+            let ((_, _, shard), row) = queue;
+            let is_broken = match engine
+                .advance(set.shard(shard), row, LockWait::NOT)
+                .map_err(Error::from)
+            {
+                Ok(()) => {
+                    self.taken_since.remove(&queue);
+                    false
+                }
+                Err(Error::LockStuck { .. }) => {
+                    let since = *self.taken_since.entry(queue).or_insert(now);
+                    Duration::from_nanos(now.saturating_sub(since)) >= engine.lock_timeout()
+                }
+                Err(_) => true,
+            };
+            if is_broken {
+                broken.insert(queue);
+            }
+        }
+        self.taken_since
+            .retain(|queue, _| seen.contains(queue) && !broken.contains(queue));
+        broken
+    }
+}

@@ -1,0 +1,5 @@
+//! Waiting without a thread of one's own: the futures, and the worker that looks after them.
+
+pub(crate) mod acquire_future;
+pub(crate) mod background_worker;
+pub(crate) mod waiters;

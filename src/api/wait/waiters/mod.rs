@@ -1,0 +1,404 @@
+//! The futures of this process that wait in the queue: found by their tickets, and by when to look after them, so that
+//! a wake costs the same however many there are.
+
+#[cfg(test)]
+mod waiters_tests;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::task::Waker;
+
+use crate::api::segment::SharedSegment;
+use crate::api::set::limit_set::LimitSet;
+use crate::engine::{LockWait, SHORT_WAIT, SetEngine, Waiting};
+use crate::shm::wake::wake_list::TicketPosition;
+
+/// How soon a future is looked after again that looks for itself just now, in nanoseconds.
+const NEXT_TRY: u64 = 1_000_000;
+
+/// How many futures the background thread has looked after.
+#[cfg(test)]
+pub(crate) static LOOKS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
+/// A future that waits: its ticket, and whom to tell.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) shared: Arc<SharedSegment>,
+    set: usize,
+    shard: u32,
+    row: u64,
+    ticket: u64,
+    /// Grows with every ticket of the shard.
+    pub(crate) serial: u64,
+    owner: u64,
+    /// On the boot-time clock.
+    deadline: u64,
+    wait: Mutex<Option<Wait>>,
+}
+
+#[derive(Debug)]
+struct Wait {
+    waiting: Waiting,
+    waker: Waker,
+    /// Whether it was woken and has not looked since.
+    is_woken: bool,
+}
+
+/// What came of looking after a future.
+#[derive(Debug)]
+pub(crate) enum NextStep {
+    /// It is to be woken.
+    Wake(Waker),
+    /// When to look again, on the boot-time clock.
+    LookAt(u64),
+    /// It was woken already, or waits no longer.
+    Nothing,
+}
+
+/// The address of a segment, the position of a set and the part of it.
+pub(crate) type ShardKey = (usize, usize, u32);
+
+/// A shard, and the row whose queue it is.
+pub(crate) type Queue = (ShardKey, u64);
+
+/// A shard, and the index of a ticket in it.
+type TicketKey = (ShardKey, u64);
+
+impl Waiter {
+    pub(crate) fn new(set: &LimitSet, waiting: Waiting, deadline: u64, waker: Waker) -> Arc<Self> {
+        let (shard, row) = waiting.queue();
+        Arc::new(Self {
+            shared: Arc::clone(set.shared()),
+            set: set.position(),
+            shard,
+            row,
+            ticket: waiting.ticket().index,
+            serial: waiting.ticket().serial,
+            owner: waiting.owner(),
+            deadline,
+            wait: Mutex::new(Some(Wait {
+                waiting,
+                waker,
+                is_woken: false,
+            })),
+        })
+    }
+
+    /// Lets the future look at its ticket, and says whether it was woken to do so; `waker` is told from now on. `None`
+    /// where the wait has ended.
+    pub(crate) fn with<T>(&self, waker: &Waker, look: impl FnOnce(&mut Waiting, bool) -> T) -> Option<T> {
+        let mut wait = lock(&self.wait);
+        let wait = wait.as_mut()?;
+        if !wait.waker.will_wake(waker) {
+            wait.waker = waker.clone();
+        }
+        let was_woken = std::mem::replace(&mut wait.is_woken, false);
+        Some(look(&mut wait.waiting, was_woken))
+    }
+
+    /// Ends the wait; answers the ticket.
+    pub(crate) fn end(&self) -> Option<Waiting> {
+        lock(&self.wait).take().map(|wait| wait.waiting)
+    }
+
+    /// Whether the ticket is this process's: not that of one that forked it. Then nothing here may be touched, because
+    /// another thread may have had it in its hands when the fork happened.
+    pub(crate) fn is_own(&self) -> bool {
+        self.shared.engine.membership.is_current(self.owner)
+    }
+
+    /// Which queue of which segment it is in.
+    pub(crate) fn queue(&self) -> Queue {
+        (self.shard_key(), self.row)
+    }
+
+    fn shard_key(&self) -> ShardKey {
+        (address(&self.shared), self.set, self.shard)
+    }
+
+    fn key(&self) -> TicketKey {
+        (self.shard_key(), self.ticket)
+    }
+
+    pub(crate) fn set(&self) -> Option<&SetEngine> {
+        self.shared.engine.sets().get(self.set)
+    }
+
+    /// Whether the future is to be woken before its queue is served: without the lock, and as good as free.
+    pub(crate) fn needs_look(&self, now: u64) -> bool {
+        let (Some(wait), Some(set)) = (try_lock(&self.wait), self.set()) else {
+            return true;
+        };
+        let shard = set.shard(self.shard);
+        now >= self.deadline
+            || wait
+                .as_ref()
+                .is_some_and(|wait| self.shared.engine.needs_look(shard, &wait.waiting, now))
+    }
+
+    /// Looks after the ticket without claiming anything: that is the future's to do. With `queue_is_broken`, the future
+    /// is told in any case, to meet the error itself.
+    pub(crate) fn look(&self, now: u64, queue_is_broken: bool) -> NextStep {
+        #[cfg(test)]
+        LOOKS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let Some(mut wait) = try_lock(&self.wait) else {
+            // The future looks for itself, and may have to wait for its segment's lock.
+            return NextStep::LookAt(now.saturating_add(NEXT_TRY));
+        };
+        let (Some(wait), Some(set)) = (wait.as_mut().filter(|wait| !wait.is_woken), self.set()) else {
+            return NextStep::Nothing;
+        };
+        let engine = &self.shared.engine;
+        let shard = set.shard(self.shard);
+        let is_due = now >= self.deadline
+            || queue_is_broken
+            || engine.is_decided(shard, &wait.waiting)
+            || (engine.needs_look(shard, &wait.waiting, now)
+                // Where the lock is not to be had at once, the future waits for it.
+                && engine.look_after(shard, &mut wait.waiting, LockWait::NOT).unwrap_or(true));
+        if is_due {
+            wait.is_woken = true;
+            NextStep::Wake(wait.waker.clone())
+        } else {
+            NextStep::LookAt(wait.waiting.next_look().min(self.deadline))
+        }
+    }
+
+    fn waker(&self) -> Option<Waker> {
+        try_lock(&self.wait)?.as_ref().map(|wait| wait.waker.clone())
+    }
+}
+
+/// All that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    by_ticket: HashMap<TicketKey, Attended>,
+    by_instant: BTreeSet<(u64, TicketKey)>,
+    segments: HashMap<usize, Attached>,
+}
+
+#[derive(Debug)]
+struct Attended {
+    waiter: Arc<Waiter>,
+    look_at: u64,
+}
+
+/// A segment in which somebody waits.
+#[derive(Debug)]
+struct Attached {
+    shared: Arc<SharedSegment>,
+    /// How many wait in each part of it.
+    shards: HashMap<ShardKey, usize>,
+    /// When to ask to be told of deaths, because somebody waits who did not when that was last done.
+    watch_at: Option<u64>,
+    /// Not before this.
+    next_watch: u64,
+}
+
+/// What came of taking on a future.
+#[derive(Debug)]
+pub(crate) struct TakenOn {
+    /// Nobody waited in its segment before.
+    pub(crate) is_new_segment: bool,
+    /// When there is something to do because of it.
+    pub(crate) look_at: u64,
+    /// Another whose ticket it was: it has lost it, and is to begin anew.
+    pub(crate) replaced: Option<Waker>,
+}
+
+impl Waiters {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_ticket.is_empty()
+    }
+
+    /// When to look after somebody, on the boot-time clock.
+    pub(crate) fn next_look(&self) -> u64 {
+        let waiters = self.by_instant.first().map(|(instant, _)| *instant);
+        let watches = self.segments.values().filter_map(|attached| attached.watch_at);
+        watches.chain(waiters).min().unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn insert(&mut self, waiter: &Arc<Waiter>, next_look: u64, now: u64) -> TakenOn {
+        let key = waiter.key();
+        let look_at = next_look.min(waiter.deadline);
+        let replaced = self.by_ticket.get(&key).map(|other| Arc::clone(&other.waiter));
+        if let Some(replaced) = &replaced {
+            self.remove(replaced);
+        }
+        let is_new_segment = !self.segments.contains_key(&address(&waiter.shared));
+        let attached = self
+            .segments
+            .entry(address(&waiter.shared))
+            .or_insert_with(|| Attached {
+                shared: Arc::clone(&waiter.shared),
+                shards: HashMap::new(),
+                watch_at: None,
+                next_watch: 0,
+            });
+        *attached.shards.entry(waiter.shard_key()).or_default() += 1;
+        let watch_at = *attached
+            .watch_at
+            .get_or_insert(now.saturating_add(SHORT_WAIT).max(attached.next_watch));
+        self.by_ticket.insert(
+            key,
+            Attended {
+                waiter: Arc::clone(waiter),
+                look_at: u64::MAX,
+            },
+        );
+        self.set_instant(key, look_at);
+        TakenOn {
+            is_new_segment,
+            look_at: look_at.min(watch_at),
+            replaced: replaced.and_then(|replaced| replaced.waker()),
+        }
+    }
+
+    /// Answers whether it was the last of its segment.
+    pub(crate) fn remove(&mut self, waiter: &Arc<Waiter>) -> bool {
+        let key = waiter.key();
+        if self.attended(waiter).is_none() {
+            return false;
+        }
+        self.set_instant(key, u64::MAX);
+        self.by_ticket.remove(&key);
+        let address = address(&waiter.shared);
+        let Some(attached) = self.segments.get_mut(&address) else {
+            return false;
+        };
+        if let Some(count) = attached.shards.get_mut(&waiter.shard_key()) {
+            *count -= 1;
+            if *count == 0 {
+                attached.shards.remove(&waiter.shard_key());
+            }
+        }
+        let was_last = attached.shards.is_empty();
+        if was_last {
+            self.segments.remove(&address);
+        }
+        was_last
+    }
+
+    /// Has a future looked after at `instant`, or when its time is up, unless something is planned for sooner: that may
+    /// be the second try of a look that found the future at its own, and is all that is left of a ring.
+    pub(crate) fn look_by(&mut self, waiter: &Arc<Waiter>, instant: u64) {
+        if let Some(planned) = self.attended(waiter).map(|attended| attended.look_at)
+            && instant.min(waiter.deadline) < planned
+        {
+            self.set_instant(waiter.key(), instant.min(waiter.deadline));
+        }
+    }
+
+    /// Those whose instant has come. Nothing is planned for them any more.
+    pub(crate) fn due(&mut self, now: u64) -> Vec<Arc<Waiter>> {
+        let mut due = Vec::new();
+        while let Some((instant, key)) = self.by_instant.first().copied()
+            && instant <= now
+        {
+            self.set_instant(key, u64::MAX);
+            due.extend(
+                self.by_ticket
+                    .get(&key)
+                    .map(|attended| Arc::clone(&attended.waiter)),
+            );
+        }
+        due
+    }
+
+    /// The one with a ticket of a segment, if any has.
+    pub(crate) fn at(&self, segment: usize, position: TicketPosition) -> Option<Arc<Waiter>> {
+        // The fields are a few bits each.
+        let TicketPosition { set, shard, ticket } = position;
+        let key = ((segment, set as usize, shard as u32), ticket);
+        self.by_ticket
+            .get(&key)
+            .map(|attended| Arc::clone(&attended.waiter))
+    }
+
+    /// All of a segment, or of every one.
+    pub(crate) fn all(&self, segment: Option<usize>) -> Vec<Arc<Waiter>> {
+        let is_wanted = |key: &TicketKey| segment.is_none_or(|segment| key.0.0 == segment);
+        self.by_ticket
+            .iter()
+            .filter(|(key, _)| is_wanted(key))
+            .map(|(_, attended)| Arc::clone(&attended.waiter))
+            .collect()
+    }
+
+    pub(crate) fn segments(&self) -> Vec<Arc<SharedSegment>> {
+        self.segments
+            .values()
+            .map(|attached| Arc::clone(&attached.shared))
+            .collect()
+    }
+
+    /// The shards of a segment in which somebody waits.
+    pub(crate) fn shards(&self, segment: usize) -> Vec<ShardKey> {
+        self.segments
+            .get(&segment)
+            .map_or_else(Vec::new, |attached| attached.shards.keys().copied().collect())
+    }
+
+    /// Whether it is time to ask to be told of deaths in a segment. Asked so, it is not until the next has come.
+    pub(crate) fn take_watch_due(&mut self, segment: usize, now: u64) -> bool {
+        self.segments.get_mut(&segment).is_some_and(|attached| {
+            let is_due = attached.watch_at.is_some_and(|instant| instant <= now);
+            if is_due {
+                attached.watch_at = None;
+            }
+            is_due
+        })
+    }
+
+    /// Not to ask again before `instant`.
+    pub(crate) fn watch_not_before(&mut self, segment: usize, instant: u64) {
+        if let Some(attached) = self.segments.get_mut(&segment) {
+            attached.next_watch = instant;
+        }
+    }
+
+    /// To ask again at `instant`.
+    pub(crate) fn watch_again_at(&mut self, segment: usize, instant: u64) {
+        if let Some(attached) = self.segments.get_mut(&segment) {
+            attached.next_watch = instant;
+            attached.watch_at = Some(instant);
+        }
+    }
+
+    fn attended(&self, waiter: &Arc<Waiter>) -> Option<&Attended> {
+        let attended = self.by_ticket.get(&waiter.key())?;
+        Arc::ptr_eq(&attended.waiter, waiter).then_some(attended)
+    }
+
+    fn set_instant(&mut self, key: TicketKey, instant: u64) {
+        let Some(attended) = self.by_ticket.get_mut(&key) else {
+            return;
+        };
+        let planned = std::mem::replace(&mut attended.look_at, instant);
+        if planned != u64::MAX {
+            self.by_instant.remove(&(planned, key));
+        }
+        if instant != u64::MAX {
+            self.by_instant.insert((instant, key));
+        }
+    }
+}
+
+/// What tells a segment from others that this process has open.
+pub(crate) fn address(shared: &Arc<SharedSegment>) -> usize {
+    Arc::as_ptr(shared).addr()
+}
+
+/// A thread that panicked in the middle of one of these changed nothing by halves.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As [`lock`], where no other thread has it.
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}

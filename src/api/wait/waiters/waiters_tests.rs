@@ -1,0 +1,123 @@
+//! What the background thread looks at, counted.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use super::LOOKS;
+use crate::{AcquireFuture, Declaration, Limit, LimitSet, Permit, Segment, SetDeclaration};
+
+/// Nothing here takes that long.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Says which of the futures is to be polled.
+struct Numbered {
+    number: usize,
+    woken: Sender<usize>,
+}
+
+impl Wake for Numbered {
+    fn wake(self: Arc<Self>) {
+        // The test may be over.
+        let _ = self.woken.send(self.number);
+    }
+}
+
+/// Futures in the order of their tickets.
+struct Queue<'a> {
+    futures: BTreeMap<usize, Pin<Box<AcquireFuture<'a>>>>,
+    woken: Receiver<usize>,
+    waker: Sender<usize>,
+}
+
+impl<'a> Queue<'a> {
+    fn of(set: &'a LimitSet, waiters: usize) -> Self {
+        let (waker, woken) = mpsc::channel();
+        let mut queue = Self {
+            futures: BTreeMap::new(),
+            woken,
+            waker,
+        };
+        for number in 0..waiters {
+            queue
+                .futures
+                .insert(number, Box::pin(set.acquire_async(&set.request(), None)));
+            assert!(queue.poll(number).is_none(), "the place is taken");
+        }
+        queue
+    }
+
+    fn poll(&mut self, number: usize) -> Option<Permit<'a>> {
+        let woken = self.waker.clone();
+        let waker = Waker::from(Arc::new(Numbered { number, woken }));
+        let future = self.futures.get_mut(&number)?;
+        let Poll::Ready(outcome) = future.as_mut().poll(&mut Context::from_waker(&waker)) else {
+            return None;
+        };
+        self.futures.remove(&number);
+        Some(
+            outcome
+                .expect("works")
+                .into_result()
+                .expect("without a timeout, it is admitted"),
+        )
+    }
+
+    /// The next that is admitted, after it was woken.
+    fn next(&mut self) -> (usize, Permit<'a>) {
+        loop {
+            let number = self.woken.recv_timeout(TIMEOUT).expect("somebody is woken");
+            if let Some(permit) = self.poll(number) {
+                return (number, permit);
+            }
+        }
+    }
+}
+
+fn places(name: &str) -> SetDeclaration {
+    SetDeclaration::new(name)
+        .limit(Limit::concurrency("places", 1))
+        .waiters(8_192)
+}
+
+#[test]
+fn a_grant_costs_the_same_number_of_looks_however_many_wait_and_the_order_is_that_of_the_tickets() {
+    const WAITERS: usize = 4_000;
+    const OTHERS: usize = 1_000;
+    const GRANTS: u64 = 1_000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let declaration = Declaration::new().set(places("set")).set(places("other"));
+    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
+    let set = segment.set("set").expect("declared");
+    let other = segment.set("other").expect("declared");
+    let take = |set: &LimitSet| {
+        let permit = set.try_acquire(&set.request()).expect("works").into_result();
+        std::mem::forget(permit.expect("free"));
+    };
+    take(&other);
+    let _others = Queue::of(&other, OTHERS);
+    let first = set.try_acquire(&set.request()).expect("works").into_result();
+    let mut queue = Queue::of(&set, WAITERS);
+    // Every second one goes away again.
+    for number in (0..WAITERS).step_by(2) {
+        queue.futures.remove(&number);
+    }
+    let before = LOOKS.load(Ordering::Relaxed);
+    let mut permit = first.ok();
+    for turn in 0..GRANTS {
+        drop(permit.take());
+        let (number, next) = queue.next();
+        assert_eq!(number as u64, 2 * turn + 1, "not the one that came first");
+        permit = Some(next);
+    }
+    let looks = LOOKS.load(Ordering::Relaxed) - before;
+    // All are looked at when the thread starts with a segment, and where it could not tell for whom the waiter futex
+    // rang, which is hardly ever. Were it so for each grant, there would be millions.
+    let max = 4 * GRANTS + 4 * (WAITERS + OTHERS) as u64;
+    assert!(looks <= max, "{looks} looks for {GRANTS} grants");
+}

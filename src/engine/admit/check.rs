@@ -1,0 +1,296 @@
+//! Taking without holding: one request for one key, one for many keys at one instant, and the debits of budgets.
+
+use super::acquire::{Answer, Attempt, Target};
+use super::decision::{Costs, Decision, LimitMask, NEVER, Stage};
+use crate::engine::definition::limit_rules::LimitRules;
+use crate::engine::definition::plan::Kind;
+use crate::engine::shard::key_identity::KeyIdentity;
+use crate::engine::shard::key_table::TableWords;
+use crate::engine::shard::locked_shard::{LockWait, LockedShard};
+use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};
+use crate::engine::shard::shard_memory::Row;
+use crate::error::Error;
+use crate::limit::{Assessment, RuleOperations, Standing};
+use crate::shm::layout::prefetch::prefetch;
+use crate::table;
+use crate::units::BUCKET_ROWS;
+
+/// How a limit stands, and when it will have more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outlook {
+    pub(crate) limit: usize,
+    pub(crate) standing: Standing,
+    /// Whether everything could be taken that it ever admits at once.
+    pub(crate) is_full: bool,
+    /// Nanoseconds until one unit more could be taken than now; none where it is full, or time alone does not help.
+    pub(crate) next_unit: Option<u64>,
+    /// Units that dead processes hold and that are left out.
+    pub(crate) of_dead: u64,
+}
+
+impl SegmentEngine {
+    /// Takes what `costs` names for good, or nothing; answers which. Nobody who waits in the queue is overtaken.
+    #[inline]
+    pub(crate) fn check(
+        &self,
+        target: Target<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+    ) -> Result<bool, Box<Error>> {
+        if let Some(batches) = &target.set.batches {
+            return self.decide_with_credit(target, batches, costs, decision);
+        }
+        target.set.require_forgettable(costs)?;
+        self.decide_at_once(target, decision, |decision, attempt| {
+            self.lock(target.shard())?
+                .check(target.key, costs, decision, attempt)
+        })
+    }
+
+    /// As [`check`](Self::check) for each of many keys, all at one instant. `answers` has one for each key. A key that never
+    /// admits the costs is refused like others; an error is what no key admits, by the definition, before any is charged.
+    pub(crate) fn check_many(
+        &self,
+        set: &SetEngine,
+        keys: &[KeyIdentity],
+        costs: &Costs,
+        answers: &mut [(Decision, bool)],
+    ) -> Result<(), Box<Error>> {
+        set.require_forgettable(costs)?;
+        let owner = self.membership.owner()?;
+        let mut order: Vec<(u32, u32)> = (0_u32..)
+            .zip(keys)
+            .map(|(position, key)| (set.shard_of(Some(key)).index(), position))
+            .collect();
+        order.sort_unstable();
+        // What is asked for all at once comes from memory all at once: first the tags, then the rows that they name.
+        for key in keys {
+            set.shard_of(Some(key)).prefetch_tags(key);
+        }
+        for key in keys {
+            set.shard_of(Some(key)).prefetch_row(key);
+        }
+        let now = self.now(set.shard(0));
+        let mut is_any_admitted = false;
+        for group in order.chunk_by(|one, other| one.0 == other.0) {
+            let shard = set.shard(group[0].0);
+            let mut locked = self.lock_as_of(shard, now)?;
+            let mut worth_a_look = false;
+            for (_, position) in group {
+                let position = *position as usize;
+                let (Some(key), Some((decision, admitted))) = (keys.get(position), answers.get_mut(position))
+                else {
+                    continue;
+                };
+                decision.owner = owner;
+                let mut answer = locked.check(Some(key), costs, decision, Attempt::First)?;
+                if answer == Answer::RetryAfterReclaim {
+                    worth_a_look = true;
+                    answer = locked.check(Some(key), costs, decision, Attempt::Last)?;
+                }
+                if answer == Answer::Impossible {
+                    // Some were charged only where the definition has changed meanwhile.
+                    if !is_any_admitted && locked.shard.is_impossible_for_every_key(costs) {
+                        let impossible = decision.impossible();
+                        drop(locked);
+                        return Err(shard.never_admissible(impossible));
+                    }
+                    locked.refuse_forever(key, costs, decision)?;
+                }
+                *admitted = answer == Answer::Admitted;
+                is_any_admitted |= *admitted;
+            }
+            drop(locked);
+            if worth_a_look {
+                // For the next call: these keys have been answered, at one instant with the others.
+                self.reclaim_if_due(shard, LockWait::Timeout)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Debits a budget that a permit asked, while any of it remains; answers whether it did.
+    pub(crate) fn debit(
+        &self,
+        set: &SetEngine,
+        permit: &Decision,
+        costs: &Costs,
+        decision: &mut Decision,
+    ) -> Result<bool, Box<Error>> {
+        let locked = self.lock(set.shard(permit.shard()))?;
+        let answer = match locked.row_of(permit)? {
+            Ok(row) => locked.take_all(
+                row.into(),
+                costs,
+                LimitMask::default(),
+                None,
+                decision,
+                Attempt::Last,
+            )?,
+            Err(no_row) => locked.without_a_row(no_row, costs, decision, Attempt::Last)?,
+        };
+        Ok(answer == Answer::Admitted)
+    }
+
+    /// How each limit stands and when it will have more, without what dead processes hold. Takes and counts nothing.
+    pub(crate) fn forecast(&self, target: Target<'_>) -> Result<Vec<Outlook>, Box<Error>> {
+        let mut outlooks = Vec::with_capacity(target.set.limits.len());
+        let all = LimitMask(target.set.all_limits() as u16);
+        let of_dead = self.look_at_row(target, all, |at, row| {
+            outlooks.clear();
+            let shard = at.shard.of(row);
+            outlooks.extend(shard.limits.iter().map(|limit| at.outlook(&limit.of(row), row)));
+            let throttled_for = at.shard.throttled_for(row, at.now);
+            if throttled_for > 0 {
+                outlooks
+                    .iter_mut()
+                    .for_each(|outlook| outlook.throttle(throttled_for));
+            }
+        })?;
+        for outlook in &mut outlooks {
+            outlook.of_dead = of_dead.get(outlook.limit).copied().unwrap_or(0);
+        }
+        Ok(outlooks)
+    }
+}
+
+impl Outlook {
+    /// Nothing can be taken before so many nanoseconds have passed.
+    fn throttle(&mut self, wait: u64) {
+        let has_some = self.standing.remaining > 0;
+        self.next_unit = match self.next_unit {
+            Some(next) if !has_some => Some(next.max(wait)),
+            None if !has_some => None,
+            _ => Some(wait),
+        };
+        self.standing.remaining = 0;
+        self.standing.reset_after = self.standing.reset_after.max(wait);
+        self.is_full = false;
+    }
+}
+
+impl ShardAt<'_> {
+    fn outlook(&self, limit: &LimitRules, row: Row<'_>) -> Outlook {
+        let standing = limit.rule.standing(limit.mark(row, self.now));
+        let more = standing.remaining.saturating_add(1);
+        let next_unit = if more > limit.burst {
+            None
+        } else {
+            match limit.assess(row, self.now, more) {
+                Assessment::Admissible => None,
+                Assessment::Refused { retry_after } => retry_after.filter(|wait| *wait != NEVER),
+            }
+        };
+        Outlook {
+            limit: limit.index,
+            standing,
+            is_full: standing.remaining >= limit.burst,
+            next_unit,
+            of_dead: 0,
+        }
+    }
+}
+
+impl SetEngine {
+    /// That nothing is asked for which would have to be given back.
+    #[inline]
+    fn require_forgettable(&self, costs: &Costs) -> Result<(), Box<Error>> {
+        if u32::from(costs.limits.0) & self.held_mask == 0 {
+            return Ok(());
+        }
+        let held = costs.iter().find(|(index, cost)| {
+            let limit = self.limits.get(*index);
+            *cost > 0 && limit.is_some_and(|limit| limit.kind == Kind::Concurrency)
+        });
+        match held {
+            None => Ok(()),
+            Some((index, _)) => Err(Box::new(Error::MustBeHeld {
+                set: self.name.to_string(),
+                limit: self.limit_name(index),
+            })),
+        }
+    }
+}
+
+impl LockedShard<'_> {
+    fn check(
+        &mut self,
+        key: Option<&KeyIdentity>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
+        let row = match self.row_for(key, costs)? {
+            Ok(row) => row,
+            Err(no_row) => return self.without_a_row(no_row, costs, decision, attempt),
+        };
+        decision.set_stage(Stage::Reserved);
+        if self.throttles(row, costs) > 0 {
+            return self.refuse(row.into(), costs, decision, attempt);
+        }
+        if !self.shard.nobody_waits(row) {
+            self.serve_head(row.index)?;
+            if !self.shard.nobody_waits(row) {
+                decision.set_stage(Stage::Behind);
+                return self.refuse(row.into(), costs, decision, attempt);
+            }
+        }
+        self.take_all(row.into(), costs, LimitMask::default(), None, decision, attempt)
+    }
+}
+
+impl LockedShard<'_> {
+    /// Refuses a key what it never admits, as one of many that are asked.
+    #[cold]
+    fn refuse_forever(
+        &self,
+        key: &KeyIdentity,
+        costs: &Costs,
+        decision: &mut Decision,
+    ) -> Result<(), Box<Error>> {
+        let row = self.shard.find_row_of(key.fingerprint).unwrap_or(Row::ABSENT);
+        // Whatever else the key would have to wait for, this is the reason.
+        decision.set_stage(Stage::Reserved);
+        self.at_its_instant().assess_all(row.into(), costs, decision);
+        self.count_refusal(row.into(), decision)
+    }
+}
+
+impl RuledShard<'_> {
+    /// Whether no key can be admitted the costs: in no tier, and with no capacity of its own.
+    #[cold]
+    fn is_impossible_for_every_key(&self, costs: &Costs) -> bool {
+        let tiers = std::iter::once(self.rules).chain(&self.rules.tiers);
+        let mut tiers = tiers.map(|rules| self.unruled().by(rules));
+        tiers.all(|shard| shard.is_impossible_whatever_the_key(costs))
+    }
+
+    /// Whether a cost is above what its limit admits at once, and no key can have another capacity of that limit.
+    fn is_impossible_whatever_the_key(&self, costs: &Costs) -> bool {
+        costs.iter().any(|(index, cost)| {
+            let limit = self.limits.get(index);
+            limit.is_some_and(|limit| !limit.shadow && !limit.is_overridable() && cost > limit.burst)
+        })
+    }
+}
+
+impl Shard<'_> {
+    /// Asks for the tags that say where the row of a key is.
+    fn prefetch_tags(&self, key: &KeyIdentity) {
+        for bucket in key.fingerprint.buckets(self.memory.row_count() / BUCKET_ROWS) {
+            if let Some(word) = self.memory.tag_word(bucket, 0) {
+                prefetch(word);
+            }
+        }
+    }
+
+    /// Asks for the row that the tags name. Looks without the lock, so it may be the wrong one, which costs nothing but
+    /// time.
+    fn prefetch_row(&self, key: &KeyIdentity) {
+        let row = table::probable(&TableWords(self.memory), key.fingerprint);
+        if let Some(word) = row.and_then(|row| self.row(row).generation()) {
+            prefetch(word);
+        }
+    }
+}

@@ -1,0 +1,572 @@
+//! What a request asks for, and how it was decided.
+
+use std::num::NonZeroU64;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+
+use crate::engine::credit::batches::Drawn;
+use crate::engine::credit::credit_word::BatchShare;
+use crate::engine::definition::overrides::OwnCapacities;
+use crate::engine::definition::row_tier::TierIndex;
+use crate::engine::shard::hold::HoldReference;
+use crate::engine::shard::row_reference::RowReference;
+use crate::engine::shard::set_engine::{DefinitionBits, RuledShard};
+use crate::engine::shard::shard_memory::Row;
+use crate::limit::Mark;
+use crate::shm::layout::geometry::MAX_SHARDS;
+use crate::shm::layout::records::MAX_LIMITS;
+use crate::table::Fingerprint;
+
+/// What a request takes of each limit of a set, and what it says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Costs {
+    pub(crate) limits: LimitMask,
+    /// The tier that the key is to be in.
+    pub(crate) tier: Option<TierIndex>,
+    /// What the request is labelled with: at most [`MAX_LABEL_BYTES`](crate::shm::layout::label::MAX_LABEL_BYTES).
+    pub(crate) label: Option<Arc<str>>,
+    pub(crate) amounts: [u64; MAX_LIMITS],
+    /// The capacities that the key is to have of its own. Apart, because few requests say so.
+    pub(crate) own_capacities: Option<Arc<OwnCapacities>>,
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self {
+            limits: LimitMask::default(),
+            tier: None,
+            label: None,
+            amounts: [0; MAX_LIMITS],
+            own_capacities: None,
+        }
+    }
+}
+
+/// Some of the limits of a set: bit i is limit i.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LimitMask(pub(crate) u16);
+
+impl LimitMask {
+    #[inline(always)]
+    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            if rest == 0 {
+                return None;
+            }
+            let index = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            Some(index)
+        })
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, index: usize) {
+        self.0 |= 1 << index;
+    }
+
+    #[inline]
+    pub(crate) fn contains(self, index: usize) -> bool {
+        self.0 & (1 << index) != 0
+    }
+}
+
+impl Costs {
+    /// Of one limit only.
+    pub(crate) fn of_one(index: usize, cost: u64) -> Self {
+        let mut costs = Self::default();
+        if let Some(amount) = costs.amounts.get_mut(index) {
+            *amount = cost;
+            costs.limits.insert(index);
+        }
+        costs
+    }
+
+    /// Adds what another request takes.
+    pub(in crate::engine) fn add(&mut self, other: &Self) {
+        for (index, cost) in other.iter() {
+            self.limits.insert(index);
+            let sum = &mut self.amounts[index % MAX_LIMITS];
+            *sum = sum.saturating_add(cost);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        // The mask never has a bit beyond the amounts; taking the remainder says so to the compiler.
+        self.limits
+            .iter()
+            .map(|index| (index, self.amounts[index % MAX_LIMITS]))
+    }
+}
+
+/// How one limit of a request was decided.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Decided {
+    /// How the limit stood just after the decision.
+    pub(crate) mark: Mark,
+    /// Of an admitted request, the cost. Of a refused one, the nanoseconds until the cost would fit: zero where it
+    /// does, [`NEVER`] where time does not help.
+    pub(crate) cost_or_wait: u64,
+}
+
+/// How many capacities fit where one limit is decided on.
+const OVERRIDES_IN_A_NOTE: usize = 3;
+
+/// How often such room is needed for the capacities that a key has of its own of so many limits.
+pub(in crate::engine) const fn notes_of_overrides(limits: usize) -> usize {
+    limits.div_ceil(OVERRIDES_IN_A_NOTE)
+}
+
+/// A wait that time does not end.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// The wait of a request that only those before it keep waiting, who need not wait any longer.
+pub(in crate::engine) const SHORTEST_WAIT: u64 = 1;
+
+/// Limits whose decisions a permit or refusal carries within itself. With three, a permit is two cache lines, and
+/// moving it costs next to nothing; room for all sixteen would make its moves cost more than deciding does. The
+/// decisions on more limits are on the heap.
+const DECIDED_INLINE: usize = 3;
+
+/// How far a permit has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Reserved,
+    Settled,
+    Released,
+    /// Released, after a lease had run out or what it held had been taken back.
+    Lost,
+    /// There never was a permit, because no hold was left for one.
+    HoldsFull,
+    /// There never was a permit, because no row was left for its key.
+    NoRow,
+    /// There never was a permit, because nothing is admitted for a while.
+    Throttled,
+    /// There never was a permit, because others wait in the queue before.
+    Behind,
+    /// There never was a permit, because so many wait in the queue that no ticket was left.
+    QueueFull,
+}
+
+impl Stage {
+    const ALL: [Self; 9] = [
+        Self::Reserved,
+        Self::Settled,
+        Self::Released,
+        Self::Lost,
+        Self::HoldsFull,
+        Self::NoRow,
+        Self::Throttled,
+        Self::Behind,
+        Self::QueueFull,
+    ];
+}
+
+// Each stands where its number says.
+const _: () = {
+    let mut number = 0;
+    while number < Stage::ALL.len() {
+        assert!(Stage::ALL[number] as usize == number);
+        number += 1;
+    }
+};
+
+/// The number of a shard in the lowest ten bits, and a stage above them.
+#[derive(Clone, Copy, Debug)]
+struct ShardAndStage(u16);
+
+impl ShardAndStage {
+    const SHARD_BITS: u32 = MAX_SHARDS.ilog2();
+    const SHARD_MASK: u16 = (1 << Self::SHARD_BITS) - 1;
+
+    #[inline(always)]
+    fn new(shard: u16, stage: Stage) -> Self {
+        Self((shard & Self::SHARD_MASK) | (stage as u16) << Self::SHARD_BITS)
+    }
+
+    #[inline(always)]
+    fn shard(self) -> u16 {
+        self.0 & Self::SHARD_MASK
+    }
+
+    #[inline(always)]
+    fn stage(self) -> Stage {
+        let number = usize::from(self.0 >> Self::SHARD_BITS);
+        Stage::ALL.get(number).copied().unwrap_or(Stage::Reserved)
+    }
+}
+
+/// How a request was decided. Filled in place and never taken apart: moving it about in pieces would cost more than
+/// deciding.
+#[derive(Clone, Debug)]
+pub(crate) struct Decision {
+    details: Details,
+    /// The participant that the request was decided for.
+    pub(crate) owner: u64,
+    /// When, on the segment clock.
+    pub(crate) decided_at: u64,
+}
+
+/// What a decision says, which is all that a refusal needs of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Details {
+    limits: LimitMask,
+    /// The shard of the set that it was decided in, and how far the permit that an admission makes has come. Together,
+    /// so that neither takes room of its own: see [`ShardAndStage`].
+    place: ShardAndStage,
+    /// By which definition of the set it was decided.
+    pub(crate) definition: DefinitionBits,
+    /// What an admitted request holds, in two parts, so that it fits what room there is: index and serial number. Of one
+    /// that was admitted from a batch, which holds nothing itself: the index of the batch's hold, and a [`BatchShare`]. Of a
+    /// request that was refused because others wait: the limit that binds the first of them, and for how long. Of one
+    /// that was refused for want of a row, or throttled: for how long, in the second part.
+    hold_index: u16,
+    hold_serial: Option<NonZeroU64>,
+    pub(in crate::engine) decided: SmallVec<[Decided; DECIDED_INLINE]>,
+}
+
+impl Deref for Decision {
+    type Target = Details;
+
+    #[inline(always)]
+    fn deref(&self) -> &Details {
+        &self.details
+    }
+}
+
+impl DerefMut for Decision {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Details {
+        &mut self.details
+    }
+}
+
+impl Decision {
+    /// Has the room for what is to be decided, because nothing is allocated under a lock: of each limit, and so much
+    /// [beside](crate::engine::definition::set_outline::SetOutline::notes_beside).
+    #[inline]
+    pub(crate) fn pending(costs: &Costs, notes_beside: usize) -> Self {
+        let mut decided = SmallVec::new();
+        let count = costs.limits.0.count_ones() as usize + notes_beside;
+        if count > DECIDED_INLINE {
+            decided.reserve_exact(count);
+        }
+        Self {
+            details: Details {
+                limits: costs.limits,
+                place: ShardAndStage::new(0, Stage::Reserved),
+                definition: DefinitionBits::default(),
+                hold_index: 0,
+                hold_serial: None,
+                decided,
+            },
+            owner: 0,
+            decided_at: 0,
+        }
+    }
+
+    /// What it says, for what outlives who asked.
+    #[inline]
+    pub(crate) fn into_details(self) -> Details {
+        self.details
+    }
+
+    /// Makes room for what is to be decided now, in a shard of the set.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, shard: RuledShard<'_>, now: u64) {
+        // A set has at most 1024 shards.
+        self.place = ShardAndStage::new(shard.index() as u16, Stage::Reserved);
+        self.definition = shard.definition();
+        self.decided_at = now;
+        self.hold_serial = None;
+        self.decided.clear();
+    }
+
+    /// Notes how the next limit was decided. There is room for it.
+    #[inline(always)]
+    pub(crate) fn note(&mut self, decided: Decided) {
+        self.decided.push(decided);
+    }
+
+    /// Fills in that `cost` was taken of a batch of credit, which was drawn in a shard of the set, and that it left so
+    /// much.
+    #[inline]
+    pub(in crate::engine) fn admit_from_credit(&mut self, shard: u32, drawn: &Drawn, cost: u64, left: u64) {
+        self.place = ShardAndStage::new(shard as u16, Stage::Reserved);
+        self.definition = DefinitionBits::of_default(drawn.generation);
+        self.decided_at = drawn.drawn_at;
+        // A set has at most 65536 holds.
+        self.hold_index = drawn.hold.index as u16;
+        self.hold_serial = BatchShare::new(drawn.hold.serial, drawn.tag, left).to_word();
+        self.decided.clear();
+        self.decided.push(Decided {
+            mark: drawn.mark,
+            cost_or_wait: cost,
+        });
+        let Fingerprint { low, high } = drawn.fingerprint;
+        if drawn.fingerprint != Fingerprint::NONE {
+            self.decided.push(Decided {
+                mark: Mark {
+                    first: low,
+                    second: high,
+                },
+                cost_or_wait: drawn.row.to_word(),
+            });
+        }
+    }
+
+    /// Of an admitted request: which units of which batch it took, if it was admitted from one.
+    pub(in crate::engine) fn batch_share(&self) -> Option<BatchShare> {
+        BatchShare::from_word(self.hold_serial?)
+    }
+
+    /// Whether it was admitted from that batch.
+    pub(in crate::engine) fn is_from(&self, drawn: &Drawn) -> bool {
+        // The instant tells batches apart whose tags have begun again.
+        self.owner == drawn.owner
+            && self.decided_at == drawn.drawn_at
+            && u64::from(self.hold_index) == drawn.hold.index
+            && self
+                .batch_share()
+                .is_some_and(|share| share.is_of(drawn.hold.serial, drawn.tag))
+    }
+
+    /// Notes what an admitted request holds.
+    #[inline(always)]
+    pub(crate) fn set_hold(&mut self, hold: Option<HoldReference>) {
+        // A set has at most 65536 holds.
+        self.hold_index = hold.map_or(0, |hold| hold.index as u16);
+        self.hold_serial = hold.map(|hold| hold.serial);
+    }
+
+    /// Notes, when everything is decided, the row of a key that it was decided on. There is room for it.
+    #[inline(always)]
+    pub(in crate::engine) fn note_key(&mut self, row: Row<'_>) {
+        self.note_key_as_of(row, row.reference());
+    }
+
+    /// As [`note_key`](Self::note_key), where the row was decided on before and may have been reset since.
+    #[inline(always)]
+    pub(in crate::engine) fn note_key_as_of(&mut self, row: Row<'_>, reference: RowReference) {
+        if let Some([low, high]) = row.fingerprint() {
+            self.decided.push(Decided {
+                mark: Mark {
+                    first: low.load(Ordering::Relaxed),
+                    second: high.load(Ordering::Relaxed),
+                },
+                cost_or_wait: reference.to_word(),
+            });
+        }
+    }
+
+    /// The row that an admitted request was decided on, and the key that had it then; without a key, the only one.
+    pub(in crate::engine) fn key(&self) -> (RowReference, Fingerprint) {
+        // Behind the decisions on limits stands the key that they were made on, if there is one.
+        match self.decided.get(self.limits.0.count_ones() as usize) {
+            Some(key) => {
+                let fingerprint = Fingerprint {
+                    low: key.mark.first,
+                    high: key.mark.second,
+                };
+                (RowReference::from_word(key.cost_or_wait), fingerprint)
+            }
+            None => (RowReference::default(), Fingerprint::NONE),
+        }
+    }
+
+    /// Notes, behind the key, the capacity of its own that it has of each limit that is asked for. There is room for it.
+    pub(in crate::engine) fn note_own_capacities(&mut self, capacity: impl Fn(usize) -> Option<NonZeroU64>) {
+        let count = self.limits.0.count_ones() as usize;
+        if self.decided.len() == count {
+            // No key: refused, or only looked at.
+            let (mark, cost_or_wait) = (Mark::default(), 0);
+            self.decided.push(Decided { mark, cost_or_wait });
+        }
+        let mut capacities = self
+            .limits
+            .iter()
+            .map(|index| capacity(index).map_or(0, NonZeroU64::get));
+        for _ in 0..notes_of_overrides(count) {
+            let mut next = || capacities.next().unwrap_or(0);
+            let mark = Mark {
+                first: next(),
+                second: next(),
+            };
+            let cost_or_wait = next();
+            self.details.decided.push(Decided { mark, cost_or_wait });
+        }
+    }
+
+    /// Notes of what can never be met which limit that is by, the cost, and the most that it admits at once. There is room
+    /// for it: something was asked for.
+    #[cold]
+    pub(in crate::engine) fn note_impossible(&mut self, (index, first, second): (usize, u64, u64)) {
+        self.decided.clear();
+        self.decided.push(Decided {
+            mark: Mark { first, second },
+            cost_or_wait: index as u64,
+        });
+    }
+
+    /// What can never be met, where that was [noted](Self::note_impossible).
+    pub(in crate::engine) fn impossible(&self) -> Option<(usize, u64, u64)> {
+        let Decided { mark, cost_or_wait } = self.decided.first()?;
+        Some((*cost_or_wait as usize, mark.first, mark.second))
+    }
+
+    /// The shard of the set that it was decided in.
+    #[inline]
+    pub(crate) fn shard(&self) -> u32 {
+        u32::from(self.place.shard())
+    }
+
+    pub(in crate::engine) fn set_ahead(&mut self, ahead: Option<(usize, u64)>) {
+        self.hold_index = ahead.map_or(0, |(index, _)| index as u16);
+        self.hold_serial = ahead.and_then(|(_, wait)| NonZeroU64::new(wait));
+    }
+
+    /// Of a look: no limit admits anything before so many nanoseconds have passed.
+    pub(in crate::engine) fn wait_at_least(&mut self, wait: u64) {
+        let count = self.limits.0.count_ones() as usize;
+        for decided in self.details.decided.iter_mut().take(count) {
+            decided.cost_or_wait = decided.cost_or_wait.max(wait);
+        }
+    }
+
+    pub(in crate::engine) fn set_throttled(&mut self, wait: u64) {
+        self.set_stage(Stage::Throttled);
+        self.hold_serial = NonZeroU64::new(wait);
+    }
+
+    pub(in crate::engine) fn set_no_row(&mut self, room_in: Option<u64>) {
+        self.set_stage(Stage::NoRow);
+        self.hold_serial = room_in.and_then(NonZeroU64::new);
+    }
+
+    /// What an admitted request holds.
+    #[inline]
+    pub(crate) fn hold(&self) -> Option<HoldReference> {
+        let index = u64::from(self.hold_index);
+        let serial = self
+            .hold_serial
+            .filter(|serial| BatchShare::from_word(*serial).is_none())?;
+        Some(HoldReference { index, serial })
+    }
+
+    /// Notes that nothing is held any more.
+    pub(crate) fn forget_hold(&mut self) {
+        self.hold_serial = None;
+    }
+
+    /// Notes that more was taken of a limit than when it was decided. Where the limit was not asked then, it has nothing
+    /// to be noted on.
+    pub(crate) fn add_to_cost(&mut self, index: usize, amount: u64) {
+        let limits = self.limits.iter();
+        if let Some((_, decided)) = limits
+            .zip(&mut self.details.decided)
+            .find(|(limit, _)| *limit == index)
+        {
+            decided.cost_or_wait = decided.cost_or_wait.saturating_add(amount);
+        }
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<&Decided> {
+        self.iter()
+            .find(|(limit, _)| *limit == index)
+            .map(|(_, decided)| decided)
+    }
+}
+
+impl Details {
+    /// How far the permit that an admission makes has come.
+    #[inline(always)]
+    pub(crate) fn stage(&self) -> Stage {
+        self.place.stage()
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_stage(&mut self, stage: Stage) {
+        self.place = ShardAndStage::new(self.place.shard(), stage);
+    }
+
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Decided)> {
+        self.limits.iter().zip(&self.decided)
+    }
+
+    /// The capacity of its own that the key was decided on with, of a limit that was asked for.
+    pub(crate) fn own_capacity(&self, index: usize) -> Option<NonZeroU64> {
+        let count = self.limits.0.count_ones() as usize;
+        // Most keys have none, and what is decided on them says no more.
+        let noted = self.decided.get(count + 1..)?;
+        let position = self.limits.iter().position(|limit| limit == index)?;
+        let Decided { mark, cost_or_wait } = noted.get(position / OVERRIDES_IN_A_NOTE)?;
+        let words = [mark.first, mark.second, *cost_or_wait];
+        NonZeroU64::new(words[position % OVERRIDES_IN_A_NOTE])
+    }
+
+    /// What binds the first of those who wait before a refused request, and for how long.
+    fn ahead(&self) -> Option<(usize, u64)> {
+        match self.stage() {
+            Stage::Behind | Stage::QueueFull => Some((self.hold_index as usize, self.hold_serial?.get())),
+            _ => None,
+        }
+    }
+
+    /// After how long what refused a request, where no limit did, does so no longer: there will be a row for its key, or
+    /// it is throttled no longer. `None` where time alone does not help.
+    pub(crate) fn unbound_in(&self) -> Option<u64> {
+        let is_by_time = matches!(self.stage(), Stage::NoRow | Stage::Throttled);
+        let wait = self.hold_serial.filter(|_| is_by_time)?;
+        Some(wait.get())
+    }
+
+    /// The limit that refused and the nanoseconds until it would not, [`NEVER`] where time does not help. What only
+    /// somebody else can heal binds before what time heals, and of the latter the longest; the first of equals stays.
+    /// Where others wait before, what binds the first of them counts as well. `None` where a full table of holds or of
+    /// keys binds before any limit, and where no limit takes longer than it is throttled.
+    pub(crate) fn binding(&self) -> Option<(usize, u64)> {
+        self.iter()
+            .filter(|(_, decided)| decided.cost_or_wait > 0)
+            .map(|(index, decided)| (index, decided.cost_or_wait))
+            .chain(self.ahead())
+            .reduce(longer_wait)
+            .filter(|(_, wait)| match self.stage() {
+                Stage::HoldsFull | Stage::NoRow => *wait == NEVER,
+                Stage::Throttled => self.unbound_in().is_none_or(|throttled| *wait > throttled),
+                _ => true,
+            })
+    }
+}
+
+/// Of two limits and their waits the one that takes longer, the first of equals.
+pub(in crate::engine) fn longer_wait(first: (usize, u64), second: (usize, u64)) -> (usize, u64) {
+    if second.1 > first.1 { second } else { first }
+}
+
+/// Why a limit refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum RefusalReason {
+    /// A rate or calls limit has too little left.
+    Rate,
+    /// Too much of a concurrency limit is held.
+    Concurrency,
+    /// The budget of the window is spent.
+    Budget,
+    /// No row was left for the key, whatever its limits would say.
+    TableFull,
+    /// Every [hold](crate::SetDeclaration::holds) is taken, of a keyed set those of the key's shard, whatever the limits
+    /// themselves would say.
+    HoldsFull,
+    /// As many requests wait in the queue as the set was declared for.
+    QueueFull,
+    /// What is behind the limits said that it takes nothing for a while, and that is not over: see
+    /// [`Permit::throttled`](crate::Permit::throttled).
+    Throttled,
+}

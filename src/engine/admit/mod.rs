@@ -1,0 +1,9 @@
+//! Deciding whether a request is admitted.
+
+pub(super) mod acquire;
+pub(super) mod ahead;
+pub(super) mod check;
+pub(super) mod decision;
+pub(super) mod network;
+pub(super) mod reserve;
+pub(super) mod throttle;

@@ -1,0 +1,123 @@
+//! What is behind the limits says that it takes nothing for a while: until then, nothing is admitted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::acquire::Target;
+use super::decision::{Costs, Decision};
+use crate::engine::definition::plan::Kind;
+use crate::engine::shard::locked_shard::{LockWait, LockedShard};
+use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};
+use crate::engine::shard::shard_memory::Row;
+use crate::error::Error;
+use crate::limit::Now;
+use crate::units::NANOS_PER_SECOND;
+
+/// For how long anything is throttled at most, in nanoseconds: 31 days. What a word says beyond that is damage.
+const MAX_THROTTLE: u64 = 31 * 24 * 3600 * NANOS_PER_SECOND;
+
+impl SegmentEngine {
+    /// Admits nothing of the set, or of the key, for so many nanoseconds. What is throttled for longer stays so.
+    pub(crate) fn throttle(&self, target: Target<'_>, wait: u64) -> Result<(), Box<Error>> {
+        let mut locked = self.lock(target.shard())?;
+        match locked.row_for(target.key, &Costs::default())? {
+            Ok(row) => locked.throttle(row, wait),
+            // A key without a row is refused as it is.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// As [`throttle`](Self::throttle), what a permit was taken from.
+    pub(crate) fn throttle_by(
+        &self,
+        set: &SetEngine,
+        permit: &Decision,
+        wait: u64,
+    ) -> Result<(), Box<Error>> {
+        let locked = self.lock_within(set.shard(permit.shard()), LockWait::Timeout)?;
+        match locked.row_of(permit)? {
+            Ok(row) => locked.throttle(row, wait),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+impl<'a, Rules> Shard<'a, Rules> {
+    /// The word that says until when a row is throttled.
+    #[inline(always)]
+    fn throttle_word(&self, row: Row<'a>) -> &'a AtomicU64 {
+        row.used_at().unwrap_or(&self.memory.control().throttled_until)
+    }
+
+    /// Nanoseconds for which nothing of a row is admitted; zero unless it is throttled.
+    #[inline(always)]
+    pub(crate) fn throttled_for(&self, row: Row<'a>, now: Now) -> u64 {
+        let until = self.throttle_word(row).load(Ordering::Relaxed);
+        if until <= now.monotonic {
+            return 0;
+        }
+        let left = until - now.monotonic;
+        if left <= MAX_THROTTLE { left } else { 0 }
+    }
+
+    /// Ends the throttling of a row. It can be repeated.
+    pub(in crate::engine) fn end_throttling(&self, row: Row<'a>, instant: u64) {
+        let word = self.throttle_word(row);
+        let unthrottled = if row.used_at().is_some() { instant } else { 0 };
+        if word.load(Ordering::Relaxed) > unthrottled {
+            word.store(unthrottled, Ordering::Relaxed);
+        }
+    }
+}
+
+impl RuledShard<'_> {
+    /// Whether throttling does not concern these costs: a debit counts what was used already, and what is in shadow
+    /// refuses nothing.
+    #[cold]
+    fn is_never_throttled(&self, costs: &Costs) -> bool {
+        let is_budget = |index: usize| {
+            let limit = self.limits.get(index);
+            limit.is_some_and(|limit| limit.kind == Kind::Budget)
+        };
+        let is_debit =
+            costs.iter().all(|(index, _)| is_budget(index)) && costs.iter().any(|(_, cost)| cost > 0);
+        is_debit || self.is_in_shadow(costs)
+    }
+}
+
+impl ShardAt<'_> {
+    /// Nanoseconds for which these costs are not admitted on a row, whatever the limits say.
+    #[inline(always)]
+    pub(in crate::engine) fn throttles(&self, row: Row<'_>, costs: &Costs) -> u64 {
+        match self.shard.throttled_for(row, self.now) {
+            0 => 0,
+            _ if self.shard.is_never_throttled(costs) => 0,
+            wait => wait,
+        }
+    }
+}
+
+impl LockedShard<'_> {
+    /// As [`ShardAt::throttles`].
+    #[inline(always)]
+    pub(in crate::engine) fn throttles(&self, row: Row<'_>, costs: &Costs) -> u64 {
+        self.at_its_instant().throttles(row, costs)
+    }
+
+    fn throttle(&self, row: Row<'_>, wait: u64) -> Result<(), Box<Error>> {
+        if row.is_absent() {
+            // Of a key that was admitted without a row, by limits in shadow.
+            return Ok(());
+        }
+        let until = self.now.monotonic.saturating_add(wait.min(MAX_THROTTLE));
+        let left = self.shard.throttled_for(row, self.now);
+        if self.now.monotonic.saturating_add(left) >= until {
+            return Ok(());
+        }
+        // What processes have drawn they spend without the lock.
+        self.take_batches_back(row)?;
+        let mut transaction = self.shard.memory.journal().begin();
+        transaction.store(self.shard.throttle_word(row), until);
+        self.shard.commit(transaction)
+    }
+}

@@ -1,0 +1,447 @@
+//! Which batches of credit this process has drawn: memory of the process alone, shared by all its handles of a segment.
+//!
+//! A place is written under the lock of its shard, and read by any thread at any time, so a sequence number tells a
+//! reader whether what it read belongs together. A forked child inherits its parent's places; they name an owner that
+//! the child is not, and a place in the middle of a change is written anew like any other.
+
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
+
+use crate::engine::shard::hold::HoldReference;
+use crate::engine::shard::row_reference::RowReference;
+use crate::limit::Mark;
+use crate::shm::process::fork_identity::{IdentityPage, PerProcess};
+use crate::shm::process::participant::Membership;
+use crate::table::Fingerprint;
+
+/// Of how many keys of a set a process has batches at once.
+const PLACES: usize = 2048;
+
+/// In how many places the batch of a key may be.
+const WAYS: usize = 4;
+
+const WORDS: usize = 13;
+
+/// A batch that was drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) struct Drawn {
+    /// Whose; that of no key in a set that is not keyed.
+    pub(in crate::engine) fingerprint: Fingerprint,
+    /// The participant that drew it, zero in an empty place.
+    pub(in crate::engine) owner: u64,
+    /// By which definition.
+    pub(in crate::engine) generation: u64,
+    /// Where it is recorded, and its tag there.
+    pub(in crate::engine) hold: HoldReference,
+    pub(in crate::engine) tag: u64,
+    pub(in crate::engine) row: RowReference,
+    /// How the limit stood then.
+    pub(in crate::engine) mark: Mark,
+    pub(in crate::engine) units: u64,
+    /// On the segment clock.
+    pub(in crate::engine) drawn_at: u64,
+    /// From when to when it may be spent, on the clock that the limit reads.
+    pub(in crate::engine) period: Period,
+}
+
+/// A stretch of time, without its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) struct Period {
+    pub(in crate::engine) begin: u64,
+    pub(in crate::engine) end: u64,
+}
+
+impl Period {
+    pub(in crate::engine) const ALWAYS: Self = Self {
+        begin: 0,
+        end: u64::MAX,
+    };
+
+    #[inline]
+    pub(in crate::engine) fn contains(self, instant: u64) -> bool {
+        self.begin <= instant && instant < self.end
+    }
+}
+
+impl Drawn {
+    #[inline]
+    fn from_words(words: [u64; WORDS]) -> Option<Self> {
+        let [
+            low,
+            high,
+            owner,
+            generation,
+            hold,
+            serial,
+            row,
+            first,
+            second,
+            units,
+            drawn_at,
+            begin,
+            end,
+        ] = words;
+        Some(Self {
+            fingerprint: Fingerprint { low, high },
+            owner: Some(owner).filter(|owner| *owner != 0)?,
+            generation,
+            hold: HoldReference {
+                index: hold & u64::from(u32::MAX),
+                serial: NonZeroU64::new(serial)?,
+            },
+            tag: hold >> 32,
+            row: RowReference::from_word(row),
+            mark: Mark { first, second },
+            units,
+            drawn_at,
+            period: Period { begin, end },
+        })
+    }
+
+    fn to_words(self) -> [u64; WORDS] {
+        [
+            self.fingerprint.low,
+            self.fingerprint.high,
+            self.owner,
+            self.generation,
+            // A set has at most 65536 holds, and a tag has 24 bits.
+            self.hold.index | self.tag << 32,
+            self.hold.serial.get(),
+            self.row.to_word(),
+            self.mark.first,
+            self.mark.second,
+            self.units,
+            self.drawn_at,
+            self.period.begin,
+            self.period.end,
+        ]
+    }
+}
+
+/// Where a batch is noted.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(in crate::engine) struct Place {
+    /// Odd while the words are changed, zero before the first time.
+    sequence: AtomicU64,
+    words: [AtomicU64; WORDS],
+    /// What was left when the background worker looked last.
+    pub(in crate::engine) seen: AtomicU64,
+}
+
+impl Place {
+    #[inline]
+    fn is_of(&self, fingerprint: Fingerprint) -> bool {
+        self.words[0].load(Ordering::Relaxed) == fingerprint.low
+            && self.words[1].load(Ordering::Relaxed) == fingerprint.high
+    }
+
+    /// What is noted; none where that is nothing, or is just being changed.
+    #[inline]
+    pub(in crate::engine) fn read(&self) -> Option<Drawn> {
+        let sequence = self.sequence.load(Ordering::Acquire);
+        if sequence == 0 || sequence % 2 == 1 {
+            return None;
+        }
+        let words = std::array::from_fn(|index| self.words[index].load(Ordering::Relaxed));
+        // Pairs with the fence of `write`: who read any of the new words reads the odd sequence here, or a later one.
+        fence(Ordering::Acquire);
+        if self.sequence.load(Ordering::Relaxed) != sequence {
+            return None;
+        }
+        Drawn::from_words(words)
+    }
+
+    /// Notes a batch. The caller holds the lock of the shard.
+    pub(in crate::engine) fn write(&self, drawn: &Drawn) {
+        self.write_words(drawn.to_words());
+    }
+
+    /// Notes that there is none. The caller holds the lock of the shard.
+    pub(in crate::engine) fn clear(&self) {
+        self.write_words([0; WORDS]);
+    }
+
+    fn write_words(&self, words: [u64; WORDS]) {
+        let odd = self.sequence.load(Ordering::Relaxed) | 1;
+        self.sequence.store(odd, Ordering::Relaxed);
+        fence(Ordering::Release);
+        for (word, value) in self.words.iter().zip(words) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.sequence.store(odd + 1, Ordering::Release);
+    }
+}
+
+/// The batches of one set.
+#[derive(Debug)]
+pub(crate) struct Batches {
+    places: Box<[Place]>,
+    /// Places of one shard, and of one bucket.
+    of_shard: usize,
+    ways: usize,
+    /// Open handles of the segment, which share them.
+    handles: AtomicUsize,
+    /// The process, by identity, whose background worker returns what is not used.
+    attended_by: AtomicU64,
+    /// Whether a batch was drawn that no background worker knows of.
+    unattended: AtomicBool,
+}
+
+impl Batches {
+    fn new(shards: usize, is_keyed: bool) -> Self {
+        let (of_shard, ways) = if is_keyed {
+            ((PLACES / shards.max(1)).max(WAYS), WAYS)
+        } else {
+            (1, 1)
+        };
+        Self {
+            places: (0..of_shard * shards).map(|_| Place::default()).collect(),
+            of_shard,
+            ways,
+            handles: AtomicUsize::new(0),
+            attended_by: AtomicU64::new(0),
+            unattended: AtomicBool::new(false),
+        }
+    }
+
+    /// Those of this process in a set of the segment that it is a member of, for a handle that is opened: it
+    /// [closes](Self::close_handle) in the end.
+    pub(in crate::engine) fn of(
+        membership: &Arc<Membership>,
+        set: u64,
+        shards: usize,
+        is_keyed: bool,
+    ) -> Arc<Self> {
+        let batches =
+            match KNOWN.get_or(|parent: Option<&Known>| parent.map(Known::inherited).unwrap_or_default()) {
+                Ok(known) => known.find_or_add(membership, set, || Self::new(shards, is_keyed)),
+                Err(_) => Arc::new(Self::new(shards, is_keyed)),
+            };
+        batches.handles.fetch_add(1, Ordering::Relaxed);
+        batches
+    }
+
+    /// Notes that a handle is closed; answers whether it was the last one.
+    pub(in crate::engine) fn close_handle(&self) -> bool {
+        self.handles.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    #[inline]
+    fn bucket(&self, shard: u32, fingerprint: Fingerprint) -> &[Place] {
+        let buckets = self.of_shard / self.ways;
+        let start = shard as usize * self.of_shard + fingerprint.low as usize % buckets * self.ways;
+        self.places.get(start..start + self.ways).unwrap_or_default()
+    }
+
+    /// The batch of a key.
+    #[inline]
+    pub(in crate::engine) fn find(&self, shard: u32, fingerprint: Fingerprint) -> Option<Drawn> {
+        let mut places = self.bucket(shard, fingerprint).iter();
+        let drawn = places.find(|place| place.is_of(fingerprint))?.read()?;
+        (drawn.fingerprint == fingerprint).then_some(drawn)
+    }
+
+    /// Where the batch of a key is or will be noted, and what is noted there now, perhaps of another key: of those of
+    /// the participant `owner` the one that was drawn first. The caller holds the lock of the shard.
+    pub(in crate::engine) fn place(
+        &self,
+        shard: u32,
+        fingerprint: Fingerprint,
+        owner: u64,
+    ) -> Option<(&Place, Option<Drawn>)> {
+        let noted = |place: &Place| place.read().filter(|drawn| drawn.owner == owner);
+        let bucket = self.bucket(shard, fingerprint).iter();
+        bucket
+            .map(|place| (place, noted(place)))
+            .min_by_key(|(_, drawn)| match drawn {
+                Some(drawn) if drawn.fingerprint == fingerprint => (0, 0),
+                None => (1, 0),
+                Some(drawn) => (2, drawn.drawn_at),
+            })
+    }
+
+    /// All places, with their shards.
+    pub(in crate::engine) fn places(&self) -> impl Iterator<Item = (u32, &Place)> {
+        (0..)
+            .zip(self.places.chunks(self.of_shard))
+            .flat_map(|(shard, places)| places.iter().map(move |place| (shard, place)))
+    }
+
+    /// Notes that a batch was drawn, which is to be returned when it is not used. The caller has written its place.
+    pub(in crate::engine) fn note_draw(&self) {
+        let process = current_process();
+        // Who draws writes a place and reads `attended_by`; the worker, before it goes, writes `attended_by` and reads the
+        // places. With a fence between the two on either side, one of them at least sees what the other wrote: the worker
+        // finds the batch, or this finds that the worker goes. Without, each might read what was there before.
+        fence(Ordering::SeqCst);
+        if self.attended_by.load(Ordering::Relaxed) != process {
+            self.unattended.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a background worker is to be told of batches; only once.
+    #[inline]
+    pub(crate) fn claim_unattended(&self) -> bool {
+        self.unattended.load(Ordering::Relaxed)
+            && self.unattended.swap(false, Ordering::Relaxed)
+            && self.attend()
+    }
+
+    /// Notes that the background worker of this process looks after the batches; answers whether it did not before. Of a
+    /// worker that goes on and a thread that would tell it, both after [`set_unattended`](Self::set_unattended), one only
+    /// is answered yes.
+    #[cold]
+    pub(in crate::engine) fn attend(&self) -> bool {
+        let process = current_process();
+        self.attended_by.swap(process, Ordering::Relaxed) != process
+    }
+
+    /// Notes that no background worker looks any more. Who looks at the places after this sees each batch whose
+    /// [draw](Self::note_draw) did not see this.
+    pub(in crate::engine) fn set_unattended(&self) {
+        self.attended_by.store(0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+}
+
+fn current_process() -> u64 {
+    IdentityPage::get().map_or(0, |page| page.current().as_u64())
+}
+
+/// The batches of this process, by segment and set.
+#[derive(Debug, Default)]
+struct Known {
+    batches: Mutex<Vec<OfSet>>,
+}
+
+/// A segment, the position of a set in it, and the batches.
+type OfSet = (Weak<Membership>, u64, Weak<Batches>);
+
+static KNOWN: PerProcess<Known> = PerProcess::new();
+
+impl Known {
+    /// Those that a forked child has from its parent, unless another thread was just changing the list: what the child
+    /// opens then has batches of its own.
+    fn inherited(&self) -> Self {
+        let batches = match self.batches.try_lock() {
+            Ok(batches) => batches.clone(),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().clone(),
+            Err(TryLockError::WouldBlock) => Vec::new(),
+        };
+        Self {
+            batches: Mutex::new(batches),
+        }
+    }
+
+    fn find_or_add(
+        &self,
+        membership: &Arc<Membership>,
+        set: u64,
+        new: impl FnOnce() -> Batches,
+    ) -> Arc<Batches> {
+        let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
+        batches.retain(|(_, _, batches)| batches.strong_count() > 0);
+        let same =
+            |(of, position, _): &&OfSet| *position == set && Weak::as_ptr(of) == Arc::as_ptr(membership);
+        if let Some(found) = batches
+            .iter()
+            .find(same)
+            .and_then(|(_, _, found)| found.upgrade())
+        {
+            return found;
+        }
+        let added = Arc::new(new());
+        batches.push((Arc::downgrade(membership), set, Arc::downgrade(&added)));
+        added
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::batches::*;
+
+    fn drawn(fingerprint: Fingerprint, owner: u64, drawn_at: u64) -> Drawn {
+        Drawn {
+            fingerprint,
+            owner,
+            generation: 3,
+            hold: HoldReference {
+                index: 65_535,
+                serial: NonZeroU64::MIN,
+            },
+            tag: (1 << 24) - 1,
+            row: RowReference {
+                index: 5,
+                generation: 6,
+            },
+            mark: Mark { first: 7, second: 8 },
+            units: 9,
+            drawn_at,
+            period: Period::ALWAYS,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_noted_is_found_and_a_full_bucket_names_the_batch_that_was_drawn_first(
+            keys in prop::collection::hash_set((any::<u64>(), any::<u64>()), 1..40), shards in 0_u32..9,
+        ) {
+            let shards = 1 << shards;
+            let batches = Batches::new(shards, true);
+            for (instant, (low, high)) in (1..).zip(&keys) {
+                let fingerprint = Fingerprint { low: *low, high: *high };
+                let shard = fingerprint.shard(shards as u64) as u32;
+                let (place, before) = batches.place(shard, fingerprint, 1).expect("a place");
+                let bucket: Vec<Drawn> = batches.bucket(shard, fingerprint).iter().filter_map(Place::read).collect();
+                let first = bucket.iter().copied().min_by_key(|drawn| drawn.drawn_at);
+                prop_assert_eq!(before, first.filter(|_| bucket.len() == WAYS));
+                let new = drawn(fingerprint, 1, instant);
+                place.write(&new);
+                prop_assert_eq!(batches.find(shard, fingerprint), Some(new));
+                prop_assert_eq!(batches.place(shard, fingerprint, 1).expect("a place").1, Some(new));
+                prop_assert_eq!(batches.place(shard, fingerprint, 2).expect("a place").1, None);
+            }
+        }
+    }
+
+    #[test]
+    fn batches_are_looked_after_by_one_worker_whichever_is_first() {
+        let batches = Batches::new(1, false);
+        assert!(!batches.claim_unattended());
+        batches.note_draw();
+        assert!(batches.claim_unattended());
+        batches.note_draw();
+        assert!(!batches.claim_unattended(), "known already");
+        // The worker finds the batch and goes on, and is told of it at the same time.
+        for is_told_first in [false, true] {
+            batches.set_unattended();
+            batches.note_draw();
+            let (told, goes_on) = if is_told_first {
+                let told = batches.claim_unattended();
+                (told, batches.attend())
+            } else {
+                let goes_on = batches.attend();
+                (batches.claim_unattended(), goes_on)
+            };
+            assert_eq!((told, goes_on), (is_told_first, !is_told_first));
+        }
+    }
+
+    #[test]
+    fn a_place_that_is_being_changed_says_nothing_and_can_be_written_anew() {
+        let place = Place::default();
+        assert_eq!(place.read(), None);
+        let new = drawn(Fingerprint { low: 1, high: 2 }, 1, 1);
+        place.write(&new);
+        place.sequence.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(place.read(), None);
+        place.write(&new);
+        assert_eq!(place.read(), Some(new));
+        place.clear();
+        assert_eq!(place.read(), None);
+    }
+}

@@ -1,0 +1,553 @@
+//! Two-tier checks: a process draws batches of credit from a limit, and admits requests from them without the lock.
+//!
+//! A batch is charged to the limit when it is drawn, and recorded in a hold of the process, whose amount says
+//! [what is left of it](CreditWord). So what a dead process had not spent is found and given back like anything else that
+//! it held, and so can those take it back who need it: a request that has to wait, and a reset.
+//!
+//! **At most batch - 1 units are left after a draw**, which is for a request of at least one of them. What is left is of the
+//! latest draw, or was charged later: what is left when more is needed is given back first where the algorithm refunds, and
+//! spent first where it does not. So one instant, that of the hold, says of all that is left what time has replenished since.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::batches::{Batches, Drawn, Period, Place};
+use super::credit_word::CreditWord;
+use crate::engine::admit::acquire::{Answer, Attempt, Target};
+use crate::engine::admit::decision::{Costs, Decided, Decision, Stage};
+use crate::engine::definition::limit_rules::LimitRules;
+use crate::engine::definition::plan::CreditPlan;
+use crate::engine::settle::refund::Origin;
+use crate::engine::shard::hold::{Ending, FreeHold, HoldReference};
+use crate::engine::shard::key_table::KeyCounts;
+use crate::engine::shard::locked_shard::{LockWait, LockedShard};
+use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard};
+use crate::engine::shard::shard_memory::{HoldPlace, Row};
+use crate::error::Error;
+use crate::limit::{Mark, Now, RuleOperations};
+use crate::shm::lock::journal::Transaction;
+use crate::shm::time::clock::boot_nanos;
+use crate::table::Fingerprint;
+
+/// How long a process that detaches waits for locks to give its batches back.
+const DETACH_WAIT: u64 = 10_000_000;
+
+/// Which batches are returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Returned {
+    /// Those from which nothing was spent since the last time.
+    Unused,
+    All,
+}
+
+impl Target<'_> {
+    #[inline]
+    fn fingerprint(self) -> Fingerprint {
+        self.key.map_or(Fingerprint::NONE, |key| key.fingerprint)
+    }
+}
+
+impl Costs {
+    /// What is asked of the only limit of a set; zero where nothing is.
+    #[inline]
+    fn of_the_only_limit(&self) -> u64 {
+        if self.limits.0 == 1 { self.amounts[0] } else { 0 }
+    }
+}
+
+impl Now {
+    /// The time on the clock that windows go by.
+    #[inline]
+    fn of_windows(self, reads_utc: bool) -> u64 {
+        if reads_utc { self.utc } else { self.monotonic }
+    }
+}
+
+impl SegmentEngine {
+    /// Admits from the batch of this process, or decides under the lock, drawing a batch.
+    #[inline(never)]
+    pub(in crate::engine) fn decide_with_credit(
+        &self,
+        target: Target<'_>,
+        batches: &Batches,
+        costs: &Costs,
+        decision: &mut Decision,
+    ) -> Result<bool, Box<Error>> {
+        decision.owner = self.membership.owner()?;
+        if self.spend(target, batches, costs, decision) {
+            return Ok(true);
+        }
+        self.decide_at_once(target, decision, |decision, attempt| {
+            self.decide(target, costs, decision, attempt)
+        })
+    }
+
+    /// Admits from the batch of this process, without the lock; answers whether there was one with enough left.
+    /// `decision` knows its owner.
+    #[inline(never)]
+    pub(in crate::engine) fn spend(
+        &self,
+        target: Target<'_>,
+        batches: &Batches,
+        costs: &Costs,
+        decision: &mut Decision,
+    ) -> bool {
+        let cost = costs.of_the_only_limit();
+        let shard = target.shard();
+        let drawn = batches.find(shard.index(), target.fingerprint());
+        let Some(drawn) = drawn.filter(|_| cost > 0) else {
+            return false;
+        };
+        if drawn.owner != decision.owner
+            || drawn.generation != self.generation_of(target.set)
+            || self.is_known_to_be_removed()
+        {
+            return false;
+        }
+        let reads_utc = target.set.reads_utc;
+        if drawn.period != Period::ALWAYS
+            && !drawn
+                .period
+                .contains(self.read_clocks(reads_utc).of_windows(reads_utc))
+        {
+            return false;
+        }
+        let hold = shard.memory.hold(drawn.hold.index);
+        let word = hold.and_then(|hold| hold.amounts().first());
+        let Some(left) = word.and_then(|word| CreditWord::spend(word, drawn.tag, cost)) else {
+            return false;
+        };
+        decision.admit_from_credit(shard.index(), &drawn, cost, left);
+        true
+    }
+
+    /// Decides where none waits, drawing a batch if the request is to be admitted from one.
+    #[inline(never)]
+    pub(in crate::engine) fn draw_or_take(
+        &self,
+        locked: &LockedShard<'_>,
+        batches: &Batches,
+        row: Row<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        attempt: Attempt,
+    ) -> Result<Answer, Box<Error>> {
+        let shard = locked.shard;
+        if locked.throttles(row, costs) > 0 {
+            decision.set_stage(Stage::Reserved);
+            return locked.refuse(row.into(), costs, decision, attempt);
+        }
+        let take = |decision: &mut Decision| self.take_or_refuse(locked, row, costs, decision, attempt);
+        let cost = costs.of_the_only_limit();
+        let Some((limit, credit)) = shard
+            .credit()
+            .filter(|(limit, credit)| (1..credit.batch).contains(&cost) && cost <= limit.burst)
+        else {
+            return take(decision);
+        };
+        let Some((place, noted)) = batches.place(shard.index(), row.key(), decision.owner) else {
+            return take(decision);
+        };
+        let own = noted.filter(|drawn| locked.owns(drawn.hold, drawn.owner));
+        let own = match own {
+            Some(drawn) if drawn.fingerprint != row.key() => {
+                locked.end_batch(drawn.hold.index)?;
+                None
+            }
+            own => own,
+        };
+        let hold = own.and_then(|drawn| shard.memory.hold(drawn.hold.index));
+        let word = hold.and_then(|hold| hold.amounts().first());
+        if let (Some(drawn), Some(word)) = (own, word) {
+            if !locked.is_good(&drawn) {
+                locked.take_batch_back(drawn.hold.index, None)?;
+            } else if let Some(left) = CreditWord::spend(word, drawn.tag, cost) {
+                // Another thread of this process has drawn meanwhile.
+                decision.admit_from_credit(shard.index(), &drawn, cost, left);
+                return Ok(Answer::Admitted);
+            } else if limit.rule.refunds() && CreditWord::load(word).units() > 0 {
+                // So that no batch and no permit has units of two instants, which time replenishes at different times.
+                locked.take_batch_back(drawn.hold.index, Some(drawn.mark))?;
+            }
+        }
+        let remaining = limit.rule.standing(limit.mark(row, locked.now)).remaining;
+        let left = word.map_or(CreditWord::new(0, 0), CreditWord::take);
+        // At least one: a batch with nothing to draw is none.
+        let needed = cost.saturating_sub(left.units()).max(1);
+        if remaining < needed {
+            if let Some(word) = word {
+                word.store(left.to_word(), Ordering::Release);
+            }
+            // For how long is judged by the whole cost: what is left may be taken back meanwhile, and is lost then where
+            // the algorithm does not refund.
+            return locked.refuse(row.into(), costs, decision, attempt);
+        }
+        let hold = match own {
+            Some(drawn) => DrawInto::Own(drawn.hold),
+            None => match self.find_free_hold(shard)? {
+                FreeHold::None => return take(decision),
+                free => DrawInto::New(free),
+            },
+        };
+        let draw = Draw {
+            hold,
+            requests: left.requests() + 1,
+            units: credit.batch.min(remaining).max(needed),
+            needed,
+        };
+        let Some(drawn) = locked.draw(row, limit, credit, &draw, decision.owner)? else {
+            return take(decision);
+        };
+        place.write(&drawn);
+        if self.virtual_clock.is_none() {
+            batches.note_draw();
+        }
+        decision.admit_from_credit(shard.index(), &drawn, cost, draw.left());
+        Ok(Answer::Admitted)
+    }
+
+    /// Returns the batches of a set from which this process has spent nothing since the last time; answers whether it
+    /// has others, or could not return some for want of a lock.
+    pub(crate) fn return_unused_batches(&self, set: &SetEngine) -> bool {
+        let Some(batches) = &set.batches else {
+            return false;
+        };
+        let return_all_unused = || self.return_batches(set, batches, Returned::Unused, LockWait::NOT);
+        if return_all_unused() {
+            return true;
+        }
+        // Said before the last look: a batch that is drawn after it is told of again.
+        batches.set_unattended();
+        return_all_unused() && batches.attend()
+    }
+
+    /// Closes this handle; with the last one of the segment, the process detaches and returns all its batches. What cannot
+    /// be returned is as if it had died.
+    fn close_batches(&self) {
+        let wait = LockWait::Until(boot_nanos().saturating_add(DETACH_WAIT));
+        for set in self.sets() {
+            if let Some(batches) = set.batches.as_ref().filter(|batches| batches.close_handle()) {
+                // Who looks after them finds out by itself, and looks after those of a handle that is just being opened.
+                self.return_batches(set, batches, Returned::All, wait);
+            }
+        }
+    }
+
+    /// Answers whether batches are left.
+    fn return_batches(&self, set: &SetEngine, batches: &Batches, which: Returned, wait: LockWait) -> bool {
+        let owner = self.membership.owner_so_far();
+        let mut are_left = false;
+        for (shard, place) in batches.places() {
+            let shard = set.shard(shard);
+            let Some(drawn) = place.read().filter(|drawn| drawn.owner == owner && owner != 0) else {
+                continue;
+            };
+            let left = shard.memory.hold(drawn.hold.index).map_or(0, |hold| {
+                hold.amounts()
+                    .first()
+                    .map_or(0, |word| word.load(Ordering::Relaxed))
+            });
+            if which == Returned::Unused && place.seen.swap(left, Ordering::Relaxed) != left {
+                are_left = true;
+                continue;
+            }
+            // What else may be wrong is for the next operation to say.
+            are_left |= self
+                .return_place(shard, place, &drawn, wait)
+                .is_err_and(|error| matches!(*error, Error::LockStuck { .. }));
+        }
+        are_left
+    }
+
+    fn return_place(
+        &self,
+        shard: Shard<'_>,
+        place: &Place,
+        drawn: &Drawn,
+        wait: LockWait,
+    ) -> Result<(), Box<Error>> {
+        let mut locked = self.lock_to_give_back(shard, wait)?;
+        if place.read().as_ref() != Some(drawn) {
+            // Another thread has drawn meanwhile.
+            return Ok(());
+        }
+        place.clear();
+        if locked.owns(drawn.hold, drawn.owner) {
+            locked.end_batch(drawn.hold.index)?;
+        }
+        locked.serve_next(drawn.row.index)
+    }
+}
+
+impl Drop for SegmentEngine {
+    fn drop(&mut self) {
+        self.close_batches();
+    }
+}
+
+/// What is drawn.
+struct Draw {
+    hold: DrawInto,
+    /// That are counted with it: that for which it is drawn, and those admitted from the batch before.
+    requests: u64,
+    units: u64,
+    /// Of these, what the request needs.
+    needed: u64,
+}
+
+impl Draw {
+    /// What the request leaves.
+    fn left(&self) -> u64 {
+        self.units.saturating_sub(self.needed)
+    }
+}
+
+#[derive(Clone, Copy)]
+enum DrawInto {
+    Own(HoldReference),
+    New(FreeHold),
+}
+
+impl<'a> RuledShard<'a> {
+    /// The limit from which processes draw, and how.
+    fn credit(&self) -> Option<(&'a LimitRules, CreditPlan)> {
+        let limit = self.rules.limits.first()?;
+        Some((limit, limit.credit?))
+    }
+
+    /// Takes what is left of all batches, of one row or of all: for a reset, which has replenished the limit already.
+    /// Not journalled: it can be repeated.
+    pub(in crate::engine) fn void_batches(&self, row: Option<u64>, counters: bool) {
+        if self.credit().is_none() {
+            return;
+        }
+        for hold in self.batches_of(row) {
+            for word in hold.amounts() {
+                let left = CreditWord::take(word);
+                if !counters {
+                    word.store(left.emptied().to_word(), Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// The holds that record batches, of one row or of all.
+    fn batches_of(&self, row: Option<u64>) -> impl Iterator<Item = HoldPlace<'a>> + use<'a> {
+        let memory = self.memory;
+        (0..memory.touched_holds())
+            .filter_map(|index| memory.hold(index))
+            .filter(move |hold| hold.is_taken() && row.is_none_or(|row| hold.row().index == row))
+    }
+}
+
+impl LockedShard<'_> {
+    /// Whether a batch may be spent: it is of the definition that the shard is of, and its window goes on.
+    fn is_good(&self, drawn: &Drawn) -> bool {
+        drawn.generation == self.shard.rules.generation
+            && drawn
+                .period
+                .contains(self.now.of_windows(self.shard.set.reads_utc))
+    }
+
+    /// Charges a batch and records it; none where the limit refused after all, or there is no hold.
+    fn draw(
+        &self,
+        row: Row<'_>,
+        limit: &LimitRules,
+        credit: CreditPlan,
+        draw: &Draw,
+        owner: u64,
+    ) -> Result<Option<Drawn>, Box<Error>> {
+        let memory = self.shard.memory;
+        let mut transaction = memory.journal().begin();
+        let Ok(mark) = limit.take(row, &mut transaction, self.now, draw.units) else {
+            return Ok(None);
+        };
+        let counters = self.shard.counters(limit.index);
+        transaction.add(&counters.taken, draw.units);
+        if limit.is_near(mark) {
+            transaction.add(&counters.near, 1);
+        }
+        self.count_requests(&mut transaction, limit, row, draw.requests);
+        let hold = match draw.hold {
+            DrawInto::Own(hold) => Some(hold),
+            DrawInto::New(free) => {
+                // An empty batch until all of it is charged: the amount keeps its tag.
+                let empty = free
+                    .index()
+                    .and_then(|index| memory.hold(index)?.amounts().first());
+                let empty = empty.map_or(0, |word| CreditWord::take(word).emptied().to_word());
+                self.fill_hold(&mut transaction, row, free, owner, |_| empty)
+            }
+        };
+        let Some(hold) = hold else { return Ok(None) };
+        let Some(place) = memory.hold(hold.index) else {
+            return Ok(None);
+        };
+        transaction.store(place.taken_at(), self.now.monotonic);
+        transaction.store(place.row_word(), row.reference().to_word());
+        self.shard.commit(transaction)?;
+        let Some(word) = place.amounts().first() else {
+            return Ok(None);
+        };
+        // After the commit: a process that dies before it has charged nothing, and one that dies here has charged what it
+        // cannot spend.
+        let tag = CreditWord::load(word).next_tag();
+        let left = CreditWord::new(tag, draw.left());
+        word.store(left.to_word(), Ordering::Release);
+        let now = self.now.of_windows(self.shard.set.reads_utc);
+        let period = if credit.window_coupled {
+            Period {
+                begin: now,
+                end: now.saturating_add(limit.rule.standing(mark).reset_after),
+            }
+        } else {
+            Period::ALWAYS
+        };
+        Ok(Some(Drawn {
+            fingerprint: row.key(),
+            owner,
+            generation: self.shard.rules.generation,
+            hold,
+            tag,
+            row: row.reference(),
+            mark,
+            units: draw.units,
+            drawn_at: self.now.monotonic,
+            period,
+        }))
+    }
+
+    /// Counts requests that were admitted from a batch.
+    fn count_requests(
+        &self,
+        transaction: &mut Transaction<'_>,
+        limit: &LimitRules,
+        row: Row<'_>,
+        requests: u64,
+    ) {
+        transaction.add(&self.shard.counters(limit.index).admitted, requests);
+        transaction.add(&self.shard.memory.control().admitted, requests);
+        if let Some(counts) = row.counts() {
+            self.note_use(transaction, row);
+            let before = KeyCounts::from_word(counts.load(Ordering::Relaxed));
+            let requests = u32::try_from(requests).unwrap_or(u32::MAX);
+            let counts_now = KeyCounts {
+                admitted: before.admitted.saturating_add(requests),
+                ..before
+            };
+            transaction.store(counts, counts_now.to_word());
+        }
+    }
+
+    /// Takes what is left of a batch, gives it back as far as the algorithm refunds, and counts what was admitted from it.
+    /// Its process knows with which mark it was drawn; by others less is given back.
+    #[inline(never)]
+    pub(in crate::engine) fn settle_batch(
+        &self,
+        transaction: &mut Transaction<'_>,
+        limit: &LimitRules,
+        row: Row<'_>,
+        (word, mark): (&AtomicU64, Option<Mark>),
+        origin: Origin,
+        ending: Ending,
+    ) {
+        // Not journalled: a process that is taken for dead and lives might spend until this very instruction. If this one
+        // dies before the commit, the units stay charged.
+        let left = CreditWord::take(word);
+        if left.units() == 0 && left.requests() == 0 {
+            return;
+        }
+        let (at, units) = (self.at_its_instant(), left.units());
+        let refunded = match mark {
+            None => at.refund_dead(transaction, limit, row, units, origin),
+            Some(mark) => {
+                let charged = Decided {
+                    mark,
+                    cost_or_wait: units,
+                };
+                at.refund_unused(transaction, limit, row, units, &charged, origin)
+            }
+        };
+        let counters = self.shard.counters(limit.index);
+        let counter = if ending == Ending::OwnerDied {
+            &counters.reclaimed
+        } else {
+            &counters.refunded
+        };
+        transaction.add(counter, refunded);
+        self.count_requests(transaction, limit, row, left.requests());
+    }
+
+    /// Takes a batch back, and leaves its hold to its process, empty.
+    fn take_batch_back(&self, index: u64, mark: Option<Mark>) -> Result<(), Box<Error>> {
+        let (Some(hold), Some((limit, _))) = (self.shard.memory.hold(index), self.shard.credit()) else {
+            return Ok(());
+        };
+        let origin = hold.origin();
+        let row = self.shard.row(origin.row.index);
+        let mut transaction = self.shard.memory.journal().begin();
+        for word in hold.amounts() {
+            self.settle_batch(&mut transaction, limit, row, (word, mark), origin, Ending::Undone);
+        }
+        self.shard.commit(transaction)
+    }
+
+    /// Takes back what processes have drawn from a row: for a request that would have to wait for it.
+    #[inline(never)]
+    pub(in crate::engine) fn take_batches_back(&self, row: Row<'_>) -> Result<(), Box<Error>> {
+        if self.shard.credit().is_none() || !self.shard.is_held(row) {
+            return Ok(());
+        }
+        for index in 0..self.shard.memory.touched_holds() {
+            let hold = self.shard.memory.hold(index);
+            if hold.is_some_and(|hold| hold.is_taken() && hold.row().index == row.index) {
+                self.take_batch_back(index, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a batch back and frees its hold.
+    fn end_batch(&self, index: u64) -> Result<(), Box<Error>> {
+        let mut transaction = self.shard.memory.journal().begin();
+        self.free_hold(&mut transaction, index, Ending::Undone);
+        self.shard.commit(transaction)
+    }
+
+    /// Puts what a permit from a batch did not use, and the limit has just been given back, into that batch again, as if it
+    /// were drawn now; answers how much of it. Where the batch is not there any more, the limit keeps all of it: in
+    /// another batch it could be spent in a window that was charged for none of it.
+    #[inline(never)]
+    pub(in crate::engine) fn put_back(
+        &self,
+        transaction: &mut Transaction<'_>,
+        limit: &LimitRules,
+        row: Row<'_>,
+        permit: &Decision,
+        refunded: u64,
+    ) -> u64 {
+        let (Some(batches), Some((_, credit)), 1..) =
+            (&self.shard.set.batches, self.shard.credit(), refunded)
+        else {
+            return 0;
+        };
+        let drawn = batches.find(self.shard.index(), row.key()).filter(|drawn| {
+            permit.is_from(drawn)
+                && drawn.row == row.reference()
+                && self.owns(drawn.hold, drawn.owner)
+                && self.is_good(drawn)
+        });
+        let Some(drawn) = drawn else { return 0 };
+        let hold = self.shard.memory.hold(drawn.hold.index);
+        let Some(word) = hold.and_then(|hold| hold.amounts().first()) else {
+            return 0;
+        };
+        // What is left must be less than a batch.
+        let room = drawn.units.min(credit.batch.saturating_sub(1));
+        let (added, requests) = CreditWord::put_back(word, drawn.tag, refunded, room);
+        limit.charge(row, transaction, self.now, added);
+        self.count_requests(transaction, limit, row, requests);
+        added
+    }
+}

@@ -1,0 +1,73 @@
+//! Bringing another definition of a set into force.
+
+use std::sync::atomic::Ordering;
+
+use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::set_engine::SetEngine;
+use crate::error::Error;
+use crate::shm::file::attach::damaged;
+use crate::shm::layout::definition_text::{Definition, read_definition_in_force, write_definition};
+
+/// What became of a new definition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Applied {
+    /// It is in force in every shard.
+    InForce,
+    /// Another one came into force meanwhile: what this one was made from is not the present one any more.
+    Superseded,
+    /// There is no room for so long a text.
+    TooLong,
+}
+
+impl SegmentEngine {
+    /// The definition of a set that is in force.
+    pub(crate) fn definition(&self, set: &SetEngine) -> Result<Definition, Box<Error>> {
+        let definition = read_definition_in_force(self.region(), &set.geometry, &set.entry[0])
+            .map_err(|place| damaged(self.path(), place))?;
+        definition.map_err(|invalid| {
+            Box::new(Error::Damaged {
+                path: self.path().to_owned(),
+                what: invalid.what().to_owned(),
+            })
+        })
+    }
+
+    /// Brings `text` into force as the definition that follows that of `generation`. Whoever dies on the way has changed
+    /// nothing yet, or others carry it to its end.
+    pub(crate) fn apply(&self, set: &SetEngine, generation: u64, text: &str) -> Result<Applied, Box<Error>> {
+        loop {
+            // Taking a shard's lock carries it over to what is in force.
+            for shard in set.shards() {
+                drop(self.lock(shard)?);
+            }
+            let mut locked = self.lock(set.shard(0))?;
+            if self.generation_of(set) != generation {
+                return Ok(Applied::Superseded);
+            }
+            let is_settled = set
+                .shards()
+                .all(|shard| shard.memory.control().generation.load(Ordering::Relaxed) == generation);
+            if !is_settled {
+                // A cold shard of another life of the file; the next round sees to it.
+                continue;
+            }
+            let entry = &set.entry[0];
+            if text.len() as u64 > set.geometry.shape.definition_room {
+                return Ok(Applied::TooLong);
+            }
+            let next = generation.wrapping_add(1);
+            write_definition(self.region(), &set.geometry, entry, next, text)
+                .map_err(|place| damaged(self.path(), place))?;
+            // From here on it is in force: whoever sees the generation sees the text.
+            entry.generation.store(next, Ordering::Release);
+            self.migrate(&mut locked)?;
+            // It stands, whatever is wrong with a queue: the next operation says that.
+            let _ = locked.serve_every_queue();
+            drop(locked);
+            for shard in set.shards() {
+                drop(self.lock(shard)?);
+            }
+            return Ok(Applied::InForce);
+        }
+    }
+}

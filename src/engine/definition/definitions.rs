@@ -1,0 +1,227 @@
+//! Live changes: the definition that a shard is of, and carrying the shard over to the next one.
+//!
+//! A new definition is put beside the present one and comes into force with one store of its generation. Each shard is
+//! migrated under its own lock by whoever takes that next, limit by limit, each in a transaction of its own that
+//! also notes how far it got: whoever dies on the way is followed by the next.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use super::set_rules::SetRules;
+use super::versions::Versions;
+use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::shard::segment_engine::{Compile, SegmentEngine};
+use crate::engine::shard::set_engine::SetEngine;
+use crate::error::Error;
+use crate::shm::file::attach::damaged;
+use crate::shm::file::region::{Region, load_acquire};
+use crate::shm::layout::definition_text::read_definition;
+
+impl LockedShard<'_> {
+    /// Whether the shard decides by another definition than this process thinks, or is to be migrated to one.
+    #[inline]
+    pub(in crate::engine) fn is_of_another_definition(&self) -> bool {
+        let generation = self.shard.memory.control().generation.load(Ordering::Relaxed);
+        generation != self.shard.rules.generation || generation != self.engine.generation_of(self.shard.set)
+    }
+}
+
+/// Where the definitions of a segment's sets are, and how they are compiled.
+#[derive(Clone, Copy)]
+pub(crate) struct Definitions<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) region: &'a Region,
+    pub(crate) compile: Compile,
+}
+
+impl Definitions<'_> {
+    /// Lets a set know the definition that is in force by now, for who only looks. What cannot be read, because another
+    /// is being written in its place, is left out.
+    pub(crate) fn keep_up(&self, set: &SetEngine) {
+        let generation = load_acquire(&set.entry[0].generation);
+        if generation != set.rules.latest().generation {
+            let _ = self.learn(set, generation);
+        }
+    }
+
+    /// The position of the set of that name, where this process or another has asked for it before.
+    pub(crate) fn find(&self, sets: &[SetEngine], name: &str) -> Option<usize> {
+        let known = sets.iter().position(|set| set.name.is(name));
+        known.or_else(|| {
+            // Copies get their names one after another.
+            let spares = sets.iter().enumerate().filter(|(_, set)| set.name.is_spare());
+            let named = spares.map_while(|(position, set)| {
+                self.keep_up(set);
+                (!set.name.is_spare()).then_some((position, set))
+            });
+            named
+                .filter(|(_, set)| set.name.is(name))
+                .map(|(position, _)| position)
+                .next()
+        })
+    }
+
+    /// The sets that have a name, with their positions.
+    pub(crate) fn named(self, sets: &[SetEngine]) -> impl Iterator<Item = (usize, &SetEngine)> {
+        sets.iter().enumerate().filter(move |(_, set)| {
+            if set.name.is_spare() {
+                self.keep_up(set);
+            }
+            !set.name.is_spare()
+        })
+    }
+
+    /// Lets a set know a definition; before that, the one before it, which shards may still be of, and what callers
+    /// still hold: an earlier one cannot be added to a later one.
+    fn learn(&self, set: &SetEngine, generation: u64) -> Result<(), Box<Error>> {
+        let add = |rules: SetRules| set.rules.add(rules, |new, old| new.generation > old.generation);
+        if let Some(earlier) = self.read_previous(set, generation) {
+            add(earlier);
+        }
+        add(self.read_rules(set, generation)?);
+        Ok(())
+    }
+
+    /// The set, which also knows the definition before the one in force.
+    pub(crate) fn with_previous(&self, mut set: SetEngine) -> SetEngine {
+        let present = set.rules.latest();
+        let (generation, plan) = (present.generation, present.plan.clone());
+        if let Some(earlier) = self.read_previous(&set, generation) {
+            set.rules = Versions::new(earlier);
+            set.rules.add(SetRules::new(generation, plan), |new, old| {
+                new.generation > old.generation
+            });
+        }
+        set
+    }
+
+    /// The rules by the definition before that of `generation`, where they are not known yet. Where they cannot be read,
+    /// because another definition is being written in their place, no shard needs them any more, and what was reserved
+    /// by them is not refunded.
+    fn read_previous(&self, set: &SetEngine, generation: u64) -> Option<SetRules> {
+        let before = generation.checked_sub(1)?;
+        let is_known = set.rules.find(|rules| rules.generation == before).is_some();
+        if is_known {
+            return None;
+        }
+        self.read_rules(set, before).ok()
+    }
+
+    fn read_rules(&self, set: &SetEngine, generation: u64) -> Result<SetRules, Box<Error>> {
+        let damaged_definition = || {
+            Box::new(Error::Damaged {
+                path: self.path.to_owned(),
+                what: format!(
+                    "the definition of set `{}` that is in force cannot be read",
+                    set.name
+                ),
+            })
+        };
+        let entry = &set.entry[0];
+        let definition = read_definition(self.region, &set.geometry, entry, generation)
+            .map_err(|place| damaged(self.path, place))?
+            .map_err(|_| damaged_definition())?;
+        let plan = (self.compile)(&definition.text).ok_or_else(damaged_definition)?;
+        if plan.shape(set.geometry.shape.definition_room) != set.geometry.shape {
+            return Err(damaged_definition());
+        }
+        set.name.follow(&plan);
+        Ok(SetRules::new(generation, plan))
+    }
+}
+
+impl SegmentEngine {
+    /// The generation of the definition that is in force for a set.
+    #[inline]
+    pub(in crate::engine) fn generation_of(&self, set: &SetEngine) -> u64 {
+        load_acquire(&set.entry[0].generation)
+    }
+
+    /// Makes a locked shard decide by the definition that it is of.
+    pub(in crate::engine) fn learn_definition(&self, locked: &mut LockedShard<'_>) -> Result<(), Box<Error>> {
+        let control = locked.shard.memory.control();
+        let mut generation = control.generation.load(Ordering::Relaxed);
+        // Read after the shard's, which no other definition can overtake by two.
+        let in_force = self.generation_of(locked.shard.set);
+        if generation != in_force && in_force.checked_sub(1) != Some(generation) {
+            // Damage: which of the two it was is lost, and from the one in force nothing has to be migrated.
+            control.migrated.store(0, Ordering::Relaxed);
+            control.generation.store(in_force, Ordering::Relaxed);
+            generation = in_force;
+        }
+        locked.shard = locked
+            .shard
+            .unruled()
+            .by(self.rules_of(locked.shard.set, generation)?);
+        Ok(())
+    }
+
+    /// Where the definitions of this segment's sets are.
+    pub(crate) fn definitions(&self) -> Definitions<'_> {
+        Definitions {
+            path: self.path(),
+            region: self.region(),
+            compile: self.compile,
+        }
+    }
+
+    /// The rules of a set by the definition of that generation.
+    fn rules_of<'a>(&self, set: &'a SetEngine, generation: u64) -> Result<&'a SetRules, Box<Error>> {
+        let known = || set.rules.find(|rules| rules.generation == generation);
+        if let Some(rules) = known() {
+            return Ok(rules);
+        }
+        self.definitions().learn(set, generation)?;
+        known().ok_or_else(|| {
+            Box::new(Error::Damaged {
+                path: self.path().to_owned(),
+                what: format!(
+                    "a shard of set `{}` is of a definition that is long gone",
+                    set.name
+                ),
+            })
+        })
+    }
+
+    /// Carries a locked shard over to the definition that is in force, where it is not of that yet.
+    pub(in crate::engine) fn migrate(&self, locked: &mut LockedShard<'_>) -> Result<(), Box<Error>> {
+        let generation = self.generation_of(locked.shard.set);
+        if generation == locked.shard.rules.generation {
+            return Ok(());
+        }
+        let rules = self.rules_of(locked.shard.set, generation)?;
+        locked.read_clock();
+        let (shard, now) = (locked.shard, locked.now);
+        let control = shard.memory.control();
+        let limits = shard.limits.len() as u64;
+        let total = shard.memory.row_count() * limits;
+        let mut done = control.migrated.load(Ordering::Relaxed).min(total);
+        while done < total {
+            let (row, index) = (shard.row(done / limits), (done % limits) as usize);
+            done += 1;
+            let limits = (shard.rules.of_row(row), rules.of_row(row));
+            let (Some(old), Some(new)) = (limits.0.limits.get(index), limits.1.limits.get(index)) else {
+                continue;
+            };
+            let (old, new) = (old.of(row), new.of(row));
+            if old.rule == new.rule || row.is_unused() {
+                continue;
+            }
+            let mut transaction = shard.memory.journal().begin();
+            new.migrate(&old, row, &mut transaction, now);
+            transaction.store(&control.migrated, done);
+            shard.commit(transaction)?;
+        }
+        let mut transaction = shard.memory.journal().begin();
+        transaction.store(&control.generation, generation);
+        transaction.store(&control.migrated, 0);
+        transaction.store(
+            &control.former_applied_at,
+            control.applied_at.load(Ordering::Relaxed),
+        );
+        transaction.store(&control.applied_at, now.monotonic);
+        shard.commit(transaction)?;
+        locked.shard = shard.unruled().by(rules);
+        Ok(())
+    }
+}

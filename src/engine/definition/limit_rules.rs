@@ -1,0 +1,255 @@
+//! One limit of a set: its rule, and how the rule is put to the words of a row.
+
+use std::sync::atomic::AtomicU64;
+
+use super::plan::{CreditPlan, Kind, LimitPlan};
+use crate::engine::credit::credit_word::CreditWord;
+use crate::engine::shard::shard_memory::{JournalledState, RepeatableState, Row, StateWords};
+use crate::limit::{Assessment, CapacityTerms, Mark, NearThreshold, Now, Rule, RuleOperations, Sample};
+use crate::shm::lock::journal::Transaction;
+
+/// Where a limit stands in its set, and its state in a row.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct LimitPlace {
+    /// Its position in the set.
+    pub(in crate::engine) index: usize,
+    /// Which of the set's prefix lengths it counts networks of.
+    pub(in crate::engine) level: usize,
+    /// Of those of the row's state.
+    pub(in crate::engine) first_word: usize,
+    /// The word that says which capacity the key has of its own.
+    pub(in crate::engine) override_word: Option<usize>,
+}
+
+/// A limit and where its state lies in a row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LimitRules {
+    /// Its position in the set.
+    pub(crate) index: usize,
+    pub(crate) rule: Rule,
+    pub(crate) kind: Kind,
+    /// A cost above this can never be met.
+    pub(crate) burst: u64,
+    pub(crate) refund_on_death: bool,
+    pub(crate) lease: Option<u64>,
+    pub(crate) credit: Option<CreditPlan>,
+    /// Whether it decides and counts, and never refuses.
+    pub(crate) shadow: bool,
+    near: NearThreshold,
+    near_percent: u8,
+    /// What another capacity means for the rule.
+    pub(in crate::engine) terms: Option<CapacityTerms>,
+    /// Which word of a row's state says what capacity its key has of its own; none where it can have none.
+    pub(in crate::engine) override_word: Option<usize>,
+    /// Whether its capacity moves.
+    pub(in crate::engine) adapts: bool,
+    /// Whether its capacity may be another for each key.
+    differs_by_row: bool,
+    /// Which of the set's prefix lengths it counts networks of.
+    pub(in crate::engine) level: usize,
+    first_word: usize,
+    words: usize,
+}
+
+impl LimitRules {
+    pub(in crate::engine) fn new(plan: &LimitPlan, place: LimitPlace) -> Self {
+        Self {
+            index: place.index,
+            rule: plan.rule,
+            kind: plan.kind,
+            burst: plan.rule.burst(),
+            refund_on_death: plan.refund_on_death,
+            lease: plan.lease,
+            credit: plan.credit,
+            shadow: plan.shadow,
+            level: place.level,
+            adapts: plan.adaptive.is_some(),
+            differs_by_row: plan.adaptive.is_some() || place.override_word.is_some(),
+            near: plan.rule.near_threshold(plan.near_percent),
+            near_percent: plan.near_percent,
+            terms: plan.terms,
+            override_word: place.override_word,
+            first_word: place.first_word,
+            words: plan.rule.state_words(),
+        }
+    }
+
+    /// The limit by another rule of as many words.
+    pub(in crate::engine) fn by_rule(&self, rule: Rule) -> Self {
+        Self {
+            rule,
+            burst: rule.burst(),
+            near: rule.near_threshold(self.near_percent),
+            ..*self
+        }
+    }
+
+    #[inline]
+    fn state<'a>(&self, row: Row<'a>) -> &'a [AtomicU64] {
+        row.state(self.first_word, self.words)
+    }
+
+    /// What an amount of a hold says is held of the limit.
+    pub(crate) fn held(&self, amount: u64) -> u64 {
+        match self.credit {
+            None => amount,
+            Some(_) => CreditWord::from_word(amount).units(),
+        }
+    }
+
+    /// The amount of a hold in which nothing is held.
+    pub(crate) fn nothing_held(&self, amount: u64) -> u64 {
+        match self.credit {
+            None => 0,
+            // A free hold keeps the tag of its latest batch, so that the next one has another.
+            Some(_) => CreditWord::from_word(amount)
+                .without_requests()
+                .emptied()
+                .to_word(),
+        }
+    }
+
+    /// The word that says how much of a concurrency limit is in use.
+    pub(crate) fn in_use<'a>(&self, row: Row<'a>) -> Option<&'a AtomicU64> {
+        if self.kind == Kind::Concurrency {
+            self.state(row).first()
+        } else {
+            None
+        }
+    }
+
+    /// Whether what is held under a lease that counts from then has run out.
+    pub(in crate::engine) fn has_expired(&self, counts_from: u64, now: Now) -> bool {
+        self.lease
+            .is_some_and(|lease| counts_from.saturating_add(lease) <= now.monotonic)
+    }
+
+    /// What the limit would say to the cost, in shadow or not.
+    #[inline]
+    pub(crate) fn assess(&self, row: Row<'_>, now: Now, cost: u64) -> Assessment {
+        self.rule.assess(&StateWords(self.state(row)), now, cost)
+    }
+
+    /// What the limit says to the cost: one in shadow admits whatever it thinks of it.
+    #[inline]
+    pub(crate) fn verdict(&self, row: Row<'_>, now: Now, cost: u64) -> Assessment {
+        if self.shadow {
+            return Assessment::Admissible;
+        }
+        self.assess(row, now, cost)
+    }
+
+    /// Nanoseconds before which so many units cannot all have been taken, in whatever portions.
+    pub(in crate::engine) fn earliest(&self, row: Row<'_>, now: Now, amount: u64) -> u64 {
+        self.rule.earliest(&StateWords(self.state(row)), now, amount)
+    }
+
+    /// Whether a limit that stands so is near its capacity.
+    #[inline]
+    pub(crate) fn is_near(&self, mark: Mark) -> bool {
+        self.rule.is_near(mark, self.near)
+    }
+
+    #[inline]
+    pub(crate) fn mark(&self, row: Row<'_>, now: Now) -> Mark {
+        self.rule.mark(&StateWords(self.state(row)), now)
+    }
+
+    /// Takes the cost if the limit admits it, and says how the limit stands then.
+    #[inline]
+    pub(crate) fn take(
+        &self,
+        row: Row<'_>,
+        transaction: &mut Transaction<'_>,
+        now: Now,
+        cost: u64,
+    ) -> Result<Mark, Assessment> {
+        let words = self.state(row);
+        self.rule
+            .take(&mut JournalledState { words, transaction }, now, cost)
+    }
+
+    /// Charges usage that has already happened, whatever the limit says to it.
+    pub(crate) fn charge(&self, row: Row<'_>, transaction: &mut Transaction<'_>, now: Now, cost: u64) {
+        let words = self.state(row);
+        self.rule
+            .charge(&mut JournalledState { words, transaction }, now, cost);
+    }
+
+    /// Charges for a use `delay` nanoseconds from now.
+    pub(crate) fn charge_ahead(
+        &self,
+        row: Row<'_>,
+        transaction: &mut Transaction<'_>,
+        now: Now,
+        delay: u64,
+        cost: u64,
+    ) {
+        let words = self.state(row);
+        self.rule
+            .charge_ahead(&mut JournalledState { words, transaction }, now, delay, cost);
+    }
+
+    /// Gives back what was charged and not used, at most `left` of it; answers the units really given back.
+    pub(crate) fn refund(
+        &self,
+        row: Row<'_>,
+        transaction: &mut Transaction<'_>,
+        now: Now,
+        amount: u64,
+        left: u128,
+    ) -> u64 {
+        let words = self.state(row);
+        self.rule
+            .refund(&mut JournalledState { words, transaction }, now, amount, left)
+    }
+
+    /// Tells a limit whose capacity moves how a piece of work went that is about to be given back.
+    #[inline]
+    pub(crate) fn observe(&self, row: Row<'_>, transaction: &mut Transaction<'_>, now: Now, sample: Sample) {
+        if self.adapts {
+            let words = self.state(row);
+            self.rule
+                .observe(&mut JournalledState { words, transaction }, now, sample);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn give_back(&self, row: Row<'_>, transaction: &mut Transaction<'_>, amount: u64) {
+        let words = self.state(row);
+        self.rule
+            .give_back(&mut JournalledState { words, transaction }, amount);
+    }
+
+    /// Forgets what a limit whose capacity moves has learnt, and the capacity of its own that a key has: another key starts
+    /// as declared.
+    pub(crate) fn forget(&self, row: Row<'_>, transaction: &mut Transaction<'_>) {
+        if !self.differs_by_row {
+            return;
+        }
+        if let Some(word) = self.capacity_word(row) {
+            transaction.store(word, 0);
+        } else {
+            let words = self.state(row);
+            self.rule.reset(&mut JournalledState { words, transaction });
+        }
+    }
+
+    /// Whether the limit is as if it had never been used.
+    #[inline]
+    pub(crate) fn is_replenished(&self, row: Row<'_>, now: Now) -> bool {
+        self.rule.is_replenished(&StateWords(self.state(row)), now)
+    }
+
+    /// Takes over the state of a limit whose parameters these replace.
+    pub(crate) fn migrate(&self, old: &Self, row: Row<'_>, transaction: &mut Transaction<'_>, now: Now) {
+        let words = self.state(row);
+        self.rule
+            .migrate(&old.rule, &mut JournalledState { words, transaction }, now);
+    }
+
+    /// Replenishes the limit. Not journalled: it can be repeated.
+    pub(crate) fn reset(&self, row: Row<'_>) {
+        self.rule.reset(&mut RepeatableState(self.state(row)));
+    }
+}

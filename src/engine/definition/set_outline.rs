@@ -1,0 +1,168 @@
+//! What all definitions of a set agree in: what may be known of it before its lock is held.
+
+use std::fmt;
+use std::ops::Deref;
+
+use once_cell::race::OnceBox;
+
+use super::plan::{KeyedPlan, Kind, OnDemand, PrefixLengths, SetPlan};
+use crate::engine::admit::decision::notes_of_overrides;
+use crate::limit::RuleOperations;
+use crate::shm::layout::records::MAX_LIMITS;
+
+/// A set as every definition of it has it. What a change may bring, which includes every rule, is not in it.
+#[derive(Clone, Debug)]
+pub(crate) struct SetOutline {
+    pub(crate) name: SetName,
+    /// In declaration order.
+    pub(crate) limits: Vec<LimitOutline>,
+    /// Whether the first bytes of a key are kept for people to read.
+    pub(crate) stores_keys: bool,
+    /// The limits that give back, as a bit mask.
+    pub(crate) held_mask: u32,
+    /// The first limit without a default cost.
+    pub(crate) first_rate: Option<usize>,
+    /// Whether a capacity moves with how the work goes.
+    pub(in crate::engine) adapts: bool,
+    pub(in crate::engine) reads_utc: bool,
+    /// The prefix lengths whose networks the limits count, the shortest first; none where keys are any bytes.
+    pub(crate) levels: Vec<PrefixLengths>,
+    /// Which word of a row's state says when the key changed its tier or a capacity of its own; none where keys have
+    /// neither.
+    pub(in crate::engine) changed_word: Option<usize>,
+    has_tiers: bool,
+    has_overrides: bool,
+    /// What a decision may note beside what it says of each limit.
+    pub(crate) notes_beside: usize,
+}
+
+/// What a set is called. A copy that is made on demand is called nothing until a process asks for it, and from then on
+/// what that process asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct SetName {
+    declared: String,
+    /// Where it is a copy of the declared set.
+    on_demand: Option<OnceBox<String>>,
+}
+
+impl SetName {
+    fn of(plan: &SetPlan) -> Self {
+        let given = |copy: &OnDemand| {
+            copy.name
+                .clone()
+                .map_or_else(OnceBox::new, |name| OnceBox::with_value(Box::new(name)))
+        };
+        Self {
+            declared: plan.name.clone(),
+            on_demand: plan.on_demand.as_ref().map(given),
+        }
+    }
+
+    /// The name of the declared set: of a copy, what it is a copy of.
+    pub(crate) fn declared(&self) -> &str {
+        &self.declared
+    }
+
+    /// Whether it is a copy of the declared set.
+    pub(crate) fn is_on_demand(&self) -> bool {
+        self.on_demand.is_some()
+    }
+
+    /// Whether it is a copy that no process has asked for, as far as this one knows.
+    pub(crate) fn is_spare(&self) -> bool {
+        self.on_demand.as_ref().is_some_and(|given| given.get().is_none())
+    }
+
+    /// Whether it is the set that is called `name`.
+    pub(crate) fn is(&self, name: &str) -> bool {
+        !self.is_spare() && **self == *name
+    }
+
+    /// Takes the name that another definition gives. It is given once: a later one has the same.
+    pub(crate) fn follow(&self, plan: &SetPlan) {
+        if let (Some(given), Some(OnDemand { name: Some(name) })) = (&self.on_demand, &plan.on_demand) {
+            given.get_or_init(|| Box::new(name.clone()));
+        }
+    }
+}
+
+/// A copy that has no name yet is shown by what it is a copy of.
+impl Deref for SetName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        self.on_demand
+            .as_ref()
+            .and_then(OnceBox::get)
+            .unwrap_or(&self.declared)
+    }
+}
+
+impl fmt::Display for SetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
+    }
+}
+
+/// One limit of a set.
+#[derive(Clone, Debug)]
+pub(crate) struct LimitOutline {
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+}
+
+impl SetOutline {
+    pub(crate) fn of(plan: &SetPlan) -> Self {
+        let limits = plan.limits.iter().map(|limit| LimitOutline {
+            name: limit.name.clone(),
+            kind: limit.kind,
+        });
+        Self {
+            name: SetName::of(plan),
+            limits: limits.collect(),
+            stores_keys: plan.keyed.is_some_and(|keyed| keyed.store_keys),
+            held_mask: plan.held_limits().iter().fold(0, |mask, index| mask | 1 << index),
+            first_rate: plan.limits.iter().position(|limit| limit.kind == Kind::Rate),
+            adapts: plan.limits.iter().any(|limit| limit.adaptive.is_some()),
+            reads_utc: plan.limits.iter().any(|limit| limit.rule.reads_utc()),
+            levels: plan.levels(),
+            changed_word: plan.changed_word(),
+            has_tiers: !plan.tiers.is_empty(),
+            has_overrides: plan.keyed.is_some_and(|keyed| keyed.overrides),
+            notes_beside: match plan.keyed {
+                None => 0,
+                Some(KeyedPlan { overrides: false, .. }) => 1,
+                Some(KeyedPlan { overrides: true, .. }) => 1 + notes_of_overrides(plan.limits.len()),
+            },
+        }
+    }
+
+    /// Whether keys can be in other tiers than `default`.
+    pub(crate) fn has_tiers(&self) -> bool {
+        self.has_tiers
+    }
+
+    /// Whether keys can have capacities of their own.
+    pub(crate) fn has_overrides(&self) -> bool {
+        self.has_overrides
+    }
+
+    /// Whether keys can have other limits than the declared ones: tiers, or capacities of their own.
+    #[inline]
+    pub(in crate::engine) fn differs_by_key(&self) -> bool {
+        self.changed_word.is_some()
+    }
+
+    /// The name of a limit.
+    pub(crate) fn limit_name(&self, index: usize) -> String {
+        self.limits
+            .get(index)
+            .map_or_else(String::new, |limit| limit.name.clone())
+    }
+
+    /// The bit mask of all limits.
+    pub(crate) fn all_limits(&self) -> u32 {
+        debug_assert!(self.limits.len() <= MAX_LIMITS);
+        (1 << self.limits.len()) - 1
+    }
+}

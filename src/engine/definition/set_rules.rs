@@ -1,0 +1,189 @@
+//! What a set decides by, ready to be put to its rows.
+
+use super::limit_rules::{LimitPlace, LimitRules};
+use super::plan::{Kind, LimitPlan, PrefixLengths, SetPlan};
+use super::row_tier::TierIndex;
+use crate::limit::RuleOperations;
+use crate::shm::layout::geometry::SetShape;
+use crate::table;
+
+/// Words kept of each key for people: its length, and its first bytes.
+pub(crate) const NAME_WORDS: u64 = 6;
+
+/// The limits of a set, by one of its definitions.
+#[derive(Debug)]
+pub(crate) struct SetRules {
+    /// Which of the set's definitions.
+    pub(crate) generation: u64,
+    /// Of which tier of it.
+    pub(in crate::engine) tier: TierIndex,
+    pub(crate) plan: SetPlan,
+    pub(crate) limits: Vec<LimitRules>,
+    /// For each word of a hold's amounts, the limit it belongs to.
+    pub(crate) held_indexes: Vec<usize>,
+    /// The limits that are in shadow, as a bit mask.
+    pub(in crate::engine) shadow_mask: u32,
+    /// Whether holds can run out.
+    pub(crate) has_leases: bool,
+    /// Whether keys can have other limits than these.
+    pub(in crate::engine) differs_by_key: bool,
+    /// By what keys of other tiers are limited, in the order of the definition.
+    pub(in crate::engine) tiers: Vec<SetRules>,
+}
+
+impl SetPlan {
+    /// For each word of a hold's amounts, the limit it belongs to: those that give back when the holder is gone.
+    pub(crate) fn held_limits(&self) -> Vec<usize> {
+        (0..self.limits.len())
+            .filter(|index| {
+                let limit = &self.limits[*index];
+                limit.kind == Kind::Concurrency || limit.refund_on_death || limit.credit.is_some()
+            })
+            .collect()
+    }
+
+    /// The most permits of one unit each that the concurrency limits of the set allow at once: of one key, where it is
+    /// keyed, in whatever tier. What is unlimited does not count.
+    pub(crate) fn max_held(&self) -> u64 {
+        let held = |limits: &[LimitPlan]| {
+            limits
+                .iter()
+                .filter(|limit| limit.kind == Kind::Concurrency)
+                .map(|limit| limit.rule.burst())
+                .filter(|max| *max < u64::MAX)
+                .fold(0, u64::saturating_add)
+        };
+        let of_tiers = self.tiers.iter().map(|tier| held(&tier.limits));
+        of_tiers.fold(held(&self.limits), u64::max)
+    }
+
+    /// Whether keys can have other limits than the declared ones: tiers, or capacities of their own.
+    pub(in crate::engine) fn differs_by_key(&self) -> bool {
+        !self.tiers.is_empty() || self.has_overrides()
+    }
+
+    /// Whether keys can have capacities of their own.
+    fn has_overrides(&self) -> bool {
+        self.keyed.is_some_and(|keyed| keyed.overrides)
+    }
+
+    fn words_of_limits(&self) -> usize {
+        self.limits.iter().map(|limit| limit.rule.state_words()).sum()
+    }
+
+    /// Where the first word of a row lies that is no limit's: behind those of the limits, the instant of the last change
+    /// of tier or of a capacity of its own, where there are such.
+    pub(in crate::engine) fn changed_word(&self) -> Option<usize> {
+        self.differs_by_key().then(|| self.words_of_limits())
+    }
+
+    /// Where a row says which capacity its key has of its own: behind that, a word for each limit that can have such, in
+    /// their order.
+    fn override_words(&self) -> impl Iterator<Item = Option<usize>> {
+        let mut next = self.words_of_limits() + 1;
+        let has_overrides = self.has_overrides();
+        self.limits.iter().map(move |limit| {
+            let word = (has_overrides && limit.terms.is_some()).then_some(next)?;
+            next += 1;
+            Some(word)
+        })
+    }
+
+    /// The prefix lengths whose networks the limits count, the shortest first.
+    pub(in crate::engine) fn levels(&self) -> Vec<PrefixLengths> {
+        let mut levels: Vec<PrefixLengths> = self.limits.iter().filter_map(|limit| limit.prefix).collect();
+        levels.sort_unstable_by_key(|lengths| (lengths.ipv4, lengths.ipv6));
+        levels.dedup();
+        levels
+    }
+
+    /// What the set needs in a segment, given the room for each of its definition texts.
+    pub(crate) fn shape(&self, definition_room: u64) -> SetShape {
+        let (shards, buckets, name_words) = match self.keyed {
+            None => (1, 0, 0),
+            Some(keyed) => {
+                let shards = table::shards_for(keyed.max_keys);
+                let name_words = if keyed.store_keys { NAME_WORDS } else { 0 };
+                (shards, table::buckets_for(keyed.max_keys, shards), name_words)
+            }
+        };
+        SetShape {
+            definition_room,
+            limits: self.limits.len() as u64,
+            state_words: (self.words_of_limits()
+                + usize::from(self.differs_by_key())
+                + self.override_words().flatten().count()) as u64,
+            holds: u64::from(self.hold_capacity),
+            held_amounts: self.held_limits().len() as u64,
+            labels: if self.labels {
+                u64::from(self.hold_capacity)
+            } else {
+                0
+            },
+            tickets: u64::from(self.waiters),
+            shards,
+            buckets,
+            name_words,
+        }
+    }
+}
+
+impl SetRules {
+    pub(crate) fn new(generation: u64, plan: SetPlan) -> Self {
+        let tiers = (1..).zip(&plan.tiers).map(|(index, tier)| {
+            let plan = SetPlan {
+                limits: tier.limits.clone(),
+                tiers: Vec::new(),
+                ..plan.clone()
+            };
+            Self {
+                tier: TierIndex(index),
+                ..Self::new(generation, plan)
+            }
+        });
+        let tiers = tiers.collect();
+        let levels = plan.levels();
+        let mut first_word = 0;
+        let mut limits = Vec::with_capacity(plan.limits.len());
+        for ((index, limit), override_word) in plan.limits.iter().enumerate().zip(plan.override_words()) {
+            let level = levels.iter().position(|lengths| Some(*lengths) == limit.prefix);
+            let place = LimitPlace {
+                index,
+                level: level.unwrap_or(0),
+                first_word,
+                override_word,
+            };
+            limits.push(LimitRules::new(limit, place));
+            first_word += limit.rule.state_words();
+        }
+        let held_indexes = plan.held_limits();
+        Self {
+            generation,
+            tier: TierIndex::default(),
+            differs_by_key: plan.differs_by_key(),
+            tiers,
+            held_indexes,
+            shadow_mask: limits
+                .iter()
+                .filter(|limit| limit.shadow)
+                .fold(0, |mask, limit| mask | 1 << limit.index),
+            has_leases: limits.iter().any(|limit| limit.lease.is_some()),
+            limits,
+            plan,
+        }
+    }
+
+    /// The limit at `index` in each tier.
+    pub(crate) fn in_every_tier(&self, index: usize) -> impl Iterator<Item = &LimitRules> {
+        let rules = std::iter::once(self).chain(&self.tiers);
+        rules.filter_map(move |rules| rules.limits.get(index))
+    }
+
+    /// The limits that give back, in the order of a hold's amounts.
+    #[inline]
+    pub(crate) fn held_limits(&self) -> impl Iterator<Item = &LimitRules> {
+        self.held_indexes
+            .iter()
+            .filter_map(|index| self.limits.get(*index))
+    }
+}

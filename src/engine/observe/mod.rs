@@ -1,0 +1,5 @@
+//! Looking without changing anything.
+
+pub(super) mod load;
+pub(super) mod observe_row;
+pub(super) mod observe_shard;

@@ -1,0 +1,349 @@
+//! Looking at keys without a lock and without a copy: row by row, each consistent in itself or said not to be.
+//!
+//! A whole part of a busy set changes while it is copied. A row is read in far less time than lies between two
+//! operations, and what it says is worked out before the journal is asked whether it still counts: until then it may be
+//! anything, which the rules of limits bear.
+
+use std::hint::spin_loop;
+use std::num::NonZeroU64;
+use std::sync::atomic::{Ordering, fence};
+
+use crate::engine::admit::acquire::Target;
+use crate::engine::admit::decision::LimitMask;
+use crate::engine::admit::network::Network;
+use crate::engine::definition::plan::PrefixLengths;
+use crate::engine::definition::row_tier::RowTier;
+use crate::engine::recover::dead_holds::{DeadHolds, OfDead, RowCopy};
+use crate::engine::shard::key_identity::{KeyIdentity, KeyName};
+use crate::engine::shard::key_table::{KeyCounts, TableWords};
+use crate::engine::shard::row_references::RowReferences;
+use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::set_engine::{RuledShard, SetEngine, ShardAt};
+use crate::engine::shard::shard_memory::Row;
+use crate::error::Error;
+use crate::limit::{Mark, Now};
+use crate::shm::layout::records::MAX_LIMITS;
+use crate::table::{Fingerprint, Table};
+use crate::units::BUCKET_ROWS;
+
+/// Looks that are taken before one is believed that may be torn.
+const ATTEMPTS: usize = 100;
+
+/// The first bytes of a key, and how many it has.
+pub(crate) type KeptName = (Vec<u8>, u64);
+
+/// A row that is some key's, as its words say.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ObservedKey {
+    /// Whether the row changed during every look: its figures may not belong together.
+    pub(crate) torn: bool,
+    pub(crate) fingerprint: Fingerprint,
+    /// Where they are kept.
+    pub(crate) name: Option<KeptName>,
+    pub(crate) counts: KeyCounts,
+    /// Nanoseconds from its last decision to the instant of the look.
+    pub(crate) unused_for: u64,
+    /// Nanoseconds for which it is throttled.
+    pub(crate) throttled_for: u64,
+    /// What it is limited by.
+    pub(crate) tier: RowTier,
+    pub(crate) is_replenished: bool,
+    /// Holds, and tickets that were granted and not claimed, without those of dead processes.
+    pub(crate) pins: u64,
+    pub(crate) pins_of_dead: u64,
+    pub(crate) waiting: u64,
+    /// Whether it is found in the second of its two buckets only.
+    pub(crate) is_in_second_bucket: bool,
+    /// The limits that the row has, as a bit mask: all of them but where they count networks.
+    pub(crate) limits: u32,
+    /// How each limit stands without what dead processes hold, in the order of the set's.
+    pub(crate) marks: Vec<Mark>,
+    /// And which capacity of its own the key has of it.
+    pub(crate) own_capacities: Vec<Option<NonZeroU64>>,
+    /// How much that is.
+    pub(crate) of_dead: OfDead,
+}
+
+/// How full the table of a keyed set is: see [`LimitSet::table_usage`](crate::LimitSet::table_usage).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TableUsage {
+    /// Rows there are.
+    pub rows: u64,
+    /// Rows whose key has something used, held or waited for. The others are as good as free.
+    pub used: u64,
+    /// Rows that were given to another key when the former one had nothing used any more.
+    pub evicted_unused: u64,
+    /// Rows that were given to another key when the former one had something used, which is forgotten.
+    pub evicted_in_use: u64,
+}
+
+impl SegmentEngine {
+    /// How full the table of a keyed set is now. Takes no lock, so of what changes meanwhile some may be missed.
+    pub(crate) fn table_usage(&self, set: &SetEngine) -> TableUsage {
+        let mut usage = TableUsage::default();
+        for shard in set.shards() {
+            let shard = shard.by_its_definition();
+            let now = shard.instant(self.now(shard.unruled()));
+            let control = shard.memory.control();
+            let is_used = |row: &Row<'_>| !row.is_unused() && !shard.is_free(*row, now);
+            usage.rows += shard.memory.row_count();
+            usage.used += shard.memory.all_rows().filter(is_used).count() as u64;
+            usage.evicted_unused += control.evicted_unused.load(Ordering::Relaxed);
+            usage.evicted_in_use += control.evicted_in_use.load(Ordering::Relaxed);
+        }
+        usage
+    }
+}
+
+/// Looks at the rows of a shard, one after the other.
+pub(crate) struct RowLooker<'a> {
+    shard: RuledShard<'a>,
+    now: Now,
+    dead: DeadHolds,
+    copy: RowCopy,
+    /// One where the last row would not hold still: an operation that its process left half-done never ends by itself.
+    attempts: usize,
+    pub(crate) seen: ObservedKey,
+}
+
+impl<'a> RowLooker<'a> {
+    /// For looks at one instant, before which `is_alive` is asked of each owner of a hold.
+    pub(crate) fn new(shard: RuledShard<'a>, now: Now, is_alive: impl Fn(u64) -> bool) -> Self {
+        let dead = DeadHolds::find(
+            ShardAt {
+                shard,
+                now: shard.instant(now),
+            },
+            is_alive,
+        );
+        Self {
+            shard,
+            now,
+            copy: RowCopy::new(shard, &dead),
+            dead,
+            attempts: ATTEMPTS,
+            seen: ObservedKey::default(),
+        }
+    }
+
+    /// Looks at the row at `index`; answers whether it is some key's.
+    pub(crate) fn look_at(&mut self, index: u64) -> bool {
+        let shard = self.shard;
+        self.look(|| shard.memory.row(index))
+    }
+
+    /// Looks for the row of a key; answers whether there is one.
+    pub(crate) fn look_for(&mut self, key: &KeyIdentity) -> bool {
+        let shard = self.shard;
+        self.look(|| shard.find_row(Some(key)))
+    }
+
+    /// Looks for the row of a network; answers whether there is one.
+    pub(crate) fn look_for_network(&mut self, network: &Network) -> bool {
+        let shard = self.shard;
+        let is_there = self.look(|| shard.find_row_of(network.fingerprint()));
+        self.seen.limits = shard.limits_of_networks(|lengths| network.is_counted_by(lengths));
+        is_there
+    }
+
+    fn look(&mut self, find: impl Fn() -> Option<Row<'a>>) -> bool {
+        let (shard, attempts) = (self.shard, self.attempts);
+        if let Some(is_a_keys) = shard.read_consistently(attempts, || self.read(find())) {
+            self.attempts = ATTEMPTS;
+            self.seen.torn = false;
+            return is_a_keys;
+        }
+        self.attempts = 1;
+        self.seen.torn = true;
+        fence(Ordering::Acquire);
+        self.read(find())
+    }
+
+    fn read(&mut self, row: Option<Row<'_>>) -> bool {
+        let words = row.and_then(|row| Some((row, row.used_at()?, row.counts()?, row.row_references()?)));
+        let Some((row, used_at, counts, row_references)) = words else {
+            return false;
+        };
+        let fingerprint = row.key();
+        if fingerprint == Fingerprint::NONE {
+            return false;
+        }
+        let shard = self.shard;
+        let at = ShardAt {
+            shard,
+            now: shard.instant(self.now),
+        };
+        let left_out = self.dead.leave_out(at, row, &mut self.copy);
+        let row = left_out.row;
+        let row_references = RowReferences(row_references.load(Ordering::Relaxed));
+        let seen = &mut self.seen;
+        seen.fingerprint = fingerprint;
+        seen.name = shard.key_name(row.index);
+        seen.limits = shard.limits_of_key(seen.name.as_ref());
+        seen.counts = KeyCounts::from_word(counts.load(Ordering::Relaxed));
+        seen.unused_for = self.now.monotonic.saturating_sub(used_at.load(Ordering::Relaxed));
+        seen.throttled_for = shard.throttled_for(row, at.now);
+        seen.is_replenished = shard.is_replenished(row, at.now);
+        seen.pins_of_dead = left_out.holds + left_out.tickets;
+        seen.pins = row_references.pins().saturating_sub(seen.pins_of_dead);
+        seen.of_dead = left_out.of_dead;
+        seen.waiting = shard.length_of_queue(row_references.head());
+        let [first, _] = fingerprint.buckets(TableWords(shard.memory).buckets().max(1));
+        seen.is_in_second_bucket = row.index / BUCKET_ROWS != first;
+        seen.marks.clear();
+        seen.own_capacities.clear();
+        for limit in &shard.of(row).limits {
+            seen.marks.push(limit.of(row).mark(row, at.now));
+            seen.own_capacities.push(limit.own_capacity(row));
+        }
+        seen.tier = row.tier();
+        true
+    }
+}
+
+impl SegmentEngine {
+    /// Shows `read` the row of a key; and where dead processes hold something of the limits that are asked about, once
+    /// more as it would be without that. Answers how much that is. Changes nothing.
+    ///
+    /// Whether the holders live is asked outside of the lock, of each holder once.
+    pub(in crate::engine) fn look_at_row(
+        &self,
+        target: Target<'_>,
+        limits: LimitMask,
+        mut read: impl FnMut(ShardAt<'_>, Row<'_>),
+    ) -> Result<OfDead, Box<Error>> {
+        let locked = self.lock_to_look(target.shard())?;
+        let (shard, now) = (locked.shard, locked.now);
+        let row = target.row_in(shard);
+        read(ShardAt { shard, now }, row);
+        if u32::from(limits.0) & shard.set.held_mask == 0 || !shard.is_held(row) {
+            return Ok([0; MAX_LIMITS]);
+        }
+        drop(locked);
+        let dead = DeadHolds::find(ShardAt { shard, now }, |owner| self.is_owner_alive(owner));
+        if dead.is_empty() {
+            return Ok([0; MAX_LIMITS]);
+        }
+        let mut copy = RowCopy::new(shard, &dead);
+        let mut read_without = |at: ShardAt<'_>| {
+            let left_out = dead.leave_out(at, target.row_in(at.shard), &mut copy);
+            read(at, left_out.row);
+            left_out.of_dead
+        };
+        let seen = shard.read_consistently(ATTEMPTS, || {
+            let now = shard.instant(now);
+            read_without(ShardAt { shard, now })
+        });
+        match seen {
+            Some(of_dead) if shard.is_of_its_definition() => Ok(of_dead),
+            _ => Ok(read_without(self.lock_to_look(target.shard())?.at_its_instant())),
+        }
+    }
+}
+
+impl RuledShard<'_> {
+    /// What `read` makes of the shard while nothing changes in it; none where something did each time.
+    fn read_consistently<T>(&self, attempts: usize, mut read: impl FnMut() -> T) -> Option<T> {
+        let journal = self.memory.journal();
+        for _ in 0..attempts {
+            let Some(sequence) = journal.sequence_if_idle() else {
+                spin_loop();
+                continue;
+            };
+            let made = read();
+            if journal.unchanged_since(sequence) {
+                return Some(made);
+            }
+        }
+        None
+    }
+
+    /// Whether anything is held of a row: of its key, or where the set is not keyed, at all.
+    pub(in crate::engine) fn is_held(&self, row: Row<'_>) -> bool {
+        match row.row_references() {
+            Some(row_references) => RowReferences(row_references.load(Ordering::Relaxed)).pins() > 0,
+            None => !self.memory.is_keyed() && self.memory.control().active.load(Ordering::Relaxed) > 0,
+        }
+    }
+
+    /// Whether the shard is of the definition that it is read by.
+    fn is_of_its_definition(&self) -> bool {
+        self.memory.control().generation.load(Ordering::Relaxed) == self.rules.generation
+    }
+}
+
+impl RuledShard<'_> {
+    /// The limits that the row of a key has, as a bit mask. Where they count networks, that is told by the name; of one
+    /// that is not kept, or not whole, it may be any of them.
+    fn limits_of_key(&self, name: Option<&KeptName>) -> u32 {
+        let network = name
+            .filter(|(kept, length)| !self.set.levels.is_empty() && kept.len() as u64 == *length)
+            .and_then(|(kept, _)| std::str::from_utf8(kept).ok()?.rsplit_once('/'));
+        let Some((address, length)) = network else {
+            return self.set.all_limits();
+        };
+        let is_ipv4 = !address.contains(':');
+        self.limits_of_networks(|lengths| {
+            let counted = if is_ipv4 { lengths.ipv4 } else { lengths.ipv6 };
+            length.parse() == Ok(counted)
+        })
+    }
+
+    /// The limits that count networks of such lengths, as a bit mask.
+    fn limits_of_networks(&self, is_such: impl Fn(PrefixLengths) -> bool) -> u32 {
+        self.limits
+            .iter()
+            .filter(|limit| {
+                self.set
+                    .levels
+                    .get(limit.level)
+                    .is_some_and(|lengths| is_such(*lengths))
+            })
+            .fold(0, |mask, limit| mask | 1 << limit.index)
+    }
+
+    /// What is kept of the key of a row: its first bytes, and how many it has.
+    pub(crate) fn key_name(&self, row: u64) -> Option<KeptName> {
+        let words: Vec<u64> = self
+            .memory
+            .name(row)
+            .iter()
+            .map(|word| word.load(Ordering::Relaxed))
+            .collect();
+        // A row without a name was made by a recovery that could not know it.
+        KeyName::read(&words).filter(|(_, length)| *length > 0)
+    }
+
+    /// Whose row it is; none where it is nobody's.
+    pub(crate) fn key_of(&self, row: u64) -> Option<(Fingerprint, Option<KeptName>)> {
+        let fingerprint = self.memory.row(row)?.key();
+        (fingerprint != Fingerprint::NONE).then(|| (fingerprint, self.key_name(row)))
+    }
+
+    /// Tickets from `head`, a ticket's number plus one, to the end of its queue.
+    fn length_of_queue(&self, head: u64) -> u64 {
+        let mut length = 0;
+        let mut next = head;
+        while length < self.memory.ticket_capacity() {
+            let Some(ticket) = next.checked_sub(1).and_then(|index| self.memory.ticket(index)) else {
+                break;
+            };
+            length += 1;
+            next = ticket.next().load(Ordering::Relaxed);
+        }
+        length
+    }
+
+    /// Rows in use in the fullest bucket of the shard's table, as its tags say.
+    pub(crate) fn fullest_bucket(&self) -> u64 {
+        let table = TableWords(self.memory);
+        if !self.memory.is_keyed() {
+            return 0;
+        }
+        (0..table.buckets())
+            .map(|bucket| crate::table::rows_in_use(&table, bucket))
+            .max()
+            .unwrap_or(0)
+    }
+}

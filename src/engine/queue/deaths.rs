@@ -1,0 +1,168 @@
+//! Being told of the deaths that would serve who waits: of those before it in the queue, and of those who hold
+//! something.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::queue_words::QueueWords;
+use super::waiting::Waiting;
+use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::set_engine::Shard;
+use crate::engine::shard::shard_memory::ShardMemory;
+use crate::queue;
+use crate::shm::file::region::Mapped;
+use crate::shm::process::participant::ParticipantId;
+use crate::shm::time::clock::boot_nanos;
+use crate::shm::wake::death_watch::{DeathWatch, MAX_PROCESSES, Watched, wake_on_death};
+
+/// After this long in the queue, whoever waits asks to be told of deaths, in nanoseconds. Most waits are over by then.
+pub(crate) const SHORT_WAIT: u64 = 2_000_000;
+
+/// How often whoever is not told of deaths looks for them, and asks again to be told, in nanoseconds.
+pub(crate) const UNWATCHED_SLICE: u64 = 50_000_000;
+
+/// How often whoever is told of deaths looks after what nobody may have told it, in nanoseconds. The machine may have
+/// been suspended, the wall clock set, or a process killed between what it did and the telling.
+pub(crate) const WATCHED_SLICE: u64 = 1_000_000_000;
+
+/// Whose deaths one thread is told of.
+#[derive(Debug, Default)]
+pub(crate) struct Deaths {
+    watched: BTreeSet<u64>,
+    watch: Option<DeathWatch>,
+    /// When to ask again, on the boot-time clock.
+    next_look: u64,
+}
+
+/// What came of a wish to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeathNotice {
+    Watched,
+    /// One of them is dead already.
+    DeadAlready,
+    /// The kernel cannot do it, or they are too many.
+    Unwatched,
+}
+
+impl Deaths {
+    /// Whether somebody died. After this, nobody is watched any longer.
+    pub(crate) fn take_fired(&mut self) -> bool {
+        let has_fired = self.watch.as_ref().is_some_and(DeathWatch::has_fired);
+        if has_fired {
+            self.watch = None;
+        }
+        has_fired
+    }
+}
+
+impl SegmentEngine {
+    /// Asks to be told when one of the owners dies. Who is told already of more than these is not asked for again.
+    fn watch_owners(
+        &self,
+        deaths: &mut Deaths,
+        owners: BTreeSet<u64>,
+        futex: impl FnOnce() -> Option<Mapped<AtomicU64>>,
+    ) -> DeathNotice {
+        if owners.is_empty() || (deaths.watch.is_some() && owners.is_subset(&deaths.watched)) {
+            return DeathNotice::Watched;
+        }
+        deaths.watch = None;
+        let is_too_many = owners.len() > MAX_PROCESSES;
+        let owners: BTreeSet<u64> = owners.into_iter().take(MAX_PROCESSES).collect();
+        let pid_of = |owner: &u64| self.membership.table().pid_of(ParticipantId::from_word(*owner)?);
+        let Some(pids) = owners.iter().map(pid_of).collect::<Option<Vec<u64>>>() else {
+            // The slot is free, or has a new life already: whoever had it before is gone.
+            return DeathNotice::DeadAlready;
+        };
+        deaths.watched = owners;
+        let Some(futex) = futex() else {
+            return DeathNotice::Unwatched;
+        };
+        match wake_on_death(&pids, futex) {
+            Watched::Watching(watch) => {
+                deaths.watch = Some(watch);
+                // The others are found by looking.
+                if is_too_many {
+                    DeathNotice::Unwatched
+                } else {
+                    DeathNotice::Watched
+                }
+            }
+            Watched::DeadAlready => DeathNotice::DeadAlready,
+            Watched::Unable => DeathNotice::Unwatched,
+        }
+    }
+
+    /// Asks for a thread that waits by the waiter futex of its ticket. Those before it only become fewer: who comes
+    /// later waits behind it, and who holds something later was before it in the queue.
+    pub(in crate::engine) fn watch_for_deaths(
+        &self,
+        shard: Shard<'_>,
+        waiting: &mut Waiting,
+        deaths: &mut Deaths,
+    ) {
+        let now = boot_nanos();
+        if deaths.take_fired() {
+            // Not watched again before it can have been given back what the dead had.
+            waiting.look_for_the_dead(shard.next_reclaim(), UNWATCHED_SLICE);
+            deaths.next_look = now.saturating_add(UNWATCHED_SLICE);
+            return;
+        }
+        if now < deaths.next_look.max(waiting.began().saturating_add(SHORT_WAIT)) {
+            return;
+        }
+        let futex = || {
+            ShardMemory::mapped_waiter_futex(self.region(), &shard.memory.geometry, waiting.ticket().index)
+                .ok()
+        };
+        let slice = match self.watch_owners(deaths, self.owners_before(shard, waiting), futex) {
+            DeathNotice::Watched => {
+                waiting.set_slice(WATCHED_SLICE);
+                WATCHED_SLICE
+            }
+            DeathNotice::DeadAlready => {
+                waiting.look_for_the_dead(shard.next_reclaim(), UNWATCHED_SLICE);
+                UNWATCHED_SLICE
+            }
+            DeathNotice::Unwatched => UNWATCHED_SLICE,
+        };
+        deaths.next_look = now.saturating_add(slice);
+    }
+
+    /// Asks for the thread that sleeps by the process futex of this process for all tickets in some shards.
+    pub(crate) fn watch_for_deaths_in<'a>(
+        &self,
+        shards: impl Iterator<Item = Shard<'a>>,
+        deaths: &mut Deaths,
+    ) -> DeathNotice {
+        let mut owners: BTreeSet<u64> = shards.flat_map(|shard| shard.owners()).collect();
+        self.retain_others(&mut owners);
+        let futex = || {
+            let own = ParticipantId::from_word(self.membership.owner_so_far())?;
+            self.membership.table().mapped_process_futex(own).ok()
+        };
+        self.watch_owners(deaths, owners, futex)
+    }
+
+    /// Other processes whose death would serve a ticket.
+    fn owners_before(&self, shard: Shard<'_>, waiting: &Waiting) -> BTreeSet<u64> {
+        let queue = QueueWords(shard.memory);
+        let mut owners: BTreeSet<u64> = shard.holders().collect();
+        let mut index = waiting.ticket().index;
+        // Read without the lock, the links may lead anywhere, but not for longer than this.
+        for _ in 0..shard.memory.touched_tickets() {
+            let Some(before) = queue::predecessor(&queue, index) else {
+                break;
+            };
+            let ticket = shard.memory.ticket(before);
+            owners.extend(ticket.map(|ticket| ticket.owner().load(Ordering::Relaxed)));
+            index = before;
+        }
+        self.retain_others(&mut owners);
+        owners
+    }
+
+    fn retain_others(&self, owners: &mut BTreeSet<u64>) {
+        owners.retain(|owner| *owner != 0 && !self.membership.is_current(*owner));
+    }
+}

@@ -1,0 +1,451 @@
+//! Serving the queue: whoever is first is given what it asks for, all of it or nothing, by whoever finds that the
+//! limits allow it.
+
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::pending_wake::BY_PROCESS_FUTEX;
+use super::queue_words::{JournalledQueue, QueueWords};
+use crate::engine::admit::decision::{Costs, Decided, LimitMask};
+use crate::engine::definition::limit_rules::LimitRules;
+use crate::engine::definition::row_tier::TierIndex;
+use crate::engine::settle::refund::{Origin, ReservedBy};
+use crate::engine::shard::hold::{Ending, FreeHold, HoldReference};
+use crate::engine::shard::locked_shard::LockedShard;
+use crate::engine::shard::row_references::RowReferences;
+use crate::engine::shard::set_engine::{DefinitionBits, Shard, ShardAt};
+use crate::engine::shard::shard_memory::{Row, TicketPlace};
+use crate::error::Error;
+use crate::limit::Assessment;
+use crate::queue::{self, Phase};
+use crate::shm::layout::records::WAIT_BUCKETS;
+use crate::shm::lock::journal::Transaction;
+
+/// In a ticket's `request`, from this bit on: by which definition it was granted.
+const DEFINITION_SHIFT: u32 = 24;
+/// And from this bit on: for a key of which tier.
+const TIER_SHIFT: u32 = 32;
+
+/// Why the first of the queue was not given what it asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Blocked {
+    /// Nanoseconds until no limit refuses that time heals and it is not throttled; zero where neither is so.
+    pub(crate) wait: u64,
+    /// Whether something is missing that others can give back, or their death.
+    pub(crate) by_others: bool,
+}
+
+/// What serving the queue came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Served {
+    NobodyWaits,
+    /// The first has what it asked for and was told.
+    Granted,
+    Blocked(Blocked),
+}
+
+impl<Rules> Shard<'_, Rules> {
+    /// What a ticket asks for. Limits that the set does not have are damage and left out.
+    pub(crate) fn costs_of(&self, ticket: TicketPlace<'_>) -> Costs {
+        let mask = LimitMask(ticket.request().load(Ordering::Relaxed) as u16);
+        let mut costs = Costs::default();
+        for index in mask.iter() {
+            if let Some(limit) = ticket.limit(index) {
+                costs.limits.insert(index);
+                costs.amounts[index] = limit.cost().load(Ordering::Relaxed);
+            }
+        }
+        costs
+    }
+
+    /// The hold that a granted ticket was given, where it still is there.
+    pub(in crate::engine) fn hold_of_grant(&self, ticket: TicketPlace<'_>) -> Option<HoldReference> {
+        ticket.granted_hold().filter(|hold| {
+            // Whoever it belongs to: its owner may have been taken for dead, or have given the ticket up.
+            self.memory.hold(hold.index).is_some_and(|place| {
+                place.is_taken() && place.serial().load(Ordering::Relaxed) == hold.serial.get()
+            })
+        })
+    }
+
+    /// Whether nobody waits in the queue of a row.
+    #[inline]
+    pub(crate) fn nobody_waits(&self, row: Row<'_>) -> bool {
+        match row.row_references() {
+            None => self.memory.control().queue_head.load(Ordering::Relaxed) == 0,
+            Some(row_references) => RowReferences(row_references.load(Ordering::Relaxed)).head() == 0,
+        }
+    }
+
+    /// Whether nobody waits in any queue.
+    #[inline]
+    pub(crate) fn nobody_waits_anywhere(&self) -> bool {
+        self.memory.control().queued.load(Ordering::Relaxed) == 0
+    }
+}
+
+impl<'a> LockedShard<'a> {
+    /// The ticket of a row's queue that is served next.
+    pub(in crate::engine) fn head(&self, row: u64) -> Result<Option<u64>, Box<Error>> {
+        loop {
+            let head = match queue::head(&QueueWords(self.shard.memory), row) {
+                Ok(head) => head,
+                Err(queue::Damaged) => {
+                    self.engine.rebuild_or_poison(self.shard)?;
+                    queue::head(&QueueWords(self.shard.memory), row).map_err(|_| self.shard.poisoned())?
+                }
+            };
+            let Some(index) = head else { return Ok(None) };
+            let was_given_up = self
+                .shard
+                .memory
+                .ticket(index)
+                .is_some_and(|ticket| ticket.owner().load(Ordering::Relaxed) == 0);
+            if !was_given_up {
+                return Ok(Some(index));
+            }
+            // It leaves the queue, so this comes to an end.
+            self.take_back_ticket(index, &self.shard.memory.control().reclaimed_tickets)?;
+        }
+    }
+
+    /// Serves the first in a row's queue if the limits allow it now.
+    #[cold]
+    pub(crate) fn serve_head(&mut self, row: u64) -> Result<Served, Box<Error>> {
+        if self.shard.nobody_waits(self.shard.row(row)) {
+            return Ok(Served::NobodyWaits);
+        }
+        self.read_clock();
+        while let Some(index) = self.head(row)? {
+            let Some(ticket) = self.shard.memory.ticket(index) else {
+                return Err(self.shard.poisoned());
+            };
+            let costs = self.shard.costs_of(ticket);
+            let of_queue = self.shard.row(row);
+            if self
+                .shard
+                .of(of_queue)
+                .impossible_cost(of_queue, &costs)
+                .is_some()
+            {
+                // The key has come into a tier that never admits it, or been given such a capacity, or damage: nobody
+                // is let into the queue with such a cost. Its owner finds the ticket gone and begins anew.
+                self.take_back_ticket(index, &self.shard.memory.control().reclaimed_tickets)?;
+                continue;
+            }
+            // Read once: a ticket can be given up without the lock at any moment, and a hold must have an owner.
+            match ticket.owner().load(Ordering::Relaxed) {
+                0 => {}
+                owner => return self.try_grant(self.shard.row(row), index, ticket, &costs, owner),
+            }
+        }
+        Ok(Served::NobodyWaits)
+    }
+
+    /// Serves the first in a row's queue, after something that may have changed who that is or how long it has to wait:
+    /// if it cannot have what it asks for yet, it is told to look how long that takes now.
+    #[inline]
+    pub(crate) fn serve_next(&mut self, row: u64) -> Result<(), Box<Error>> {
+        if self.shard.nobody_waits_anywhere() {
+            return Ok(());
+        }
+        self.serve_next_of_those_who_wait(row)
+    }
+
+    /// As [`serve_next`](Self::serve_next), for every queue in which somebody waits.
+    pub(crate) fn serve_every_queue(&mut self) -> Result<(), Box<Error>> {
+        if !self.shard.memory.is_keyed() {
+            return self.serve_next(0);
+        }
+        if self.shard.nobody_waits_anywhere() {
+            return Ok(());
+        }
+        // Bounded by the number of tickets, whatever the queues say.
+        for index in 0..self.shard.memory.touched_tickets() {
+            if let Some(queue) = self.queue_headed_by(index) {
+                self.serve_next_of_those_who_wait(queue)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves the first in a row's queue, after something was given back that it may wait for. Who is first has not
+    /// changed, and neither has what time does for it. Where what was given back was the last hold of all, whoever is
+    /// first in any queue may wait for it.
+    #[inline]
+    pub(crate) fn serve_after_release(&mut self, row: u64, was_last_hold: bool) -> Result<(), Box<Error>> {
+        if self.shard.nobody_waits_anywhere() {
+            return Ok(());
+        }
+        self.serve_head(row)?;
+        if was_last_hold && self.shard.memory.is_keyed() {
+            self.serve_who_may_wait_for_a_hold()?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn serve_who_may_wait_for_a_hold(&mut self) -> Result<(), Box<Error>> {
+        for index in 0..self.shard.memory.touched_tickets() {
+            if self.shard.memory.has_no_free_hold() {
+                return Ok(());
+            }
+            if let Some(queue) = self.queue_headed_by(index) {
+                self.serve_head(queue)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The queue of which the ticket is the first.
+    fn queue_headed_by(&self, index: u64) -> Option<u64> {
+        let queue = QueueWords(self.shard.memory);
+        let waits = queue::state(&queue, index).phase == Phase::Waiting;
+        (waits && queue::predecessor(&queue, index).is_none()).then(|| queue::Queue::queue_of(&queue, index))
+    }
+
+    #[cold]
+    fn serve_next_of_those_who_wait(&mut self, row: u64) -> Result<(), Box<Error>> {
+        let Served::Blocked(blocked) = self.serve_head(row)? else {
+            return Ok(());
+        };
+        // A lease runs out at an instant too, and whoever is first looks after that.
+        let is_to_look = blocked.wait > 0 || (blocked.by_others && self.shard.has_leases);
+        if is_to_look
+            && let Some(index) = self.head(row)?
+            && let Some(ticket) = self.shard.memory.ticket(index)
+        {
+            self.notify(index, ticket);
+        }
+        Ok(())
+    }
+
+    fn try_grant(
+        &self,
+        row: Row<'a>,
+        index: u64,
+        ticket: TicketPlace<'a>,
+        costs: &Costs,
+        owner: u64,
+    ) -> Result<Served, Box<Error>> {
+        let shard = self.shard.of(row);
+        if self.throttles(row, costs) > 0 {
+            return Ok(Served::Blocked(self.blocked(row, costs)));
+        }
+        let free = if shard.takes_a_hold(costs) {
+            match self.engine.find_free_hold(shard)? {
+                FreeHold::None => return Ok(Served::Blocked(self.blocked(row, costs))),
+                free => Some(free),
+            }
+        } else {
+            None
+        };
+        let mut transaction = shard.memory.journal().begin();
+        let waived = LimitMask::default();
+        let taken = self.take_each(row.into(), &mut transaction, costs, waived, |index, decided| {
+            if let Some(limit) = ticket.limit(index) {
+                // Means nothing until the state says that the ticket was granted.
+                limit.set_mark(decided.mark);
+            }
+        });
+        let Some(waived) = taken else {
+            drop(transaction);
+            return Ok(Served::Blocked(self.blocked(row, costs)));
+        };
+        let hold = free.and_then(|free| self.take_hold(&mut transaction, row, free, owner, costs, waived));
+        let (hold, serial) = hold.map_or((0, 0), |hold| (hold.index + 1, hold.serial.get()));
+        ticket.hold().store(hold, Ordering::Relaxed);
+        ticket.hold_serial().store(serial, Ordering::Relaxed);
+        ticket.granted_at().store(self.now.monotonic, Ordering::Relaxed);
+        ticket.set_row(row.reference());
+        ticket.set_definition(shard.definition());
+        let mut queue = JournalledQueue {
+            memory: shard.memory,
+            transaction: &mut transaction,
+        };
+        if queue::grant(&mut queue, index).is_err() {
+            drop(transaction);
+            self.engine.rebuild_or_poison(shard)?;
+            // Whoever looks next finds it sound.
+            return Ok(Served::Blocked(Blocked {
+                by_others: true,
+                wait: 0,
+            }));
+        }
+        let control = shard.memory.control();
+        let waited = self
+            .now
+            .monotonic
+            .saturating_sub(ticket.enqueued_at().load(Ordering::Relaxed));
+        transaction.add(&control.admitted, 1);
+        transaction.add(&control.waited, 1);
+        transaction.add(&control.wait_times[wait_bucket(waited)], 1);
+        self.count_on_rows(&mut transaction, row.into(), true);
+        self.pin(&mut transaction, row);
+        shard.commit(transaction)?;
+        self.notify(index, ticket);
+        Ok(Served::Granted)
+    }
+
+    /// How long these costs have to wait, and for what.
+    pub(in crate::engine) fn blocked(&self, row: Row<'_>, costs: &Costs) -> Blocked {
+        let has_no_hold = self.shard.takes_a_hold(costs) && self.shard.memory.has_no_free_hold();
+        let mut blocked = Blocked {
+            wait: self.throttles(row, costs),
+            by_others: has_no_hold,
+        };
+        let shard = self.shard.of(row);
+        for (index, cost) in costs.iter() {
+            let Some(limit) = shard.limits.get(index) else {
+                continue;
+            };
+            match limit.of(row).verdict(row, self.now, cost) {
+                Assessment::Refused { retry_after: None } => blocked.by_others = true,
+                Assessment::Refused {
+                    retry_after: Some(wait),
+                } => {
+                    blocked.wait = blocked.wait.max(wait);
+                    // What a holder has reserved comes back when it dies, and nobody but who looks finds that out.
+                    blocked.by_others |= limit.refund_on_death;
+                }
+                Assessment::Admissible => {}
+            }
+        }
+        blocked
+    }
+
+    /// Frees a ticket whose owner is dead, or gave it up, gives back what it was granted, and counts that.
+    pub(in crate::engine) fn take_back_ticket(
+        &self,
+        index: u64,
+        counter: &AtomicU64,
+    ) -> Result<(), Box<Error>> {
+        let shard = self.shard;
+        match queue::state(&QueueWords(shard.memory), index).phase {
+            Phase::Free => Ok(()),
+            Phase::Waiting => self.change_queue(Some(counter), |queue| queue::leave(queue, index)),
+            Phase::Granted => self.change_queue(Some(counter), |queue| {
+                if let Some(ticket) = shard.memory.ticket(index) {
+                    self.undo_grant(queue.transaction, ticket);
+                    self.unpin(queue.transaction, shard.row(ticket.row().index));
+                }
+                queue::claim(queue, index)
+            }),
+        }
+    }
+
+    /// Gives back what a granted ticket took: nobody has made use of it.
+    fn undo_grant(&self, transaction: &mut Transaction<'_>, ticket: TicketPlace<'a>) {
+        let hold = self.shard.hold_of_grant(ticket);
+        let was_reclaimed = hold.is_none() && ticket.granted_hold().is_some();
+        let row = self.shard.row(ticket.row().index);
+        self.at_its_instant().refund_grant(
+            transaction,
+            row,
+            ticket,
+            was_reclaimed,
+            |transaction, limit, refunded| {
+                transaction.add(&self.shard.counters(limit.index).refunded, refunded);
+            },
+        );
+        if let Some(hold) = hold {
+            self.free_hold(transaction, hold.index, Ending::Undone);
+        }
+    }
+}
+
+impl ShardAt<'_> {
+    /// Gives back what a granted ticket took and nobody has made use of, but for what its hold stands for; shows `note`
+    /// the units really given back. Where its hold `was_reclaimed`, what was reserved by that is given back already.
+    pub(in crate::engine) fn refund_grant(
+        &self,
+        transaction: &mut Transaction<'_>,
+        row: Row<'_>,
+        ticket: TicketPlace<'_>,
+        was_reclaimed: bool,
+        mut note: impl FnMut(&mut Transaction<'_>, &LimitRules, u64),
+    ) {
+        let origin = ticket.granted_origin();
+        let shard = self.shard.of(row);
+        for (index, cost) in shard.costs_of(ticket).iter() {
+            let (Some(limit), Some(asked)) = (shard.limits.get(index), ticket.limit(index)) else {
+                continue;
+            };
+            if was_reclaimed && limit.refund_on_death {
+                continue;
+            }
+            let reserved = Decided {
+                mark: asked.mark(),
+                cost_or_wait: cost,
+            };
+            let limit = limit.of(row);
+            let refunded = self.refund_unused(transaction, &limit, row, cost, &reserved, origin);
+            note(transaction, &limit, refunded);
+        }
+    }
+}
+
+impl TicketPlace<'_> {
+    /// The hold that a granted ticket was given.
+    pub(in crate::engine) fn granted_hold(self) -> Option<HoldReference> {
+        let index = self.hold().load(Ordering::Relaxed).checked_sub(1)?;
+        let serial = NonZeroU64::new(self.hold_serial().load(Ordering::Relaxed))?;
+        Some(HoldReference { index, serial })
+    }
+
+    /// By which definition a granted ticket was granted.
+    pub(in crate::engine) fn definition(self) -> DefinitionBits {
+        let request = self.request().load(Ordering::Relaxed);
+        DefinitionBits {
+            generation: (request >> DEFINITION_SHIFT) as u8,
+            tier: TierIndex((request >> TIER_SHIFT) as u8),
+        }
+    }
+
+    fn set_definition(self, definition: DefinitionBits) {
+        let others = self.request().load(Ordering::Relaxed) & !(0xffff << DEFINITION_SHIFT);
+        let DefinitionBits { generation, tier } = definition;
+        let generation = u64::from(generation) << DEFINITION_SHIFT;
+        let tier = u64::from(tier.0) << TIER_SHIFT;
+        self.request()
+            .store(others | generation | tier, Ordering::Relaxed);
+    }
+
+    /// When and where a granted ticket took what it was granted.
+    fn granted_origin(self) -> Origin {
+        Origin {
+            instant: self.granted_at().load(Ordering::Relaxed),
+            definition: Some(self.definition()),
+            row: self.row(),
+            units_after: 0,
+            capacity: ReservedBy::Unknown,
+        }
+    }
+
+    /// Writes down what is asked for. The ticket is nobody's yet.
+    pub(in crate::engine) fn write_request(
+        self,
+        row: Row<'_>,
+        costs: &Costs,
+        by_process_futex: bool,
+        now: u64,
+    ) {
+        self.set_row(row.reference());
+        let futex = if by_process_futex { BY_PROCESS_FUTEX } else { 0 };
+        self.request()
+            .store(u64::from(costs.limits.0) | futex, Ordering::Relaxed);
+        for (index, cost) in costs.iter() {
+            if let Some(limit) = self.limit(index) {
+                limit.cost().store(cost, Ordering::Relaxed);
+            }
+        }
+        self.enqueued_at().store(now, Ordering::Relaxed);
+    }
+}
+
+/// The bucket of the histogram that a wait of so many nanoseconds belongs to.
+fn wait_bucket(nanos: u64) -> usize {
+    let microseconds = nanos / 1_000;
+    let bits = (u64::BITS - microseconds.leading_zeros()) as usize;
+    bits.min(WAIT_BUCKETS - 1)
+}

@@ -1,0 +1,7 @@
+//! The queue of waiters: waiting, granting, waking.
+
+pub(super) mod deaths;
+pub(super) mod grant;
+pub(super) mod pending_wake;
+pub(super) mod queue_words;
+pub(super) mod waiting;

@@ -1,0 +1,690 @@
+//! Waiting in the queue: taking a ticket, sleeping, looking, claiming what was granted, leaving.
+//!
+//! A sleeper looks when it was told to, at the instant at which time alone would serve it, when somebody died whose death
+//! may serve it, and once a second without any of these: whoever should have told it may have died before it could.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::deaths::{Deaths, SHORT_WAIT, UNWATCHED_SLICE, WATCHED_SLICE};
+use super::grant::{Blocked, Served};
+use super::queue_words::QueueWords;
+use crate::engine::admit::acquire::{Answer, Attempt, Target};
+use crate::engine::admit::decision::{Costs, Decided, Decision, Stage};
+use crate::engine::shard::locked_shard::{LockWait, LockedShard};
+use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::set_engine::{RuledShard, Shard};
+use crate::engine::shard::shard_memory::Row;
+use crate::error::Error;
+use crate::queue::{self, Phase, TicketReference, TicketState};
+use crate::shm::file::region::load_acquire;
+use crate::shm::time::clock::boot_nanos;
+use crate::shm::wake::futex;
+use crate::shm::wake::futex::FutexValue;
+
+/// By which waiter futex the owner of a ticket waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitBy {
+    /// A thread that sleeps for this ticket.
+    WaiterFutex,
+    /// The thread that sleeps for all tickets of the process.
+    ProcessFutex,
+}
+
+/// A ticket of this process, and when to look at it again. All instants are on the boot-time clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    ticket: TicketReference,
+    /// The shard that its queue is in, and the queue.
+    shard: u32,
+    row: u64,
+    owner: u64,
+    seen: FutexValue,
+    /// When time alone would serve it; the end of time where that does not help, or others are before it.
+    wake_at: u64,
+    next_liveness_check: u64,
+    /// How often it looks after those before it; the end of time where the background thread does that for all.
+    slice: u64,
+    began: u64,
+}
+
+/// How a ticket stands after its queue was served.
+enum Standing {
+    /// It is somebody else's.
+    Lost,
+    Granted,
+    First(Blocked),
+    Behind,
+}
+
+/// What became of a request that could wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acquired {
+    pub(crate) is_admitted: bool,
+    /// For how long it had a ticket, in nanoseconds; none where it was decided at once.
+    pub(crate) waited: Option<u64>,
+}
+
+impl Acquired {
+    fn at_once(is_admitted: bool) -> Self {
+        Self {
+            is_admitted,
+            waited: None,
+        }
+    }
+
+    /// As of now, after a wait that began at an instant of the boot-time clock, if there was one.
+    pub(crate) fn after(began: Option<u64>, is_admitted: bool) -> Self {
+        Self {
+            is_admitted,
+            waited: began.map(|began| boot_nanos().saturating_sub(began)),
+        }
+    }
+}
+
+/// What the beginning of a wait came to.
+#[derive(Debug)]
+pub(crate) enum WaitStart {
+    /// There was nothing to wait for: admitted or not.
+    Decided(bool),
+    Waiting(Waiting),
+}
+
+/// What a look came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PollResult {
+    Admitted,
+    /// Time was up, and the ticket has left the queue.
+    Refused,
+    Waiting,
+    /// The ticket is somebody else's: this process was taken for dead. It has to begin anew.
+    Lost,
+}
+
+/// Answers whether the caller goes on waiting.
+pub(crate) type KeepWaiting<'a> = &'a mut dyn FnMut() -> bool;
+
+/// How long a thread waits.
+struct Wait<'a> {
+    /// On the boot-time clock.
+    deadline: u64,
+    keep_waiting: Option<KeepWaiting<'a>>,
+}
+
+impl Wait<'_> {
+    fn goes_on(&mut self) -> bool {
+        boot_nanos() < self.deadline
+            && self
+                .keep_waiting
+                .as_mut()
+                .is_none_or(|keep_waiting| keep_waiting())
+    }
+}
+
+impl Waiting {
+    /// The shard of the set that the queue is in, and the queue.
+    pub(crate) fn queue(&self) -> (u32, u64) {
+        (self.shard, self.row)
+    }
+
+    /// The participant that waits.
+    pub(crate) fn owner(&self) -> u64 {
+        self.owner
+    }
+
+    /// The index of the ticket in its shard.
+    pub(crate) fn ticket(&self) -> TicketReference {
+        self.ticket
+    }
+
+    pub(crate) fn began(&self) -> u64 {
+        self.began
+    }
+
+    /// How often to look after those before it.
+    pub(in crate::engine) fn set_slice(&mut self, slice: u64) {
+        self.slice = slice;
+    }
+
+    /// Somebody may have died: to be looked for at `instant`, and again in slices.
+    pub(in crate::engine) fn look_for_the_dead(&mut self, instant: u64, slice: u64) {
+        self.next_liveness_check = self.next_liveness_check.min(instant);
+        self.slice = slice;
+    }
+
+    /// When to look again, if nobody says so before.
+    pub(crate) fn next_look(&self) -> u64 {
+        self.wake_at.min(self.next_liveness_check)
+    }
+}
+
+impl SegmentEngine {
+    /// Takes everything that `costs` names, waiting in the queue for it; answers whether that came to be in time, and
+    /// before `keep_waiting`, which is asked before each sleep and after it, said no.
+    #[inline]
+    pub(crate) fn acquire(
+        &self,
+        target: Target<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        timeout: Option<Duration>,
+        keep_waiting: Option<KeepWaiting<'_>>,
+    ) -> Result<Acquired, Box<Error>> {
+        decision.owner = self.membership.owner()?;
+        if let Some(batches) = &target.set.batches
+            && self.spend(target, batches, costs, decision)
+        {
+            return Ok(Acquired::at_once(true));
+        }
+        match self.decide(target, costs, decision, Attempt::BeforeWaiting)? {
+            Answer::Admitted => Ok(Acquired::at_once(true)),
+            Answer::Impossible => Err(target.shard().never_admissible(decision.impossible())),
+            answer => {
+                let wait = Wait {
+                    deadline: deadline_after(timeout),
+                    keep_waiting,
+                };
+                self.wait_and_acquire(target, costs, decision, wait, answer)
+            }
+        }
+    }
+
+    #[cold]
+    fn wait_and_acquire(
+        &self,
+        target: Target<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        mut wait: Wait<'_>,
+        answer: Answer,
+    ) -> Result<Acquired, Box<Error>> {
+        let shard = target.shard();
+        // Of the first ticket, where one is lost and there is another.
+        let mut began = None;
+        let mut start = self.begin_waiting_after(answer, target, costs, decision, WaitBy::WaiterFutex)?;
+        loop {
+            let mut waiting = match start {
+                WaitStart::Decided(is_admitted) => return Ok(Acquired::after(began, is_admitted)),
+                WaitStart::Waiting(waiting) => waiting,
+            };
+            began.get_or_insert(waiting.began());
+            let mut deaths = Deaths::default();
+            loop {
+                if wait.goes_on() {
+                    self.sleep(shard, &waiting, wait.deadline);
+                }
+                self.watch_for_deaths(shard, &mut waiting, &mut deaths);
+                let is_expired = !wait.goes_on();
+                match self.look(shard, costs, decision, &mut waiting, is_expired)? {
+                    PollResult::Admitted => return Ok(Acquired::after(began, true)),
+                    PollResult::Refused => return Ok(Acquired::after(began, false)),
+                    PollResult::Waiting => {}
+                    PollResult::Lost => break,
+                }
+            }
+            start = self.begin_waiting(target, costs, decision, WaitBy::WaiterFutex)?;
+        }
+    }
+
+    /// Takes everything, or a ticket.
+    pub(crate) fn begin_waiting(
+        &self,
+        target: Target<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        wait_by: WaitBy,
+    ) -> Result<WaitStart, Box<Error>> {
+        decision.owner = self.membership.owner()?;
+        if let Some(batches) = &target.set.batches
+            && self.spend(target, batches, costs, decision)
+        {
+            return Ok(WaitStart::Decided(true));
+        }
+        let answer = self.decide(target, costs, decision, Attempt::BeforeWaiting)?;
+        self.begin_waiting_after(answer, target, costs, decision, wait_by)
+    }
+
+    fn begin_waiting_after(
+        &self,
+        answer: Answer,
+        target: Target<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        wait_by: WaitBy,
+    ) -> Result<WaitStart, Box<Error>> {
+        let shard = target.shard();
+        match answer {
+            Answer::Admitted => return Ok(WaitStart::Decided(true)),
+            Answer::Refused => return Ok(WaitStart::Decided(false)),
+            Answer::Impossible => return Err(shard.never_admissible(decision.impossible())),
+            Answer::RetryAfterReclaim => {
+                self.reclaim_if_due(shard, LockWait::Timeout)?;
+            }
+            Answer::MustWait => {}
+        }
+        if let Some(start) = self.take_ticket(target, costs, decision, wait_by, Attempt::First)? {
+            return Ok(start);
+        }
+        // All tickets are taken, perhaps by the dead.
+        self.reclaim_if_due(shard, LockWait::Timeout)?;
+        match self.take_ticket(target, costs, decision, wait_by, Attempt::Last)? {
+            Some(start) => Ok(start),
+            None => Ok(WaitStart::Decided(false)),
+        }
+    }
+
+    /// Takes everything if nobody waits and the limits allow it by now; otherwise a ticket. `None` where all tickets
+    /// are taken and it is worth a look whether by the dead.
+    fn take_ticket(
+        &self,
+        target: Target<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        wait_by: WaitBy,
+        attempt: Attempt,
+    ) -> Result<Option<WaitStart>, Box<Error>> {
+        // A process that had lost its slot has another one now.
+        decision.owner = self.membership.owner()?;
+        let mut locked = self.lock(target.shard())?;
+        let shard = locked.shard;
+        let row = match locked.row_for(target.key, costs)? {
+            Ok(row) => row,
+            Err(no_row) => {
+                return match locked.without_a_row(no_row, costs, decision, attempt)? {
+                    Answer::RetryAfterReclaim => Ok(None),
+                    Answer::Impossible => Err(shard.unruled().never_admissible(decision.impossible())),
+                    Answer::Admitted => Ok(Some(WaitStart::Decided(true))),
+                    _ => Ok(Some(WaitStart::Decided(false))),
+                };
+            }
+        };
+        if target.set.batches.is_some() {
+            // Before it waits: what others have drawn would overtake it.
+            locked.take_batches_back(row)?;
+        }
+        locked.serve_head(row.index)?;
+        if shard.nobody_waits(row) {
+            match self.take_or_refuse(&locked, row, costs, decision, Attempt::Waiting)? {
+                Answer::Admitted => return Ok(Some(WaitStart::Decided(true))),
+                Answer::Impossible => {
+                    return Err(shard.unruled().never_admissible(decision.impossible()));
+                }
+                Answer::Refused | Answer::RetryAfterReclaim | Answer::MustWait => {}
+            }
+        }
+        let Some(ticket) = locked.enqueue(row, costs, decision.owner, wait_by)? else {
+            decision.set_stage(Stage::QueueFull);
+            return match locked.refuse(row.into(), costs, decision, attempt)? {
+                Answer::RetryAfterReclaim => Ok(None),
+                _ => Ok(Some(WaitStart::Decided(false))),
+            };
+        };
+        let now = boot_nanos();
+        let mut waiting = Waiting {
+            ticket,
+            shard: shard.index(),
+            row: row.index,
+            owner: decision.owner,
+            seen: FutexValue::default(),
+            wake_at: u64::MAX,
+            next_liveness_check: u64::MAX,
+            slice: u64::MAX,
+            began: now,
+        };
+        if wait_by == WaitBy::WaiterFutex {
+            waiting.slice = UNWATCHED_SLICE;
+            waiting.next_liveness_check = now.saturating_add(SHORT_WAIT);
+        }
+        if let Some(place) = shard.memory.ticket(ticket.index) {
+            waiting.seen = futex::value(place.waiter_futex());
+        }
+        if queue::head(&QueueWords(shard.memory), row.index) == Ok(Some(ticket.index)) {
+            let (blocked, instant) = (locked.blocked(row, costs), locked.now.monotonic);
+            drop(locked);
+            self.set_wake_at(shard, &mut waiting, blocked, instant);
+        }
+        Ok(Some(WaitStart::Waiting(waiting)))
+    }
+
+    /// Sleeps until there may be something to see, at most until `deadline`.
+    fn sleep(&self, shard: Shard<'_>, waiting: &Waiting, deadline: u64) {
+        let Some(place) = shard.memory.ticket(waiting.ticket.index) else {
+            return;
+        };
+        let until = waiting.next_look().min(deadline);
+        let left = until.saturating_sub(boot_nanos());
+        if left > 0 {
+            futex::wait(place.waiter_futex(), waiting.seen, Duration::from_nanos(left));
+        }
+    }
+
+    /// Serves whoever is first in a queue: for who sleeps for others, and looks after the queue now and then.
+    pub(crate) fn advance(&self, shard: Shard<'_>, row: u64, wait: LockWait) -> Result<(), Box<Error>> {
+        self.lock_within(shard, wait)?.serve_head(row).map(drop)
+    }
+
+    /// Whether the ticket waits no longer, so that its owner is to look. Takes no lock.
+    pub(crate) fn is_decided(&self, shard: Shard<'_>, waiting: &Waiting) -> bool {
+        shard.memory.ticket(waiting.ticket.index).is_none_or(|place| {
+            let state = TicketState::from_word(load_acquire(place.state()));
+            state.phase != Phase::Waiting || state.serial != waiting.ticket.serial
+        })
+    }
+
+    /// Whether there is something to see for this ticket: it was decided, somebody has rung for it, or its instant has
+    /// come. Takes no lock.
+    pub(crate) fn needs_look(&self, shard: Shard<'_>, waiting: &Waiting, now: u64) -> bool {
+        now >= waiting.next_look()
+            || self.is_decided(shard, waiting)
+            || shard
+                .memory
+                .ticket(waiting.ticket.index)
+                .is_none_or(|place| futex::value(place.waiter_futex()) != waiting.seen)
+    }
+
+    /// Looks after a ticket for its owner, without claiming what it was granted; answers whether its owner is to look.
+    pub(crate) fn look_after(
+        &self,
+        shard: Shard<'_>,
+        waiting: &mut Waiting,
+        wait: LockWait,
+    ) -> Result<bool, Box<Error>> {
+        self.check_liveness_if_due(shard, waiting, wait)?;
+        let mut locked = self.lock_within(shard, wait)?;
+        let standing = locked.stand(waiting)?;
+        let (shard, instant) = (locked.shard, locked.now.monotonic);
+        drop(locked);
+        match standing {
+            Standing::Lost | Standing::Granted => return Ok(true),
+            Standing::First(blocked) => self.set_wake_at(shard, waiting, blocked, instant),
+            Standing::Behind => waiting.wake_at = u64::MAX,
+        }
+        Ok(false)
+    }
+
+    /// Looks at a ticket: claims what it was granted, serves whoever is first, and says whether to go on waiting.
+    /// After an error the ticket is given up.
+    pub(crate) fn look(
+        &self,
+        shard: Shard<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        waiting: &mut Waiting,
+        is_expired: bool,
+    ) -> Result<PollResult, Box<Error>> {
+        let outcome = self.try_look(shard, costs, decision, waiting, is_expired);
+        if outcome.is_err() {
+            self.give_up(shard, waiting);
+        }
+        outcome
+    }
+
+    fn try_look(
+        &self,
+        shard: Shard<'_>,
+        costs: &Costs,
+        decision: &mut Decision,
+        waiting: &mut Waiting,
+        is_expired: bool,
+    ) -> Result<PollResult, Box<Error>> {
+        self.check_liveness_if_due(shard, waiting, LockWait::Timeout)?;
+        let mut locked = self.lock(shard)?;
+        let shard = locked.shard;
+        let standing = locked.stand(waiting)?;
+        match standing {
+            Standing::Lost => return Ok(PollResult::Lost),
+            Standing::Granted => {
+                locked.claim(costs, decision, waiting)?;
+                return Ok(PollResult::Admitted);
+            }
+            Standing::First(_) | Standing::Behind if is_expired => {
+                let is_first = matches!(standing, Standing::First(_));
+                locked.leave_late(waiting.row, costs, decision, waiting.ticket.index, is_first)?;
+                return Ok(PollResult::Refused);
+            }
+            Standing::First(_) | Standing::Behind => {}
+        }
+        let instant = locked.now.monotonic;
+        drop(locked);
+        match standing {
+            Standing::First(blocked) => self.set_wake_at(shard, waiting, blocked, instant),
+            _ => waiting.wake_at = u64::MAX,
+        }
+        Ok(PollResult::Waiting)
+    }
+
+    /// For who was blocked at an instant of the segment clock. Not under the lock: there may be many leases to look at.
+    fn set_wake_at(&self, shard: RuledShard<'_>, waiting: &mut Waiting, blocked: Blocked, instant: u64) {
+        let now = boot_nanos();
+        // When a virtual clock comes to an instant, nobody knows: it is looked at now and then.
+        let is_by_virtual_clock = blocked.wait > 0 && self.virtual_clock.is_some();
+        waiting.wake_at = match blocked.wait {
+            0 => u64::MAX,
+            _ if is_by_virtual_clock => u64::MAX,
+            wait => self.boot_instant(instant.saturating_add(wait)),
+        };
+        let is_new = now < waiting.began.saturating_add(SHORT_WAIT);
+        let slice = match blocked.by_others {
+            _ if is_by_virtual_clock => UNWATCHED_SLICE,
+            _ if waiting.slice == u64::MAX => u64::MAX,
+            true if is_new => SHORT_WAIT,
+            true => waiting.slice,
+            false => WATCHED_SLICE,
+        };
+        let mut liveness_check = now.saturating_add(slice);
+        if blocked.by_others && shard.has_leases {
+            // A lease that runs out is found by looking for it, which is not done too often.
+            let earliest = self.earliest_expiry(shard).max(shard.next_reclaim());
+            liveness_check = liveness_check.min(earliest);
+        }
+        waiting.next_liveness_check = liveness_check;
+    }
+
+    /// Looks after those before a ticket, if it is time to: the dead are not told, and tell nobody.
+    pub(crate) fn check_liveness_if_due(
+        &self,
+        shard: Shard<'_>,
+        waiting: &mut Waiting,
+        wait: LockWait,
+    ) -> Result<(), Box<Error>> {
+        let now = boot_nanos();
+        if now < waiting.next_liveness_check {
+            return Ok(());
+        }
+        waiting.next_liveness_check = now.saturating_add(waiting.slice);
+        // Each looks after the one before it, and the first after those who hold something. Each of the dead leaves the
+        // queue, so this comes to an end; where one does not, the queue is damaged, and the look to come sees to that.
+        let mut last = None;
+        loop {
+            let queue = QueueWords(shard.memory);
+            let before = queue::predecessor(&queue, waiting.ticket.index);
+            if before.is_some() && before == last {
+                return Ok(());
+            }
+            last = before;
+            let owner = before
+                .and_then(|before| shard.memory.ticket(before))
+                .map(|before| before.owner().load(Ordering::Relaxed));
+            match owner {
+                Some(owner) if self.is_owner_alive(owner) => return Ok(()),
+                Some(owner) => self.reclaim_from(shard, owner, wait, |_| {})?,
+                None => {
+                    if shard.reclaim_is_due() {
+                        self.reclaim_if_due(shard, wait)?;
+                    } else {
+                        // Another thread looked a moment ago, and what it saw may have changed since.
+                        waiting.next_liveness_check = waiting.next_liveness_check.min(shard.next_reclaim());
+                    }
+                    return Ok(());
+                }
+            };
+        }
+    }
+
+    /// Leaves the queue before time is up, or gives back what was granted and not claimed. Where the lock is not to be
+    /// had soon, whoever has it next does that.
+    pub(crate) fn cancel(&self, shard: Shard<'_>, waiting: &Waiting) {
+        if self.membership.is_current(waiting.owner) && self.try_cancel(shard, waiting).is_err() {
+            self.give_up(shard, waiting);
+        }
+    }
+
+    fn try_cancel(&self, shard: Shard<'_>, waiting: &Waiting) -> Result<(), Box<Error>> {
+        let mut locked = self.lock_to_give_back(shard, LockWait::Briefly)?;
+        let shard = locked.shard;
+        if !self.owns_ticket(shard.unruled(), waiting) {
+            return Ok(());
+        }
+        let had_no_hold = shard.memory.has_no_free_hold();
+        locked.take_back_ticket(waiting.ticket.index, &shard.memory.control().cancelled)?;
+        locked.serve_next(waiting.row)?;
+        // What it was granted may have been the last hold of all, which others wait for in other queues.
+        locked.serve_after_release(waiting.row, had_no_hold)
+    }
+
+    fn owns_ticket(&self, shard: Shard<'_>, waiting: &Waiting) -> bool {
+        let TicketReference { index, serial } = waiting.ticket;
+        shard.memory.ticket(index).is_some_and(|place| {
+            let state = TicketState::from_word(place.state().load(Ordering::Relaxed));
+            state.phase != Phase::Free
+                && state.serial == serial
+                && place.owner().load(Ordering::Relaxed) == waiting.owner
+        })
+    }
+
+    /// Gives a ticket up without the lock, which is not to be had. A ticket without an owner is taken back by whoever
+    /// has the lock next.
+    fn give_up(&self, shard: Shard<'_>, waiting: &Waiting) {
+        if self.owns_ticket(shard, waiting)
+            && let Some(place) = shard.memory.ticket(waiting.ticket.index)
+        {
+            // Not that of another by now: then there is nothing to give up.
+            let given_up =
+                place
+                    .owner()
+                    .compare_exchange(waiting.owner, 0, Ordering::SeqCst, Ordering::Relaxed);
+            if given_up.is_ok() {
+                self.finish_or_leave_marks(shard);
+            }
+        }
+    }
+}
+
+/// The instant on the boot-time clock at which a wait that begins now ends.
+pub(crate) fn deadline_after(timeout: Option<Duration>) -> u64 {
+    timeout
+        .and_then(crate::units::nanos_from_duration)
+        .map_or(u64::MAX, |timeout| boot_nanos().saturating_add(timeout))
+}
+
+impl LockedShard<'_> {
+    /// Serves the queue of a ticket, and says how the ticket stands then.
+    fn stand(&mut self, waiting: &mut Waiting) -> Result<Standing, Box<Error>> {
+        let shard = self.shard;
+        let row = waiting.row;
+        let TicketReference { index, serial } = waiting.ticket;
+        let Some(place) = shard.memory.ticket(index) else {
+            return Err(shard.poisoned());
+        };
+        // Seen before the look: a ring that comes after it is not missed.
+        waiting.seen = futex::value(place.waiter_futex());
+        let state = || {
+            let state = queue::state(&QueueWords(shard.memory), index);
+            let is_own = state.serial == serial && place.owner().load(Ordering::Relaxed) == waiting.owner;
+            is_own.then_some(state.phase)
+        };
+        let mut served = Served::Granted;
+        if state() == Some(Phase::Waiting) {
+            served = self.serve_head(row)?;
+            if served == Served::Granted && self.head(row)? == Some(index) {
+                // Another was before it, and its turn has come only now.
+                served = self.serve_head(row)?;
+            }
+        }
+        Ok(match state() {
+            None | Some(Phase::Free) => Standing::Lost,
+            Some(Phase::Granted) => Standing::Granted,
+            Some(Phase::Waiting) if self.head(row)? == Some(index) => Standing::First(match served {
+                Served::Blocked(blocked) => blocked,
+                Served::Granted | Served::NobodyWaits => Blocked::default(),
+            }),
+            Some(Phase::Waiting) => Standing::Behind,
+        })
+    }
+
+    /// A ticket at the end of the queue; `None` where all are taken.
+    fn enqueue(
+        &self,
+        row: Row<'_>,
+        costs: &Costs,
+        owner: u64,
+        wait_by: WaitBy,
+    ) -> Result<Option<TicketReference>, Box<Error>> {
+        self.change_queue(None, |queue| {
+            let Some(free) = queue::find_free(queue)? else {
+                return Ok(None);
+            };
+            if let Some(place) = self.shard.memory.ticket(free.index) {
+                place.write_request(row, costs, wait_by == WaitBy::ProcessFutex, self.now.monotonic);
+            }
+            queue::enqueue(queue, free, owner).map(Some)
+        })
+    }
+
+    /// Takes over what a ticket was granted, frees it, and serves the next.
+    fn claim(&mut self, costs: &Costs, decision: &mut Decision, waiting: &Waiting) -> Result<(), Box<Error>> {
+        let shard = self.shard;
+        let index = waiting.ticket.index;
+        let Some(place) = shard.memory.ticket(index) else {
+            return Err(shard.poisoned());
+        };
+        let row = shard.row(waiting.row);
+        decision.owner = waiting.owner;
+        decision.begin(shard, place.granted_at().load(Ordering::Relaxed));
+        let by_row = shard.of(row);
+        let grant = by_row.recorded_grant(row, place, self.now);
+        decision.definition = grant.definition;
+        for (index, cost) in costs.iter() {
+            let mark = grant.mark(index);
+            decision.note(Decided {
+                mark,
+                cost_or_wait: cost,
+            });
+        }
+        decision.set_hold(place.granted_hold());
+        decision.note_key_as_of(row, grant.row);
+        by_row.note_own_capacities(row, costs, decision);
+        self.change_queue(None, |queue| {
+            self.unpin(queue.transaction, row);
+            queue::claim(queue, index)
+        })?;
+        self.keep_label(decision, costs);
+        self.cancel_wake(place);
+        // The claim stands, whatever is wrong with the queue: the next operation says that.
+        let _ = self.serve_next(row.index);
+        Ok(())
+    }
+
+    /// Leaves the queue because time is up, and says what bound at the end.
+    fn leave_late(
+        &mut self,
+        row: u64,
+        costs: &Costs,
+        decision: &mut Decision,
+        index: u64,
+        is_first: bool,
+    ) -> Result<(), Box<Error>> {
+        let shard = self.shard;
+        decision.set_stage(if !is_first {
+            Stage::Behind
+        } else if shard.takes_a_hold(costs) && shard.memory.has_no_free_hold() {
+            Stage::HoldsFull
+        } else {
+            Stage::Reserved
+        });
+        self.refuse(shard.row(row).into(), costs, decision, Attempt::Late(index))?;
+        let timed_out = &shard.memory.control().timed_out;
+        self.change_queue(Some(timed_out), |queue| queue::leave(queue, index))?;
+        self.serve_next(row)
+    }
+}

@@ -1,0 +1,7 @@
+//! After deaths and removals: repairing, reclaiming, leaving out what the dead held.
+
+pub(super) mod dead_holds;
+pub(super) mod marks;
+pub(super) mod reclaim;
+pub(super) mod removal_watch;
+pub(super) mod repairs;

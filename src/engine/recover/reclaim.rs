@@ -1,0 +1,192 @@
+//! Giving back what the dead held or waited for. Probing who is dead happens outside the lock.
+
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+
+use crate::engine::shard::hold::Ending;
+use crate::engine::shard::locked_shard::{LockWait, LockedShard};
+use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::set_engine::Shard;
+use crate::error::Error;
+use crate::queue::{Phase, TicketState};
+use crate::shm::time::clock::boot_nanos;
+
+/// The shortest time between two looks for the dead by one process.
+const SHORTEST_INTERVAL: u64 = 1_000_000;
+
+/// After this long another thread may look although the first has not come to an end.
+const LONGEST_LOOK: u64 = 1_000_000_000;
+
+/// A process spends at most one part in this many of its time on looking.
+const SHARE_OF_TIME: u64 = 20;
+
+/// Holds or tickets given back under one hold of the lock.
+const BATCH: usize = 64;
+
+impl<Rules> Shard<'_, Rules> {
+    /// Whether this process may look for dead holders again.
+    pub(crate) fn reclaim_is_due(&self) -> bool {
+        boot_nanos() >= self.next_reclaim()
+    }
+
+    /// When this process may look for dead holders again, on the boot-time clock.
+    pub(crate) fn next_reclaim(&self) -> u64 {
+        self.memory.next_probe.load(Ordering::Relaxed)
+    }
+
+    /// Who holds something.
+    pub(in crate::engine) fn holders(&self) -> impl Iterator<Item = u64> {
+        (0..self.memory.touched_holds())
+            .filter_map(|index| self.memory.hold(index))
+            .map(|hold| hold.owner().load(Ordering::Relaxed))
+            .filter(|owner| *owner != 0)
+    }
+
+    /// Who owns something: holds and tickets. Zero where a ticket was given up.
+    pub(in crate::engine) fn owners(&self) -> HashSet<u64> {
+        let holders = self.holders();
+        let waiters = (0..self.memory.touched_tickets())
+            .filter_map(|index| self.memory.ticket(index))
+            .filter(|ticket| {
+                TicketState::from_word(ticket.state().load(Ordering::Relaxed)).phase != Phase::Free
+            })
+            .map(|ticket| ticket.owner().load(Ordering::Relaxed));
+        holders.chain(waiters).collect()
+    }
+
+    /// Whether the hold at `index` is the owner's.
+    fn is_hold_of(&self, index: u64, owner: u64) -> bool {
+        owner != 0
+            && self
+                .memory
+                .hold(index)
+                .is_some_and(|hold| hold.owner().load(Ordering::Relaxed) == owner)
+    }
+
+    /// Whether the ticket at `index` is in use and the owner's.
+    fn is_ticket_of(&self, index: u64, owner: u64) -> bool {
+        self.memory.ticket(index).is_some_and(|ticket| {
+            TicketState::from_word(ticket.state().load(Ordering::Relaxed)).phase != Phase::Free
+                && ticket.owner().load(Ordering::Relaxed) == owner
+        })
+    }
+}
+
+impl SegmentEngine {
+    /// Looks for dead holders, unless this process did so a moment ago; answers how many holds were given back.
+    #[cold]
+    pub(crate) fn reclaim_if_due(&self, shard: Shard<'_>, wait: LockWait) -> Result<u64, Box<Error>> {
+        let started = boot_nanos();
+        let due = shard.memory.next_probe.load(Ordering::Relaxed);
+        // One thread looks; the others take its result as theirs.
+        let claimed = started >= due
+            && shard
+                .memory
+                .next_probe
+                .compare_exchange(
+                    due,
+                    // A child forked while this thread looks inherits the word: it must not wait for ever.
+                    started.saturating_add(LONGEST_LOOK),
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                )
+                .is_ok();
+        if !claimed {
+            return Ok(0);
+        }
+        let outcome = self.reclaim(shard, wait);
+        let ended = boot_nanos();
+        let pause = ended
+            .saturating_sub(started)
+            .saturating_mul(SHARE_OF_TIME)
+            .max(SHORTEST_INTERVAL);
+        let next = match &self.virtual_clock {
+            None => ended.saturating_add(pause),
+            // What a decision comes to must not depend on how fast this process runs.
+            Some(_) => 0,
+        };
+        shard.memory.next_probe.store(next, Ordering::Relaxed);
+        outcome
+    }
+
+    /// Gives back everything in the set whose owner is dead or whose lease has run out; answers how many holds.
+    pub(crate) fn reclaim(&self, shard: Shard<'_>, wait: LockWait) -> Result<u64, Box<Error>> {
+        let mut reclaimed = 0;
+        for owner in shard.owners() {
+            if !self.is_owner_alive(owner) {
+                reclaimed += self.reclaim_from(shard, owner, wait, |_| {})?;
+            }
+        }
+        if shard.by_its_definition().has_leases {
+            self.expire(shard, wait)?;
+        }
+        Ok(reclaimed)
+    }
+
+    /// Gives back everything of one owner who is dead; answers how many holds. Before each time that the lock is let
+    /// go of, `before_unlock` may look at what is about to happen.
+    pub(in crate::engine) fn reclaim_from<'a>(
+        &'a self,
+        shard: Shard<'a>,
+        owner: u64,
+        wait: LockWait,
+        mut before_unlock: impl FnMut(&LockedShard<'a>),
+    ) -> Result<u64, Box<Error>> {
+        // What was granted and not claimed first: nobody has used it, so all of it comes back, hold and reserved cost.
+        let tickets = shard.memory.touched_tickets();
+        self.in_batches(
+            shard,
+            tickets,
+            wait,
+            |index| shard.is_ticket_of(index, owner),
+            |locked, index| locked.take_back_ticket(index, &shard.memory.control().reclaimed_tickets),
+            &mut before_unlock,
+        )?;
+        let holds = shard.memory.touched_holds();
+        self.in_batches(
+            shard,
+            holds,
+            wait,
+            |index| shard.is_hold_of(index, owner),
+            |locked, index| {
+                if locked.finish_if_marked(index)? {
+                    return Ok(());
+                }
+                let mut transaction = shard.memory.journal().begin();
+                locked.free_hold(&mut transaction, index, Ending::OwnerDied);
+                transaction.add(&shard.memory.control().reclaimed, 1);
+                shard.commit(transaction)
+            },
+            &mut before_unlock,
+        )
+    }
+
+    /// Does something to each index below `end` that is `wanted`: looked up without the lock, in portions, each looked
+    /// at again under it. Answers how many there were.
+    pub(in crate::engine) fn in_batches<'a>(
+        &'a self,
+        shard: Shard<'a>,
+        end: u64,
+        wait: LockWait,
+        wanted: impl Fn(u64) -> bool,
+        mut act: impl FnMut(&LockedShard<'a>, u64) -> Result<(), Box<Error>>,
+        before_unlock: &mut impl FnMut(&LockedShard<'a>),
+    ) -> Result<u64, Box<Error>> {
+        let mut done = 0;
+        let mut next = 0;
+        loop {
+            let found: Vec<u64> = (next..end).filter(|index| wanted(*index)).take(BATCH).collect();
+            let Some(last) = found.last() else {
+                return Ok(done);
+            };
+            next = last + 1;
+            let mut locked = self.lock_to_give_back(shard, wait)?;
+            for index in found.into_iter().filter(|index| wanted(*index)) {
+                act(&locked, index)?;
+                done += 1;
+            }
+            locked.serve_every_queue()?;
+            before_unlock(&locked);
+        }
+    }
+}

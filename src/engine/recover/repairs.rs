@@ -1,0 +1,350 @@
+//! What is done when the previous owner of a lock died with it.
+//!
+//! Everything here can be repeated: any number of recoverers may die on the way, and the lock says so to the next.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+use crate::engine::queue::queue_words::{QueueWords, RepeatableQueue};
+use crate::engine::shard::key_table::{RepeatableTable, TableWords};
+use crate::engine::shard::locked_shard::LockWait;
+use crate::engine::shard::row_references::RowReferences;
+use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::set_engine::{RuledShard, Shard};
+use crate::engine::shard::shard_memory::{HoldPlace, Row};
+use crate::error::Error;
+use crate::queue::{self, Phase, Queue};
+use crate::shm::layout::records::{MAX_LIMITS, SET_UNCHECKED};
+use crate::shm::lock::journal::JournalState;
+use crate::table;
+
+/// The holds could not be counted: counting them again may help.
+pub(crate) const POISONED_BY_COUNTS: u64 = 1;
+
+/// The journal named words that no operation changes: what they were is lost, and only a reset helps.
+pub(crate) const POISONED_BY_JOURNAL: u64 = 2;
+
+/// How much of the table of keys is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// The rows that the latest operation changed, and those that holds and tickets name.
+    LatestOperation,
+    Whole,
+}
+
+/// What a recovery did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Repairs {
+    /// The lock's owner had died.
+    pub owner_died: bool,
+    /// Words that a half-done operation had changed and that were put back.
+    pub undone_words: usize,
+    /// A reset that had been begun was carried to its end.
+    pub finished_reset: bool,
+    /// The counts did not agree with the holds and were counted again.
+    pub rebuilt: bool,
+    /// The set could not be repaired and is poisoned.
+    pub poisoned: bool,
+}
+
+impl Repairs {
+    /// Of several shards of one set together.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.owner_died |= other.owner_died;
+        self.undone_words += other.undone_words;
+        self.finished_reset |= other.finished_reset;
+        self.rebuilt |= other.rebuilt;
+        self.poisoned |= other.poisoned;
+    }
+}
+
+impl SegmentEngine {
+    /// Sets right what a dead owner left. The caller holds the lock.
+    #[cold]
+    pub(crate) fn recover(&self, shard: RuledShard<'_>, owner_died: bool) -> Repairs {
+        let control = shard.memory.control();
+        let journal = shard.memory.journal();
+        let mut repairs = Repairs {
+            owner_died,
+            ..Repairs::default()
+        };
+        let found = journal.state();
+        let journal_is_sound = match found {
+            JournalState::Idle => true,
+            JournalState::Undo(count) => {
+                repairs.undone_words = count;
+                journal.undo(count)
+            }
+            JournalState::Reset => {
+                repairs.finished_reset = true;
+                shard.carry_out_reset();
+                true
+            }
+            JournalState::Recount => {
+                repairs.rebuilt = true;
+                self.rebuild(shard);
+                true
+            }
+            JournalState::Damaged(_) => false,
+        };
+        if !journal_is_sound {
+            // Said before the journal is closed: whoever recovers after this recoverer's death finds it idle.
+            control.poisoned.store(POISONED_BY_JOURNAL, Ordering::Relaxed);
+        }
+        if journal.state() != JournalState::Idle {
+            journal.close();
+        }
+        if owner_died {
+            control
+                .last_recoverer
+                .store(self.membership.owner_so_far(), Ordering::Relaxed);
+            control.recoveries.store(
+                control.recoveries.load(Ordering::Relaxed).saturating_add(1),
+                Ordering::Relaxed,
+            );
+        }
+        let poisoned = &control.poisoned;
+        // An operation that was undone, and the reset of one row, leave the rest of the table as it was. After anything
+        // else, and where it is not known what happened, all of it is looked at.
+        let was_of_few_rows = match found {
+            JournalState::Idle | JournalState::Undo(_) => true,
+            JournalState::Reset => control.reset_row.load(Ordering::Relaxed) != 0,
+            JournalState::Recount | JournalState::Damaged(_) => false,
+        };
+        let extent = if was_of_few_rows && poisoned.load(Ordering::Relaxed) == 0 {
+            Extent::LatestOperation
+        } else {
+            Extent::Whole
+        };
+        let mut is_consistent = shard.is_consistent(extent);
+        if !is_consistent {
+            repairs.rebuilt = true;
+            self.rebuild(shard);
+            is_consistent = shard.is_consistent(Extent::Whole);
+        }
+        // What the journal lost is not to be forgotten over counts that can be made again.
+        match (poisoned.load(Ordering::Relaxed), is_consistent) {
+            (0 | SET_UNCHECKED, false) => poisoned.store(POISONED_BY_COUNTS, Ordering::Relaxed),
+            (SET_UNCHECKED, true) => poisoned.store(0, Ordering::Relaxed),
+            _ => {}
+        }
+        repairs.poisoned = poisoned.load(Ordering::Relaxed) != 0;
+        repairs
+    }
+
+    /// Recovers a set now: its lock, its counts, and what the dead hold. Answers what was repaired under the lock
+    /// and how many holds were given back.
+    pub(crate) fn repair(&self, shard: Shard<'_>) -> Result<(Option<Repairs>, u64), Box<Error>> {
+        let (mut locked, mut repairs) = self.lock_and_report(shard)?;
+        let shard = locked.shard;
+        let poisoned = &shard.memory.control().poisoned;
+        if !shard.is_consistent(Extent::Whole) {
+            self.rebuild(shard);
+            repairs.get_or_insert_default().rebuilt = true;
+        }
+        if poisoned.load(Ordering::Relaxed) == POISONED_BY_COUNTS && shard.is_consistent(Extent::Whole) {
+            poisoned.store(0, Ordering::Relaxed);
+        }
+        if poisoned.load(Ordering::Relaxed) != 0 {
+            repairs.get_or_insert_default().poisoned = true;
+            return Ok((repairs, 0));
+        }
+        locked.serve_every_queue()?;
+        drop(locked);
+        Ok((repairs, self.reclaim(shard.unruled(), LockWait::Timeout)?))
+    }
+
+    /// Counts everything that follows from fingerprints, holds and tickets again: which row is whose, what is in use, how
+    /// many are active, which are free, who waits behind whom.
+    /// The caller holds the lock.
+    #[cold]
+    pub(crate) fn rebuild(&self, shard: RuledShard<'_>) {
+        let memory = shard.memory;
+        let control = memory.control();
+        memory.journal().mark_rebuild();
+        // What is said of marks may be as wrong as what is counted again.
+        memory.search_for_marks();
+        if memory.is_keyed() {
+            shard.rebuild_rows();
+        }
+        // The mark of the first untouched hold is damaged if it lies beyond the table, or before a hold in use.
+        let is_taken = |index: &u64| memory.hold(*index).is_some_and(HoldPlace::is_taken);
+        let touched = (0..memory.hold_capacity())
+            .rev()
+            .find(is_taken)
+            .map_or(0, |last| last + 1);
+        control.untouched_hold.store(touched, Ordering::Relaxed);
+        let mut active = 0_u64;
+        let mut first_free = 0;
+        for index in (0..touched).rev() {
+            let Some(hold) = memory.hold(index) else {
+                continue;
+            };
+            if hold.is_taken() {
+                active += 1;
+                continue;
+            }
+            for (amount, limit) in hold.amounts().iter().zip(shard.held_limits()) {
+                amount.store(
+                    limit.nothing_held(amount.load(Ordering::Relaxed)),
+                    Ordering::Relaxed,
+                );
+            }
+            hold.next_free().store(first_free, Ordering::Relaxed);
+            first_free = index + 1;
+        }
+        control.free_hold.store(first_free, Ordering::Relaxed);
+        queue::rebuild(&mut RepeatableQueue(memory));
+        control.active.store(active, Ordering::Relaxed);
+        let tallies = shard.tallies();
+        for row in memory.all_rows() {
+            let tally = tallies.get(&row.index);
+            if let Some(word) = row.row_references() {
+                let row_references = RowReferences(word.load(Ordering::Relaxed));
+                let pins = tally.map_or(0, |tally| tally.pins);
+                word.store(row_references.with_pins(pins).0, Ordering::Relaxed);
+            }
+            for (position, limit) in shard.held_limits().enumerate() {
+                if let Some(in_use) = limit.in_use(row) {
+                    let held = tally.map_or(0, |tally| tally.held(position));
+                    in_use.store(held, Ordering::Relaxed);
+                }
+            }
+        }
+        control.rebuilds.store(
+            control.rebuilds.load(Ordering::Relaxed).saturating_add(1),
+            Ordering::Relaxed,
+        );
+        memory.journal().close();
+    }
+}
+
+/// What holds and tickets say of one row.
+#[derive(Clone, Debug, Default)]
+struct Tally {
+    /// Holds, and tickets that were granted and not claimed.
+    pins: u64,
+    /// What is held of each limit that gives back, in the order of a hold's amounts.
+    held: [u64; MAX_LIMITS],
+}
+
+impl Tally {
+    fn held(&self, position: usize) -> u64 {
+        self.held.get(position).copied().unwrap_or(0)
+    }
+}
+
+impl<'a> RuledShard<'a> {
+    fn taken_holds(&self, touched: u64) -> impl Iterator<Item = HoldPlace<'a>> {
+        let memory = self.memory;
+        (0..touched)
+            .filter_map(|index| memory.hold(index))
+            .filter(|hold| hold.is_taken())
+    }
+
+    /// What holds and tickets say of the rows that any of them names.
+    fn tallies(&self) -> HashMap<u64, Tally> {
+        // Allocates under the lock, but after a death or damage only.
+        let mut tallies: HashMap<u64, Tally> = HashMap::new();
+        for hold in self.taken_holds(self.memory.touched_holds()) {
+            let tally = tallies.entry(hold.row().index).or_default();
+            tally.pins += 1;
+            for (sum, amount) in tally.held.iter_mut().zip(hold.amounts()) {
+                *sum = sum.saturating_add(amount.load(Ordering::Relaxed));
+            }
+        }
+        let queue = QueueWords(self.memory);
+        for index in 0..self.memory.touched_tickets() {
+            if queue::state(&queue, index).phase == Phase::Granted {
+                tallies.entry(queue.queue_of(index)).or_default().pins += 1;
+            }
+        }
+        tallies
+    }
+
+    /// Makes the table of keys again from the fingerprints, and rows that are nobody's as if they had never been used.
+    fn rebuild_rows(&self) {
+        table::rebuild(&mut RepeatableTable(self.memory));
+        let mut keys = 0;
+        for row in self.memory.all_rows() {
+            if !row.is_unused() {
+                keys += 1;
+                continue;
+            }
+            for limit in &self.limits {
+                limit.reset(row);
+            }
+        }
+        self.memory.control().keys.store(keys, Ordering::Relaxed);
+    }
+
+    /// Whether the counts agree with the holds. Bounded by the size of the tables, whatever the links say; of the table of
+    /// keys only what `extent` says is looked at.
+    pub(crate) fn is_consistent(&self, extent: Extent) -> bool {
+        let control = self.memory.control();
+        let touched = control.untouched_hold.load(Ordering::Relaxed);
+        if touched > self.memory.hold_capacity() {
+            return false;
+        }
+        let taken = self.taken_holds(touched).count() as u64;
+        if control.active.load(Ordering::Relaxed) != taken {
+            return false;
+        }
+        let mut free = 0;
+        let mut next = control.free_hold.load(Ordering::Relaxed);
+        while let Some(index) = next.checked_sub(1) {
+            let Some(hold) = self.memory.hold(index) else {
+                return false;
+            };
+            free += 1;
+            if index >= touched || free > touched || hold.is_taken() {
+                return false;
+            }
+            next = hold.next_free().load(Ordering::Relaxed);
+        }
+        taken + free == touched
+            && queue::is_consistent(&QueueWords(self.memory))
+            && self.rows_are_consistent(extent)
+            && self.counts_agree(extent)
+    }
+
+    fn rows_are_consistent(&self, extent: Extent) -> bool {
+        if !self.memory.is_keyed() {
+            return true;
+        }
+        let table = TableWords(self.memory);
+        if extent == Extent::LatestOperation {
+            return table::is_consistent(&table, self.memory.noted_rows());
+        }
+        let used = self.memory.all_rows().filter(|row| !row.is_unused()).count() as u64;
+        self.memory.control().keys.load(Ordering::Relaxed) == used
+            && table::is_consistent(&table, 0..self.memory.row_count())
+    }
+
+    /// Whether each row says what the holds and tickets say that name it.
+    fn counts_agree(&self, extent: Extent) -> bool {
+        let tallies = self.tallies();
+        let agrees = |row: Row<'_>| {
+            let tally = tallies.get(&row.index);
+            let pins_agree = row.row_references().is_none_or(|row_references| {
+                RowReferences(row_references.load(Ordering::Relaxed)).pins()
+                    == tally.map_or(0, |tally| tally.pins)
+            });
+            pins_agree
+                && self.held_limits().enumerate().all(|(position, limit)| {
+                    limit.in_use(row).is_none_or(|in_use| {
+                        in_use.load(Ordering::Relaxed) == tally.map_or(0, |tally| tally.held(position))
+                    })
+                })
+        };
+        if extent == Extent::Whole || !self.memory.is_keyed() {
+            return self.memory.all_rows().all(agrees);
+        }
+        let mut rows = self.memory.noted_rows();
+        rows.extend(tallies.keys());
+        rows.into_iter()
+            .filter_map(|row| self.memory.row(row))
+            .all(agrees)
+    }
+}

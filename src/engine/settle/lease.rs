@@ -1,0 +1,225 @@
+//! Leases: renewing them, which takes no lock, and giving back what was held for longer.
+
+use std::sync::atomic::{Ordering, fence};
+
+use crate::engine::admit::decision::Decision;
+use crate::engine::definition::plan::Kind;
+use crate::engine::shard::hold::{Ending, HoldReference};
+use crate::engine::shard::locked_shard::{LockWait, LockedShard};
+use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::set_engine::{RuledShard, Shard};
+use crate::engine::shard::shard_memory::HoldPlace;
+use crate::error::Error;
+
+/// Whether a hold was renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    Renewed,
+    /// A lease had run out, or the hold is another's: nothing was changed.
+    WasReclaimed,
+}
+
+impl SegmentEngine {
+    /// Lets the leases of a hold count anew from now. Takes no lock, unless the hold is being changed at this moment or
+    /// the shard is not sound; then it waits for it as long as `wait` says.
+    pub(crate) fn heartbeat(
+        &self,
+        shard: Shard<'_>,
+        hold: HoldReference,
+        owner: u64,
+        wait: LockWait,
+    ) -> Result<Renewed, Box<Error>> {
+        // Read before the look at whose the hold is: where it comes to be another's after that look, the renewal is
+        // older than that one's beginning and changes nothing.
+        let now = self.now_without_lock(shard);
+        let is_sound = shard.memory.control().poisoned.load(Ordering::Relaxed) == 0;
+        if let Some(place) = shard.memory.hold(hold.index)
+            && is_sound
+            && shard.still_holds(hold, owner)
+        {
+            place.renewed_at().fetch_max(now, Ordering::SeqCst);
+            // Between this and the load below, and between the two of who ends leases: one of us sees the other.
+            fence(Ordering::SeqCst);
+            if shard.still_holds(hold, owner) {
+                return Ok(Renewed::Renewed);
+            }
+        }
+        let is_lost = || shard.read_if_idle(|| !shard.still_holds(hold, owner)) == Some(true);
+        if is_sound && is_lost() {
+            return Ok(Renewed::WasReclaimed);
+        }
+        self.heartbeat_under_lock(shard, hold, owner, wait)
+    }
+
+    #[cold]
+    fn heartbeat_under_lock(
+        &self,
+        shard: Shard<'_>,
+        hold: HoldReference,
+        owner: u64,
+        wait: LockWait,
+    ) -> Result<Renewed, Box<Error>> {
+        let locked = self.lock_to_give_back(shard, wait)?;
+        let shard = locked.shard;
+        let Some(place) = shard
+            .memory
+            .hold(hold.index)
+            .filter(|_| locked.owns(hold, owner) && !locked.has_lost_a_lease(hold))
+        else {
+            return Ok(Renewed::WasReclaimed);
+        };
+        place
+            .renewed_at()
+            .fetch_max(locked.now.monotonic, Ordering::Relaxed);
+        Ok(Renewed::Renewed)
+    }
+
+    /// Whether a hold is its owner's no more, or held for longer than its lease. Looks without the lock.
+    pub(crate) fn is_lost(&self, shard: Shard<'_>, hold: HoldReference, owner: u64) -> bool {
+        // In this order: what expired may be the hold of another by then, and in that case this one is lost as well.
+        self.has_expired(shard, hold) || !shard.still_holds(hold, owner)
+    }
+
+    /// Whether a lease of the hold in a permit's place has run out, which may be that of another by now. Looks without the
+    /// lock.
+    #[inline]
+    pub(in crate::engine) fn has_expired(&self, shard: Shard<'_>, hold: HoldReference) -> bool {
+        let shard_by_rules = shard.by_its_definition();
+        shard_by_rules.has_leases && shard_by_rules.has_expired(hold.index, self.now_without_lock(shard))
+    }
+
+    /// Gives back what was held for longer than its lease.
+    pub(in crate::engine) fn expire(&self, shard: Shard<'_>, wait: LockWait) -> Result<u64, Box<Error>> {
+        let now = self.segment_nanos();
+        let holds = shard.memory.touched_holds();
+        self.in_batches(
+            shard,
+            holds,
+            wait,
+            |index| shard.by_its_definition().has_expired(index, now),
+            |locked, index| locked.expire_hold(index),
+            &mut |_| {},
+        )
+    }
+
+    /// When the next lease of the set runs out, on the boot-time clock.
+    pub(in crate::engine) fn earliest_expiry(&self, shard: RuledShard<'_>) -> u64 {
+        (0..shard.memory.touched_holds())
+            .filter_map(|index| shard.expiry_of(index))
+            .min()
+            .map_or(u64::MAX, |expiry| self.boot_instant(expiry))
+    }
+}
+
+impl RuledShard<'_> {
+    /// The shortest lease, in nanoseconds, of what an admitted request holds.
+    pub(crate) fn shortest_lease(&self, permit: &Decision) -> Option<u64> {
+        permit
+            .iter()
+            .filter(|(_, decided)| decided.cost_or_wait > 0)
+            .filter_map(|(index, _)| self.limits.get(index)?.lease)
+            .min()
+    }
+}
+
+impl Shard<'_> {
+    /// The place of a hold, if it is its owner's still. Looks without the lock.
+    pub(in crate::engine) fn place_of(&self, hold: HoldReference, owner: u64) -> Option<HoldPlace<'_>> {
+        self.memory.hold(hold.index).filter(|place| {
+            let is_owned = place.owner().load(Ordering::Relaxed) == owner;
+            // In this order, and the other way round where it is taken: the next hold here has another serial.
+            fence(Ordering::Acquire);
+            is_owned && place.serial().load(Ordering::Relaxed) == hold.serial.get()
+        })
+    }
+
+    /// Whether a hold is its owner's still, and whole. Looks without the lock.
+    pub(crate) fn still_holds(&self, hold: HoldReference, owner: u64) -> bool {
+        self.place_of(hold, owner)
+            .is_some_and(|place| place.expired().load(Ordering::Relaxed) == 0)
+    }
+
+    /// What `read` answers, where nothing was changed meanwhile and nothing is half changed.
+    fn read_if_idle<T>(&self, read: impl FnOnce() -> T) -> Option<T> {
+        let journal = self.memory.journal();
+        let sequence = journal.sequence_if_idle()?;
+        let answer = read();
+        journal.unchanged_since(sequence).then_some(answer)
+    }
+}
+
+impl RuledShard<'_> {
+    /// Whether a lease of the hold at `index` has run out.
+    fn has_expired(&self, index: u64, now: u64) -> bool {
+        self.expiry_of(index).is_some_and(|expiry| expiry <= now)
+    }
+
+    /// When the first lease of the hold at `index` runs out, on the segment clock.
+    fn expiry_of(&self, index: u64) -> Option<u64> {
+        self.expiry_of_hold(self.memory.hold(index).filter(|hold| hold.is_taken())?)
+    }
+
+    /// When the first lease of a hold runs out, on the segment clock.
+    pub(in crate::engine) fn expiry_of_hold(&self, hold: HoldPlace<'_>) -> Option<u64> {
+        let counts_from = self.leases_count_from(hold);
+        self.held_limits()
+            .zip(hold.amounts())
+            .filter(|(_, amount)| amount.load(Ordering::Relaxed) > 0)
+            .filter_map(|(limit, _)| limit.lease)
+            .map(|lease| counts_from.saturating_add(lease))
+            .min()
+    }
+
+    /// From when on the leases of a hold count, on the segment clock. A hold from before a change of the limits is
+    /// given the time of the new leases from then on: it may have had none before.
+    pub(in crate::engine) fn leases_count_from(&self, hold: HoldPlace<'_>) -> u64 {
+        let applied_at = self.memory.control().applied_at.load(Ordering::Relaxed);
+        hold.renewed_at().load(Ordering::Relaxed).max(applied_at)
+    }
+}
+
+impl LockedShard<'_> {
+    /// Gives back the amounts of a hold whose leases have run out, and frees it when nothing is left.
+    fn expire_hold(&self, index: u64) -> Result<(), Box<Error>> {
+        if self.finish_if_marked(index)? {
+            return Ok(());
+        }
+        let Some(hold) = self.shard.memory.hold(index) else {
+            return Ok(());
+        };
+        let control = self.shard.memory.control();
+        let row = self.shard.row(hold.row().index);
+        let counts_from = self.shard.leases_count_from(hold);
+        let mut transaction = self.shard.memory.journal().begin();
+        let mut expired = hold.expired().load(Ordering::Relaxed);
+        let mut is_empty = true;
+        for ((word, limit), number) in hold
+            .amounts()
+            .iter()
+            .zip(self.shard.held_limits())
+            .zip(&self.shard.held_indexes)
+        {
+            let amount = word.load(Ordering::Relaxed);
+            if amount > 0 && limit.has_expired(counts_from, self.now) && limit.kind == Kind::Concurrency {
+                limit.give_back(row, &mut transaction, amount);
+                transaction.store(word, 0);
+                transaction.add(&self.shard.counters(limit.index).reclaimed, amount);
+                transaction.add(&control.expired, 1);
+                expired |= 1 << number;
+            } else {
+                is_empty &= amount == 0;
+            }
+        }
+        transaction.store(hold.expired(), expired);
+        if is_empty {
+            self.free_hold(&mut transaction, index, Ending::Undone);
+        }
+        // As in a renewal: where it was first, what was done is undone here, and it stays renewed.
+        fence(Ordering::SeqCst);
+        if self.shard.leases_count_from(hold) != counts_from {
+            drop(transaction);
+            return Ok(());
+        }
+        self.shard.commit(transaction)
+    }
+}

@@ -1,0 +1,6 @@
+//! After the admission: settling, releasing, refunding, renewing and resetting.
+
+pub(super) mod lease;
+pub(super) mod refund;
+pub(super) mod reset;
+pub(super) mod settlement;

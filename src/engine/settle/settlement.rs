@@ -1,0 +1,257 @@
+//! What happens to a permit after it was admitted: settle and release.
+
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+
+use crate::engine::admit::decision::Decision;
+use crate::engine::definition::plan::Kind;
+use crate::engine::shard::hold::{Ending, HoldReference};
+use crate::engine::shard::key_identity::KeyIdentity;
+use crate::engine::shard::key_table::NoRow;
+use crate::engine::shard::locked_shard::{LockWait, LockedShard};
+use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::set_engine::{SetEngine, Shard};
+use crate::engine::shard::shard_memory::Row;
+use crate::error::Error;
+use crate::shm::lock::journal::Transaction;
+use crate::table::Fingerprint;
+
+/// One limit of a settled permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SettledLimit {
+    pub(crate) index: usize,
+    /// Units given back.
+    pub(crate) refunded: u64,
+    /// Units charged above what was reserved.
+    pub(crate) overdraft: u64,
+}
+
+/// Each limit that was settled.
+pub(crate) type SettledLimits = SmallVec<[SettledLimit; 4]>;
+
+/// Whether a release gave back everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Released {
+    /// The hold was the permit's and is free now.
+    GivenBack,
+    /// The hold had been reclaimed before, or a lease of it had run out: what was left of it is free now.
+    WasReclaimed,
+}
+
+impl SegmentEngine {
+    /// Replaces what was reserved by what was used, all limits at once. `actual` names limits that the permit took.
+    pub(crate) fn settle(
+        &self,
+        set: &SetEngine,
+        permit: &Decision,
+        actual: &[(usize, u64)],
+        wait: LockWait,
+    ) -> Result<SettledLimits, Box<Error>> {
+        // Nothing is allocated under the lock.
+        let mut settled = SettledLimits::with_capacity(actual.len());
+        let mut locked = self.lock_to_give_back(set.shard(permit.shard()), wait)?;
+        let shard = locked.shard;
+        // Where no row is left for the key, there is nobody to charge.
+        let row = if locked.charges_something(permit, actual) {
+            locked.row_of(permit)?.ok()
+        } else {
+            locked.find_row_of(permit)
+        };
+        let row = row.unwrap_or(Row::ABSENT);
+        let mut transaction = shard.memory.journal().begin();
+        for (index, used) in actual {
+            if let Some(limit) = locked.settle_limit(&mut transaction, row, permit, *index, *used) {
+                locked.make_final(&mut transaction, permit, *index);
+                settled.push(limit);
+            }
+        }
+        transaction.add(&shard.memory.control().settled, 1);
+        shard.commit(transaction)?;
+        // The settle stands, whatever is wrong with the queue: the next operation says that.
+        let _ = locked.serve_next(row.index);
+        Ok(settled)
+    }
+
+    /// Gives a hold back; `failed` says that the work under it failed. Where the lock is not to be had soon, a mark is
+    /// left, and whoever has the lock next finishes it.
+    pub(crate) fn release(
+        &self,
+        shard: Shard<'_>,
+        hold: HoldReference,
+        owner: u64,
+        failed: bool,
+    ) -> Result<Released, Box<Error>> {
+        match self.release_under_lock(shard, hold, owner, failed) {
+            Err(error) if matches!(*error, Error::LockStuck { .. }) => {
+                Ok(self.release_by_mark(shard, hold, owner, failed))
+            }
+            released => released,
+        }
+    }
+
+    #[inline(always)]
+    fn release_under_lock(
+        &self,
+        shard: Shard<'_>,
+        hold: HoldReference,
+        owner: u64,
+        failed: bool,
+    ) -> Result<Released, Box<Error>> {
+        let has_expired = self.has_expired(shard, hold);
+        // How long the work took matters to a capacity that moves, and to nothing else.
+        let mut locked = if shard.set.adapts {
+            self.lock_to_give_back(shard, LockWait::Briefly)?
+        } else {
+            self.lock_timeless(shard, LockWait::Briefly)?
+        };
+        let shard = locked.shard;
+        if !locked.owns(hold, owner) {
+            return Ok(Released::WasReclaimed);
+        }
+        let has_lost_a_lease = shard.has_leases && (has_expired || locked.has_lost_a_lease(hold));
+        let row = shard.memory.hold(hold.index).map_or(0, |hold| hold.row().index);
+        let is_last_hold = shard.memory.has_no_free_hold();
+        let mut transaction = shard.memory.journal().begin();
+        locked.free_hold(&mut transaction, hold.index, Ending::Released { failed });
+        shard.commit(transaction)?;
+        // The hold is given back, whatever is wrong with the queue: the next operation says that.
+        let _ = locked.serve_after_release(row, is_last_hold);
+        if has_lost_a_lease {
+            return Ok(Released::WasReclaimed);
+        }
+        Ok(Released::GivenBack)
+    }
+}
+
+impl Shard<'_> {
+    /// Counts, without the lock, a permit that was dropped without a settle.
+    pub(crate) fn count_unsettled(&self, index: usize) {
+        self.counters(index).unsettled.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts, without the lock, a request that named a limit the set does not have.
+    pub(crate) fn count_unknown_name(&self) {
+        self.memory
+            .control()
+            .unknown_names
+            .fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl<'a> LockedShard<'a> {
+    /// The row that a permit was taken from. Where that is another key's by now, because the key was replenished or
+    /// evicted since, another row of the same key: what it used is charged to it all the same.
+    pub(in crate::engine) fn row_of(&self, permit: &Decision) -> Result<Result<Row<'a>, NoRow>, Box<Error>> {
+        match self.find_row_of(permit) {
+            Some(row) => Ok(Ok(row)),
+            None => self.add_row(&KeyIdentity::nameless(permit.key().1), &[]),
+        }
+    }
+
+    /// As [`row_of`](Self::row_of), but makes no row, which might be at the cost of another key.
+    #[inline]
+    fn find_row_of(&self, permit: &Decision) -> Option<Row<'a>> {
+        if !self.shard.memory.is_keyed() {
+            return Some(self.shard.only_row());
+        }
+        let (row, fingerprint) = permit.key();
+        if fingerprint == Fingerprint::NONE {
+            // Admitted without a row, by limits in shadow.
+            return Some(Row::ABSENT);
+        }
+        let row = self.shard.row(row.index);
+        // Not by the time of the decision: what took nothing leaves its row to others at that very instant.
+        if row.is_of(fingerprint) {
+            return Some(row);
+        }
+        self.shard.find_row_of(fingerprint)
+    }
+
+    /// Whether a settle charges anything above what was reserved.
+    fn charges_something(&self, permit: &Decision, actual: &[(usize, u64)]) -> bool {
+        actual.iter().any(|(index, used)| {
+            let reserved = permit.get(*index).map_or(0, |decided| decided.cost_or_wait);
+            let may_be_refunded = self
+                .shard
+                .limits
+                .get(*index)
+                .is_some_and(|limit| limit.refund_on_death);
+            *used > reserved || (*used > 0 && may_be_refunded)
+        })
+    }
+
+    /// Refunds what was not used of one limit, or charges what was used above.
+    #[inline]
+    fn settle_limit(
+        &self,
+        transaction: &mut Transaction<'_>,
+        row: Row<'_>,
+        permit: &Decision,
+        index: usize,
+        used: u64,
+    ) -> Option<SettledLimit> {
+        let limit = self.shard.of(row).rules.limits.get(index)?.of(row);
+        let counters = self.shard.counters(index);
+        let decided = permit.get(index)?;
+        // What a process that was taken for dead had reserved was given back already.
+        let was_refunded =
+            limit.refund_on_death && permit.hold().is_some_and(|hold| !self.owns(hold, permit.owner));
+        let reserved = if was_refunded { 0 } else { decided.cost_or_wait };
+        let mut settled = SettledLimit {
+            index,
+            refunded: 0,
+            overdraft: 0,
+        };
+        if used < reserved {
+            let unused = reserved - used;
+            settled.refunded = self.at_its_instant().refund_unused(
+                transaction,
+                &limit,
+                row,
+                unused,
+                decided,
+                permit.origin(index),
+            );
+            let drawn_again = match limit.credit {
+                Some(_) => self.put_back(transaction, &limit, row, permit, settled.refunded),
+                None => 0,
+            };
+            transaction.add(&counters.refunded, settled.refunded - drawn_again);
+        } else if used > reserved {
+            let above = used - reserved;
+            limit.charge(row, transaction, self.now, above);
+            // A budget reserves nothing, so its debit is no overdraft.
+            if limit.kind == Kind::Budget {
+                transaction.add(&counters.taken, above);
+            } else {
+                settled.overdraft = above;
+                transaction.add(&counters.overdraft, above);
+            }
+        }
+        transaction.add(&counters.settled, 1);
+        Some(settled)
+    }
+
+    /// Takes a settled cost out of the permit's hold: the death of the holder must not refund it any more.
+    fn make_final(&self, transaction: &mut Transaction<'_>, permit: &Decision, index: usize) {
+        let refunds = self
+            .shard
+            .limits
+            .get(index)
+            .is_some_and(|limit| limit.refund_on_death);
+        let Some(hold) = permit
+            .hold()
+            .filter(|hold| refunds && self.owns(*hold, permit.owner))
+        else {
+            return;
+        };
+        let position = self.shard.held_indexes.iter().position(|limit| *limit == index);
+        let place = self.shard.memory.hold(hold.index);
+        if let (Some(position), Some(place)) = (position, place)
+            && let Some(amount) = place.amounts().get(position)
+        {
+            transaction.store(amount, 0);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The table of holds: what permits hold and who owns them. The one truth from which everything else can be counted
+//! again.
+
+use std::num::NonZeroU64;
+use std::sync::atomic::Ordering;
+
+use super::locked_shard::LockedShard;
+use super::shard_memory::{Row, ShardMemory};
+use crate::engine::admit::decision::{Costs, Decision};
+use crate::engine::definition::plan::Kind;
+use crate::limit::Sample;
+use crate::shm::layout::records::HoldLabel;
+use crate::shm::lock::journal::Transaction;
+
+/// The greatest serial number of a hold; the next is one.
+const MAX_SERIAL: u64 = u64::MAX >> 1;
+
+/// The hold of one permit. The serial number, which is never zero, tells a later hold in the same place from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HoldReference {
+    pub(crate) index: u64,
+    pub(crate) serial: NonZeroU64,
+}
+
+/// How a hold comes to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Its owner gave it back, and says whether the work under it failed.
+    Released {
+        failed: bool,
+    },
+    /// Its owner gave it back without the lock, some time ago. How long the work took is not known.
+    Finished {
+        failed: bool,
+    },
+    OwnerDied,
+    /// Nobody made use of it, or for too long to tell anything.
+    Undone,
+}
+
+/// Where a new hold would go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FreeHold {
+    /// A hold that was given back; the word is the next of the free list.
+    Returned { index: u64, next: u64 },
+    /// The first hold that was never taken.
+    Untouched { index: u64 },
+    /// The table is full.
+    None,
+    /// The free list names what cannot be free.
+    Damaged,
+}
+
+impl ShardMemory {
+    /// Whether every hold is in use, which is all that most who ask want to know.
+    #[inline(always)]
+    pub(crate) fn has_no_free_hold(&self) -> bool {
+        let control = self.control();
+        control.free_hold.load(Ordering::Relaxed) == 0
+            && control.untouched_hold.load(Ordering::Relaxed) == self.hold_capacity()
+    }
+
+    /// What the request of the hold at `index` was labelled with; `None` where the set keeps no labels.
+    pub(in crate::engine) fn label(&self, index: u64) -> Option<&HoldLabel> {
+        self.labels.get(usize::try_from(index).ok()?)
+    }
+
+    #[inline(always)]
+    pub(crate) fn find_free_hold(&self) -> FreeHold {
+        let control = self.control();
+        match control.free_hold.load(Ordering::Relaxed).checked_sub(1) {
+            Some(index) => match self.hold(index) {
+                Some(hold) if !hold.is_taken() => FreeHold::Returned {
+                    index,
+                    next: hold.next_free().load(Ordering::Relaxed),
+                },
+                _ => FreeHold::Damaged,
+            },
+            None => {
+                let index = control.untouched_hold.load(Ordering::Relaxed);
+                match self.hold(index) {
+                    None if index == self.hold_capacity() => FreeHold::None,
+                    Some(hold) if !hold.is_taken() => FreeHold::Untouched { index },
+                    _ => FreeHold::Damaged,
+                }
+            }
+        }
+    }
+}
+
+impl FreeHold {
+    /// Where it is.
+    pub(in crate::engine) fn index(self) -> Option<u64> {
+        match self {
+            Self::Returned { index, .. } | Self::Untouched { index } => Some(index),
+            Self::None | Self::Damaged => None,
+        }
+    }
+}
+
+impl LockedShard<'_> {
+    /// Takes the free hold that [`ShardMemory::find_free_hold`] found, with an amount for each held limit.
+    pub(crate) fn fill_hold(
+        &self,
+        transaction: &mut Transaction<'_>,
+        row: Row<'_>,
+        free: FreeHold,
+        owner: u64,
+        amount_of: impl Fn(usize) -> u64,
+    ) -> Option<HoldReference> {
+        let control = self.shard.memory.control();
+        let index = match free {
+            FreeHold::Returned { index, next } => {
+                transaction.store(&control.free_hold, next);
+                index
+            }
+            FreeHold::Untouched { index } => {
+                transaction.store(&control.untouched_hold, index + 1);
+                index
+            }
+            FreeHold::None | FreeHold::Damaged => return None,
+        };
+        let hold = self.shard.memory.hold(index)?;
+        let latest = control.hold_serial.load(Ordering::Relaxed);
+        // A mark is twice as much and has to fit into a word.
+        let serial = NonZeroU64::new(latest.wrapping_add(1) & MAX_SERIAL).unwrap_or(NonZeroU64::MIN);
+        transaction.store(&control.hold_serial, serial.get());
+        // The serial first: who looks without the lock whether a hold is its own still must never see its own serial
+        // with the owner of the next.
+        transaction.store(hold.serial(), serial.get());
+        transaction.store(hold.owner(), owner);
+        // Damage, or the serials have begun again: no earlier permit has left such a mark.
+        if hold.returned().load(Ordering::Relaxed) >= 2 * serial.get() {
+            hold.returned().store(0, Ordering::Relaxed);
+        }
+        transaction.store(hold.taken_at(), self.now.monotonic);
+        transaction.store(hold.row_word(), row.reference().to_word());
+        self.pin(transaction, row);
+        if self.shard.has_leases {
+            // Not journalled: in a free hold it means nothing. What an earlier permit's late renewal makes of it is no
+            // later than this, because that read the clock before it saw that the hold was its own.
+            hold.renewed_at().store(self.now.monotonic, Ordering::Relaxed);
+        }
+        // Of the last hold here, whose limits may have had leases that these have not.
+        if hold.expired().load(Ordering::Relaxed) != 0 {
+            transaction.store(hold.expired(), 0);
+        }
+        for (word, limit) in hold.amounts().iter().zip(&self.shard.held_indexes) {
+            transaction.store(word, amount_of(*limit));
+        }
+        let active = control.active.load(Ordering::Relaxed).saturating_add(1);
+        transaction.store(&control.active, active);
+        transaction.raise(&control.active_high_water, active);
+        Some(HoldReference { index, serial })
+    }
+
+    /// Writes down what the request is labelled with that a decision's hold was taken for, where the set keeps that. The hold
+    /// is committed: if it were undone, the next one would have its serial number, and be taken for the one so labelled.
+    #[inline(always)]
+    pub(in crate::engine) fn keep_label(&self, decision: &Decision, costs: &Costs) {
+        if let Some(label) = &costs.label {
+            self.write_label(decision, label);
+        }
+    }
+
+    #[inline(never)]
+    fn write_label(&self, decision: &Decision, label: &str) {
+        if let Some(hold) = decision.hold()
+            && let Some(place) = self.shard.memory.label(hold.index)
+            // What a waiter was granted may have been taken back before it came for it, and be another's by now.
+            && self.owns(hold, decision.owner)
+        {
+            place.write(hold.serial.get(), label);
+        }
+    }
+
+    /// Whether a permit's hold still is its own.
+    pub(crate) fn owns(&self, reference: HoldReference, owner: u64) -> bool {
+        self.shard.memory.hold(reference.index).is_some_and(|hold| {
+            hold.owner().load(Ordering::Relaxed) == owner
+                && hold.serial().load(Ordering::Relaxed) == reference.serial.get()
+        })
+    }
+
+    /// Whether a lease of a permit's hold ran out and what it covered was given back.
+    pub(crate) fn has_lost_a_lease(&self, reference: HoldReference) -> bool {
+        self.shard
+            .memory
+            .hold(reference.index)
+            .is_some_and(|hold| hold.expired().load(Ordering::Relaxed) != 0)
+    }
+
+    /// Frees a hold and gives its concurrency back; where its owner died, also what is refunded then. Answers whether
+    /// there was anything at the index.
+    pub(crate) fn free_hold(&self, transaction: &mut Transaction<'_>, index: u64, ending: Ending) -> bool {
+        let Some(hold) = self.shard.memory.hold(index) else {
+            return false;
+        };
+        let control = self.shard.memory.control();
+        let taken = hold.origin();
+        let row = self.shard.row(taken.row.index);
+        for (word, limit) in hold.amounts().iter().zip(self.shard.of(row).rules.held_limits()) {
+            if limit.credit.is_some() {
+                self.settle_batch(transaction, limit, row, (word, None), taken, ending);
+                continue;
+            }
+            let amount = word.load(Ordering::Relaxed);
+            // How long the work took is not known where another process finishes its return, only whether it failed.
+            if let (
+                Ending::Released { failed }
+                | Ending::Finished {
+                    failed: failed @ true,
+                },
+                1..,
+                Some(in_use),
+            ) = (ending, amount, limit.in_use(row))
+            {
+                let sample = Sample {
+                    latency: self.now.monotonic.saturating_sub(taken.instant),
+                    in_flight: in_use.load(Ordering::Relaxed),
+                    failed,
+                };
+                limit.observe(row, transaction, self.now, sample);
+                transaction.add(&self.shard.counters(limit.index).failed, u64::from(failed));
+            }
+            limit.give_back(row, transaction, amount);
+            if ending == Ending::OwnerDied {
+                let refunded =
+                    self.at_its_instant()
+                        .refund_dead(transaction, &limit.of(row), row, amount, taken);
+                let reclaimed = if limit.kind == Kind::Concurrency {
+                    amount
+                } else {
+                    refunded
+                };
+                transaction.add(&self.shard.counters(limit.index).reclaimed, reclaimed);
+            }
+            transaction.store(word, 0);
+        }
+        self.unpin(transaction, row);
+        transaction.store(hold.owner(), 0);
+        transaction.store(hold.next_free(), control.free_hold.load(Ordering::Relaxed));
+        transaction.store(&control.free_hold, index + 1);
+        transaction.subtract(&control.active, 1);
+        true
+    }
+}

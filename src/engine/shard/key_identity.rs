@@ -1,0 +1,78 @@
+//! Who is limited: a key as the table knows it.
+
+use crate::engine::definition::set_rules::NAME_WORDS;
+use crate::table::Fingerprint;
+
+/// Bytes of a key that are kept for people, at most.
+const NAME_BYTES: usize = 8 * (NAME_WORDS as usize - 1);
+
+/// A key: what finds its row, and what shows it to people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyIdentity {
+    pub(crate) fingerprint: Fingerprint,
+    name: KeyName,
+}
+
+/// The length of a key and its first bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyName {
+    pub(crate) words: [u64; NAME_WORDS as usize],
+}
+
+impl KeyIdentity {
+    /// `seed` is the segment's. The name is of use only where names are kept.
+    #[inline]
+    pub(crate) fn of(seed: [u64; 2], key: &[u8], keeps_names: bool) -> Self {
+        let fingerprint = Fingerprint::of(seed, key);
+        if keeps_names {
+            Self::named(fingerprint, key)
+        } else {
+            Self::nameless(fingerprint)
+        }
+    }
+
+    /// A key that people know by another name than the bytes that were hashed.
+    pub(crate) fn named(fingerprint: Fingerprint, name: &[u8]) -> Self {
+        Self {
+            fingerprint,
+            name: KeyName::of(name),
+        }
+    }
+
+    /// A key of which only the fingerprint is known.
+    pub(crate) fn nameless(fingerprint: Fingerprint) -> Self {
+        Self {
+            fingerprint,
+            name: KeyName {
+                words: [0; NAME_WORDS as usize],
+            },
+        }
+    }
+
+    pub(crate) fn name(&self) -> &KeyName {
+        &self.name
+    }
+}
+
+impl KeyName {
+    #[inline]
+    fn of(key: &[u8]) -> Self {
+        let mut words = [0; NAME_WORDS as usize];
+        words[0] = key.len() as u64;
+        let kept = &key[..key.len().min(NAME_BYTES)];
+        for (word, chunk) in words[1..].iter_mut().zip(kept.chunks(8)) {
+            let mut bytes = [0; 8];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            *word = u64::from_ne_bytes(bytes);
+        }
+        Self { words }
+    }
+
+    /// The bytes that were kept, and how many the key has.
+    pub(crate) fn read(words: &[u64]) -> Option<(Vec<u8>, u64)> {
+        let (length, kept) = words.split_first()?;
+        let mut bytes: Vec<u8> = kept.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        bytes.truncate((*length).min(NAME_BYTES as u64) as usize);
+        Some((bytes, *length))
+    }
+}

@@ -1,0 +1,448 @@
+//! The rows of a shard's keys: finding one, making one, and which may be given to another key.
+
+use std::sync::atomic::Ordering;
+
+use super::key_identity::KeyIdentity;
+use super::locked_shard::LockedShard;
+use super::row_references::RowReferences;
+use super::set_engine::{RuledShard, Shard};
+use super::shard_memory::{Row, Rows, ShardMemory};
+use crate::engine::admit::decision::{Costs, NEVER};
+use crate::engine::definition::overrides::{GivenBy, OwnCapacities};
+use crate::engine::definition::plan::WhenFull;
+use crate::engine::definition::row_tier::{RowTier, TierIndex};
+use crate::error::Error;
+use crate::limit::{Assessment, Now, RuleOperations};
+use crate::shm::lock::journal::Transaction;
+use crate::table::{self, Claim, Fingerprint, Place, Table, TableMut, Usage};
+use crate::units::BUCKET_ROWS;
+
+/// The table of a shard's keys, for reading.
+#[derive(Clone, Copy)]
+pub(crate) struct TableWords<'a>(pub(crate) &'a ShardMemory);
+
+/// The table, changed through the journal.
+struct JournalledTable<'a, 't, 'j> {
+    memory: &'a ShardMemory,
+    transaction: &'t mut Transaction<'j>,
+}
+
+/// The table, changed at once: for what can be repeated from the start.
+pub(crate) struct RepeatableTable<'a>(pub(crate) &'a ShardMemory);
+
+impl<'a, Rules> Shard<'a, Rules> {
+    /// The only row of a set that is not keyed.
+    #[inline]
+    pub(crate) fn only_row(&self) -> Row<'a> {
+        self.memory.only_row()
+    }
+
+    /// The row of that number; that of no key beyond the table.
+    #[inline]
+    pub(crate) fn row(&self, index: u64) -> Row<'a> {
+        self.memory.row(index).unwrap_or(Row::ABSENT)
+    }
+
+    /// The row of a key, if it has one; without a key, the only one.
+    #[inline]
+    pub(crate) fn find_row(&self, key: Option<&KeyIdentity>) -> Option<Row<'a>> {
+        match key {
+            None => Some(self.only_row()),
+            Some(key) => self.find_row_of(key.fingerprint),
+        }
+    }
+
+    /// The row of the key of a fingerprint, if it has one.
+    #[inline]
+    pub(in crate::engine) fn find_row_of(&self, fingerprint: Fingerprint) -> Option<Row<'a>> {
+        self.memory
+            .row(table::find(&TableWords(self.memory), fingerprint)?)
+    }
+}
+
+impl RuledShard<'_> {
+    /// Whether a row carries no information, and nobody holds or waits for anything by it. A tier or a capacity that a
+    /// request named is none: the next one names it again. What the key was given by name is.
+    pub(crate) fn is_free(&self, row: Row<'_>, now: Now) -> bool {
+        let is_untied = row
+            .row_references()
+            .is_none_or(|row_references| row_references.load(Ordering::Relaxed) == 0);
+        let is_kept = self.set.differs_by_key() && self.is_kept(row);
+        is_untied && !is_kept && self.is_replenished(row, now) && self.throttled_for(row, now) == 0
+    }
+
+    /// Whether the key of a row was assigned to a tier, or given a capacity of its own, other than by requests.
+    fn is_kept(&self, row: Row<'_>) -> bool {
+        let tier = row.tier();
+        (self.set.has_tiers() && tier.is_assigned)
+            || (!tier.capacities_by_request && self.has_own_capacities(row))
+    }
+
+    /// Whether the key of a row is limited by other rules than those of `default`.
+    fn differs_from_default(&self, row: Row<'_>) -> bool {
+        (self.set.has_tiers() && row.tier().tier != TierIndex::default()) || self.has_own_capacities(row)
+    }
+
+    /// Whether every limit of a row is as if it had never been used.
+    pub(crate) fn is_replenished(&self, row: Row<'_>, now: Now) -> bool {
+        let mut limits = self.rules.of_row(row).limits.iter();
+        limits.all(|limit| limit.of(row).is_replenished(row, now))
+    }
+
+    fn when_full(&self) -> WhenFull {
+        self.plan.keyed.map_or(WhenFull::Refuse, |keyed| keyed.when_full)
+    }
+
+    /// What the key of a row that is not free has to say when another needs the row.
+    fn claim(&self, row: Row<'_>, now: Now) -> Claim {
+        let (Some(row_references), Some(used_at)) = (row.row_references(), row.used_at()) else {
+            return Claim::Pinned;
+        };
+        if row_references.load(Ordering::Relaxed) != 0 {
+            return Claim::Pinned;
+        }
+        let used_at = used_at.load(Ordering::Relaxed);
+        match self.when_full() {
+            WhenFull::Refuse => Claim::Pinned,
+            WhenFull::EvictLeastUsed => self.claim_by_usage(row, used_at, now),
+            WhenFull::EvictOldest => Claim::Used(Usage {
+                share: 0,
+                replenished_in: 0,
+                used_at,
+            }),
+        }
+    }
+
+    fn claim_by_usage(&self, row: Row<'_>, used_at: u64, now: Now) -> Claim {
+        let mut limited_for = self.throttled_for(row, now);
+        // A key that was given something of its own loses more than usage, which time does not give back.
+        let is_kept = self.set.differs_by_key() && self.is_kept(row);
+        let mut usage = Usage {
+            share: if is_kept { u64::MAX } else { 0 },
+            replenished_in: 0,
+            used_at,
+        };
+        for limit in &self.rules.of_row(row).limits {
+            let limit = limit.of(row);
+            if let Assessment::Refused { retry_after } = limit.verdict(row, now, 1) {
+                limited_for = limited_for.max(retry_after.unwrap_or(NEVER));
+            }
+            let mark = limit.mark(row, now);
+            usage.share = usage.share.max(limit.rule.share(mark));
+            usage.replenished_in = usage.replenished_in.max(limit.rule.standing(mark).reset_after);
+        }
+        match limited_for {
+            0 => Claim::Used(usage),
+            NEVER => Claim::Limited { ends_in: None },
+            ends_in => Claim::Limited {
+                ends_in: Some(ends_in),
+            },
+        }
+    }
+}
+
+/// That a key has no row and gets none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) struct NoRow {
+    /// Nanoseconds, positive, until there will be one, if nothing else happens; `None` where time alone does not help.
+    pub(in crate::engine) room_in: Option<u64>,
+}
+
+impl<'a> LockedShard<'a> {
+    /// The row of a key, made if it has none and one can be made, in the tier and with the capacities that are asked for.
+    /// What can never be met takes no row from another key.
+    #[inline(always)]
+    pub(in crate::engine) fn row_for(
+        &mut self,
+        key: Option<&KeyIdentity>,
+        costs: &Costs,
+    ) -> Result<Result<Row<'a>, NoRow>, Box<Error>> {
+        let Some(key) = key else {
+            return Ok(Ok(self.shard.only_row()));
+        };
+        let row = match self.shard.find_row_of(key.fingerprint) {
+            Some(row) => {
+                let own = costs.own_capacities.as_deref();
+                if let Some(own) = own {
+                    self.shard.require_own_capacities(row, own)?;
+                }
+                if let Some(tier) = costs.tier {
+                    self.enter_tier(row, tier)?;
+                }
+                if let Some(own) = own {
+                    self.change_own_capacities(row, own, GivenBy::Request)?;
+                }
+                row
+            }
+            None if self
+                .shard
+                .of_request(Row::ABSENT, costs)
+                .impossible_cost(Row::ABSENT, costs)
+                .is_none() =>
+            {
+                let own = costs.own_capacities.as_deref();
+                if let Some(own) = own {
+                    self.shard.require_own_capacities(Row::ABSENT, own)?;
+                }
+                match self.add_row(key, &[])? {
+                    Ok(row) => {
+                        let begun = RowTier {
+                            tier: costs.tier.unwrap_or_default(),
+                            capacities_by_request: own.is_some_and(OwnCapacities::are_any),
+                            ..RowTier::default()
+                        };
+                        self.begin_with(row, begun, own)?;
+                        row
+                    }
+                    Err(no_row) => return Ok(Err(no_row)),
+                }
+            }
+            None => return Ok(Err(NoRow { room_in: None })),
+        };
+        Ok(Ok(row))
+    }
+
+    /// A row for a key that has none, but none of those `taken`.
+    #[inline(never)]
+    pub(in crate::engine) fn add_row(
+        &self,
+        key: &KeyIdentity,
+        taken: &[Row<'a>],
+    ) -> Result<Result<Row<'a>, NoRow>, Box<Error>> {
+        let shard = self.shard;
+        let is_taken = |index| taken.iter().any(|row| row.index == index);
+        let claim = |index| {
+            if is_taken(index) {
+                Claim::Pinned
+            } else {
+                shard.claim(shard.row(index), self.now)
+            }
+        };
+        let place = table::find_place(
+            &TableWords(shard.memory),
+            key.fingerprint,
+            |index| !is_taken(index) && shard.is_free(shard.row(index), self.now),
+            (shard.when_full() != WhenFull::Refuse).then_some(claim),
+        );
+        let control = shard.memory.control();
+        let index = match place {
+            Place::None { room_in } => return Ok(Err(NoRow { room_in })),
+            // What other rules left means something else to those of `default`.
+            Place::Reused(index) if shard.differs_from_default(shard.row(index)) => {
+                self.replenish_row(index);
+                index
+            }
+            Place::Unused(index) | Place::Reused(index) => index,
+            Place::Evicted(index) => {
+                // A process that dies after this has replenished the former key, and given its row to no one.
+                self.replenish_row(index);
+                index
+            }
+        };
+        let row = shard.row(index);
+        let mut transaction = shard.memory.journal().begin();
+        match place {
+            Place::Unused(_) => transaction.add(&control.keys, 1),
+            Place::Reused(_) => transaction.add(&control.evicted_unused, 1),
+            Place::Evicted(_) => transaction.add(&control.evicted_in_use, 1),
+            Place::None { .. } => {}
+        }
+        table::insert(
+            &mut JournalledTable {
+                memory: shard.memory,
+                transaction: &mut transaction,
+            },
+            index,
+            key.fingerprint,
+        );
+        for (word, value) in [
+            (row.used_at(), self.now.monotonic),
+            (row.counts(), 0),
+            (row.row_references(), 0),
+        ] {
+            if let Some(word) = word {
+                transaction.store(word, value);
+            }
+        }
+        if let Some((word, next)) = row.next_generation() {
+            transaction.store(word, next);
+        }
+        for (word, value) in shard.memory.name(index).iter().zip(key.name().words) {
+            transaction.store(word, value);
+        }
+        // What the others say of a replenished row is nothing.
+        for limit in &shard.limits {
+            limit.forget(row, &mut transaction);
+        }
+        shard.commit(transaction)?;
+        Ok(Ok(row))
+    }
+
+    /// Notes that a hold, or a granted ticket, names a row, or does no longer.
+    #[inline]
+    pub(in crate::engine) fn pin(&self, transaction: &mut Transaction<'_>, row: Row<'_>) {
+        if let Some(word) = row.row_references() {
+            let row_references = RowReferences(word.load(Ordering::Relaxed));
+            transaction.store(
+                word,
+                row_references
+                    .with_pins(row_references.pins().saturating_add(1))
+                    .0,
+            );
+        }
+    }
+
+    #[inline]
+    pub(in crate::engine) fn unpin(&self, transaction: &mut Transaction<'_>, row: Row<'_>) {
+        if let Some(word) = row.row_references() {
+            let row_references = RowReferences(word.load(Ordering::Relaxed));
+            transaction.store(
+                word,
+                row_references
+                    .with_pins(row_references.pins().saturating_sub(1))
+                    .0,
+            );
+        }
+    }
+
+    /// Notes that a key was decided on now. One that is throttled counts as used at the end of that.
+    #[inline(always)]
+    pub(in crate::engine) fn note_use(&self, transaction: &mut Transaction<'_>, row: Row<'_>) {
+        if let Some(used_at) = row.used_at()
+            && self.shard.throttled_for(row, self.now) == 0
+        {
+            transaction.store(used_at, self.now.monotonic);
+        }
+    }
+
+    /// Counts a decision on a key.
+    #[inline(always)]
+    pub(in crate::engine) fn count_on_rows(
+        &self,
+        transaction: &mut Transaction<'_>,
+        rows: Rows<'_>,
+        is_admitted: bool,
+    ) {
+        if !self.shard.memory.is_keyed() {
+            return;
+        }
+        for row in rows.iter() {
+            if let Some(counts) = row.counts() {
+                self.note_use(transaction, row);
+                let before = KeyCounts::from_word(counts.load(Ordering::Relaxed));
+                transaction.store(counts, before.counting(is_admitted).to_word());
+            }
+        }
+    }
+}
+
+/// The word `counts` of a key's row: requests admitted in the low half, refused in the high one. Each half stays at its
+/// largest value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeyCounts {
+    pub(crate) admitted: u32,
+    pub(crate) refused: u32,
+}
+
+impl KeyCounts {
+    #[inline]
+    pub(crate) fn from_word(word: u64) -> Self {
+        Self {
+            admitted: word as u32,
+            refused: (word >> 32) as u32,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn to_word(self) -> u64 {
+        u64::from(self.admitted) | (u64::from(self.refused) << 32)
+    }
+
+    #[inline]
+    fn counting(self, is_admitted: bool) -> Self {
+        if is_admitted {
+            Self {
+                admitted: self.admitted.saturating_add(1),
+                ..self
+            }
+        } else {
+            Self {
+                refused: self.refused.saturating_add(1),
+                ..self
+            }
+        }
+    }
+}
+
+impl Table for TableWords<'_> {
+    #[inline]
+    fn buckets(&self) -> u64 {
+        self.0.row_count() / BUCKET_ROWS
+    }
+
+    #[inline]
+    fn tag_word(&self, bucket: u64, word: u64) -> u64 {
+        self.0
+            .tag_word(bucket, word)
+            .map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn fingerprint(&self, row: u64) -> Fingerprint {
+        self.0.row(row).map_or(Fingerprint::NONE, Row::key)
+    }
+}
+
+macro_rules! changes_a_table {
+    ($table:ty, |$this:ident| $memory:expr, |$with:ident, $word:ident, $value:ident| $store:expr) => {
+        impl Table for $table {
+            fn buckets(&self) -> u64 {
+                let $this = self;
+                TableWords($memory).buckets()
+            }
+
+            fn tag_word(&self, bucket: u64, word: u64) -> u64 {
+                let $this = self;
+                TableWords($memory).tag_word(bucket, word)
+            }
+
+            fn fingerprint(&self, row: u64) -> Fingerprint {
+                let $this = self;
+                TableWords($memory).fingerprint(row)
+            }
+        }
+
+        impl TableMut for $table {
+            fn store_tag_word(&mut self, bucket: u64, word: u64, $value: u64) {
+                let $this = &*self;
+                let memory = $memory;
+                let $with = self;
+                if let Some($word) = memory.tag_word(bucket, word) {
+                    $store;
+                }
+            }
+
+            fn store_fingerprint(&mut self, row: u64, fingerprint: Fingerprint) {
+                let $this = &*self;
+                let memory = $memory;
+                let $with = self;
+                let words = memory.row(row).and_then(Row::fingerprint);
+                for ($word, $value) in words
+                    .into_iter()
+                    .flatten()
+                    .zip([fingerprint.low, fingerprint.high])
+                {
+                    $store;
+                }
+            }
+        }
+    };
+}
+
+changes_a_table!(
+    JournalledTable<'_, '_, '_>,
+    |table| table.memory,
+    |table, word, value| table.transaction.store(word, value)
+);
+changes_a_table!(RepeatableTable<'_>, |table| table.0, |_table, word, value| word
+    .store(value, Ordering::Relaxed));

@@ -1,0 +1,411 @@
+//! A shard whose lock is held, and the one way to take it.
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use raw_sync::Timeout;
+
+use super::segment_engine::SegmentEngine;
+use super::set_engine::{RuledShard, Shard, ShardAt};
+use crate::engine::queue::pending_wake::PendingWake;
+use crate::engine::recover::repairs::Repairs;
+use crate::error::Error;
+use crate::limit::Now;
+use crate::shm::layout::records::SET_UNCHECKED;
+use crate::shm::lock::journal::JournalState;
+use crate::shm::lock::robust_mutex::{Guard, LockError};
+use crate::shm::process::host::process_of_thread;
+use crate::shm::time::clock::boot_nanos;
+use crate::units::NANOS_PER_SECOND;
+
+/// How far ahead of a reading of the clock the latest time of a part may be, in nanoseconds: an hour.
+const MAX_AHEAD: u64 = 3600 * NANOS_PER_SECOND;
+
+/// How long calls without a result wait for a lock, in nanoseconds.
+pub(in crate::engine) const BRIEFLY: u64 = 10_000_000;
+
+/// In place of a deadline: whatever others left meanwhile is left to those who come.
+pub(in crate::engine) const NOTHING_MORE: u64 = u64::MAX;
+
+/// How long an operation waits for a lock that somebody has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockWait {
+    /// As long as the segment was opened to: for what has a result.
+    Timeout,
+    /// 10 ms: for what gives back and has no result.
+    Briefly,
+    /// Until an instant of the boot-time clock.
+    Until(u64),
+}
+
+impl LockWait {
+    /// Not at all.
+    pub(crate) const NOT: Self = Self::Until(0);
+}
+
+impl<Rules> Shard<'_, Rules> {
+    /// An instant for looking at the shard: never before its latest change, unless the time of that is damage.
+    pub(crate) fn instant(&self, now: Now) -> Now {
+        let last_seen = self.memory.control().last_seen.load(Ordering::Relaxed);
+        if last_seen.saturating_sub(now.monotonic) >= MAX_AHEAD {
+            return now;
+        }
+        Now {
+            monotonic: now.monotonic.max(last_seen),
+            ..now
+        }
+    }
+}
+
+/// A shard whose lock is held.
+pub(crate) struct LockedShard<'a> {
+    pub(crate) engine: &'a SegmentEngine,
+    /// Decides by the definition that the shard is of, which may be a later one than whoever locked it knew of.
+    pub(crate) shard: RuledShard<'a>,
+    pub(crate) now: Now,
+    guard: Guard<'a>,
+    /// Dropped after the guard: whoever is to be woken is woken when the lock is free.
+    pub(in crate::engine) pending_wake: AfterUnlock<'a>,
+}
+
+/// What is left to do once the lock has been let go of: whom to wake, and what others gave back meanwhile.
+pub(crate) struct AfterUnlock<'a> {
+    engine: &'a SegmentEngine,
+    shard: Shard<'a>,
+    pub(in crate::engine) futex: Cell<Option<PendingWake<'a>>>,
+    /// Until when it may take at most, on the boot-time clock; zero where nothing was waited for yet.
+    deadline: u64,
+}
+
+impl Drop for AfterUnlock<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(pending_wake) = self.futex.take() {
+            self.engine.wake(self.shard, pending_wake, self.deadline);
+        }
+        if self.shard.was_marked_meanwhile() && self.deadline != NOTHING_MORE {
+            self.engine.finish_marks(self.shard);
+        }
+    }
+}
+
+impl LockedShard<'_> {
+    /// The shard at the instant that is decided by.
+    #[inline(always)]
+    pub(in crate::engine) fn at_its_instant(&self) -> ShardAt<'_> {
+        ShardAt {
+            shard: self.shard,
+            now: self.now,
+        }
+    }
+
+    /// Reads the clock again: for what goes on after the operation that the lock was taken for.
+    #[cold]
+    pub(in crate::engine) fn read_clock(&mut self) {
+        let last_seen = &self.shard.memory.control().last_seen;
+        let now = self.engine.now(self.shard.unruled());
+        let monotonic = now.monotonic.max(last_seen.load(Ordering::Relaxed));
+        last_seen.store(monotonic, Ordering::Relaxed);
+        self.now = Now { monotonic, ..now };
+    }
+
+    /// Whether an operation was begun and not ended by whoever had the lock before, or might have been.
+    #[inline]
+    fn was_left_unfinished(&self) -> bool {
+        self.guard.owner_died()
+            || self.shard.memory.journal().state() != JournalState::Idle
+            || self.shard.memory.control().poisoned.load(Ordering::Relaxed) == SET_UNCHECKED
+    }
+
+    /// Both at once: neither is so hardly ever.
+    #[inline(always)]
+    fn is_poisoned_or_marked(&self) -> bool {
+        let control = self.shard.memory.control();
+        control.poisoned.load(Ordering::Relaxed) | control.marks.load(Ordering::Relaxed) != 0
+    }
+
+    #[inline]
+    fn needs_attention(&self) -> bool {
+        self.was_left_unfinished() || self.is_poisoned_or_marked() || self.is_of_another_definition()
+    }
+}
+
+impl SegmentEngine {
+    /// Takes the shard's lock, first setting right what a dead owner left behind.
+    ///
+    /// The clock is read before the lock is taken, so that it is not part of the critical section.
+    #[inline(always)]
+    pub(crate) fn lock<'a>(&'a self, shard: Shard<'a>) -> Result<LockedShard<'a>, Box<Error>> {
+        self.lock_within(shard, LockWait::Timeout)
+    }
+
+    /// As [`lock`](Self::lock), waiting for it as long as `wait` says.
+    #[inline(always)]
+    pub(in crate::engine) fn lock_within<'a>(
+        &'a self,
+        shard: Shard<'a>,
+        wait: LockWait,
+    ) -> Result<LockedShard<'a>, Box<Error>> {
+        let now = self.now(shard);
+        self.lock_to_take(shard, now, wait)
+    }
+
+    /// As [`lock_within`](Self::lock_within), for what gives back or sets right: also where the segment was removed.
+    #[inline(always)]
+    pub(in crate::engine) fn lock_to_give_back<'a>(
+        &'a self,
+        shard: Shard<'a>,
+        wait: LockWait,
+    ) -> Result<LockedShard<'a>, Box<Error>> {
+        let now = self.now(shard);
+        self.lock_at(shard, Some(now), wait)
+    }
+
+    /// As [`lock`](Self::lock), for an instant that was read before: for several shards at one instant. Where a shard
+    /// was changed later already, the instant is that.
+    #[inline]
+    pub(in crate::engine) fn lock_as_of<'a>(
+        &'a self,
+        shard: Shard<'a>,
+        now: Now,
+    ) -> Result<LockedShard<'a>, Box<Error>> {
+        self.lock_to_take(shard, now, LockWait::Timeout)
+    }
+
+    #[inline(always)]
+    fn lock_to_take<'a>(
+        &'a self,
+        shard: Shard<'a>,
+        now: Now,
+        wait: LockWait,
+    ) -> Result<LockedShard<'a>, Box<Error>> {
+        self.refuse_if_removed(now)?;
+        match self.lock_at(shard, Some(now), wait) {
+            // Where the lock is only tried, that it is taken says nothing.
+            Err(error) if wait != LockWait::NOT => Err(self.explain(error)),
+            locked => locked,
+        }
+    }
+
+    /// As [`lock_to_give_back`](Self::lock_to_give_back), for what does not depend on time: the clock is not read, and the instant is
+    /// the latest at which the shard was changed.
+    #[inline(always)]
+    pub(crate) fn lock_timeless<'a>(
+        &'a self,
+        shard: Shard<'a>,
+        wait: LockWait,
+    ) -> Result<LockedShard<'a>, Box<Error>> {
+        self.lock_at(shard, None, wait)
+    }
+
+    #[inline(always)]
+    fn lock_at<'a>(
+        &'a self,
+        shard: Shard<'a>,
+        now: Option<Now>,
+        wait: LockWait,
+    ) -> Result<LockedShard<'a>, Box<Error>> {
+        let mut locked = self.lock_as_it_is(shard, now, wait)?;
+        if locked.needs_attention() {
+            self.attend(&mut locked)?;
+        }
+        Ok(locked)
+    }
+
+    /// Takes the lock if nobody has it, for the sake of the marks alone: what is left of them after this is for the
+    /// caller to look at, once it has let go of the lock.
+    pub(in crate::engine) fn lock_for_marks<'a>(&'a self, shard: Shard<'a>) -> Result<(), Box<Error>> {
+        let mut locked = self.lock_as_it_is(shard, Some(self.now(shard)), LockWait::NOT)?;
+        let attended = self.attend(&mut locked);
+        locked.pending_wake.deadline = NOTHING_MORE;
+        attended
+    }
+
+    /// As [`lock`](Self::lock), for what only looks: it leaves no trace of when it looked.
+    #[inline]
+    pub(in crate::engine) fn lock_to_look<'a>(
+        &'a self,
+        shard: Shard<'a>,
+    ) -> Result<LockedShard<'a>, Box<Error>> {
+        let now = self.now(shard);
+        self.refuse_if_removed(now)?;
+        let mut locked = self.lock_timeless(shard, LockWait::Timeout)?;
+        locked.now = locked.shard.instant(now);
+        Ok(locked)
+    }
+
+    /// As [`lock`](Self::lock), but takes poisoned shards as well, and says what had to be repaired.
+    pub(crate) fn lock_and_report<'a>(
+        &'a self,
+        shard: Shard<'a>,
+    ) -> Result<(LockedShard<'a>, Option<Repairs>), Box<Error>> {
+        let now = self.now(shard);
+        self.refuse_if_removed(now)?;
+        let mut locked = self.lock_as_it_is(shard, Some(now), LockWait::Timeout)?;
+        self.learn_definition(&mut locked)?;
+        let repairs = self.recover_if_unfinished(&mut locked)?;
+        self.migrate(&mut locked)?;
+        Ok((locked, repairs))
+    }
+
+    fn recover_if_unfinished(&self, locked: &mut LockedShard<'_>) -> Result<Option<Repairs>, Box<Error>> {
+        if !locked.was_left_unfinished() {
+            return Ok(None);
+        }
+        let repairs = self.recover(locked.shard, locked.guard.owner_died());
+        // What was undone may have been the step to the next definition itself.
+        self.learn_definition(locked)?;
+        Ok(Some(repairs))
+    }
+
+    #[cold]
+    fn attend(&self, locked: &mut LockedShard<'_>) -> Result<(), Box<Error>> {
+        let attended = self.try_attend(locked);
+        if attended.is_err() {
+            // What cannot be attended to now, cannot be after the unlock either.
+            locked.pending_wake.deadline = NOTHING_MORE;
+        }
+        attended
+    }
+
+    fn try_attend(&self, locked: &mut LockedShard<'_>) -> Result<(), Box<Error>> {
+        // What was left unfinished was begun under the definition that the shard is of.
+        self.learn_definition(locked)?;
+        self.recover_if_unfinished(locked)?;
+        if locked.shard.memory.control().poisoned.load(Ordering::Relaxed) != 0 {
+            return Err(locked.shard.poisoned());
+        }
+        self.migrate(locked)?;
+        locked.finish_some_marks()?;
+        // Whoever died may have freed something and not come to handing it on.
+        locked.serve_every_queue()
+    }
+
+    #[inline(always)]
+    fn lock_as_it_is<'a>(
+        &'a self,
+        shard: Shard<'a>,
+        mut reading: Option<Now>,
+        wait: LockWait,
+    ) -> Result<LockedShard<'a>, Box<Error>> {
+        // Locks are made anew while there are no participants, so a forked child becomes one before it takes any. In
+        // other namespaces than the segment's it cannot.
+        self.membership.owner()?;
+        let control = shard.memory.control();
+        let mut deadline = 0;
+        let guard = match control.lock.try_lock() {
+            Ok(Some(guard)) => guard,
+            Ok(None) => {
+                if wait == LockWait::Briefly {
+                    deadline = boot_nanos().saturating_add(BRIEFLY);
+                }
+                let guard = self.wait_for_lock(shard, wait)?;
+                // The wait may have been long: what is decided is decided now.
+                reading = reading.map(|_| self.now(shard));
+                guard
+            }
+            Err(error) => return Err(self.lock_failure(shard, error)),
+        };
+        let last_seen = control.last_seen.load(Ordering::Relaxed);
+        let now = match reading {
+            Some(now) if now.monotonic > last_seen => {
+                control.last_seen.store(now.monotonic, Ordering::Relaxed);
+                now
+            }
+            // Another process may have read a later time and been here first: within a shard time never runs backwards.
+            Some(now) if last_seen - now.monotonic < MAX_AHEAD => Now {
+                monotonic: last_seen,
+                ..now
+            },
+            Some(_) => self.now_despite(shard, last_seen),
+            None => Now {
+                monotonic: last_seen,
+                utc: 0,
+            },
+        };
+        Ok(LockedShard {
+            engine: self,
+            // As far as this process has heard: what needs attention is told another.
+            shard: shard.by(shard.set.shown()),
+            now,
+            guard,
+            pending_wake: AfterUnlock {
+                engine: self,
+                shard,
+                futex: Cell::new(None),
+                deadline,
+            },
+        })
+    }
+
+    #[inline(always)]
+    pub(in crate::engine) fn now(&self, shard: Shard<'_>) -> Now {
+        self.read_clocks(shard.set.reads_utc)
+    }
+
+    /// The time on the segment clock by which the shard would be changed now, for who does not lock it.
+    pub(in crate::engine) fn now_without_lock(&self, shard: Shard<'_>) -> u64 {
+        let now = self.segment_nanos();
+        let last_seen = shard.memory.control().last_seen.load(Ordering::Relaxed);
+        if last_seen.saturating_sub(now) < MAX_AHEAD {
+            now.max(last_seen)
+        } else {
+            now
+        }
+    }
+
+    /// The time where the latest of the shard is far ahead of a reading: this process was stopped after it had read
+    /// the clock, or the latest is damage, because nobody can have read a time that is yet to come.
+    #[cold]
+    fn now_despite(&self, shard: Shard<'_>, last_seen: u64) -> Now {
+        let now = self.now(shard);
+        if last_seen.saturating_sub(now.monotonic) < MAX_AHEAD {
+            let monotonic = now.monotonic.max(last_seen);
+            return Now { monotonic, ..now };
+        }
+        shard
+            .memory
+            .control()
+            .last_seen
+            .store(now.monotonic, Ordering::Relaxed);
+        now
+    }
+
+    #[cold]
+    fn wait_for_lock<'a>(&self, shard: Shard<'a>, wait: LockWait) -> Result<Guard<'a>, Box<Error>> {
+        let longest = match wait {
+            LockWait::Timeout => Duration::MAX,
+            LockWait::Briefly => Duration::from_nanos(BRIEFLY),
+            LockWait::Until(instant) => Duration::from_nanos(instant.saturating_sub(boot_nanos())),
+        };
+        if longest.is_zero() {
+            // Whose it is matters to nobody who does not wait for it.
+            return Err(self.lock_failure(shard, LockError::TimedOut { holder: None }));
+        }
+        let control = shard.memory.control();
+        control.lock_waits.fetch_add(1, Ordering::Relaxed);
+        control
+            .lock
+            .lock(Timeout::Val(longest.min(self.lock_timeout())))
+            .map_err(|error| self.lock_failure(shard, error))
+    }
+
+    #[cold]
+    fn lock_failure(&self, shard: Shard<'_>, error: LockError) -> Box<Error> {
+        let name = shard.set.name.to_string();
+        Box::new(match error {
+            LockError::TimedOut { holder } => Error::LockStuck {
+                set: name,
+                // A thread that is gone names no process, but its number is all there is to say.
+                pid: holder.map(|thread| process_of_thread(thread).unwrap_or(thread)),
+            },
+            LockError::Unrecoverable => Error::LockLost { set: name },
+            LockError::System(source) => Error::Io {
+                action: "lock a set of",
+                path: self.path().to_owned(),
+                source,
+            },
+        })
+    }
+}

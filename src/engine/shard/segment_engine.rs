@@ -1,0 +1,167 @@
+//! An attached segment: its sets and its clock.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::set_engine::{SetEngine, Shard};
+use crate::engine::definition::plan::SetPlan;
+use crate::engine::definition::set_rules::SetRules;
+use crate::engine::recover::removal_watch::RemovalWatch;
+use crate::error::Error;
+use crate::limit::Now;
+use crate::shm::file::attach::{Attached, damaged};
+use crate::shm::file::region::{Mapped, OutOfRegion, Region};
+use crate::shm::layout::geometry::SetGeometry;
+use crate::shm::layout::records::{DirectoryEntry, Header};
+use crate::shm::process::participant::Membership;
+use crate::shm::time::clock::{boot_nanos, utc_nanos};
+use crate::shm::time::virtual_clock::VirtualClock;
+
+/// How a set's definition is compiled: what the engine cannot know.
+pub(crate) type Compile = fn(&str) -> Option<SetPlan>;
+
+/// An attached segment.
+#[derive(Debug)]
+pub(crate) struct SegmentEngine {
+    path: PathBuf,
+    region: Arc<Region>,
+    header: Mapped<Header>,
+    pub(crate) membership: Arc<Membership>,
+    clock_offset: u64,
+    /// What tells the time instead of the kernel.
+    pub(in crate::engine) virtual_clock: Option<VirtualClock>,
+    lock_timeout: Duration,
+    pub(in crate::engine) compile: Compile,
+    pub(in crate::engine) removal: RemovalWatch,
+    sets: Vec<SetEngine>,
+}
+
+/// How an attachment behaves.
+#[derive(Debug)]
+pub(crate) struct EngineOptions {
+    pub(crate) lock_timeout: Duration,
+    pub(crate) virtual_clock: Option<VirtualClock>,
+    pub(crate) compile: Compile,
+}
+
+/// Puts compiled sets, whose shapes have been compared with the directory, onto a region.
+pub(crate) fn place_sets(
+    region: &Arc<Region>,
+    geometry: Vec<SetGeometry>,
+    plans: Vec<(u64, SetPlan)>,
+) -> Result<Vec<SetEngine>, OutOfRegion> {
+    let header: &Header = region.record(0)?;
+    let seed = [0, 1].map(|half: usize| header.hash_key[half].load(Ordering::Relaxed));
+    let directory_offset = header.directory_offset.load(Ordering::Relaxed);
+    let entries = (directory_offset..).step_by(size_of::<DirectoryEntry>());
+    (0..)
+        .zip(plans)
+        .zip(geometry)
+        .zip(entries)
+        .map(|(((position, (generation, plan)), geometry), offset)| {
+            let entry = region.mapped_records(offset, 1)?;
+            let rules = SetRules::new(generation, plan);
+            SetEngine::new(region, position, entry, geometry, rules, seed)
+        })
+        .collect()
+}
+
+impl SegmentEngine {
+    /// Puts the compiled sets onto an attached segment. Their shapes have been compared with its directory.
+    pub(crate) fn new(
+        path: &Path,
+        attached: Attached,
+        plans: Vec<(u64, SetPlan)>,
+        options: EngineOptions,
+    ) -> Result<Self, Error> {
+        let Attached {
+            verified,
+            membership,
+            clock_offset,
+        } = attached;
+        let region = verified.region;
+        let outside = |place| damaged(path, place);
+        let sets = place_sets(&region, verified.geometry.sets, plans).map_err(outside)?;
+        let mut engine = Self {
+            path: path.to_owned(),
+            header: region.mapped_records(0, 1).map_err(outside)?,
+            region,
+            membership,
+            clock_offset,
+            removal: RemovalWatch::new(options.virtual_clock.as_ref()),
+            virtual_clock: options.virtual_clock,
+            lock_timeout: options.lock_timeout,
+            compile: options.compile,
+            sets: Vec::new(),
+        };
+        engine.sets = sets
+            .into_iter()
+            .map(|set| {
+                engine
+                    .definitions()
+                    .with_previous(set)
+                    .with_batches(&engine.membership)
+            })
+            .collect();
+        Ok(engine)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    pub(crate) fn sets(&self) -> &[SetEngine] {
+        &self.sets
+    }
+
+    /// All shards of all sets.
+    pub(crate) fn shards(&self) -> impl Iterator<Item = Shard<'_>> {
+        self.sets.iter().flat_map(SetEngine::shards)
+    }
+
+    /// How long calls with a result wait for a lock.
+    pub(crate) fn lock_timeout(&self) -> Duration {
+        self.lock_timeout
+    }
+
+    /// An instant of the segment clock on the boot-time clock; the end of time stays that.
+    pub(in crate::engine) fn boot_instant(&self, instant: u64) -> u64 {
+        if instant == u64::MAX {
+            return instant;
+        }
+        instant.wrapping_sub(self.clock_offset)
+    }
+
+    /// The segment clock.
+    #[inline]
+    pub(in crate::engine) fn segment_nanos(&self) -> u64 {
+        match &self.virtual_clock {
+            None => boot_nanos().wrapping_add(self.clock_offset),
+            Some(clock) => clock.nanos(),
+        }
+    }
+
+    /// The segment clock, and the wall clock where it matters.
+    #[inline]
+    pub(crate) fn read_clocks(&self, reads_utc: bool) -> Now {
+        let monotonic = self.segment_nanos();
+        let utc = match &self.virtual_clock {
+            _ if !reads_utc => 0,
+            None => utc_nanos(),
+            // Not read again: it may have been advanced, and it is one clock.
+            Some(_) => monotonic,
+        };
+        Now { monotonic, utc }
+    }
+
+    #[inline(always)]
+    pub(in crate::engine) fn header(&self) -> &Header {
+        &self.header[0]
+    }
+}

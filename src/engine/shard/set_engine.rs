@@ -1,0 +1,290 @@
+//! A set of a segment, and its shards: what one lock guards.
+//!
+//! **Nothing reaches a rule before it holds a lock.** Which definition a shard is of is known under its lock only:
+//! until then any process may have brought another into force. So a [`Shard`] has no rules, and neither has a
+//! [`SetEngine`] but for what all definitions agree in, its [`SetOutline`]. [`SegmentEngine::lock`](crate::engine::SegmentEngine::lock) turns
+//! a shard into one [by its rules](RuledShard), and is the only way to one that decides; who only looks without a lock
+//! gets one [by its definition](Shard::by_its_definition), as far as that is known, and changes nothing by it.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::key_identity::KeyIdentity;
+use super::shard_memory::ShardMemory;
+use crate::engine::admit::decision::Details;
+use crate::engine::credit::batches::Batches;
+use crate::engine::definition::row_tier::TierIndex;
+use crate::engine::definition::set_outline::SetOutline;
+use crate::engine::definition::set_rules::SetRules;
+use crate::engine::definition::versions::Versions;
+use crate::error::Error;
+use crate::limit::{Mark, Now, RuleOperations, Standing};
+use crate::shm::file::region::{Mapped, OutOfRegion, Region};
+use crate::shm::layout::geometry::SetGeometry;
+use crate::shm::layout::records::{DirectoryEntry, LimitCounters};
+use crate::shm::lock::journal::{JournalOverflow, Transaction};
+use crate::shm::process::participant::Membership;
+use crate::table::Fingerprint;
+
+/// A set of an attached segment, or a copy of one: where it lies, and the definitions that this process has heard of.
+#[derive(Debug)]
+pub(crate) struct SetEngine {
+    /// In its segment.
+    pub(in crate::engine) position: u64,
+    /// In the directory.
+    pub(in crate::engine) entry: Mapped<DirectoryEntry>,
+    outline: SetOutline,
+    pub(in crate::engine) rules: Versions<SetRules>,
+    pub(crate) geometry: SetGeometry,
+    shards: Vec<ShardMemory>,
+    /// Of the hash of keys.
+    pub(crate) seed: [u64; 2],
+    /// Of an attached segment, where processes draw credit from the set.
+    pub(in crate::engine) batches: Option<Arc<Batches>>,
+}
+
+/// What one lock guards: a set that is not keyed, or one shard of a keyed one. Without `rules`, unless it is known by
+/// which definition of the set the shard decides.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shard<'a, Rules = ()> {
+    pub(crate) set: &'a SetEngine,
+    pub(crate) rules: Rules,
+    pub(crate) memory: &'a ShardMemory,
+}
+
+/// A shard, and the rules that it decides by.
+pub(crate) type RuledShard<'a> = Shard<'a, &'a SetRules>;
+
+/// A shard at an instant: what is worked out of it depends on nothing else.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShardAt<'a> {
+    pub(crate) shard: RuledShard<'a>,
+    pub(crate) now: Now,
+}
+
+/// Which definition a decision was made by, as the lowest bits of its generation, and for a key of which tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DefinitionBits {
+    pub(in crate::engine) generation: u8,
+    pub(crate) tier: TierIndex,
+}
+
+impl DefinitionBits {
+    /// The definition of that generation, for a key of the tier `default`.
+    #[inline(always)]
+    pub(in crate::engine) fn of_default(generation: u64) -> Self {
+        Self {
+            generation: generation as u8,
+            tier: TierIndex::default(),
+        }
+    }
+
+    /// Whether it is the definition of that generation.
+    #[inline(always)]
+    pub(in crate::engine) fn is_of(self, generation: u64) -> bool {
+        self.generation == generation as u8
+    }
+}
+
+impl Deref for SetEngine {
+    type Target = SetOutline;
+
+    #[inline]
+    fn deref(&self) -> &SetOutline {
+        &self.outline
+    }
+}
+
+impl Deref for RuledShard<'_> {
+    type Target = SetRules;
+
+    #[inline]
+    fn deref(&self) -> &SetRules {
+        self.rules
+    }
+}
+
+impl SetEngine {
+    pub(crate) fn new(
+        region: &Arc<Region>,
+        position: u64,
+        entry: Mapped<DirectoryEntry>,
+        geometry: SetGeometry,
+        rules: SetRules,
+        seed: [u64; 2],
+    ) -> Result<Self, OutOfRegion> {
+        let shards = (0..)
+            .zip(&geometry.shards)
+            .map(|(index, shard)| ShardMemory::locate(region, shard, index))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            position,
+            entry,
+            outline: SetOutline::of(&rules.plan),
+            rules: Versions::new(rules),
+            geometry,
+            shards,
+            seed,
+            batches: None,
+        })
+    }
+
+    /// The set, with the batches that this process has drawn or will draw from it.
+    pub(in crate::engine) fn with_batches(mut self, membership: &Arc<Membership>) -> Self {
+        if self.shown().limits.iter().any(|limit| limit.credit.is_some()) {
+            let batches = Batches::of(membership, self.position, self.shards.len(), self.is_keyed());
+            self.batches = Some(batches);
+        }
+        self
+    }
+
+    /// The latest definition that this process has heard of: to be shown, and never to decide by.
+    pub(crate) fn shown(&self) -> &SetRules {
+        self.rules.latest()
+    }
+
+    /// How a limit stood by the definition that the decision was made by, and how much it admitted at once.
+    pub(crate) fn standing(&self, decision: &Details, limit: usize, mark: Mark) -> Option<(Standing, u64)> {
+        let definition = decision.definition;
+        let by = |rules: &SetRules| definition.is_of(rules.generation);
+        let rules = self.rules.find(by).unwrap_or_else(|| self.shown());
+        let own_capacity = decision.own_capacity(limit);
+        let limit = rules.of_tier(definition.tier).limits.get(limit)?;
+        let limit = limit.by_capacity(own_capacity);
+        let found = limit.rule.found_capacity(mark);
+        Some((limit.rule.standing(mark), found.unwrap_or(limit.burst)))
+    }
+
+    /// The shard at `index`, or the first.
+    #[inline]
+    pub(crate) fn shard(&self, index: u32) -> Shard<'_> {
+        // A set has at least one shard, and an index beyond them is of another set.
+        let memory = self.shards.get(index as usize).unwrap_or(&self.shards[0]);
+        Shard {
+            set: self,
+            rules: (),
+            memory,
+        }
+    }
+
+    /// The shard that a key belongs to; of a set that is not keyed, the only one.
+    #[inline]
+    pub(crate) fn shard_of(&self, key: Option<&KeyIdentity>) -> Shard<'_> {
+        key.map_or_else(|| self.shard(0), |key| self.shard_of_fingerprint(key.fingerprint))
+    }
+
+    #[inline]
+    pub(crate) fn shard_of_fingerprint(&self, fingerprint: Fingerprint) -> Shard<'_> {
+        self.shard(fingerprint.shard(self.shards.len() as u64) as u32)
+    }
+
+    /// All shards.
+    pub(crate) fn shards(&self) -> impl Iterator<Item = Shard<'_>> {
+        (0..self.shards.len() as u32).map(|index| self.shard(index))
+    }
+
+    /// Whether processes draw batches from the set.
+    pub(crate) fn has_credit(&self) -> bool {
+        self.batches.is_some()
+    }
+
+    /// Whether this process has drawn batches that its background worker is to be told of; only once.
+    #[inline]
+    pub(crate) fn claim_unattended_batches(&self) -> bool {
+        self.batches
+            .as_ref()
+            .is_some_and(|batches| batches.claim_unattended())
+    }
+
+    /// Notes that there is no background worker for batches.
+    pub(crate) fn leave_batches_unattended(&self) {
+        if let Some(batches) = &self.batches {
+            batches.set_unattended();
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_keyed(&self) -> bool {
+        self.geometry.shape.buckets > 0
+    }
+}
+
+impl<'a> Shard<'a> {
+    /// The shard by rules. Of a shard whose lock is held, they must be those of the definition that it is of,
+    /// which whoever locks it sees to.
+    #[inline(always)]
+    pub(in crate::engine) fn by(self, rules: &'a SetRules) -> RuledShard<'a> {
+        Shard {
+            set: self.set,
+            rules,
+            memory: self.memory,
+        }
+    }
+
+    /// The shard, read by the definition that it is of, where that is known: for a while after a change, or where who
+    /// made the change has died, that is not the one in force. For who only looks.
+    pub(crate) fn by_its_definition(self) -> RuledShard<'a> {
+        let generation = self.memory.control().generation.load(Ordering::Relaxed);
+        let known = self.set.rules.find(|rules| rules.generation == generation);
+        self.by(known.unwrap_or_else(|| self.set.shown()))
+    }
+}
+
+impl<'a> RuledShard<'a> {
+    /// Which definition it decides by.
+    #[inline(always)]
+    pub(in crate::engine) fn definition(self) -> DefinitionBits {
+        DefinitionBits {
+            generation: self.rules.generation as u8,
+            tier: self.rules.tier,
+        }
+    }
+
+    /// The shard, for what takes its lock again.
+    #[inline(always)]
+    pub(in crate::engine) fn unruled(self) -> Shard<'a> {
+        Shard {
+            set: self.set,
+            rules: (),
+            memory: self.memory,
+        }
+    }
+}
+
+impl<Rules> Shard<'_, Rules> {
+    /// The number of the shard in its set.
+    #[inline]
+    pub(crate) fn index(&self) -> u32 {
+        self.memory.index
+    }
+
+    /// What was counted of the limit at `index`.
+    #[inline]
+    pub(crate) fn counters(&self, index: usize) -> &LimitCounters {
+        self.memory.counters(index)
+    }
+
+    #[cold]
+    pub(crate) fn poisoned(&self) -> Box<Error> {
+        Box::new(Error::Poisoned {
+            set: self.set.name.to_string(),
+        })
+    }
+
+    /// Makes the changes of a transaction final.
+    #[inline(always)]
+    pub(in crate::engine) fn commit(&self, transaction: Transaction<'_>) -> Result<(), Box<Error>> {
+        transaction
+            .commit()
+            .map_err(|overflow| self.internal_error(overflow))
+    }
+
+    #[cold]
+    fn internal_error(&self, _: JournalOverflow) -> Box<Error> {
+        Box::new(Error::Internal {
+            set: self.set.name.to_string(),
+            what: "an operation changed more words than its journal holds",
+        })
+    }
+}

@@ -1,0 +1,693 @@
+//! What belongs to one lock in a region, and a limit's state as the rules see it.
+
+use std::collections::BTreeSet;
+use std::mem::offset_of;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::row_reference::RowReference;
+use crate::limit::{Mark, State, StateMut};
+use crate::shm::file::region::{Mapped, OutOfRegion, Region};
+use crate::shm::layout::geometry::ShardGeometry;
+use crate::shm::layout::records::{
+    Hold, HoldLabel, JOURNAL_ENTRIES, JournalEntry, KeyRow, LimitCounters, SetControl, Ticket, TicketLimit,
+};
+use crate::shm::lock::journal::{Journal, Transaction};
+use crate::table::Fingerprint;
+use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
+
+/// What belongs to one lock, located once.
+#[derive(Debug)]
+pub(crate) struct ShardMemory {
+    /// The number of the shard in its set.
+    pub(crate) index: u32,
+    pub(crate) geometry: ShardGeometry,
+    /// When this process may look for dead holders again, on the boot-time clock.
+    pub(crate) next_probe: AtomicU64,
+    control: Mapped<SetControl>,
+    entries: Mapped<JournalEntry>,
+    extent: Mapped<AtomicU64>,
+    counters: Mapped<LimitCounters>,
+    /// Of a keyed table: tags of its buckets, and the names of its keys.
+    tags: Mapped<AtomicU64>,
+    names: Mapped<AtomicU64>,
+    name_words: usize,
+    rows: Mapped<AtomicU64>,
+    row_count: u64,
+    /// Words from one row to the next, of its head, and of the states of all its limits.
+    row_stride: usize,
+    row_head: usize,
+    state_words: usize,
+    holds: Mapped<AtomicU64>,
+    hold_capacity: u64,
+    /// Words from one hold to the next, and words of amounts in each.
+    hold_stride: usize,
+    hold_amounts: usize,
+    pub(in crate::engine) labels: Mapped<HoldLabel>,
+    tickets: Mapped<AtomicU64>,
+    ticket_capacity: u64,
+    /// Words from one ticket to the next, and limits in each.
+    ticket_stride: usize,
+    ticket_limits: usize,
+}
+
+/// The limits of one key, or of a set that is not keyed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row<'a> {
+    pub(crate) index: u64,
+    head: Option<&'a [AtomicU64]>,
+    /// Of all limits, one after the other. Empty where the key has no row: it reads as never used.
+    state: &'a [AtomicU64],
+}
+
+/// The rows of one request: one, or where limits count networks of several lengths, one for each length.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows<'a> {
+    first: Row<'a>,
+    others: &'a [Row<'a>],
+}
+
+impl<'a> From<Row<'a>> for Rows<'a> {
+    #[inline(always)]
+    fn from(row: Row<'a>) -> Self {
+        Self {
+            first: row,
+            others: &[],
+        }
+    }
+}
+
+impl<'a> Rows<'a> {
+    /// By length, the shortest first.
+    pub(crate) fn of_levels(rows: &'a [Row<'a>]) -> Self {
+        let (first, others) = rows
+            .split_first()
+            .map_or((Row::ABSENT, rows), |(first, others)| (*first, others));
+        Self { first, others }
+    }
+
+    /// The row for limits of that level.
+    #[inline(always)]
+    pub(crate) fn of(self, level: usize) -> Row<'a> {
+        match level.checked_sub(1) {
+            None => self.first,
+            Some(other) => self.others.get(other).copied().unwrap_or(Row::ABSENT),
+        }
+    }
+
+    /// The row whose queue its requests wait in.
+    #[inline(always)]
+    pub(crate) fn first(self) -> Row<'a> {
+        self.first
+    }
+
+    #[inline]
+    pub(crate) fn iter(self) -> impl Iterator<Item = Row<'a>> {
+        std::iter::once(self.first).chain(self.others.iter().copied())
+    }
+}
+
+/// One place of the table of holds.
+#[derive(Clone, Copy)]
+pub(crate) struct HoldPlace<'a> {
+    words: &'a [AtomicU64],
+}
+
+/// Rows whose tags share a word.
+const ROWS_OF_TAG_WORD: u64 = BUCKET_ROWS / BUCKET_TAG_WORDS;
+
+/// The most rows that an operation can have changed, going by its journal.
+#[cfg(test)]
+const MAX_NOTED_ROWS: usize = JOURNAL_ENTRIES * ROWS_OF_TAG_WORD as usize;
+
+const HOLD_WORDS: usize = size_of::<Hold>() / 8;
+
+/// One place of the table of tickets.
+#[derive(Clone, Copy)]
+pub(crate) struct TicketPlace<'a> {
+    words: &'a [AtomicU64],
+}
+
+/// What a ticket says of one limit.
+#[derive(Clone, Copy)]
+pub(crate) struct TicketLimitPlace<'a> {
+    words: &'a [AtomicU64],
+}
+
+const TICKET_WORDS: usize = size_of::<Ticket>() / 8;
+const TICKET_LIMIT_WORDS: usize = size_of::<TicketLimit>() / 8;
+
+impl ShardMemory {
+    /// The part of that number.
+    pub(crate) fn locate(
+        region: &Arc<Region>,
+        geometry: &ShardGeometry,
+        index: u32,
+    ) -> Result<Self, OutOfRegion> {
+        let shape = geometry.shape;
+        Ok(Self {
+            index,
+            geometry: *geometry,
+            next_probe: AtomicU64::new(0),
+            control: region.mapped_records(geometry.control_offset, 1)?,
+            entries: region.mapped_records(geometry.journal_offset, JOURNAL_ENTRIES as u64)?,
+            extent: region.mapped_words(geometry.extent_offset, geometry.extent_size / 8)?,
+            counters: region.mapped_records(geometry.counters_offset, shape.limits)?,
+            tags: region.mapped_words(geometry.tags_offset, shape.buckets * BUCKET_TAG_WORDS)?,
+            names: region.mapped_words(
+                geometry.names_offset,
+                if shape.buckets == 0 {
+                    0
+                } else {
+                    geometry.rows * shape.name_words
+                },
+            )?,
+            name_words: shape.name_words as usize,
+            rows: region.mapped_words(geometry.rows_offset, geometry.rows * geometry.row_stride / 8)?,
+            row_count: geometry.rows,
+            row_stride: geometry.row_stride as usize / 8,
+            row_head: geometry.row_head as usize / 8,
+            state_words: shape.state_words as usize,
+            holds: region.mapped_words(geometry.holds_offset, shape.holds * geometry.hold_stride / 8)?,
+            hold_capacity: shape.holds,
+            hold_stride: geometry.hold_stride as usize / 8,
+            hold_amounts: shape.held_amounts as usize,
+            labels: region.mapped_records(geometry.labels_offset, shape.labels)?,
+            tickets: region.mapped_words(
+                geometry.tickets_offset,
+                shape.tickets * geometry.ticket_stride / 8,
+            )?,
+            ticket_capacity: shape.tickets,
+            ticket_stride: geometry.ticket_stride as usize / 8,
+            ticket_limits: shape.limits as usize,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn control(&self) -> &SetControl {
+        &self.control[0]
+    }
+
+    #[inline]
+    pub(crate) fn journal(&self) -> Journal<'_> {
+        Journal::new(&self.control().journal, &self.entries, &self.extent)
+    }
+
+    /// What was counted of the limit at `index`.
+    #[inline]
+    pub(crate) fn counters(&self, index: usize) -> &LimitCounters {
+        // There is one for each limit, and a set has at least one limit.
+        &self.counters[index.min(self.counters.len() - 1)]
+    }
+
+    /// Rows of limits: one where the set is not keyed.
+    pub(crate) fn row_count(&self) -> u64 {
+        self.row_count
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_keyed(&self) -> bool {
+        self.row_head > 0
+    }
+
+    /// The row of a set that is not keyed; that of no key in one that is.
+    #[inline(always)]
+    pub(crate) fn only_row(&self) -> Row<'_> {
+        if self.is_keyed() {
+            return Row::ABSENT;
+        }
+        Row {
+            index: 0,
+            head: None,
+            state: &self.rows,
+        }
+    }
+
+    /// The row at `index`; `None` beyond the table.
+    #[inline]
+    pub(crate) fn row(&self, index: u64) -> Option<Row<'_>> {
+        if index >= self.row_count {
+            return None;
+        }
+        let start = index as usize * self.row_stride;
+        let words = self.rows.get(start..start + self.row_head + self.state_words)?;
+        let (head, state) = words.split_at(self.row_head);
+        Some(Row {
+            index,
+            head: (!head.is_empty()).then_some(head),
+            state,
+        })
+    }
+
+    /// Words of the states of all limits in a row.
+    pub(crate) fn state_words(&self) -> usize {
+        self.state_words
+    }
+
+    /// The rows that the latest operation on the shard changed anything of, and some that operations before it did: at
+    /// most 160 journal entries times the 4 rows that one word of tags is of, however large the table is.
+    pub(crate) fn noted_rows(&self) -> BTreeSet<u64> {
+        let geometry = &self.geometry;
+        let row_of = |offset: u64, start: u64, row_bytes: u64| {
+            let row = offset.checked_sub(start)?.checked_div(row_bytes)?;
+            (row < self.row_count).then_some(row)
+        };
+        let mut rows = BTreeSet::new();
+        for index in self.journal().noted() {
+            let offset = geometry.extent_offset.saturating_add(index.saturating_mul(8));
+            if offset < geometry.rows_offset {
+                // The tags of several rows share a word.
+                let first = row_of(offset, geometry.tags_offset, 8 / ROWS_OF_TAG_WORD);
+                rows.extend(
+                    first
+                        .into_iter()
+                        .flat_map(|first| first..first + ROWS_OF_TAG_WORD),
+                );
+            } else if offset < geometry.names_offset {
+                rows.extend(row_of(offset, geometry.rows_offset, geometry.row_stride));
+            }
+        }
+        rows
+    }
+
+    /// All rows.
+    pub(crate) fn all_rows(&self) -> impl Iterator<Item = Row<'_>> {
+        (0..self.row_count).filter_map(|index| self.row(index))
+    }
+
+    /// The word of tags at `index` of the bucket.
+    #[inline]
+    pub(crate) fn tag_word(&self, bucket: u64, index: u64) -> Option<&AtomicU64> {
+        self.tags.get((bucket * BUCKET_TAG_WORDS + index) as usize)
+    }
+
+    /// What is kept of the key of a row for people; empty where nothing is.
+    pub(crate) fn name(&self, row: u64) -> &[AtomicU64] {
+        let start = row as usize * self.name_words;
+        self.names.get(start..start + self.name_words).unwrap_or_default()
+    }
+
+    /// How many holds the shard has room for.
+    pub(crate) fn hold_capacity(&self) -> u64 {
+        self.hold_capacity
+    }
+
+    /// The hold at `index`; `None` beyond the table.
+    #[inline]
+    pub(crate) fn hold(&self, index: u64) -> Option<HoldPlace<'_>> {
+        if index >= self.hold_capacity {
+            return None;
+        }
+        let start = index as usize * self.hold_stride;
+        Some(HoldPlace {
+            words: self.holds.get(start..start + HOLD_WORDS + self.hold_amounts)?,
+        })
+    }
+
+    /// Holds that were ever taken: what lies beyond is zero.
+    pub(crate) fn touched_holds(&self) -> u64 {
+        self.control()
+            .untouched_hold
+            .load(Ordering::Relaxed)
+            .min(self.hold_capacity)
+    }
+
+    /// How many requests may wait.
+    pub(crate) fn ticket_capacity(&self) -> u64 {
+        self.ticket_capacity
+    }
+
+    /// The ticket at `index`; `None` beyond the table.
+    pub(crate) fn ticket(&self, index: u64) -> Option<TicketPlace<'_>> {
+        if index >= self.ticket_capacity {
+            return None;
+        }
+        let start = index as usize * self.ticket_stride;
+        let words = TICKET_WORDS + TICKET_LIMIT_WORDS * self.ticket_limits;
+        Some(TicketPlace {
+            words: self.tickets.get(start..start + words)?,
+        })
+    }
+
+    /// The waiter futex of the ticket at `index`, for who may outlive this.
+    pub(crate) fn mapped_waiter_futex(
+        region: &Arc<Region>,
+        geometry: &ShardGeometry,
+        index: u64,
+    ) -> Result<Mapped<AtomicU64>, OutOfRegion> {
+        let offset = index.saturating_mul(geometry.ticket_stride) + offset_of!(Ticket, waiter_futex) as u64;
+        region.mapped_words(geometry.tickets_offset.saturating_add(offset), 1)
+    }
+
+    /// Tickets that were ever used: what lies beyond is zero.
+    pub(crate) fn touched_tickets(&self) -> u64 {
+        self.control()
+            .untouched_ticket
+            .load(Ordering::Relaxed)
+            .min(self.ticket_capacity)
+    }
+}
+
+impl<'a> Row<'a> {
+    /// Of a key that has no row.
+    pub(crate) const ABSENT: Self = Self {
+        index: u64::MAX,
+        head: None,
+        state: &[],
+    };
+
+    /// Whether it is that of a key that has no row.
+    #[inline]
+    pub(crate) fn is_absent(self) -> bool {
+        self.index == Self::ABSENT.index
+    }
+
+    /// The words of the states from `start`; fewer where the row has not so many.
+    #[inline]
+    pub(crate) fn state(self, start: usize, words: usize) -> &'a [AtomicU64] {
+        self.state.get(start..start + words).unwrap_or_default()
+    }
+
+    /// Copies the words of the states; what the row lacks is copied as never used.
+    pub(crate) fn copy_state(self, target: &[AtomicU64]) {
+        for (index, word) in target.iter().enumerate() {
+            word.store(load(self.state, index), Ordering::Relaxed);
+        }
+    }
+
+    /// The row with other states than its own.
+    pub(crate) fn with_state(self, state: &'a [AtomicU64]) -> Self {
+        Self { state, ..self }
+    }
+
+    #[inline]
+    pub(in crate::engine) fn head_word(self, offset: usize) -> Option<&'a AtomicU64> {
+        self.head?.get(offset / 8)
+    }
+
+    pub(crate) fn fingerprint(self) -> Option<[&'a AtomicU64; 2]> {
+        let first = offset_of!(KeyRow, fingerprint);
+        Some([self.head_word(first)?, self.head_word(first + 8)?])
+    }
+
+    /// Whose row it is.
+    #[inline]
+    pub(in crate::engine) fn key(self) -> Fingerprint {
+        self.fingerprint()
+            .map_or(Fingerprint::NONE, |[low, high]| Fingerprint {
+                low: low.load(Ordering::Relaxed),
+                high: high.load(Ordering::Relaxed),
+            })
+    }
+
+    /// Whether the row is that of the key with this fingerprint.
+    pub(in crate::engine) fn is_of(self, fingerprint: Fingerprint) -> bool {
+        self.head.is_some() && self.key() == fingerprint
+    }
+
+    #[inline]
+    pub(crate) fn used_at(self) -> Option<&'a AtomicU64> {
+        self.head_word(offset_of!(KeyRow, used_at))
+    }
+
+    #[inline]
+    pub(crate) fn counts(self) -> Option<&'a AtomicU64> {
+        self.head_word(offset_of!(KeyRow, counts))
+    }
+
+    #[inline]
+    pub(crate) fn row_references(self) -> Option<&'a AtomicU64> {
+        self.head_word(offset_of!(KeyRow, row_references))
+    }
+
+    /// Whether no key ever had the row. The row of a set that is not keyed counts as used.
+    pub(crate) fn is_unused(self) -> bool {
+        self.is_of(Fingerprint::NONE)
+    }
+}
+
+impl<'a> HoldPlace<'a> {
+    /// Participant slot and generation, packed; zero where the place is free.
+    #[inline]
+    pub(crate) fn owner(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, owner) / 8]
+    }
+
+    #[inline]
+    pub(crate) fn serial(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, serial) / 8]
+    }
+
+    /// On the segment clock.
+    #[inline]
+    pub(crate) fn taken_at(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, taken_at) / 8]
+    }
+
+    /// Of a free place: the next one, plus one.
+    #[inline]
+    pub(crate) fn next_free(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, expired_or_next) / 8]
+    }
+
+    /// On the segment clock: when the hold was taken or last renewed.
+    #[inline]
+    pub(crate) fn renewed_at(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, renewed_at) / 8]
+    }
+
+    /// Of a hold in use: bit i says that the lease of limit i ran out.
+    #[inline]
+    pub(crate) fn expired(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, expired_or_next) / 8]
+    }
+
+    /// The latest mark that was left here: see [`marks`](crate::engine::recover::marks).
+    #[inline]
+    pub(crate) fn returned(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, returned) / 8]
+    }
+
+    /// The word of the [row](Self::row) whose limits are held.
+    #[inline]
+    pub(crate) fn row_word(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, row) / 8]
+    }
+
+    /// The row whose limits are held.
+    #[inline]
+    pub(crate) fn row(self) -> RowReference {
+        RowReference::from_word(self.row_word().load(Ordering::Relaxed))
+    }
+
+    /// What is held of each limit that gives back.
+    #[inline]
+    pub(crate) fn amounts(self) -> &'a [AtomicU64] {
+        &self.words[HOLD_WORDS..]
+    }
+
+    pub(crate) fn is_taken(self) -> bool {
+        self.owner().load(Ordering::Relaxed) != 0
+    }
+}
+
+impl<'a> TicketPlace<'a> {
+    /// Participant slot and generation, packed; zero where the place is free or the ticket was given up.
+    pub(crate) fn owner(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, owner) / 8]
+    }
+
+    /// Number and phase, packed.
+    pub(crate) fn state(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, state) / 8]
+    }
+
+    pub(crate) fn waiter_futex(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, waiter_futex) / 8]
+    }
+
+    pub(crate) fn next(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, next) / 8]
+    }
+
+    pub(crate) fn previous(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, previous) / 8]
+    }
+
+    /// On the segment clock.
+    pub(crate) fn enqueued_at(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, enqueued_at) / 8]
+    }
+
+    /// On the segment clock.
+    pub(crate) fn granted_at(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, granted_at) / 8]
+    }
+
+    /// The hold that was granted, plus one.
+    pub(crate) fn hold(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, hold) / 8]
+    }
+
+    pub(crate) fn hold_serial(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, hold_serial) / 8]
+    }
+
+    /// The limits that are asked for, and the waiter futex.
+    pub(crate) fn request(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, request) / 8]
+    }
+
+    /// The row whose queue it is in, or whose limits it was granted.
+    pub(crate) fn row(self) -> RowReference {
+        RowReference::from_word(self.words[offset_of!(Ticket, row) / 8].load(Ordering::Relaxed))
+    }
+
+    pub(in crate::engine) fn set_row(self, row: RowReference) {
+        self.words[offset_of!(Ticket, row) / 8].store(row.to_word(), Ordering::Relaxed);
+    }
+
+    /// What is asked of the limit at `index`; `None` where the set has none.
+    pub(crate) fn limit(self, index: usize) -> Option<TicketLimitPlace<'a>> {
+        let start = TICKET_WORDS + TICKET_LIMIT_WORDS * index;
+        Some(TicketLimitPlace {
+            words: self.words.get(start..start + TICKET_LIMIT_WORDS)?,
+        })
+    }
+}
+
+impl<'a> TicketLimitPlace<'a> {
+    pub(crate) fn cost(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(TicketLimit, cost) / 8]
+    }
+
+    /// How the limit stood just after the grant.
+    pub(crate) fn mark(self) -> Mark {
+        let first = offset_of!(TicketLimit, mark) / 8;
+        Mark {
+            first: self.words[first].load(Ordering::Relaxed),
+            second: self.words[first + 1].load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn set_mark(self, mark: Mark) {
+        let first = offset_of!(TicketLimit, mark) / 8;
+        self.words[first].store(mark.first, Ordering::Relaxed);
+        self.words[first + 1].store(mark.second, Ordering::Relaxed);
+    }
+}
+
+/// A limit's state in shared memory, for reading.
+#[derive(Clone, Copy)]
+pub(crate) struct StateWords<'a>(pub(crate) &'a [AtomicU64]);
+
+impl State for StateWords<'_> {
+    #[inline]
+    fn load(&self, index: usize) -> u64 {
+        load(self.0, index)
+    }
+}
+
+/// A limit's state in shared memory, changed through the journal.
+pub(crate) struct JournalledState<'a, 't, 'j> {
+    pub(crate) words: &'a [AtomicU64],
+    pub(crate) transaction: &'t mut Transaction<'j>,
+}
+
+impl State for JournalledState<'_, '_, '_> {
+    #[inline]
+    fn load(&self, index: usize) -> u64 {
+        load(self.words, index)
+    }
+}
+
+impl StateMut for JournalledState<'_, '_, '_> {
+    #[inline]
+    fn store(&mut self, index: usize, value: u64) {
+        if let Some(word) = self.words.get(index) {
+            self.transaction.store(word, value);
+        }
+    }
+}
+
+/// A limit's state in shared memory, changed at once: for what can be repeated from the start.
+pub(crate) struct RepeatableState<'a>(pub(crate) &'a [AtomicU64]);
+
+impl State for RepeatableState<'_> {
+    fn load(&self, index: usize) -> u64 {
+        load(self.0, index)
+    }
+}
+
+impl StateMut for RepeatableState<'_> {
+    fn store(&mut self, index: usize, value: u64) {
+        if let Some(word) = self.0.get(index) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+#[inline]
+fn load(words: &[AtomicU64], index: usize) -> u64 {
+    // A rule asks only for the words it said it has; an absent one reads as never used.
+    words.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::shard_memory::*;
+    use crate::shm::layout::geometry::{Geometry, SetShape};
+
+    fn shard(buckets: u64) -> (Arc<Region>, ShardMemory) {
+        let shape = SetShape {
+            definition_room: 64,
+            limits: 1,
+            state_words: 2,
+            holds: 4,
+            held_amounts: 1,
+            labels: 0,
+            tickets: 4,
+            shards: 1,
+            buckets,
+            name_words: 6,
+        };
+        let geometry = Geometry::new(1, vec![shape]).expect("a segment");
+        let region = Arc::new(Region::private(geometry.total_size).expect("memory"));
+        let memory = ShardMemory::locate(&region, &geometry.sets[0].shards[0], 0).expect("within");
+        (region, memory)
+    }
+
+    #[test]
+    fn an_operation_is_followed_to_the_rows_that_it_changed() {
+        let (_region, memory) = shard(8);
+        let row = |index| memory.row(index).expect("within");
+        let mut transaction = memory.journal().begin();
+        transaction.store(row(77).used_at().expect("a keyed row"), 1);
+        transaction.store(&row(78).state[1], 1);
+        transaction.store(memory.tag_word(5, 2).expect("within"), 1);
+        transaction.store(&memory.control().keys, 1);
+        transaction.store(memory.hold(1).expect("within").owner(), 1);
+        drop(transaction);
+        let tagged = 5 * BUCKET_ROWS + 2 * ROWS_OF_TAG_WORD;
+        let expected: Vec<u64> = [77, 78].into_iter().chain(tagged..tagged + 4).collect();
+        assert_eq!(memory.noted_rows().into_iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn however_large_the_table_no_more_rows_are_looked_at_than_an_operation_can_change() {
+        let (_region, memory) = shard(4096);
+        for step in [1, 8, 512, 4097] {
+            for (position, entry) in (0..).zip(memory.entries.iter()) {
+                let first = (memory.geometry.tags_offset - memory.geometry.extent_offset) / 8;
+                entry.index.store(first + position * step, Ordering::Relaxed);
+            }
+            let rows = memory.noted_rows();
+            assert!(!rows.is_empty() && rows.len() <= MAX_NOTED_ROWS, "{}", rows.len());
+            assert!(rows.iter().all(|row| *row < memory.row_count()));
+        }
+        for entry in memory.entries.iter() {
+            entry.index.store(u64::MAX, Ordering::Relaxed);
+        }
+        assert_eq!(memory.noted_rows(), BTreeSet::new());
+    }
+}

@@ -1,0 +1,196 @@
+//! The descriptor by which a segment file is asked who has its locks, and which other code may close under us.
+//!
+//! Libraries that daemonise close every descriptor they do not know. So the number is kept, not owned: it is only ever
+//! handed to system calls as a number, and before and after it is used it is asked whether it is the same file.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::stat::fstat;
+
+use crate::shm::lock::file_lock::ByteRange;
+
+/// Numbers below are the standard streams: what is printed to a closed one must not be written into the segment.
+const FIRST_PRIVATE_NUMBER: RawFd = 3;
+
+/// Device and inode: which file a descriptor or a path stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileIdentity {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+impl FileIdentity {
+    pub(crate) fn of(file: impl AsFd) -> Result<Self, Errno> {
+        let status = fstat(file)?;
+        Ok(Self {
+            device: status.st_dev,
+            inode: status.st_ino,
+        })
+    }
+
+    /// Of whatever has this number now; `None` where nothing has.
+    fn of_number(number: RawFd) -> Option<Self> {
+        status_of_number(number).map(|(file, _)| file)
+    }
+}
+
+/// Which file has this number now, and whether that has a name; `None` where nothing has the number.
+fn status_of_number(number: RawFd) -> Option<(FileIdentity, bool)> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the pointer is to memory for one structure. The number may be closed or stand for any file: fstat
+    // fails or describes that, and changes neither a file nor a descriptor.
+    if unsafe { libc::fstat(number, status.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: fstat has succeeded, so it has filled the structure in.
+    let status = unsafe { status.assume_init() };
+    let file = FileIdentity {
+        device: status.st_dev,
+        inode: status.st_ino,
+    };
+    Some((file, status.st_nlink != 0))
+}
+
+/// A descriptor that may turn out to be gone.
+#[derive(Debug)]
+pub(crate) struct Descriptor {
+    /// The number in the low half, or all ones where it was closed; above, how often it was replaced.
+    slot: AtomicU64,
+    file: FileIdentity,
+}
+
+/// Moves an open file to a number above the standard streams.
+pub(crate) fn above_standard_streams(file: File) -> Result<File, Errno> {
+    if file.as_raw_fd() >= FIRST_PRIVATE_NUMBER {
+        return Ok(file);
+    }
+    let number = fcntl(&file, FcntlArg::F_DUPFD_CLOEXEC(FIRST_PRIVATE_NUMBER))?;
+    // SAFETY: the number was just made by fcntl and belongs to nothing else.
+    Ok(unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(number) })
+}
+
+const CLOSED: RawFd = -1;
+
+fn number_in(slot: u64) -> RawFd {
+    slot as u32 as RawFd
+}
+
+/// The slot that follows `slot`, with another number.
+fn next_slot(slot: u64, number: RawFd) -> u64 {
+    ((slot >> 32).wrapping_add(1) << 32) | u64::from(number as u32)
+}
+
+impl Descriptor {
+    /// Keeps the number of an open file.
+    pub(crate) fn adopt(file: File) -> Result<Self, Errno> {
+        let identity = FileIdentity::of(&file)?;
+        Ok(Self {
+            slot: AtomicU64::new(next_slot(0, file.into_raw_fd())),
+            file: identity,
+        })
+    }
+
+    /// Which file it stands for.
+    pub(crate) fn file(&self) -> FileIdentity {
+        self.file
+    }
+
+    /// Whether the file has a name, by any path; `None` where the descriptor is not there any more.
+    pub(crate) fn has_name(&self) -> Option<bool> {
+        let (file, has_name) = status_of_number(number_in(self.slot.load(Ordering::Acquire)))?;
+        (file == self.file).then_some(has_name)
+    }
+
+    /// Whether some other open file has a lock in the range; `None` where the descriptor is not there any more, or
+    /// the kernel does not say.
+    pub(crate) fn is_locked_by_others(&self, range: ByteRange) -> Option<bool> {
+        let number = number_in(self.slot.load(Ordering::Acquire));
+        if FileIdentity::of_number(number) != Some(self.file) {
+            return None;
+        }
+        let mut request = range.write_lock();
+        // SAFETY: the pointer is to a live structure. The number may have been closed, or given to another file, since
+        // it was compared: F_OFD_GETLK fails then or answers for that file, and changes neither a file nor a lock.
+        let answer = unsafe { libc::fcntl(number, libc::F_OFD_GETLK, &mut request) };
+        // An answer about another file is none: it could make a live process look dead.
+        if answer != 0 || FileIdentity::of_number(number) != Some(self.file) {
+            return None;
+        }
+        Some(request.l_type != libc::F_UNLCK as libc::c_short)
+    }
+
+    /// Puts another open file of the same identity in the place of one that is gone. Where another thread was first,
+    /// this one is closed.
+    pub(crate) fn replace(&self, file: File) {
+        let slot = self.slot.load(Ordering::Acquire);
+        // The new file may have been given the number of the old one.
+        if FileIdentity::of_number(number_in(slot)) == Some(self.file) && number_in(slot) != file.as_raw_fd()
+        {
+            return;
+        }
+        let replaced = self.slot.compare_exchange(
+            slot,
+            next_slot(slot, file.as_raw_fd()),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        if replaced.is_ok() {
+            // It is closed with the descriptor, by its number.
+            let _ = file.into_raw_fd();
+        }
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        let slot = self.slot.swap(next_slot(0, CLOSED), Ordering::AcqRel);
+        let number = number_in(slot);
+        if FileIdentity::of_number(number) == Some(self.file) {
+            // SAFETY: closing touches no memory of this process. The number was given to this descriptor by
+            // `into_raw_fd` and stands for the file that it then stood for, so unless other code closed it and opened
+            // the very same file under the same number since, it is this descriptor's own.
+            unsafe { libc::close(number) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::descriptor::*;
+    use crate::shm::lock::file_lock::try_lock;
+
+    #[test]
+    fn a_number_that_other_code_closed_and_reused_is_no_answer_until_it_is_replaced() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        std::fs::write(&path, "content").expect("a file");
+        let open = || File::options().read(true).write(true).open(&path).expect("opens");
+        let byte = ByteRange::participant(0);
+        let holder = open();
+        assert_eq!(try_lock(holder.as_fd(), byte), Ok(true));
+        let descriptor = Descriptor::adopt(open()).expect("a descriptor");
+        assert_eq!(descriptor.is_locked_by_others(byte), Some(true));
+        let number = number_in(descriptor.slot.load(Ordering::Relaxed));
+        // What other code and then the kernel do, with a number that no test running beside this one can take.
+        let other = tempfile::tempfile().expect("another file");
+        // SAFETY: both numbers are open, and the first one is used by nothing but the descriptor.
+        assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
+        assert_eq!(descriptor.is_locked_by_others(byte), None);
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::dup2(open().as_raw_fd(), number) }, number);
+        // SAFETY: the number was made just now; the descriptor does not know of it.
+        let replacement = unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(number) };
+        descriptor.replace(replacement);
+        assert_eq!(number_in(descriptor.slot.load(Ordering::Relaxed)), number);
+        assert_eq!(descriptor.is_locked_by_others(byte), Some(true));
+        let file = descriptor.file();
+        drop(descriptor);
+        assert_ne!(FileIdentity::of_number(number), Some(file), "it was left open");
+    }
+}

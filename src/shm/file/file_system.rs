@@ -1,0 +1,288 @@
+//! The file system under a segment: whether it will do, and whether every byte of the file has its place there.
+//!
+//! A store into a mapping cannot fail, so it must never need space: there is no error that could be returned, only a
+//! bus error. A creator gives every byte its place. A process that attaches changes nothing and refuses what has none.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::statfs::fstatfs;
+use nix::unistd::{Whence, lseek};
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+
+use super::attach::io_error;
+use crate::error::Error;
+
+/// Zeros written at a time, in bytes.
+const CHUNK: u64 = 1 << 20;
+
+/// stat(2): the unit of `st_blocks`.
+const BLOCK: u64 = 512;
+
+/// Extents asked for at a time.
+const EXTENTS: usize = 64;
+
+/// What kind of file system something lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A store goes to where the byte is.
+    InPlace,
+    /// A mapping may not be shared by all who can open the file, or locks may not hold.
+    Remote(&'static str),
+    /// Changed pages are written to new places, which may run out, unless the file is exempt.
+    CopyOnWrite { name: &'static str, has_exemption: bool },
+}
+
+/// By its number: statfs(2) and linux/magic.h.
+fn kind_of(magic: i128) -> Kind {
+    let copy_on_write = |name, has_exemption| Kind::CopyOnWrite { name, has_exemption };
+    match magic & 0xffff_ffff {
+        0x6969 => Kind::Remote("NFS"),
+        0xff53_4d42 => Kind::Remote("CIFS"),
+        0xfe53_4d42 | 0x517b => Kind::Remote("SMB"),
+        0x0102_1997 => Kind::Remote("9P"),
+        0x6573_5546 => Kind::Remote("FUSE"),
+        0x00c3_6400 => Kind::Remote("Ceph"),
+        0x5346_414f => Kind::Remote("AFS"),
+        0x7461_636f => Kind::Remote("OCFS2"),
+        0x0116_1970 => Kind::Remote("GFS2"),
+        0x0bd0_0bd0 => Kind::Remote("Lustre"),
+        0x7372_7279 => Kind::Remote("a boot image"),
+        0x9123_683e => copy_on_write("btrfs", true),
+        0x2fc1_2fc1 => copy_on_write("ZFS", false),
+        0xca45_1a4e => copy_on_write("bcachefs", false),
+        0x3434 => copy_on_write("NILFS", false),
+        _ => Kind::InPlace,
+    }
+}
+
+fn kind_under(file: &File, path: &Path) -> Result<Kind, Error> {
+    let statistics = fstatfs(file).map_err(|errno| io_error("examine", path, errno.into()))?;
+    Ok(kind_of(i128::from(statistics.filesystem_type().0)))
+}
+
+fn unsupported(path: &Path, file_system: &'static str, why: &'static str) -> Error {
+    Error::UnsupportedFileSystem {
+        path: path.to_owned(),
+        file_system,
+        why,
+    }
+}
+
+/// Whether the file can be shared by processes at all.
+pub(crate) fn ensure_local(file: &File, path: &Path) -> Result<(), Error> {
+    match kind_under(file, path)? {
+        Kind::Remote(name) => Err(unsupported(
+            path,
+            name,
+            "where processes of other hosts or caches could share the file",
+        )),
+        Kind::InPlace | Kind::CopyOnWrite { .. } => Ok(()),
+    }
+}
+
+/// Whether stores into the file need no space. Changes nothing.
+pub(crate) fn ensure_stores_need_no_space(file: &File, size: u64, path: &Path) -> Result<(), Error> {
+    if let Kind::CopyOnWrite { name, has_exemption } = kind_under(file, path)?
+        && !(has_exemption && is_exempt_from_copy_on_write(file))
+    {
+        return Err(copies_on_write(path, name));
+    }
+    match has_holes(file, size) {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(Error::Sparse {
+            path: path.to_owned(),
+        }),
+        Err(source) => Err(io_error("examine", path, source)),
+    }
+}
+
+fn copies_on_write(path: &Path, name: &'static str) -> Error {
+    unsupported(path, name, "where a change of the file may need space and fail")
+}
+
+/// Gives `size` bytes of a new, empty file of the caller's own their places, and makes them zero.
+pub(crate) fn allocate(file: &File, size: u64, path: &Path) -> Result<(), Error> {
+    if let Kind::CopyOnWrite { name, has_exemption } = kind_under(file, path)?
+        && !(has_exemption && exempt_from_copy_on_write(file))
+    {
+        return Err(copies_on_write(path, name));
+    }
+    // All at once, so that a lack of space is noticed at once. Not posix_fallocate, which would imitate what the file
+    // system cannot do: the zeros that follow do that as well.
+    loop {
+        match fallocate(file, FallocateFlags::empty(), 0, size as i64) {
+            Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => break,
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(allocation_error(path, size, errno.into())),
+        }
+    }
+    // Space that was never written to looks like a hole to some file systems.
+    let zeros = vec![0; CHUNK.min(size) as usize];
+    for offset in (0..size).step_by(CHUNK as usize) {
+        let length = CHUNK.min(size - offset) as usize;
+        file.write_all_at(&zeros[..length], offset)
+            .map_err(|source| allocation_error(path, size, source))?;
+    }
+    Ok(())
+}
+
+fn allocation_error(path: &Path, bytes: u64, source: io::Error) -> Error {
+    match source.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) => Error::NoSpace {
+            path: path.to_owned(),
+            bytes,
+        },
+        _ => io_error("allocate", path, source),
+    }
+}
+
+/// Whether some byte of the file has no place on the file system.
+fn has_holes(file: &File, size: u64) -> io::Result<bool> {
+    if file.metadata()?.blocks().saturating_mul(BLOCK) < size {
+        return Ok(true);
+    }
+    // The file's own tables are among its blocks, so as many blocks as bytes are no proof.
+    if let Some(covered) = bytes_with_a_place(file, size) {
+        return Ok(covered < size);
+    }
+    // Where the file system keeps no list of extents. One that knows nothing of holes says that there are none.
+    Ok(lseek(file, 0, Whence::SeekHole).is_ok_and(|end| u64::try_from(end).is_ok_and(|end| end < size)))
+}
+
+/// linux/fiemap.h: `struct fiemap_extent`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Extent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved: [u64; 2],
+    flags: u32,
+    reserved_too: [u32; 3],
+}
+
+/// linux/fiemap.h: `struct fiemap`, with room for some extents.
+#[repr(C)]
+struct ExtentMap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped: u32,
+    room: u32,
+    reserved: u32,
+    extents: [Extent; EXTENTS],
+}
+
+/// linux/fs.h: `FS_IOC_FIEMAP`, the same number on x86_64 and aarch64.
+const MAP_EXTENTS: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;
+
+/// How many bytes from the start on have a place without a gap; none where the file system keeps no list of extents.
+fn bytes_with_a_place(file: &File, size: u64) -> Option<u64> {
+    let mut covered = 0;
+    while covered < size {
+        let mut map = ExtentMap {
+            start: covered,
+            length: size - covered,
+            flags: 0,
+            mapped: 0,
+            room: EXTENTS as u32,
+            reserved: 0,
+            extents: [Extent::default(); EXTENTS],
+        };
+        // SAFETY: the descriptor is open, and the structure is laid out as the kernel's headers say, with room for as
+        // many extents as it states. The request reads it and fills it in.
+        if unsafe { libc::ioctl(file.as_raw_fd(), MAP_EXTENTS, &mut map) } != 0 {
+            return None;
+        }
+        let before = covered;
+        for extent in map.extents.iter().take(map.mapped as usize) {
+            if extent.logical > covered {
+                return Some(covered);
+            }
+            covered = covered.max(extent.logical.saturating_add(extent.length));
+        }
+        if covered == before {
+            break;
+        }
+    }
+    Some(covered)
+}
+
+fn is_exempt_from_copy_on_write(file: &File) -> bool {
+    ioctl_getflags(file).is_ok_and(|flags| flags.contains(IFlags::NOCOW))
+}
+
+/// Whether the file, which must be empty, is now one whose pages are written to where they are.
+fn exempt_from_copy_on_write(file: &File) -> bool {
+    let changed = ioctl_getflags(file).and_then(|flags| ioctl_setflags(file, flags | IFlags::NOCOW));
+    // Some answer that they have done it, and have not.
+    changed.is_ok() && is_exempt_from_copy_on_write(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file_system::*;
+
+    #[test]
+    fn a_hole_is_found_wherever_it_is_and_space_never_written_to_is_none() {
+        for directory in [std::env::temp_dir(), "/dev/shm".into(), "/var/tmp".into()] {
+            let Ok(file) = tempfile::tempfile_in(&directory) else {
+                continue;
+            };
+            let path = directory.as_path();
+            let size = 40 * 4096 + 100;
+            allocate(&file, size, path).expect("room");
+            assert!(!has_holes(&file, size).expect("an answer"), "{}", path.display());
+            for page in [0, 7, 40] {
+                let sparse = tempfile::tempfile_in(&directory).expect("another file");
+                sparse.set_len(size).expect("a length");
+                for other in (0..=40).filter(|other| *other != page) {
+                    let bytes = (size - other * 4096).min(4096) as usize;
+                    sparse.write_all_at(&vec![1; bytes], other * 4096).expect("room");
+                }
+                assert!(
+                    has_holes(&sparse, size).expect("an answer"),
+                    "page {page} on {}",
+                    path.display()
+                );
+            }
+        }
+    }
+
+    /// Finding 12.
+    #[test]
+    fn file_systems_that_copy_on_write_are_told_from_others() {
+        let is_refused = |magic| {
+            matches!(
+                kind_of(magic),
+                Kind::CopyOnWrite {
+                    has_exemption: false,
+                    ..
+                }
+            )
+        };
+        for magic in [0x2fc1_2fc1, 0xca45_1a4e, 0x3434] {
+            assert!(is_refused(magic), "{magic:#x}");
+        }
+        assert_eq!(
+            kind_of(0x9123_683e),
+            Kind::CopyOnWrite {
+                name: "btrfs",
+                has_exemption: true
+            }
+        );
+        // As a sign-extended number of 32 bits, too.
+        assert_eq!(kind_of(i128::from(0x9123_683e_u32 as i32)), kind_of(0x9123_683e));
+        // tmpfs, ext4, XFS, ramfs.
+        for magic in [0x0102_1994, 0xef53, 0x5846_5342, 0x8584_58f6] {
+            assert_eq!(kind_of(magic), Kind::InPlace, "{magic:#x}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The end of a segment: retired under the attach lock, so that nobody joins meanwhile, then unlinked.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::attach::{
+    AttachLock, Verified, check_file, check_header, damaged, io_error, open_for_writing, start_of, verify,
+};
+use super::descriptor::FileIdentity;
+use super::region::{Region, load_acquire};
+use super::removal::retire;
+use crate::error::Error;
+use crate::shm::layout::records::{HEADER_SPACE, Header, MAGIC};
+
+/// Removes the segment at `path`. This process need not be attached, and does not become so.
+///
+/// Unless `forced`, a segment that live processes are attached to stays as it is, and so does one that is damaged
+/// or of another format. A file without a segment's magic number always stays.
+pub(crate) fn remove(path: &Path, trust_any_owner: bool, forced: bool) -> Result<(), Error> {
+    let file = open_for_writing(path)?;
+    let verified = match check_file(&file, path, trust_any_owner).and_then(|size| map(&file, size, path)) {
+        Ok(verified) => Some(verified),
+        // Where a participant or the retired mark lies in such a file is anybody's guess, so nothing is written.
+        Err(Error::WrongSize { .. } | Error::Damaged { .. } | Error::Incompatible { .. })
+            if forced && start_of(&file, path)? == MAGIC =>
+        {
+            None
+        }
+        Err(error) => return Err(error),
+    };
+    let lock = match AttachLock::take(&file, path) {
+        Ok(lock) => Some(lock),
+        Err(Error::AttachStuck { .. }) if forced => None,
+        Err(error) => return Err(error),
+    };
+    if let Some(verified) = &verified {
+        let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
+        if !forced && load_acquire(&header.retired) == 0 {
+            refuse_while_in_use(verified, &file, path)?;
+        }
+        retire(header);
+    }
+    let outcome = unlink(path, &file);
+    drop(lock);
+    outcome
+}
+
+/// Removes the file at `path` if it is a segment that was retired: what a process that was killed while it removed the
+/// segment left undone.
+pub(crate) fn finish_removal(path: &Path, trust_any_owner: bool) -> Result<(), Error> {
+    let file = open_for_writing(path)?;
+    let size = check_file(&file, path, trust_any_owner)?;
+    let verified = map(&file, size, path)?;
+    let lock = AttachLock::take(&file, path)?;
+    let header: &Header = verified.region.record(0).map_err(|place| damaged(path, place))?;
+    // By now the path may lead to its successor.
+    if load_acquire(&header.retired) != 0 {
+        unlink(path, &file)?;
+    }
+    drop(lock);
+    Ok(())
+}
+
+fn map(file: &File, size: u64, path: &Path) -> Result<Verified, Error> {
+    let header =
+        Region::read_only(file, HEADER_SPACE as usize).map_err(|source| io_error("map", path, source))?;
+    check_header(&header, size, path)?;
+    let region = Region::writable(file, size as usize).map_err(|source| io_error("map", path, source))?;
+    verify(Arc::new(region), path)
+}
+
+fn refuse_while_in_use(verified: &Verified, file: &File, path: &Path) -> Result<(), Error> {
+    let processes = verified.live_processes(file);
+    let pids: Vec<u64> = processes.into_iter().map(|process| process.pid).collect();
+    if pids.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::InUse {
+            path: path.to_owned(),
+            pids,
+        })
+    }
+}
+
+/// Unlinks the path if it still leads to `file`. Others who remove the same file wait for its attach lock, and
+/// nobody creates a segment over one that exists, so between the look and the deed the path stays what it is.
+pub(in crate::shm) fn unlink(path: &Path, file: &File) -> Result<(), Error> {
+    let own = FileIdentity::of(file).map_err(|errno| io_error("examine", path, errno.into()))?;
+    let current = open_for_writing(path)?;
+    let current = FileIdentity::of(&current).map_err(|errno| io_error("examine", path, errno.into()))?;
+    if current != own {
+        // Somebody removed this segment while its attach lock was waited for, and has put another in its place.
+        return Err(Error::NotFound {
+            path: path.to_owned(),
+        });
+    }
+    std::fs::remove_file(path).map_err(|source| io_error("remove", path, source))
+}

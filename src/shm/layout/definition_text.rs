@@ -1,0 +1,115 @@
+//! The definition text of a set: two places for it, of which the generation's lowest bit says which is in force.
+//!
+//! The text that is in force is never written to, so whoever dies while the other is being written has changed
+//! nothing that counts.
+
+use std::sync::atomic::Ordering;
+
+use super::geometry::SetGeometry;
+use super::records::{CHECKSUM_SEED, DirectoryEntry, checksum_step};
+use crate::shm::file::region::{OutOfRegion, Region, load_acquire};
+
+/// A definition that was in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Definition {
+    pub(crate) generation: u64,
+    pub(crate) text: String,
+}
+
+/// Why a definition cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InvalidDefinition {
+    TooLong,
+    Checksum,
+    NotText,
+}
+
+impl InvalidDefinition {
+    pub(crate) fn what(self) -> &'static str {
+        match self {
+            Self::TooLong => "a set's definition is longer than the room for it",
+            Self::Checksum => "the checksum of a set's definition does not match",
+            Self::NotText => "a set's definition is not UTF-8",
+        }
+    }
+}
+
+fn place_of(generation: u64) -> usize {
+    (generation & 1) as usize
+}
+
+/// The checksum of a definition text.
+fn text_checksum(text: &[u8]) -> u64 {
+    let length = checksum_step(CHECKSUM_SEED, text.len() as u64);
+    text.iter()
+        .fold(length, |hash, byte| checksum_step(hash, u64::from(*byte)))
+}
+
+/// Writes the definition of a generation that is not in force yet. There is room for the text.
+pub(crate) fn write_definition(
+    region: &Region,
+    set: &SetGeometry,
+    entry: &DirectoryEntry,
+    generation: u64,
+    text: &str,
+) -> Result<(), OutOfRegion> {
+    let place = place_of(generation);
+    let size = text.len() as u64;
+    if size > set.shape.definition_room {
+        return Err(OutOfRegion {
+            offset: set.definition_offsets[place],
+            size,
+        });
+    }
+    let words = region.words(set.definition_offsets[place], size.div_ceil(8))?;
+    for (word, chunk) in words.iter().zip(text.as_bytes().chunks(8)) {
+        let mut bytes = [0; 8];
+        bytes[..chunk.len()].copy_from_slice(chunk);
+        word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+    }
+    entry.definition_sizes[place].store(size, Ordering::Relaxed);
+    entry.definition_checksums[place].store(text_checksum(text.as_bytes()), Ordering::Relaxed);
+    Ok(())
+}
+
+/// The definition that is in force. Others may follow it while it is read.
+pub(crate) fn read_definition_in_force(
+    region: &Region,
+    set: &SetGeometry,
+    entry: &DirectoryEntry,
+) -> Result<Result<Definition, InvalidDefinition>, OutOfRegion> {
+    loop {
+        let generation = load_acquire(&entry.generation);
+        let read = read_definition(region, set, entry, generation)?;
+        // Where it could not be read, two may have come into force meanwhile.
+        if read.is_ok() || load_acquire(&entry.generation) == generation {
+            return Ok(read);
+        }
+    }
+}
+
+/// The definition of a generation that is in force, or was before the present one.
+pub(crate) fn read_definition(
+    region: &Region,
+    set: &SetGeometry,
+    entry: &DirectoryEntry,
+    generation: u64,
+) -> Result<Result<Definition, InvalidDefinition>, OutOfRegion> {
+    let place = place_of(generation);
+    let size = entry.definition_sizes[place].load(Ordering::Relaxed);
+    if size > set.shape.definition_room {
+        return Ok(Err(InvalidDefinition::TooLong));
+    }
+    let mut bytes: Vec<u8> = region
+        .words(set.definition_offsets[place], size.div_ceil(8))?
+        .iter()
+        .flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes())
+        .collect();
+    bytes.truncate(size as usize);
+    if text_checksum(&bytes) != entry.definition_checksums[place].load(Ordering::Relaxed) {
+        return Ok(Err(InvalidDefinition::Checksum));
+    }
+    Ok(String::from_utf8(bytes)
+        .map(|text| Definition { generation, text })
+        .map_err(|_| InvalidDefinition::NotText))
+}

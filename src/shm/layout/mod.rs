@@ -1,0 +1,9 @@
+//! What lies where in a segment.
+
+pub(crate) mod definition_text;
+pub(crate) mod geometry;
+pub(crate) mod label;
+#[cfg(test)]
+pub(super) mod layout_document;
+pub(crate) mod prefetch;
+pub(crate) mod records;

@@ -1,0 +1,485 @@
+//! The records of a segment, byte by byte. `shm-layout.md` is the specification; a test holds the two together.
+#![allow(unsafe_code)]
+
+use std::mem::offset_of;
+use std::sync::atomic::AtomicU64;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
+
+/// The first eight bytes of a published segment: `SHMLIMIT` in the byte order of the host.
+pub(crate) const MAGIC: u64 = u64::from_ne_bytes(*b"SHMLIMIT");
+
+/// The number of this format. It has nothing to do with the version of the crate.
+pub(crate) const FORMAT: u64 = 2;
+
+/// Features that an older reader may ignore: none yet.
+pub(crate) const COMPATIBLE_FEATURES: u64 = 0;
+
+/// Features that a reader must know to touch the segment at all: none yet.
+pub(crate) const INCOMPATIBLE_FEATURES: u64 = 0;
+
+/// Reads differently on a host of the other byte order.
+pub(crate) const BYTE_ORDER: u64 = 0x0102_0304_0506_0708;
+
+/// Bytes of a machine word; the size of `pthread_mutex_t` depends on it.
+pub(crate) const WORD_SIZE: u64 = size_of::<usize>() as u64;
+
+/// Which C library's `pthread_mutex_t` lies in the segment.
+pub(crate) const C_LIBRARY: u64 = if cfg!(target_env = "musl") { 2 } else { 1 };
+
+/// The process-shared robust mutex.
+pub(crate) const LOCK_KIND_ROBUST_MUTEX: u64 = 1;
+
+/// `CLOCK_BOOTTIME`.
+pub(crate) const CLOCK_BOOT_TIME: u64 = libc::CLOCK_BOOTTIME as u64;
+
+/// Records, tables and extents start at multiples of a cache line.
+pub(crate) const ALIGNMENT: u64 = 64;
+
+/// Bytes kept for the header, so that the tables start on a page of their own.
+pub(crate) const HEADER_SPACE: u64 = 4096;
+
+/// The participants that a segment may be declared with.
+pub(crate) const MAX_PARTICIPANTS: u64 = 4096;
+
+/// The limits that one set may hold.
+pub(crate) const MAX_LIMITS: usize = 16;
+
+/// The sets that one segment may hold.
+pub(crate) const MAX_SETS: u64 = 1024;
+
+/// In a set's `poisoned` word: nobody has looked at the set since a cold start voided its lock.
+pub(crate) const SET_UNCHECKED: u64 = 3;
+
+/// Marks a segment that was retired; any value but zero does.
+pub(crate) const RETIRED: u64 = 1;
+
+/// Marks a segment whose file was found to have no name any more.
+pub(crate) const RETIRED_AS_DELETED: u64 = 2;
+
+/// Entries of the list of tickets that a participant was woken for.
+pub(crate) const WAKE_LIST: usize = 32;
+
+/// Words of the text of a label: 64 bytes.
+pub(crate) const LABEL_WORDS: usize = 8;
+
+/// Buckets of the histogram of waiting times.
+pub(crate) const WAIT_BUCKETS: usize = 32;
+
+/// Words that one operation may change. None changes more than 131: a grant of 16 limits, each with four words of
+/// state and three counters, or three, three and an amount held, nine words of the shard, seven of the line, and three
+/// of the row. The count must stay below [`REBUILD_MARKER`](crate::shm::lock::journal::REBUILD_MARKER).
+pub(crate) const JOURNAL_ENTRIES: usize = 160;
+
+/// One field of a record: its name, offset and size in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    pub(crate) offset: usize,
+    pub(crate) size: usize,
+}
+
+/// A record that may lie in shared memory.
+///
+/// # Safety
+///
+/// Every byte of the type belongs to an atomic, and the alignment is at most [`ALIGNMENT`].
+pub(crate) unsafe trait SharedRecord: FromBytes + IntoBytes + Sync + 'static {
+    const NAME: &'static str;
+    const FIELDS: &'static [Field];
+}
+
+macro_rules! shared_records {
+    ($($(#[$record_doc:meta])* struct $record:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* })*) => {
+        $(
+            $(#[$record_doc])*
+            #[derive(Debug, FromBytes, IntoBytes)]
+            #[repr(C)]
+            pub(crate) struct $record { $($(#[$field_doc])* pub(crate) $field: $type,)* }
+
+            // SAFETY: the fields below are atomics, arrays of atomics, or records of the same make, as their types
+            // say; `IntoBytes` is only derivable without padding; nothing is aligned to more than eight bytes.
+            unsafe impl SharedRecord for $record {
+                const NAME: &'static str = stringify!($record);
+                const FIELDS: &'static [Field] = &[$(Field {
+                    name: stringify!($field),
+                    offset: offset_of!($record, $field),
+                    size: size_of::<$type>(),
+                },)*];
+            }
+        )*
+
+        /// Every record of the format, in the order of the document.
+        pub(crate) const RECORDS: &[(&str, usize, &[Field])] =
+            &[$(($record::NAME, size_of::<$record>(), $record::FIELDS),)*];
+    };
+}
+
+shared_records! {
+    /// The head of the file.
+    struct Header {
+        /// [`MAGIC`], stored last, with release.
+        magic: AtomicU64,
+        /// [`FORMAT`].
+        format: AtomicU64,
+        /// [`fingerprint`] of the records this file was made with.
+        fingerprint: AtomicU64,
+        incompatible_features: AtomicU64,
+        compatible_features: AtomicU64,
+        header_size: AtomicU64,
+        total_size: AtomicU64,
+        byte_order: AtomicU64,
+        word_size: AtomicU64,
+        c_library: AtomicU64,
+        lock_kind: AtomicU64,
+        clock_id: AtomicU64,
+        /// Nanoseconds since the Unix epoch at creation.
+        created_utc: AtomicU64,
+        /// The segment clock at that moment: the other half of the wall-clock anchor.
+        created_at: AtomicU64,
+        /// From the system's random source; seeds the hash of keyed tables.
+        hash_key: [AtomicU64; 2],
+        participants: AtomicU64,
+        participants_offset: AtomicU64,
+        sets: AtomicU64,
+        directory_offset: AtomicU64,
+        /// Over every word from `format` to here.
+        checksum: AtomicU64,
+        /// The boot whose processes may be alive; stored last by a cold start.
+        boot_id: [AtomicU64; 2],
+        pid_namespace: AtomicU64,
+        time_namespace: AtomicU64,
+        /// Device and inode of the file itself: a copy has others.
+        device: AtomicU64,
+        inode: AtomicU64,
+        /// Added, wrapping, to the boot-time clock: the segment clock.
+        clock_offset: AtomicU64,
+        cold_starts: AtomicU64,
+        /// Not zero: attached processes must stop using the segment. See [`RETIRED`].
+        retired: AtomicU64,
+        reserved: [AtomicU64; 34],
+    }
+
+    /// One attached copy of the library. The holder of the file lock on the slot's byte owns the record.
+    struct Participant {
+        /// Generation and phase; see [`ParticipantState`](crate::shm::process::participant::ParticipantState).
+        state: AtomicU64,
+        pid: AtomicU64,
+        /// Clock ticks between boot and the start of the process, as `/proc/PID/stat` has it.
+        start_time: AtomicU64,
+        /// Nanoseconds since the Unix epoch.
+        joined_utc: AtomicU64,
+        /// Up to 24 bytes of the process's name, padded with zeros.
+        name: [AtomicU64; 3],
+        /// Of the program in execution: an exec keeps the process and its start time, but not this.
+        image: AtomicU64,
+        /// Rung when a ticket that waits by it was granted, or has to look again.
+        process_futex: AtomicU64,
+        /// A random number of the copy of the library: a process may have several.
+        copy: AtomicU64,
+        /// How many tickets were written into `wake_list`.
+        wake_count: AtomicU64,
+        reserved: [AtomicU64; 5],
+        /// The tickets that the process futex was rung for: see [`wake_list`](crate::shm::wake::wake_list).
+        wake_list: [AtomicU64; WAKE_LIST],
+    }
+
+    /// Where a set lies. Everything here also follows from the definition, and is compared with it at attach.
+    struct DirectoryEntry {
+        extent_offset: AtomicU64,
+        extent_size: AtomicU64,
+        /// Bytes kept for each of the two definition texts.
+        definition_room: AtomicU64,
+        limits: AtomicU64,
+        state_words: AtomicU64,
+        /// Of each shard.
+        holds: AtomicU64,
+        held_amounts: AtomicU64,
+        /// Of each shard.
+        tickets: AtomicU64,
+        /// Shards with a lock of their own: more than one only where the set is keyed.
+        shards: AtomicU64,
+        /// Buckets of each shard's table of keys; zero where the set is not keyed.
+        buckets: AtomicU64,
+        /// Words kept of each key for people.
+        name_words: AtomicU64,
+        /// Counts the definitions that were in force; its lowest bit says which text is.
+        generation: AtomicU64,
+        definition_sizes: [AtomicU64; 2],
+        definition_checksums: [AtomicU64; 2],
+        /// Of each shard: as many as holds, or none.
+        labels: AtomicU64,
+        reserved: [AtomicU64; 7],
+    }
+
+    /// Room for one process-shared robust mutex, whatever the C library makes of it.
+    struct LockArea {
+        words: [AtomicU64; 8],
+    }
+
+    /// What moves in one part of a set.
+    struct SetControl {
+        lock: LockArea,
+        /// Sequence number and count of journalled words, packed.
+        journal: AtomicU64,
+        /// The latest instant at which the set was changed, on the segment clock.
+        last_seen: AtomicU64,
+        /// Not zero: recovery could not restore the set's invariants.
+        poisoned: AtomicU64,
+        /// The ticket that is served next, plus one; zero where nobody waits.
+        queue_head: AtomicU64,
+        /// The hold to take next from the free list, plus one; zero where the list is empty.
+        free_hold: AtomicU64,
+        /// Holds that were never taken start here.
+        untouched_hold: AtomicU64,
+        /// The serial number of the latest hold.
+        hold_serial: AtomicU64,
+        /// Permits out that hold something.
+        active: AtomicU64,
+        admitted: AtomicU64,
+        refused_rate: AtomicU64,
+        refused_concurrency: AtomicU64,
+        refused_budget: AtomicU64,
+        /// Refused for want of a free hold.
+        refused_holds_full: AtomicU64,
+        settled: AtomicU64,
+        /// Holds taken back from dead processes.
+        reclaimed: AtomicU64,
+        /// Times the lock was found with a dead owner.
+        recoveries: AtomicU64,
+        /// Times recovery had to recount from the holds.
+        rebuilds: AtomicU64,
+        /// Requests that named limits the set does not have.
+        unknown_names: AtomicU64,
+        active_high_water: AtomicU64,
+        /// The participant that recovered the lock last, packed as in a hold.
+        last_recoverer: AtomicU64,
+        /// The segment time of the latest reset, stored before its marker.
+        reset_instant: AtomicU64,
+        /// Which limits a reset in progress covers: bit i is limit i, bit 63 the counters.
+        reset_scope: AtomicU64,
+        /// Refused for want of a free ticket.
+        refused_queue_full: AtomicU64,
+        /// Requests admitted after they had waited.
+        waited: AtomicU64,
+        /// The ticket that came last, plus one.
+        queue_tail: AtomicU64,
+        /// The ticket to use next from the free list, plus one; zero where the list is empty.
+        free_ticket: AtomicU64,
+        /// Tickets that were never used start here.
+        untouched_ticket: AtomicU64,
+        /// The number of the latest ticket.
+        ticket_serial: AtomicU64,
+        /// Tickets in the line.
+        queued: AtomicU64,
+        queued_high_water: AtomicU64,
+        /// Requests that waited and were refused when their time was up.
+        timed_out: AtomicU64,
+        /// Requests that were given up while they waited, or before what they were granted was claimed.
+        cancelled: AtomicU64,
+        /// Whether holds and tickets were given back without the lock, and where they are still to be searched for,
+        /// packed. The lowest bit is set without the lock. Never journalled.
+        marks: AtomicU64,
+        /// Amounts taken back because their lease had run out.
+        expired: AtomicU64,
+        /// The generation of the definition that the shard's states and counts are of.
+        generation: AtomicU64,
+        /// While they are being migrated to the next one: limits done, row by row.
+        migrated: AtomicU64,
+        /// When the latest definition came into force here, on the segment clock.
+        applied_at: AtomicU64,
+        /// The row that a reset in progress covers, plus one; zero where it covers all.
+        reset_row: AtomicU64,
+        /// Rows of the table of keys that are in use.
+        keys: AtomicU64,
+        /// Of a set that is not keyed: until when nothing is admitted, on the segment clock.
+        throttled_until: AtomicU64,
+        /// Rows that were given to another key, and were replenished.
+        evicted_unused: AtomicU64,
+        /// Rows that were given to another key, and were not replenished: what their keys had used is forgotten.
+        evicted_in_use: AtomicU64,
+        /// Times a process found the lock taken and had to wait for it; counted without the lock.
+        lock_waits: AtomicU64,
+        /// Tickets taken back from dead processes, or found given up.
+        reclaimed_tickets: AtomicU64,
+        /// When the definition before the latest came into force here, on the segment clock.
+        former_applied_at: AtomicU64,
+        /// Requests refused because no row was left for their key.
+        refused_table_full: AtomicU64,
+        /// Requests refused because the set, or their key, was throttled.
+        refused_throttled: AtomicU64,
+        reserved: AtomicU64,
+        /// How long admitted requests had waited: bucket i counts waits of less than 2^i microseconds that do not
+        /// belong into bucket i - 1, and the last one all that are longer.
+        wait_times: [AtomicU64; WAIT_BUCKETS],
+    }
+
+    /// One word as it was before the operation in progress.
+    struct JournalEntry {
+        /// Index of the word within the set's extent.
+        index: AtomicU64,
+        old: AtomicU64,
+    }
+
+    /// What was counted of one limit.
+    struct LimitCounters {
+        /// Requests admitted that named or implied the limit.
+        admitted: AtomicU64,
+        /// Units taken by them.
+        taken: AtomicU64,
+        /// Requests that this limit refused.
+        refused: AtomicU64,
+        settled: AtomicU64,
+        /// Units given back at settle.
+        refunded: AtomicU64,
+        /// Units used above what was reserved.
+        overdraft: AtomicU64,
+        /// Permits dropped without a settle; counted without the lock.
+        unsettled: AtomicU64,
+        /// Units given back for dead holders.
+        reclaimed: AtomicU64,
+        /// The most units held at once.
+        high_water: AtomicU64,
+        /// The segment time of the latest reset: what was reserved before it is not refunded.
+        reset_at: AtomicU64,
+        /// Requests admitted that left the limit near its capacity.
+        near: AtomicU64,
+        /// Requests that a limit in shadow would have refused.
+        would_refuse: AtomicU64,
+        /// Permits that came back with the word that the work had failed.
+        failed: AtomicU64,
+        reserved: [AtomicU64; 3],
+    }
+
+    /// The head of a key's row in a keyed table; the states of its limits follow.
+    struct KeyRow {
+        /// Of the key, by the seed of the segment; zero where the row was never used.
+        fingerprint: [AtomicU64; 2],
+        /// Moved on when the row is given to another key, and when it is reset.
+        generation: AtomicU64,
+        /// When it was decided on last, on the segment clock.
+        used_at: AtomicU64,
+        /// Requests admitted and refused, packed.
+        counts: AtomicU64,
+        /// What keeps the row from being given to another key: its line and its holds, packed.
+        row_references: AtomicU64,
+    }
+
+    /// The head of a hold; the amounts held follow, a word for each limit that gives back.
+    struct Hold {
+        /// Participant slot and generation, packed; zero where the hold is free.
+        owner: AtomicU64,
+        serial: AtomicU64,
+        /// On the segment clock.
+        taken_at: AtomicU64,
+        /// When it was taken or last renewed, on the segment clock: its leases count from here. Never journalled.
+        renewed_at: AtomicU64,
+        /// In use: bit i says that the lease of limit i ran out and its amount was given back. Free: the next free
+        /// hold, plus one.
+        expired_or_next: AtomicU64,
+        /// Twice the serial number of the latest permit here that was given back without the lock, plus one where its
+        /// work had failed. Never journalled.
+        returned: AtomicU64,
+        /// The row whose limits are held.
+        row: AtomicU64,
+    }
+
+    /// What the request was labelled with that a hold was taken for. Never journalled.
+    struct HoldLabel {
+        /// Whose label it is and how long, packed; zero while it is written. See [`label`](super::label).
+        stamp: AtomicU64,
+        /// Up to 64 bytes of UTF-8, padded with zeros.
+        text: [AtomicU64; LABEL_WORDS],
+    }
+
+    /// A place in the line of those who wait; what it asks for of each limit follows.
+    struct Ticket {
+        /// Participant slot and generation, packed; zero where the ticket is free, or was given up.
+        owner: AtomicU64,
+        /// Number and phase, packed.
+        state: AtomicU64,
+        /// Rung when the ticket was granted, or has to look again.
+        waiter_futex: AtomicU64,
+        /// The ticket behind, plus one; of a free ticket, the next free one.
+        next: AtomicU64,
+        /// The ticket before, plus one.
+        previous: AtomicU64,
+        /// On the segment clock.
+        enqueued_at: AtomicU64,
+        /// When it was granted, on the segment clock.
+        granted_at: AtomicU64,
+        /// The hold that it was granted, plus one; zero where it holds nothing.
+        hold: AtomicU64,
+        hold_serial: AtomicU64,
+        /// The limits that it asks for, and by which waiter futex its owner waits.
+        request: AtomicU64,
+        /// The row whose line it is in.
+        row: AtomicU64,
+    }
+
+    /// What a ticket asks of one limit.
+    struct TicketLimit {
+        cost: AtomicU64,
+        /// How the limit stood just after the grant, in two words whose meaning is the limit's.
+        mark: [AtomicU64; 2],
+    }
+}
+
+/// The words of the header that never change once it is published, from `format` to before `checksum`.
+pub(crate) const CHECKED_HEADER_WORDS: std::ops::Range<usize> =
+    offset_of!(Header, format) / 8..offset_of!(Header, checksum) / 8;
+
+/// FNV-1a (Fowler, Noll, Vo) over words, which is enough against damage; malice is out of scope for a file whose
+/// writers share one trust domain.
+pub(crate) const fn checksum_step(hash: u64, value: u64) -> u64 {
+    let mut hash = hash;
+    let bytes = value.to_le_bytes();
+    let mut index = 0;
+    while index < bytes.len() {
+        hash = (hash ^ bytes[index] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+        index += 1;
+    }
+    hash
+}
+
+/// Where a checksum starts.
+pub(crate) const CHECKSUM_SEED: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// A number that changes with every offset, size and alignment of the format, so that builds that disagree refuse
+/// one another.
+pub(crate) const fn fingerprint() -> u64 {
+    let mut hash = CHECKSUM_SEED;
+    let mut record = 0;
+    while record < RECORDS.len() {
+        let (_, size, fields) = RECORDS[record];
+        hash = checksum_step(hash, size as u64);
+        let mut field = 0;
+        while field < fields.len() {
+            hash = checksum_step(hash, fields[field].offset as u64);
+            hash = checksum_step(hash, fields[field].size as u64);
+            field += 1;
+        }
+        record += 1;
+    }
+    hash = checksum_step(hash, ALIGNMENT);
+    hash = checksum_step(hash, HEADER_SPACE);
+    hash = checksum_step(hash, JOURNAL_ENTRIES as u64);
+    hash = checksum_step(hash, BUCKET_ROWS);
+    hash = checksum_step(hash, BUCKET_TAG_WORDS);
+    hash = checksum_step(hash, size_of::<libc::pthread_mutex_t>() as u64);
+    checksum_step(hash, align_of::<libc::pthread_mutex_t>() as u64)
+}
+
+const _: () = {
+    assert!(size_of::<Header>() == 512);
+    assert!(size_of::<Participant>() == 384);
+    assert!(size_of::<DirectoryEntry>() == 192);
+    assert!(size_of::<SetControl>() == 704);
+    assert!(size_of::<KeyRow>() == 48);
+    assert!(size_of::<LimitCounters>() == 128);
+    assert!(size_of::<HoldLabel>() == 72);
+    assert!(size_of::<libc::pthread_mutex_t>() <= size_of::<LockArea>());
+    assert!((ALIGNMENT as usize).is_multiple_of(align_of::<libc::pthread_mutex_t>()));
+};

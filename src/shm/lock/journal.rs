@@ -1,0 +1,602 @@
+//! All or nothing for operations that change several words: an undo journal, written under the set's lock.
+//!
+//! The old value of a word goes into the journal, and the count behind it, before the word changes. After SIGKILL
+//! the survivors see a prefix of the stores in program order, so whatever was changed is in the journal. One store
+//! that sets the count to zero commits. Undoing is idempotent: a recoverer may die anywhere and the next one
+//! starts over.
+//!
+//! The journal word packs the count into its low byte and a sequence number above it, which moves on with every
+//! commit; together they let readers without the lock tell a consistent copy from a torn one.
+
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
+
+use crate::shm::file::region::load_acquire;
+use crate::shm::layout::records::{JOURNAL_ENTRIES, JournalEntry};
+
+/// Instead of a count: a reset is being carried out, and is carried to its end by whoever finds it.
+pub(crate) const RESET_MARKER: u64 = 255;
+
+/// Instead of a count: the holds are being counted again, which is begun anew by whoever finds it.
+pub(crate) const REBUILD_MARKER: u64 = 254;
+
+const COUNT_BITS: u32 = 8;
+const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
+
+const _: () = assert!((JOURNAL_ENTRIES as u64) < REBUILD_MARKER);
+
+/// The journal of one set, and the words it guards.
+#[derive(Clone, Copy)]
+pub(crate) struct Journal<'a> {
+    word: &'a AtomicU64,
+    entries: &'a [JournalEntry],
+    extent: &'a [AtomicU64],
+}
+
+/// What the journal says of the set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JournalState {
+    /// Nothing is in progress.
+    Idle,
+    /// That many words may have changed and are to be put back.
+    Undo(usize),
+    /// A reset is to be carried to its end.
+    Reset,
+    /// The holds are to be counted again.
+    Recount,
+    /// A count that no operation writes.
+    Damaged(u64),
+}
+
+/// The journal has no room for another word, or the word lies outside the extent it guards. The operation was
+/// undone. Either is a mistake in the library, never in the caller's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct JournalOverflow;
+
+impl<'a> Journal<'a> {
+    /// The journal at `word` with its `entries`, which guards what lies behind the word in `extent`.
+    #[inline]
+    pub(crate) fn new(word: &'a AtomicU64, entries: &'a [JournalEntry], extent: &'a [AtomicU64]) -> Self {
+        Self {
+            word,
+            entries,
+            extent,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> JournalState {
+        match self.word.load(Ordering::Relaxed) & COUNT_MASK {
+            0 => JournalState::Idle,
+            RESET_MARKER => JournalState::Reset,
+            REBUILD_MARKER => JournalState::Recount,
+            count if count as usize <= self.entries.len() => JournalState::Undo(count as usize),
+            count => JournalState::Damaged(count),
+        }
+    }
+
+    /// Starts an operation. The caller holds the lock and found the journal idle.
+    #[inline]
+    pub(crate) fn begin(self) -> Transaction<'a> {
+        let sequence = self.word.load(Ordering::Relaxed) & !COUNT_MASK;
+        Transaction {
+            journal: self,
+            sequence,
+            count: 0,
+            overflowed: false,
+        }
+    }
+
+    /// Puts back what an operation that did not commit had changed, and leaves the journal as it is: the caller, who
+    /// holds the lock, [closes](Self::close) it. Entries that name a word which no operation changes are damage: they
+    /// are skipped, and reported as `false`.
+    #[must_use]
+    pub(crate) fn undo(&self, count: usize) -> bool {
+        let mut sound = true;
+        // Latest first: where a word was journalled twice, its oldest value must be the one that stays.
+        for entry in self.entries.iter().take(count).rev() {
+            let index = entry.index.load(Ordering::Relaxed);
+            match usize::try_from(index)
+                .ok()
+                .filter(|index| self.may_change(*index))
+                .and_then(|index| self.extent.get(index))
+            {
+                Some(word) => word.store(entry.old.load(Ordering::Relaxed), Ordering::Relaxed),
+                None => sound = false,
+            }
+        }
+        sound
+    }
+
+    /// Where in the extent the words are that the latest operation changed, and such as operations before it did. For a
+    /// look at them after a death: unlike for an undo, it does no harm if they have nothing to do with it.
+    pub(crate) fn noted(&self) -> impl Iterator<Item = u64> {
+        self.entries
+            .iter()
+            .map(|entry| entry.index.load(Ordering::Relaxed))
+    }
+
+    /// Notes that a reset is under way. The caller holds the lock and has stored the reset's scope.
+    pub(crate) fn mark_reset(&self) {
+        self.mark(RESET_MARKER);
+    }
+
+    /// Notes that the holds are being counted again. The caller holds the lock and found nothing to undo.
+    pub(crate) fn mark_rebuild(&self) {
+        self.mark(REBUILD_MARKER);
+    }
+
+    fn mark(&self, marker: u64) {
+        let sequence = self.word.load(Ordering::Relaxed) & !COUNT_MASK;
+        // What the marker refers to must be in place before the marker says that it counts.
+        compiler_fence(Ordering::SeqCst);
+        if !cfg!(shmlimit_without_journal) {
+            self.word.store(sequence | marker, Ordering::Release);
+        }
+        fence(Ordering::Release);
+    }
+
+    /// Moves the sequence on and sets the count to zero: the set is consistent from here on.
+    #[inline]
+    pub(crate) fn close(&self) {
+        let sequence = self.word.load(Ordering::Relaxed) & !COUNT_MASK;
+        self.word
+            .store(sequence.wrapping_add(1 << COUNT_BITS), Ordering::Release);
+        // The release holds back what came before, not what comes after: the entries of the next operation must not
+        // be written over those of this one while they still count.
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// The sequence number, for a reader without the lock; `None` while an operation is in progress.
+    pub(crate) fn sequence_if_idle(&self) -> Option<u64> {
+        // Synchronises with the release store in `close`: what was committed before is seen.
+        let word = load_acquire(self.word);
+        (word & COUNT_MASK == 0).then_some(word)
+    }
+
+    /// Whether nothing was changed since `sequence` was read. What the reader loaded in between may be used if so.
+    pub(crate) fn unchanged_since(&self, sequence: u64) -> bool {
+        fence(Ordering::Acquire);
+        self.word.load(Ordering::Relaxed) == sequence
+    }
+
+    /// Whether operations change the word of that index. The definition and the lock lie before the journal's word,
+    /// and its entries hold what is being undone: an index that names one of those is damage, and writing there
+    /// would take the lock from under its holder.
+    fn may_change(&self, index: usize) -> bool {
+        let address = self.extent.as_ptr().wrapping_add(index).addr();
+        let entries = self.entries.as_ptr_range();
+        address > std::ptr::from_ref(self.word).addr()
+            && !(entries.start.addr()..entries.end.addr()).contains(&address)
+    }
+
+    #[inline]
+    fn index_of(&self, word: &AtomicU64) -> Option<usize> {
+        let base = self.extent.as_ptr().addr();
+        let distance = std::ptr::from_ref(word).addr().wrapping_sub(base);
+        let index = distance / size_of::<AtomicU64>();
+        (index < self.extent.len()).then_some(index)
+    }
+}
+
+/// An operation in progress. Dropped without a commit, it is undone.
+pub(crate) struct Transaction<'a> {
+    journal: Journal<'a>,
+    sequence: u64,
+    count: usize,
+    overflowed: bool,
+}
+
+impl Transaction<'_> {
+    /// Stores `value` into `word`, which lies in the journal's extent, after noting its old value.
+    #[inline]
+    pub(crate) fn store(&mut self, word: &AtomicU64, value: u64) {
+        let old = word.load(Ordering::Relaxed);
+        if old == value {
+            return;
+        }
+        let (Some(index), Some(entry)) = (self.journal.index_of(word), self.journal.entries.get(self.count))
+        else {
+            self.overflowed = true;
+            return;
+        };
+        entry.index.store(index as u64, Ordering::Relaxed);
+        entry.old.store(old, Ordering::Relaxed);
+        self.count += 1;
+        if !cfg!(shmlimit_without_journal) {
+            // The entry must be in place before the count says so, and the count before the word changes. For a
+            // survivor of SIGKILL the program order is enough; for readers on other processors the fence orders
+            // the count before the word.
+            self.journal
+                .word
+                .store(self.sequence | self.count as u64, Ordering::Release);
+        }
+        fence_before_change();
+        word.store(value, Ordering::Relaxed);
+    }
+
+    /// Adds `amount` to `word`, saturating.
+    #[inline]
+    pub(crate) fn add(&mut self, word: &AtomicU64, amount: u64) {
+        self.store(word, word.load(Ordering::Relaxed).saturating_add(amount));
+    }
+
+    /// Subtracts `amount` from `word`, saturating.
+    #[inline]
+    pub(crate) fn subtract(&mut self, word: &AtomicU64, amount: u64) {
+        self.store(word, word.load(Ordering::Relaxed).saturating_sub(amount));
+    }
+
+    /// Stores `value` into `word` where it is more than what is there.
+    #[inline]
+    pub(crate) fn raise(&mut self, word: &AtomicU64, value: u64) {
+        if value > word.load(Ordering::Relaxed) {
+            self.store(word, value);
+        }
+    }
+
+    /// Makes the changes final.
+    #[inline]
+    pub(crate) fn commit(mut self) -> Result<(), JournalOverflow> {
+        if self.overflowed {
+            return Err(JournalOverflow);
+        }
+        if self.count > 0 {
+            self.journal.close();
+            self.count = 0;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Transaction<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.count > 0 {
+            // What this transaction wrote itself is sound.
+            let _ = self.journal.undo(self.count);
+            self.journal.close();
+        }
+    }
+}
+
+#[inline(always)]
+fn fence_before_change() {
+    // On x86-64 this only stops the compiler; on weaker machines it orders the count before the change.
+    fence(Ordering::Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::journal::*;
+    use crate::shm::layout::records::SharedRecord;
+
+    /// An extent as `geometry.rs` lays it out: definition, lock, journal word, a word, entries, a word.
+    const LOCK: usize = 1;
+    const JOURNAL: usize = 2;
+    const BEFORE_ENTRIES: usize = 3;
+    const ENTRIES: usize = 4;
+    const ENTRY_COUNT: usize = 2;
+    const AFTER_ENTRIES: usize = ENTRIES + 2 * ENTRY_COUNT;
+
+    struct Extent {
+        region: crate::shm::file::region::Region,
+    }
+
+    impl Extent {
+        fn new() -> Self {
+            let region = crate::shm::file::region::Region::private(4096).expect("memory");
+            Self { region }
+        }
+
+        fn words(&self) -> &[AtomicU64] {
+            self.region.words(0, AFTER_ENTRIES as u64 + 1).expect("within")
+        }
+
+        fn journal(&self) -> Journal<'_> {
+            assert_eq!(JournalEntry::FIELDS.len(), 2);
+            let entries = self.region.records(ENTRIES as u64 * 8, ENTRY_COUNT as u64);
+            Journal::new(&self.words()[JOURNAL], entries.expect("within"), self.words())
+        }
+
+        fn values(&self) -> Vec<u64> {
+            self.words()
+                .iter()
+                .map(|word| word.load(Ordering::Relaxed))
+                .collect()
+        }
+    }
+
+    #[test]
+    fn what_was_not_committed_is_put_back_and_the_sequence_moves_on() {
+        let extent = Extent::new();
+        let before = extent.values();
+        let mut transaction = extent.journal().begin();
+        transaction.store(&extent.words()[BEFORE_ENTRIES], 7);
+        transaction.store(&extent.words()[AFTER_ENTRIES], 8);
+        assert_eq!(extent.journal().state(), JournalState::Undo(2));
+        drop(transaction);
+        assert_eq!(extent.journal().state(), JournalState::Idle);
+        for index in [BEFORE_ENTRIES, AFTER_ENTRIES] {
+            assert_eq!(extent.values()[index], before[index]);
+        }
+        assert_eq!(extent.journal().sequence_if_idle(), Some(1 << COUNT_BITS));
+    }
+
+    #[test]
+    fn the_sequence_moves_on_by_one_with_each_change_whatever_kind_it_is() {
+        let extent = Extent::new();
+        let word = &extent.words()[AFTER_ENTRIES];
+        for round in 0..6 {
+            assert_eq!(extent.journal().sequence_if_idle(), Some(round << COUNT_BITS));
+            let begun = extent.journal().sequence_if_idle().expect("idle");
+            match round % 3 {
+                0 => {
+                    let mut transaction = extent.journal().begin();
+                    transaction.store(word, round + 1);
+                    assert_eq!(extent.journal().sequence_if_idle(), None);
+                    transaction.commit().expect("room");
+                }
+                1 => {
+                    let mut transaction = extent.journal().begin();
+                    transaction.store(word, round + 1);
+                    drop(transaction);
+                }
+                _ => {
+                    extent.journal().mark_reset();
+                    assert_eq!(extent.journal().state(), JournalState::Reset);
+                    extent.journal().close();
+                }
+            }
+            assert!(!extent.journal().unchanged_since(begun), "round {round}");
+        }
+    }
+
+    #[test]
+    fn while_an_operation_is_in_progress_the_word_keeps_its_sequence() {
+        let extent = Extent::new();
+        extent.journal().mark_rebuild();
+        assert_eq!(extent.journal().state(), JournalState::Recount);
+        extent.journal().close();
+        let mut transaction = extent.journal().begin();
+        transaction.store(&extent.words()[AFTER_ENTRIES], 1);
+        assert_eq!(extent.values()[JOURNAL], (1 << COUNT_BITS) | 1);
+        transaction.store(&extent.words()[BEFORE_ENTRIES], 1);
+        assert_eq!(extent.values()[JOURNAL], (1 << COUNT_BITS) | 2);
+    }
+
+    #[test]
+    fn the_words_that_the_latest_operation_changed_are_noted_after_it_has_ended() {
+        let extent = Extent::new();
+        let mut transaction = extent.journal().begin();
+        for index in [AFTER_ENTRIES, BEFORE_ENTRIES] {
+            transaction.store(&extent.words()[index], 1);
+        }
+        transaction.commit().expect("room");
+        let noted: Vec<u64> = extent.journal().noted().collect();
+        assert_eq!(noted, [AFTER_ENTRIES as u64, BEFORE_ENTRIES as u64]);
+    }
+
+    #[test]
+    fn a_word_that_was_changed_twice_gets_its_oldest_value_back() {
+        let extent = Extent::new();
+        let word = &extent.words()[AFTER_ENTRIES];
+        word.store(5, Ordering::Relaxed);
+        let mut transaction = extent.journal().begin();
+        transaction.store(word, 6);
+        transaction.store(word, 7);
+        drop(transaction);
+        assert_eq!(word.load(Ordering::Relaxed), 5);
+    }
+
+    #[test]
+    fn an_operation_without_room_is_undone_and_says_so() {
+        let extent = Extent::new();
+        let word = &extent.words()[AFTER_ENTRIES];
+        let mut transaction = extent.journal().begin();
+        for value in 1..=ENTRY_COUNT as u64 + 1 {
+            transaction.store(word, value);
+        }
+        // The word without an entry was not changed.
+        assert_eq!(word.load(Ordering::Relaxed), ENTRY_COUNT as u64);
+        assert_eq!(transaction.commit(), Err(JournalOverflow));
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+        assert_eq!(extent.journal().state(), JournalState::Idle);
+    }
+
+    #[test]
+    fn a_word_outside_the_extent_is_not_changed_and_the_rest_is_undone() {
+        let extent = Extent::new();
+        let inside = &extent.words()[AFTER_ENTRIES];
+        // The words next to the extent are those of another set.
+        let mapped = extent.region.words(0, AFTER_ENTRIES as u64 + 2).expect("within");
+        let without_the_first = Journal {
+            extent: &extent.words()[1..],
+            ..extent.journal()
+        };
+        let elsewhere = AtomicU64::new(0);
+        for (journal, outside) in [
+            (extent.journal(), &elsewhere),
+            (extent.journal(), &mapped[AFTER_ENTRIES + 1]),
+            (without_the_first, &mapped[0]),
+        ] {
+            outside.store(3, Ordering::Relaxed);
+            let mut transaction = journal.begin();
+            transaction.store(inside, 1);
+            transaction.store(outside, 4);
+            assert_eq!(transaction.commit(), Err(JournalOverflow));
+            assert_eq!(
+                (inside.load(Ordering::Relaxed), outside.load(Ordering::Relaxed)),
+                (0, 3)
+            );
+        }
+    }
+
+    #[test]
+    fn wherever_an_operation_dies_recovery_finds_the_words_as_they_were_before_it() {
+        let steps: [fn(&mut Transaction<'_>, &AtomicU64); 5] = [
+            |transaction, word| transaction.store(word, 9),
+            |transaction, word| transaction.store(word, 0),
+            |transaction, word| transaction.add(word, 2),
+            |transaction, word| transaction.subtract(word, 2),
+            |transaction, word| transaction.raise(word, 7),
+        ];
+        let words = [BEFORE_ENTRIES, AFTER_ENTRIES];
+        for (first, second) in steps
+            .iter()
+            .flat_map(|first| steps.iter().map(move |second| (first, second)))
+        {
+            for [at_first, at_second] in [[0, 0], [0, 1], [1, 0], [1, 1]] {
+                for completed in 0..=2 {
+                    let extent = Extent::new();
+                    let guarded = words.map(|index| &extent.words()[index]);
+                    guarded.iter().for_each(|word| word.store(5, Ordering::Relaxed));
+                    let begun = extent.journal().sequence_if_idle().expect("idle");
+                    let mut transaction = extent.journal().begin();
+                    let of_operation = [(first, at_first), (second, at_second)];
+                    for (step, at) in of_operation.into_iter().take(completed) {
+                        step(&mut transaction, guarded[at]);
+                    }
+                    // A process that is killed drops nothing.
+                    std::mem::forget(transaction);
+                    // A recoverer that is killed before it closes the journal leaves the work to the next one.
+                    for _ in 0..2 {
+                        if let JournalState::Undo(count) = extent.journal().state() {
+                            assert!(extent.journal().undo(count));
+                        }
+                    }
+                    extent.journal().close();
+                    assert_eq!(guarded.map(|word| word.load(Ordering::Relaxed)), [5, 5]);
+                    assert_eq!(extent.journal().state(), JournalState::Idle);
+                    assert!(!extent.journal().unchanged_since(begun));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_death_within_a_store_is_undone_as_one_before_or_after_it() {
+        let extent = Extent::new();
+        let journal = extent.journal();
+        let [first, second] = [BEFORE_ENTRIES, AFTER_ENTRIES].map(|index| &extent.words()[index]);
+        let mut transaction = journal.begin();
+        transaction.store(first, 6);
+        std::mem::forget(transaction);
+        // The entry of the second store is complete, and the count does not say so yet.
+        second.store(5, Ordering::Relaxed);
+        journal.entries[1]
+            .index
+            .store(AFTER_ENTRIES as u64, Ordering::Relaxed);
+        journal.entries[1].old.store(4, Ordering::Relaxed);
+        assert!(journal.undo(1));
+        let values = || [first, second].map(|word| word.load(Ordering::Relaxed));
+        assert_eq!(values(), [0, 5]);
+        // The count says so, and the word does not have its new value yet.
+        journal.entries[1].old.store(5, Ordering::Relaxed);
+        assert!(journal.undo(2));
+        assert_eq!(values(), [0, 5]);
+    }
+
+    #[test]
+    fn what_was_read_while_nothing_changed_may_be_used() {
+        let extent = Extent::new();
+        let word = &extent.words()[AFTER_ENTRIES];
+        for value in [0, 7] {
+            let mut transaction = extent.journal().begin();
+            transaction.store(word, value);
+            transaction.commit().expect("room");
+            let sequence = extent.journal().sequence_if_idle().expect("idle");
+            assert!(extent.journal().unchanged_since(sequence));
+            // Neither an operation that changes nothing nor one that does nothing is a change.
+            let mut transaction = extent.journal().begin();
+            transaction.store(word, value);
+            drop(transaction);
+            drop(extent.journal().begin());
+            assert!(extent.journal().unchanged_since(sequence));
+        }
+    }
+
+    #[test]
+    fn amounts_are_added_and_subtracted_within_what_a_word_can_hold() {
+        let extent = Extent::new();
+        let word = &extent.words()[AFTER_ENTRIES];
+        for (value, amount, sum, difference) in [
+            (5, 2, 7, 3),
+            (5, 0, 5, 5),
+            (5, 5, 10, 0),
+            (5, 6, 11, 0),
+            (u64::MAX - 1, 3, u64::MAX, u64::MAX - 4),
+        ] {
+            for (expected, is_sum) in [(sum, true), (difference, false)] {
+                word.store(value, Ordering::Relaxed);
+                let mut transaction = extent.journal().begin();
+                if is_sum {
+                    transaction.add(word, amount);
+                } else {
+                    transaction.subtract(word, amount);
+                }
+                transaction.commit().expect("room");
+                assert_eq!(word.load(Ordering::Relaxed), expected, "{value}, {amount}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_raised_word_keeps_the_largest_value() {
+        let extent = Extent::new();
+        let word = &extent.words()[AFTER_ENTRIES];
+        for (value, largest) in [(3, 3), (2, 3), (3, 3), (4, 4), (0, 4), (u64::MAX, u64::MAX)] {
+            let mut transaction = extent.journal().begin();
+            transaction.raise(word, value);
+            transaction.commit().expect("room");
+            assert_eq!(word.load(Ordering::Relaxed), largest);
+        }
+    }
+
+    #[test]
+    fn what_was_committed_stays_and_the_sequence_moves_on_once() {
+        let extent = Extent::new();
+        let word = &extent.words()[BEFORE_ENTRIES];
+        let mut transaction = extent.journal().begin();
+        transaction.store(word, 7);
+        transaction.add(word, u64::MAX);
+        assert_eq!(transaction.commit(), Ok(()));
+        assert_eq!(word.load(Ordering::Relaxed), u64::MAX);
+        assert_eq!(extent.journal().sequence_if_idle(), Some(1 << COUNT_BITS));
+        // A commit of nothing is none.
+        assert_eq!(extent.journal().begin().commit(), Ok(()));
+        assert_eq!(extent.journal().sequence_if_idle(), Some(1 << COUNT_BITS));
+    }
+
+    #[test]
+    fn a_count_beyond_the_entries_is_damage() {
+        let extent = Extent::new();
+        let journal = extent.journal();
+        journal.word.store(ENTRY_COUNT as u64 + 1, Ordering::Relaxed);
+        assert_eq!(journal.state(), JournalState::Damaged(ENTRY_COUNT as u64 + 1));
+        assert_eq!(journal.sequence_if_idle(), None);
+        journal.word.store(RESET_MARKER, Ordering::Relaxed);
+        assert_eq!(journal.state(), JournalState::Reset);
+    }
+
+    #[test]
+    fn a_damaged_entry_reaches_neither_the_lock_nor_the_journal() {
+        for index in [
+            0,
+            LOCK,
+            JOURNAL,
+            ENTRIES,
+            AFTER_ENTRIES - 1,
+            AFTER_ENTRIES + 1,
+            usize::MAX,
+        ] {
+            let extent = Extent::new();
+            let journal = extent.journal();
+            journal.entries[0].index.store(index as u64, Ordering::Relaxed);
+            journal.entries[0].old.store(99, Ordering::Relaxed);
+            journal.word.store(1, Ordering::Relaxed);
+            let before = extent.values();
+            assert!(!journal.undo(1), "entry {index} was taken for sound");
+            assert_eq!(extent.values(), before);
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! The process-shared robust mutex: a thin layer over pthread.
+//!
+//! raw_sync's mutex is process-shared but not robust: a killed holder leaves it locked for ever. So the calls are
+//! made here, with raw_sync's [`Timeout`] as the way to say how long to wait. The type is always NORMAL, robust,
+//! without priority inheritance: the other types compare thread ids, which collide between PID namespaces.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use libc::pthread_mutex_t;
+use raw_sync::Timeout;
+
+use crate::shm::layout::records::LockArea;
+
+/// The longest single wait in the kernel: some kernels can lose a wake-up when an owner dies, so a waiter looks for
+/// itself now and then.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Pauses of the processor before blocking, where another processor may be about to unlock.
+const SPINS: u32 = 500;
+
+/// Pauses without a sign of progress after which the holder is taken to be off its processor.
+const SPINS_WITHOUT_PROGRESS: u32 = 300;
+
+/// Pauses before the first look at a contended lock, and the most between two looks.
+const FIRST_PAUSES: u32 = 32;
+const MAX_PAUSES: u32 = 128;
+
+/// glibc's word for "the last owner left the data inconsistent for good".
+#[cfg(not(target_env = "musl"))]
+const OWNER_OF_UNRECOVERABLE: u32 = (i32::MAX - 1) as u32;
+
+/// Where the lock word lies within `pthread_mutex_t`, in units of four bytes.
+const LOCK_WORD_INDEX: usize = if cfg!(target_env = "musl") { 1 } else { 0 };
+
+/// Why the lock was not taken.
+#[derive(Debug)]
+pub(crate) enum LockError {
+    /// Nobody let go of it in time. The thread that holds it, where the lock word names one.
+    TimedOut { holder: Option<u32> },
+    /// The lock word says that nobody can ever take it again. No code of this library leaves it so.
+    Unrecoverable,
+    /// An answer that pthread does not document.
+    System(io::Error),
+}
+
+/// What the lock word says, read without touching it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LockWord {
+    /// The thread id of the holder.
+    pub(crate) holder: Option<u32>,
+    /// The holder died with the lock, and nobody has taken it since.
+    pub(crate) owner_died: bool,
+}
+
+impl LockArea {
+    /// Makes an unlocked mutex of whatever is here. Only for memory that no other thread or process uses as a lock.
+    pub(crate) fn initialise(&self) -> io::Result<()> {
+        for word in &self.words {
+            word.store(0, Ordering::Relaxed);
+        }
+        let mut attributes = MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
+        // SAFETY: the attribute object is initialised by the first call before the others use it and destroyed by
+        // the last; the mutex lies in `self`, which is large enough and aligned (asserted in layout.rs), made of
+        // atomics, so writing through a shared reference is allowed, and by this function's contract not in use.
+        #[allow(clippy::multiple_unsafe_ops_per_block)]
+        let outcome = unsafe {
+            let attributes = attributes.as_mut_ptr();
+            let mut outcome = libc::pthread_mutexattr_init(attributes);
+            if outcome == 0 {
+                outcome = [
+                    libc::pthread_mutexattr_setpshared(attributes, libc::PTHREAD_PROCESS_SHARED),
+                    libc::pthread_mutexattr_setrobust(attributes, libc::PTHREAD_MUTEX_ROBUST),
+                    libc::pthread_mutexattr_settype(attributes, libc::PTHREAD_MUTEX_NORMAL),
+                    libc::pthread_mutex_init(self.raw(), attributes),
+                ]
+                .into_iter()
+                .find(|answer| *answer != 0)
+                .unwrap_or(0);
+                libc::pthread_mutexattr_destroy(attributes);
+            }
+            outcome
+        };
+        if outcome == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::from_raw_os_error(outcome))
+        }
+    }
+
+    /// Takes the lock, waiting as long as `timeout` says. A guard whose [`Guard::owner_died`] is true protects data
+    /// that may be half changed.
+    #[inline]
+    pub(crate) fn lock(&self, timeout: Timeout) -> Result<Guard<'_>, LockError> {
+        match self.try_lock()? {
+            Some(guard) => Ok(guard),
+            None => self.lock_contended(timeout),
+        }
+    }
+
+    /// Takes the lock if nobody holds it.
+    #[inline(always)]
+    pub(crate) fn try_lock(&self) -> Result<Option<Guard<'_>>, LockError> {
+        if self.is_unrecoverable() {
+            return Err(LockError::Unrecoverable);
+        }
+        // SAFETY: `self` holds a mutex made by `initialise`: attach has checked the segment's lock kind, C library and
+        // word size, and whoever may write the file is trusted to leave the lock area to the C library. The mapping
+        // outlives `self`, hence the guard. The thread that locks is the one that unlocks, because the guard is not
+        // `Send`; a guard that is forgotten is a lock that is held for as long as its thread lives.
+        let answer = unsafe { libc::pthread_mutex_trylock(self.raw()) };
+        self.guard(answer)
+    }
+
+    /// What the lock word says.
+    pub(crate) fn word(&self) -> LockWord {
+        let word = self.futex_word(LOCK_WORD_INDEX).load(Ordering::Relaxed);
+        let holder = word & libc::FUTEX_TID_MASK;
+        LockWord {
+            // musl marks an unrecoverable lock with all ones in the thread id.
+            holder: (holder != 0 && holder != libc::FUTEX_TID_MASK).then_some(holder),
+            owner_died: word & libc::FUTEX_OWNER_DIED != 0,
+        }
+    }
+
+    #[cold]
+    fn lock_contended(&self, timeout: Timeout) -> Result<Guard<'_>, LockError> {
+        if let Some(guard) = self.spin()? {
+            return Ok(guard);
+        }
+        let deadline = match timeout {
+            Timeout::Infinite => None,
+            Timeout::Val(duration) => Instant::now().checked_add(duration),
+        };
+        loop {
+            let slice = match deadline {
+                None => SLICE,
+                Some(deadline) => deadline.saturating_duration_since(Instant::now()).min(SLICE),
+            };
+            if slice.is_zero() {
+                return Err(LockError::TimedOut {
+                    holder: self.word().holder,
+                });
+            }
+            if self.is_unrecoverable() {
+                return Err(LockError::Unrecoverable);
+            }
+            let answer = self.timed_lock(slice);
+            if answer != libc::ETIMEDOUT
+                && let Some(guard) = self.guard(answer)?
+            {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// Tries for a while. Gives up early where the lock word stays as it is: then the holder is not running, and
+    /// its processor is the one being spun on.
+    fn spin(&self) -> Result<Option<Guard<'_>>, LockError> {
+        static SEVERAL_PROCESSORS: OnceLock<bool> = OnceLock::new();
+        if !*SEVERAL_PROCESSORS
+            .get_or_init(|| std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1))
+        {
+            return Ok(None);
+        }
+        let word = self.futex_word(LOCK_WORD_INDEX);
+        let mut seen = word.load(Ordering::Relaxed);
+        let mut pauses = FIRST_PAUSES;
+        let mut spun = 0;
+        let mut without_progress = 0;
+        while spun < SPINS && without_progress < SPINS_WITHOUT_PROGRESS {
+            // Looking takes the lock's cache line from its holder, so the looks become rarer: the holder gets on with
+            // several operations in the meantime, which is worth more than a prompt turn.
+            for _ in 0..pauses {
+                std::hint::spin_loop();
+            }
+            spun += pauses;
+            let now = word.load(Ordering::Relaxed);
+            if now & libc::FUTEX_TID_MASK == 0
+                && let Some(guard) = self.try_lock()?
+            {
+                return Ok(Some(guard));
+            }
+            without_progress = if now == seen { without_progress + pauses } else { 0 };
+            seen = now;
+            pauses = (2 * pauses).min(MAX_PAUSES);
+        }
+        Ok(None)
+    }
+
+    #[cfg(not(target_env = "musl"))]
+    fn timed_lock(&self, slice: Duration) -> libc::c_int {
+        unsafe extern "C" {
+            // In glibc since 2.30; the libc crate does not declare it. Unlike pthread_mutex_timedlock its deadline
+            // does not move with the wall clock.
+            fn pthread_mutex_clocklock(
+                mutex: *mut pthread_mutex_t,
+                clock: libc::clockid_t,
+                deadline: *const libc::timespec,
+            ) -> libc::c_int;
+        }
+        let deadline = deadline_on(libc::CLOCK_MONOTONIC, slice);
+        // SAFETY: as in `try_lock`; the deadline is a valid timespec that outlives the call.
+        unsafe { pthread_mutex_clocklock(self.raw(), libc::CLOCK_MONOTONIC, &deadline) }
+    }
+
+    #[cfg(target_env = "musl")]
+    fn timed_lock(&self, slice: Duration) -> libc::c_int {
+        let deadline = deadline_on(libc::CLOCK_REALTIME, slice);
+        // SAFETY: as in `try_lock`; the deadline is a valid timespec that outlives the call.
+        unsafe { libc::pthread_mutex_timedlock(self.raw(), &deadline) }
+    }
+
+    #[inline(always)]
+    fn guard(&self, answer: libc::c_int) -> Result<Option<Guard<'_>>, LockError> {
+        match answer {
+            0 => Ok(Some(Guard {
+                area: self,
+                owner_died: false,
+                not_send: PhantomData,
+            })),
+            libc::EOWNERDEAD => Ok(Some(Guard {
+                area: self,
+                owner_died: true,
+                not_send: PhantomData,
+            })),
+            libc::EBUSY | libc::EAGAIN => Ok(None),
+            libc::ENOTRECOVERABLE => Err(LockError::Unrecoverable),
+            other => Err(LockError::System(io::Error::from_raw_os_error(other))),
+        }
+    }
+
+    /// glibc's trylock on an unrecoverable mutex leaves it owned for ever, so the word is looked at first. A mutex that is
+    /// beyond recovery stays so, and only the one who made it so stores this: an old value found here is that of a
+    /// mutex which can be taken, or which was found so a moment ago.
+    #[cfg(not(target_env = "musl"))]
+    #[inline(always)]
+    pub(crate) fn is_unrecoverable(&self) -> bool {
+        const OWNER_INDEX: usize = 2;
+        self.futex_word(OWNER_INDEX).load(Ordering::Relaxed) == OWNER_OF_UNRECOVERABLE
+    }
+
+    /// All ones in the thread id.
+    #[cfg(target_env = "musl")]
+    #[inline]
+    pub(crate) fn is_unrecoverable(&self) -> bool {
+        self.futex_word(LOCK_WORD_INDEX).load(Ordering::Relaxed) & libc::FUTEX_TID_MASK
+            == libc::FUTEX_TID_MASK
+    }
+
+    #[inline(always)]
+    fn futex_word(&self, index: usize) -> &AtomicU32 {
+        let words = std::ptr::from_ref(self).cast::<AtomicU32>();
+        debug_assert!(index < size_of::<LockArea>() / 4);
+        // SAFETY: `index` is one of the constants of this file, all below the 16 four-byte words of the area, which is
+        // aligned to eight bytes and lives as long as `self`. Rust code accesses these words by what this returns, and
+        // that only to load; `initialise` alone stores to them, and by its contract nobody looks meanwhile. Everything
+        // else is done by the C library and the kernel, which the compiler knows nothing of: the lock word is changed
+        // by atomic instructions of four bytes, `__owner` by plain stores of an aligned `int`, each of which is one
+        // store of four bytes on every processor that Linux runs on. So a load finds a value that was stored, perhaps an
+        // old one, and no more than that is made of it.
+        unsafe { &*words.add(index) }
+    }
+
+    #[inline]
+    fn raw(&self) -> *mut pthread_mutex_t {
+        std::ptr::from_ref(self).cast_mut().cast()
+    }
+}
+
+fn deadline_on(clock: libc::clockid_t, slice: Duration) -> libc::timespec {
+    let now =
+        nix::time::clock_gettime(nix::time::ClockId::from_raw(clock)).map_or(Duration::ZERO, Duration::from);
+    let deadline = now + slice;
+    libc::timespec {
+        tv_sec: deadline.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: libc::c_long::from(deadline.subsec_nanos() as i32),
+    }
+}
+
+/// The lock, held. Dropping it unlocks.
+///
+/// A lock whose owner died is always marked consistent before it is let go, repaired or not: what cannot be
+/// repaired is said by the set's own `poisoned` word. Otherwise nobody could ever take the lock again.
+#[derive(Debug)]
+pub(crate) struct Guard<'a> {
+    area: &'a LockArea,
+    owner_died: bool,
+    /// The kernel's list of held locks belongs to the thread.
+    not_send: PhantomData<*mut ()>,
+}
+
+impl Guard<'_> {
+    /// Whether the previous owner died with the lock.
+    #[inline]
+    pub(crate) fn owner_died(&self) -> bool {
+        self.owner_died
+    }
+}
+
+impl Drop for Guard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.owner_died {
+            // SAFETY: this thread holds the mutex and was told EOWNERDEAD for it.
+            unsafe { libc::pthread_mutex_consistent(self.area.raw()) };
+        }
+        // SAFETY: this thread holds the mutex: the guard was made by a successful lock and is not `Send`.
+        unsafe { libc::pthread_mutex_unlock(self.area.raw()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use raw_sync::locks::{LockInit, Mutex};
+
+    use super::super::robust_mutex::*;
+
+    fn area() -> LockArea {
+        let area = LockArea {
+            words: [const { AtomicU64::new(0) }; 8],
+        };
+        area.initialise().expect("a mutex");
+        area
+    }
+
+    #[test]
+    fn a_second_taker_waits_until_the_deadline_and_names_the_holder() {
+        let area = area();
+        let held = area.lock(Timeout::Infinite).expect("free");
+        std::thread::scope(|scope| {
+            scope.spawn(|| match area.lock(Timeout::Val(Duration::from_millis(5))) {
+                Err(LockError::TimedOut { holder }) => assert!(holder.is_some()),
+                other => panic!("{other:?}"),
+            });
+        });
+        drop(held);
+        assert_eq!(
+            area.word(),
+            LockWord {
+                holder: None,
+                owner_died: false
+            }
+        );
+    }
+
+    #[test]
+    fn a_thread_that_dies_with_the_lock_hands_it_on_and_nobody_loses_it_for_good() {
+        let area = area();
+        std::thread::scope(|scope| {
+            scope.spawn(|| std::mem::forget(area.lock(Timeout::Infinite).expect("free")));
+        });
+        let found = area
+            .lock(Timeout::Val(Duration::from_secs(10)))
+            .expect("handed on");
+        assert!(found.owner_died());
+        drop(found);
+        for _ in 0..2 {
+            assert!(
+                !area
+                    .lock(Timeout::Val(Duration::from_secs(10)))
+                    .expect("consistent")
+                    .owner_died()
+            );
+        }
+    }
+
+    #[test]
+    fn ours_and_raw_syncs_mutex_exclude_each_other_on_the_same_word() {
+        let mut memory = [0_u64; size_of::<LockArea>() / 8];
+        assert!(Mutex::size_of(None) <= size_of_val(&memory));
+        let base = memory.as_mut_ptr().cast::<u8>();
+        let mut counter = 0_u8;
+        // raw_sync locates its pthread mutex at the first aligned address of the memory it is given.
+        // SAFETY: the memory is as large as a lock area and as raw_sync asks for, aligned to eight bytes and outlives the mutex.
+        let area = unsafe { &*base.cast::<LockArea>() };
+        area.initialise().expect("a mutex");
+        // SAFETY: as above; the area was just initialised as a pthread mutex.
+        let (theirs, _) =
+            unsafe { Mutex::from_existing(base, std::ptr::from_mut(&mut counter)) }.expect("a mutex");
+        let held = area.lock(Timeout::Infinite).expect("free");
+        assert!(theirs.try_lock(Timeout::Val(Duration::from_millis(5))).is_err());
+        drop(held);
+        let held = theirs.lock().expect("free");
+        assert!(area.try_lock().expect("no error").is_none());
+        drop(held);
+        assert!(area.try_lock().expect("no error").is_some());
+    }
+}

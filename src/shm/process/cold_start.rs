@@ -1,0 +1,205 @@
+//! Whether a segment is of this boot, these namespaces and this file, and what happens where it is not.
+//!
+//! A lock may only be made anew while no process can be inside it: under the attach byte, when no participant's byte is
+//! locked and, where the process table speaks of the recorded processes, none of them is alive with the file mapped.
+//! Every operation that takes a lock is one of a participant, so then no process holds any.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::host::{Place, ProcessOpinion, maps_file, process_opinion};
+use super::participant::{ParticipantRecord, Phase};
+use super::process_identity::CopyIdentity;
+use crate::error::Error;
+use crate::shm::file::attach::{Verified, damaged, identity, io_error};
+use crate::shm::file::descriptor::FileIdentity;
+use crate::shm::file::region::{OutOfRegion, load_acquire};
+use crate::shm::layout::records::{Header, SET_UNCHECKED, SetControl};
+use crate::shm::lock::file_lock::{ByteRange, is_locked_by_others};
+use crate::shm::time::clock::{boot_nanos, utc_nanos};
+use crate::units::LATEST_INSTANT;
+
+/// Whether the segment is of that place, and of this file.
+pub(crate) fn is_same_place(header: &Header, place: Place, file: FileIdentity) -> bool {
+    load_pair(&header.boot_id) == place.boot_id
+        && header.pid_namespace.load(Ordering::Relaxed) == place.pid_namespace
+        && header.time_namespace.load(Ordering::Relaxed) == place.time_namespace
+        && is_same_file(header, file)
+}
+
+fn is_same_file(header: &Header, file: FileIdentity) -> bool {
+    header.device.load(Ordering::Relaxed) == file.device && header.inode.load(Ordering::Relaxed) == file.inode
+}
+
+fn load_pair(words: &[AtomicU64; 2]) -> [u64; 2] {
+    [load_acquire(&words[0]), load_acquire(&words[1])]
+}
+
+/// Where this process runs, for a segment that is compared with it.
+pub(crate) fn current_place(path: &Path) -> Result<Place, Error> {
+    Place::current().map_err(|source| io_error("tell the boot and the namespaces for", path, source))
+}
+
+/// Whether thread ids and the boot-time clock mean the same in this process as in those that use the segment.
+pub(crate) fn ensure_same_namespaces(header: &Header, place: Place, path: &Path) -> Result<(), Error> {
+    for (what, word, expected) in [
+        ("PID", &header.pid_namespace, place.pid_namespace),
+        ("time", &header.time_namespace, place.time_namespace),
+    ] {
+        let found = word.load(Ordering::Relaxed);
+        if found != expected {
+            return Err(Error::ForeignNamespace {
+                path: path.to_owned(),
+                what,
+                found,
+                expected,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Starts a segment cold where it has to be: one of another boot, another namespace or another file, and one with a
+/// lock that no process is left to release. The caller holds the attach lock.
+///
+/// # Errors
+///
+/// [`Error::ForeignNamespace`] and [`Error::ForeignBoot`] where it would have to be, and processes use it.
+pub(crate) fn start_cold_if_needed(
+    verified: &Verified,
+    header: &Header,
+    file: &File,
+    path: &Path,
+) -> Result<(), Error> {
+    let table = verified.participants();
+    let identity = identity(file, path)?;
+    let place = current_place(path)?;
+    let is_same_place = is_same_place(header, place, identity);
+    let has_participants = is_locked_by_others(file.as_fd(), ByteRange::participants(table.count))
+        .map_err(|errno| io_error("lock", path, errno.into()))?;
+    if is_same_place
+        && (has_participants || !has_held_lock(verified).map_err(|place| damaged(path, place))?)
+    {
+        return Ok(());
+    }
+    let is_in_use = has_participants
+        || table
+            .taken()
+            .into_iter()
+            .any(|record| is_alive_with_file_mapped(&record, header, place, identity));
+    match (is_in_use, is_same_place) {
+        (false, _) => cold_start(verified, header, place, identity).map_err(|failure| match failure {
+            ColdStartFailure::OutOfRegion(place) => damaged(path, place),
+            ColdStartFailure::System(source) => io_error("initialise the locks of", path, source),
+        }),
+        // Perhaps its owner comes to its end: until then, operations say that the lock is stuck.
+        (true, true) => Ok(()),
+        (true, false) => {
+            ensure_same_namespaces(header, place, path)?;
+            Err(Error::ForeignBoot {
+                path: path.to_owned(),
+            })
+        }
+    }
+}
+
+/// Whether some lock has an owner, or is beyond recovery.
+fn has_held_lock(verified: &Verified) -> Result<bool, OutOfRegion> {
+    for control in controls(verified) {
+        let lock = &control?.lock;
+        if lock.word().holder.is_some() || lock.is_unrecoverable() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn controls(verified: &Verified) -> impl Iterator<Item = Result<&SetControl, OutOfRegion>> {
+    let shards = verified.geometry.sets.iter().flat_map(|set| &set.shards);
+    shards.map(|shard| verified.region.record(shard.control_offset))
+}
+
+/// The second opinion on a participant whose byte is not locked. Only for records of this boot and this namespace does
+/// the process table say anything; of a copied file, they are about the original.
+fn is_alive_with_file_mapped(
+    record: &ParticipantRecord,
+    header: &Header,
+    place: Place,
+    file: FileIdentity,
+) -> bool {
+    let has_pids_of_this_namespace = load_pair(&header.boot_id) == place.boot_id
+        && header.pid_namespace.load(Ordering::Relaxed) == place.pid_namespace;
+    if record.phase != Phase::Live || !has_pids_of_this_namespace || !is_same_file(header, file) {
+        return false;
+    }
+    let (recorded, own) = (record.identity, CopyIdentity::own());
+    if own.is_same_process(recorded) {
+        // This process has the file mapped at this moment, but what it executed before has not, and this copy of the
+        // library knows that it joined without a lock.
+        return recorded.image == own.image && recorded.copy != own.copy;
+    }
+    process_opinion(recorded.pid, recorded.start_time) == ProcessOpinion::Alive
+        && maps_file(recorded.pid, file.inode).unwrap_or(true)
+}
+
+enum ColdStartFailure {
+    OutOfRegion(OutOfRegion),
+    System(io::Error),
+}
+
+/// Voids the locks and owners of another life of the file. In another boot, or by another clock, the segment clock goes
+/// on by the wall-clock time that passed.
+///
+/// What was held is left for the ordinary reclaim, which finds its owners dead; what was being changed is undone by
+/// the next process that takes the set's lock. Each step can be repeated, and the boot id is stored last, its first
+/// half at the very end: a process that dies on the way leaves a segment that the next one starts cold again.
+fn cold_start(
+    verified: &Verified,
+    header: &Header,
+    place: Place,
+    identity: FileIdentity,
+) -> Result<(), ColdStartFailure> {
+    // Only the second half of the boot id tells also after a cold start that was cut short.
+    let has_same_clock = place.boot_id[1] != 0
+        && load_acquire(&header.boot_id[1]) == place.boot_id[1]
+        && header.time_namespace.load(Ordering::Relaxed) == place.time_namespace;
+    header.boot_id[0].store(0, Ordering::Release);
+    let mut latest = 0;
+    for control in controls(verified) {
+        let control = control.map_err(ColdStartFailure::OutOfRegion)?;
+        // With the lock goes the word that its owner died. A set that is poisoned already stays so.
+        let _ = control
+            .poisoned
+            .compare_exchange(0, SET_UNCHECKED, Ordering::Relaxed, Ordering::Relaxed);
+        control.lock.initialise().map_err(ColdStartFailure::System)?;
+        let seen = control.last_seen.load(Ordering::Relaxed);
+        if seen < LATEST_INSTANT {
+            latest = latest.max(seen);
+        }
+    }
+    verified
+        .participants()
+        .clear()
+        .map_err(ColdStartFailure::OutOfRegion)?;
+    if !has_same_clock {
+        let elapsed = utc_nanos().saturating_sub(header.created_utc.load(Ordering::Relaxed));
+        let by_wall_clock = header.created_at.load(Ordering::Relaxed).saturating_add(elapsed);
+        let segment_time = by_wall_clock.max(latest);
+        header
+            .clock_offset
+            .store(segment_time.wrapping_sub(boot_nanos()), Ordering::Relaxed);
+    }
+    header.pid_namespace.store(place.pid_namespace, Ordering::Relaxed);
+    header
+        .time_namespace
+        .store(place.time_namespace, Ordering::Relaxed);
+    header.device.store(identity.device, Ordering::Relaxed);
+    header.inode.store(identity.inode, Ordering::Relaxed);
+    header.cold_starts.fetch_add(1, Ordering::Relaxed);
+    header.boot_id[1].store(place.boot_id[1], Ordering::Release);
+    header.boot_id[0].store(place.boot_id[0], Ordering::Release);
+    Ok(())
+}

@@ -1,0 +1,587 @@
+//! Who is attached, and who is dead.
+//!
+//! A participant is one copy of the library in one image of one process. It owns its slot by the file lock on the slot's
+//! byte, which lives exactly as long as the image. The process table is asked only where the lock cannot be.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::mem::offset_of;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::errno::Errno;
+
+use super::cold_start::{current_place, ensure_same_namespaces};
+use super::fork_identity::{IdentityPage, ProcessIdentity};
+use super::host::{ProcessOpinion, own_name, process_opinion};
+use super::process_identity::CopyIdentity;
+use crate::error::Error;
+use crate::shm::file::attach::{AttachLock, damaged, open_again};
+use crate::shm::file::descriptor::{Descriptor, FileIdentity};
+use crate::shm::file::region::{Mapped, OutOfRegion, Region, load_acquire};
+use crate::shm::file::removal::look_for_removal;
+use crate::shm::layout::records::Participant;
+use crate::shm::lock::file_lock::{ByteRange, is_locked_by_others, try_lock};
+use crate::shm::lock::image_lock::ImageLock;
+use crate::shm::time::clock::utc_nanos;
+use crate::shm::wake::wake_list::WakeList;
+
+const SLOT_BITS: u32 = 16;
+const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
+
+/// A slot in one of its lives: what every hold is owned by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ParticipantId {
+    pub(crate) slot: u64,
+    pub(crate) generation: u64,
+}
+
+impl ParticipantId {
+    /// Slot plus one in the low 16 bits, generation above: never zero.
+    pub(crate) fn to_word(self) -> u64 {
+        (self.generation << SLOT_BITS) | (self.slot + 1)
+    }
+
+    /// The owner that a word names; `None` for a free hold or a word that names no slot.
+    pub(crate) fn from_word(word: u64) -> Option<Self> {
+        let slot = (word & SLOT_MASK).checked_sub(1)?;
+        Some(Self {
+            slot,
+            generation: word >> SLOT_BITS,
+        })
+    }
+}
+
+/// What a participant is doing with its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Nobody's.
+    Free,
+    /// Being filled in.
+    Joining,
+    /// A process's.
+    Live,
+}
+
+/// The state word of a participant: generation above, phase in the low two bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ParticipantState {
+    pub(crate) generation: u64,
+    pub(crate) phase: Phase,
+}
+
+impl ParticipantState {
+    /// Generations wrap here, so that a generation fits an owner word.
+    const GENERATION_MASK: u64 = (1 << (64 - SLOT_BITS)) - 1;
+
+    pub(crate) fn from_word(word: u64) -> Self {
+        let phase = match word & 3 {
+            1 => Phase::Joining,
+            2 => Phase::Live,
+            _ => Phase::Free,
+        };
+        Self {
+            generation: (word >> 2) & Self::GENERATION_MASK,
+            phase,
+        }
+    }
+
+    pub(crate) fn to_word(self) -> u64 {
+        let phase = match self.phase {
+            Phase::Free => 0,
+            Phase::Joining => 1,
+            Phase::Live => 2,
+        };
+        (self.generation << 2) | phase
+    }
+
+    pub(crate) fn next_generation(self) -> u64 {
+        self.generation.wrapping_add(1) & Self::GENERATION_MASK
+    }
+}
+
+/// A participant as its record says, for display.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ParticipantRecord {
+    pub(crate) id: ParticipantId,
+    pub(crate) phase: Phase,
+    pub(crate) identity: CopyIdentity,
+    pub(crate) joined_utc: u64,
+    pub(crate) name: String,
+}
+
+/// The participants' table of a segment.
+#[derive(Clone, Debug)]
+pub(crate) struct ParticipantTable {
+    pub(crate) region: Arc<Region>,
+    pub(crate) offset: u64,
+    pub(crate) count: u64,
+}
+
+impl ParticipantTable {
+    fn records(&self) -> Result<&[Participant], OutOfRegion> {
+        self.region.records(self.offset, self.count)
+    }
+
+    /// The participants whose records are not free.
+    pub(crate) fn taken(&self) -> Vec<ParticipantRecord> {
+        let records = self.records().unwrap_or_default();
+        (0..)
+            .zip(records)
+            .map(|(slot, record)| read(slot, record))
+            .filter(|it| it.phase != Phase::Free)
+            .collect()
+    }
+
+    /// How many processes the records that are not free name. A process with several copies of the library is a
+    /// participant for each of them.
+    fn processes(&self) -> u64 {
+        let identities = self.taken().into_iter().map(|record| record.identity);
+        let processes: HashSet<(u64, u64)> = identities.map(|it| (it.pid, it.start_time)).collect();
+        processes.len() as u64
+    }
+
+    /// The process futex of a participant. Whoever has the slot now is rung, which does no more than make it look.
+    pub(crate) fn process_futex(&self, id: ParticipantId) -> Option<&AtomicU64> {
+        let record = self.records().ok()?.get(usize::try_from(id.slot).ok()?)?;
+        Some(&record.process_futex)
+    }
+
+    /// The tickets that the process futex of a participant was rung for.
+    pub(crate) fn wake_list(&self, id: ParticipantId) -> Option<WakeList<'_>> {
+        let record = self.records().ok()?.get(usize::try_from(id.slot).ok()?)?;
+        Some(WakeList::new(&record.wake_count, &record.wake_list))
+    }
+
+    /// The process futex of a participant, for who may outlive this.
+    pub(crate) fn mapped_process_futex(&self, id: ParticipantId) -> Result<Mapped<AtomicU64>, OutOfRegion> {
+        let record = id.slot.saturating_mul(size_of::<Participant>() as u64);
+        let offset = record.saturating_add(offset_of!(Participant, process_futex) as u64);
+        self.region.mapped_words(self.offset.saturating_add(offset), 1)
+    }
+
+    /// The process of a participant, where the slot still is its own.
+    pub(crate) fn pid_of(&self, id: ParticipantId) -> Option<u64> {
+        let record = self.records().ok()?.get(usize::try_from(id.slot).ok()?)?;
+        let state = ParticipantState::from_word(load_acquire(&record.state));
+        let is_current = state.generation == id.generation && state.phase == Phase::Live;
+        is_current.then(|| record.pid.load(Ordering::Relaxed))
+    }
+
+    /// The participant, whoever it is now, in a slot.
+    pub(crate) fn read(&self, slot: u64) -> Option<ParticipantRecord> {
+        let record = self.records().ok()?.get(usize::try_from(slot).ok()?)?;
+        Some(read(slot, record))
+    }
+
+    /// Whether the owner of something is alive. `is_locked` says whether any open file has a byte's lock, or that this
+    /// cannot be asked: then the process table decides, as far as it knows.
+    pub(crate) fn is_alive(
+        &self,
+        id: ParticipantId,
+        is_locked: impl FnOnce(ByteRange) -> Option<bool>,
+    ) -> bool {
+        let Some(record) = self.read(id.slot) else {
+            return false;
+        };
+        if record.id.generation != id.generation || record.phase == Phase::Free {
+            return false;
+        }
+        is_locked(ByteRange::participant(id.slot)).unwrap_or_else(|| {
+            // Until it is live, the record names no process.
+            let CopyIdentity { pid, start_time, .. } = record.identity;
+            record.phase != Phase::Live || process_opinion(pid, start_time) != ProcessOpinion::Dead
+        })
+    }
+
+    /// As [`is_alive`](Self::is_alive), for a process that is no participant; `file` is any open file of the segment.
+    pub(crate) fn is_alive_by(&self, file: BorrowedFd<'_>, id: ParticipantId) -> bool {
+        self.is_alive(id, |byte| is_locked_by_others(file, byte).ok())
+    }
+
+    /// Makes every slot free in a new generation, so that whatever is owned is owned by the dead. Only while nobody
+    /// is alive, under the attach lock.
+    pub(crate) fn clear(&self) -> Result<(), OutOfRegion> {
+        for record in self.records()? {
+            let state = ParticipantState::from_word(record.state.load(Ordering::Relaxed));
+            let next = ParticipantState {
+                generation: state.next_generation(),
+                phase: Phase::Free,
+            };
+            record.state.store(next.to_word(), Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Takes a slot for this copy of the library: one whose byte is free, so that its last owner is dead. Answers with
+    /// the lock on the byte.
+    fn join(
+        &self,
+        file: File,
+        process: ProcessIdentity,
+    ) -> Result<Option<(ParticipantId, ImageLock)>, Errno> {
+        let mut records = (0..).zip(self.records().unwrap_or_default());
+        let (slot, record) = loop {
+            let Some((slot, record)) = records.next() else {
+                return Ok(None);
+            };
+            if try_lock(file.as_fd(), ByteRange::participant(slot))? {
+                break (slot, record);
+            }
+        };
+        let lock = ImageLock::keep(file, process)?;
+        let state = ParticipantState::from_word(load_acquire(&record.state));
+        let generation = state.next_generation();
+        let joining = ParticipantState {
+            generation,
+            phase: Phase::Joining,
+        };
+        record.state.store(joining.to_word(), Ordering::Release);
+        let own = CopyIdentity::own();
+        record.pid.store(own.pid, Ordering::Relaxed);
+        record.start_time.store(own.start_time, Ordering::Relaxed);
+        record.image.store(own.image, Ordering::Relaxed);
+        record.copy.store(own.copy, Ordering::Relaxed);
+        record.joined_utc.store(utc_nanos(), Ordering::Relaxed);
+        store_name(record, &own_name());
+        let live = ParticipantState {
+            generation,
+            phase: Phase::Live,
+        };
+        // Readers that see the phase see the fields stored before.
+        record.state.store(live.to_word(), Ordering::Release);
+        Ok(Some((ParticipantId { slot, generation }, lock)))
+    }
+}
+
+/// Makes a slot free if it still is in `state`: whoever joins in it meanwhile moves its generation on.
+fn free(record: &Participant, state: ParticipantState) -> bool {
+    let free = ParticipantState {
+        phase: Phase::Free,
+        ..state
+    };
+    record
+        .state
+        .compare_exchange(
+            state.to_word(),
+            free.to_word(),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        )
+        .is_ok()
+}
+
+fn read(slot: u64, record: &Participant) -> ParticipantRecord {
+    let state = ParticipantState::from_word(load_acquire(&record.state));
+    ParticipantRecord {
+        id: ParticipantId {
+            slot,
+            generation: state.generation,
+        },
+        phase: state.phase,
+        identity: CopyIdentity {
+            pid: record.pid.load(Ordering::Relaxed),
+            start_time: record.start_time.load(Ordering::Relaxed),
+            image: record.image.load(Ordering::Relaxed),
+            copy: record.copy.load(Ordering::Relaxed),
+        },
+        joined_utc: record.joined_utc.load(Ordering::Relaxed),
+        name: load_name(record),
+    }
+}
+
+fn store_name(record: &Participant, name: &str) {
+    let mut bytes = [0; 24];
+    let length = name.len().min(bytes.len());
+    bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
+    for (word, chunk) in record.name.iter().zip(bytes.as_chunks::<8>().0) {
+        word.store(u64::from_ne_bytes(*chunk), Ordering::Relaxed);
+    }
+}
+
+fn load_name(record: &Participant) -> String {
+    let bytes: Vec<u8> = record
+        .name
+        .iter()
+        .flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes())
+        .take_while(|byte| *byte != 0)
+        .collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// This process's place among the participants, renewed in a forked child at its first use.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    table: ParticipantTable,
+    path: PathBuf,
+    page: IdentityPage,
+    /// For asking who is alive. It has no locks of its own, so a forked child may go on using it.
+    descriptor: Descriptor,
+    /// On the byte of the slot.
+    lock: ImageLock,
+    /// The process that `owner` is the participant of.
+    identity: AtomicU64,
+    owner: AtomicU64,
+    /// The process, by identity, one of whose threads is renewing the membership. A child may inherit a value of
+    /// its parent's, and knows it for stale: no lock of the standard library could tell.
+    renewing: AtomicU64,
+}
+
+impl Membership {
+    /// Joins the participants of an open segment. `file` has no other use, `probe` is kept for asking who is alive. The
+    /// caller holds the attach lock.
+    pub(crate) fn join(
+        file: File,
+        probe: File,
+        path: PathBuf,
+        table: ParticipantTable,
+    ) -> Result<Self, Error> {
+        let page = IdentityPage::get().map_err(|errno| Error::Unsupported {
+            what: "wipe a page on fork",
+            source: errno.into(),
+        })?;
+        let descriptor = Descriptor::adopt(probe).map_err(|errno| failed("examine", &path, errno))?;
+        let process = page.current();
+        let (id, lock) = join_or_explain(&table, file, &path, process)?;
+        Ok(Self {
+            table,
+            path,
+            page,
+            descriptor,
+            lock,
+            identity: AtomicU64::new(process.as_u64()),
+            owner: AtomicU64::new(id.to_word()),
+            renewing: AtomicU64::new(0),
+        })
+    }
+
+    /// The participant that this process is. In a child's first call it becomes one of its own.
+    #[inline]
+    pub(crate) fn owner(&self) -> Result<u64, Error> {
+        match self.owner_so_far() {
+            0 => self.renew(),
+            owner => Ok(owner),
+        }
+    }
+
+    /// The participant that this process is, or zero where it has not become one since its fork. Unlike
+    /// [`owner`](Self::owner) it makes no system call.
+    #[inline]
+    pub(crate) fn owner_so_far(&self) -> u64 {
+        if self.identity.load(Ordering::Acquire) == self.page.current().as_u64() {
+            self.owner.load(Ordering::Relaxed)
+        } else {
+            0
+        }
+    }
+
+    /// Whether `owner` is what this process is, without becoming a participant for the answer.
+    #[inline]
+    pub(crate) fn is_current(&self, owner: u64) -> bool {
+        // No owner is zero.
+        self.owner_so_far() == owner
+    }
+
+    /// Whether the owner of something is alive.
+    pub(crate) fn is_alive(&self, id: ParticipantId) -> bool {
+        self.is_current(id.to_word()) || self.table.is_alive(id, |byte| self.is_locked(byte))
+    }
+
+    /// Whether any open file has a lock in the range; `None` where that cannot be asked.
+    fn is_locked(&self, range: ByteRange) -> Option<bool> {
+        self.descriptor.is_locked_by_others(range).or_else(|| {
+            // Something closed the descriptor. Where the path leads elsewhere by now, there is no other way in.
+            let file = open_again(&self.path, self.descriptor.file()).ok()??;
+            self.descriptor.replace(file);
+            self.descriptor.is_locked_by_others(range)
+        })
+    }
+
+    /// Whether this is the membership of a segment in that file.
+    pub(crate) fn is_of(&self, file: FileIdentity) -> bool {
+        self.descriptor.file() == file
+    }
+
+    /// Whether the file has a name, by whatever path; `None` where that cannot be told.
+    pub(in crate::shm) fn file_has_name(&self) -> Option<bool> {
+        self.descriptor.has_name()
+    }
+
+    /// Which file it is.
+    pub(crate) fn file(&self) -> FileIdentity {
+        self.descriptor.file()
+    }
+
+    /// The segment, mapped.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.table.region
+    }
+
+    /// The table this process is in.
+    pub(crate) fn table(&self) -> &ParticipantTable {
+        &self.table
+    }
+
+    /// Frees the slots of dead processes; answers how many. Joining does not need it.
+    pub(crate) fn free_dead_participants(&self) -> usize {
+        let Ok(records) = self.table.records() else {
+            return 0;
+        };
+        let dead = self
+            .table
+            .taken()
+            .into_iter()
+            .filter(|record| !self.is_alive(record.id));
+        dead.filter(|dead| {
+            let state = ParticipantState {
+                generation: dead.id.generation,
+                phase: dead.phase,
+            };
+            records
+                .get(dead.id.slot as usize)
+                .is_some_and(|record| free(record, state))
+        })
+        .count()
+    }
+
+    /// Keeps other threads of this process from renewing; answers the process's identity.
+    fn start_renewing(&self) -> ProcessIdentity {
+        let current = self.page.current();
+        loop {
+            let renewing = self.renewing.load(Ordering::Relaxed);
+            if renewing == current.as_u64() {
+                std::thread::yield_now();
+            } else if self
+                .renewing
+                .compare_exchange(renewing, current.as_u64(), Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+            {
+                return current;
+            }
+        }
+    }
+
+    #[cold]
+    fn renew(&self) -> Result<u64, Error> {
+        let current = self.start_renewing();
+        let outcome = if self.identity.load(Ordering::Acquire) == current.as_u64() {
+            Ok(self.owner.load(Ordering::Relaxed))
+        } else {
+            self.join_anew(current)
+        };
+        self.renewing.store(0, Ordering::Release);
+        outcome
+    }
+
+    fn join_anew(&self, current: ProcessIdentity) -> Result<u64, Error> {
+        let header = self
+            .table
+            .region
+            .record(0)
+            .map_err(|place| damaged(&self.path, place))?;
+        // It may have been forked into other namespaces, where its thread ids or its clock mean something else.
+        ensure_same_namespaces(header, current_place(&self.path)?, &self.path)?;
+        let attach_file = self.reopen()?;
+        let attach_lock = AttachLock::take(&attach_file, &self.path)?;
+        let (id, lock) = join_or_explain(&self.table, self.reopen()?, &self.path, current)?;
+        drop(attach_lock);
+        self.lock.replace(lock);
+        self.owner.store(id.to_word(), Ordering::Relaxed);
+        self.identity.store(current.as_u64(), Ordering::Release);
+        Ok(id.to_word())
+    }
+
+    /// Opens the file again as an open file of its own, by its path or, where that leads elsewhere by now, not at all.
+    fn reopen(&self) -> Result<File, Error> {
+        let missing = match open_again(&self.path, self.descriptor.file()) {
+            Ok(Some(file)) => return Ok(file),
+            Ok(None) => Error::NotFound {
+                path: self.path.clone(),
+            },
+            Err(error) => error,
+        };
+        Err(match look_for_removal(self, &self.path) {
+            Some(cause) => Error::Removed {
+                path: self.path.clone(),
+                cause,
+            },
+            None => missing,
+        })
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let owner = self.owner.load(Ordering::Relaxed);
+        if !self.is_current(owner) {
+            return;
+        }
+        let Some(id) = ParticipantId::from_word(owner) else {
+            return;
+        };
+        if let Some(record) = self
+            .table
+            .records()
+            .ok()
+            .and_then(|records| records.get(id.slot as usize))
+        {
+            let live = ParticipantState {
+                generation: id.generation,
+                phase: Phase::Live,
+            };
+            free(record, live);
+        }
+        self.lock.release(self.page.current());
+    }
+}
+
+fn join_or_explain(
+    table: &ParticipantTable,
+    file: File,
+    path: &Path,
+    process: ProcessIdentity,
+) -> Result<(ParticipantId, ImageLock), Error> {
+    table
+        .join(file, process)
+        .map_err(|errno| failed("lock", path, errno))?
+        .ok_or_else(|| Error::TooManyParticipants {
+            path: path.to_owned(),
+            capacity: table.count,
+            processes: table.processes(),
+        })
+}
+
+fn failed(action: &'static str, path: &Path, errno: Errno) -> Error {
+    Error::Io {
+        action,
+        path: path.to_owned(),
+        source: errno.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::participant::*;
+
+    proptest! {
+        #[test]
+        fn an_owner_word_names_slot_and_generation_and_is_never_zero(
+            slot in 0..4096_u64, generation in 0..1_u64 << 48,
+        ) {
+            let id = ParticipantId { slot, generation };
+            prop_assert_ne!(id.to_word(), 0);
+            prop_assert_eq!(ParticipantId::from_word(id.to_word()), Some(id));
+        }
+
+        #[test]
+        fn any_state_word_is_read_as_some_state(word in any::<u64>()) {
+            let state = ParticipantState::from_word(word);
+            prop_assert_eq!(ParticipantState::from_word(state.to_word()), state);
+            prop_assert!(state.next_generation() < 1 << 48);
+        }
+    }
+}

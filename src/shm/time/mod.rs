@@ -1,0 +1,4 @@
+//! Clocks.
+
+pub(crate) mod clock;
+pub(crate) mod virtual_clock;

@@ -1,0 +1,98 @@
+//! Those who choose keys to do harm.
+
+use super::*;
+
+const OTHER_SEED: [u64; 2] = [1, 2];
+
+/// How many of `keys` one shard holds when none is ever given up.
+fn kept(seed: [u64; 2], keys: impl Iterator<Item = u64>, buckets: u64) -> usize {
+    let mut table = PlainTable::new(buckets);
+    keys.filter(|key| table.keep(Fingerprint::of(seed, &key.to_le_bytes())))
+        .count()
+}
+
+#[test]
+fn keys_that_collide_under_another_seed_fill_a_shard_as_well_as_any() {
+    const KEYS: usize = 500;
+    let buckets = buckets_for(KEYS as u64, 1);
+    let colliding: Vec<u64> = (0..)
+        .filter(|key: &u64| {
+            Fingerprint::of(OTHER_SEED, &key.to_le_bytes())
+                .buckets(buckets)
+                .contains(&0)
+        })
+        .take(KEYS)
+        .collect();
+    assert_eq!(kept(SEED, colliding.iter().copied(), buckets), KEYS);
+    assert_eq!(kept(SEED, 0..KEYS as u64, buckets), KEYS);
+    // Under the seed that they were chosen by they find no more room than two buckets have.
+    let in_one_pair: Vec<u64> = (0..)
+        .filter(|key: &u64| Fingerprint::of(OTHER_SEED, &key.to_le_bytes()).buckets(buckets) == [0, 1])
+        .take(KEYS)
+        .collect();
+    assert_eq!(kept(OTHER_SEED, in_one_pair.iter().copied(), buckets), 64);
+    assert_eq!(kept(SEED, in_one_pair.into_iter(), buckets), KEYS);
+}
+
+#[test]
+fn one_who_sees_refusals_makes_no_search_longer_and_no_table_larger() {
+    let mut table = PlainTable::new(buckets_for(100, 1));
+    let rows = table.rows();
+    let mut refused: Vec<Vec<u8>> = Vec::new();
+    let mut fresh = 0_u64;
+    for turn in 0..20_000_u64 {
+        // Every third key is one that was refused already, every third one of those with another letter behind it.
+        let key = match (turn % 3, refused.get(turn as usize % refused.len().max(1))) {
+            (1, Some(key)) => key.clone(),
+            (2, Some(key)) => [key.as_slice(), &turn.to_le_bytes()[..1]].concat(),
+            _ => {
+                fresh += 1;
+                fresh.to_le_bytes().to_vec()
+            }
+        };
+        let fingerprint = Fingerprint::of(SEED, &key);
+        table.forget_reads();
+        let found = find(&table, fingerprint);
+        assert!(table.tag_words_read.get() <= 2 * BUCKET_TAG_WORDS);
+        assert!(table.fingerprints_read.get() <= MAX_ASKED);
+        if found.is_some() {
+            continue;
+        }
+        table.forget_reads();
+        let asked = Cell::new(0);
+        let ask = || asked.set(asked.get() + 1);
+        let can_reuse = |_| {
+            ask();
+            false
+        };
+        let claim = |_| {
+            ask();
+            Claim::Pinned
+        };
+        let place = find_place(&table, fingerprint, can_reuse, Some(claim));
+        assert_eq!(
+            (table.tag_words_read.get(), table.fingerprints_read.get()),
+            (2 * BUCKET_TAG_WORDS, 0)
+        );
+        assert!(asked.get() <= 2 * MAX_ASKED);
+        match place {
+            Place::Unused(row) => insert(&mut table, row, fingerprint),
+            _ => refused.push(key),
+        }
+    }
+    assert!(refused.len() > 10_000);
+    assert_eq!(table.rows(), rows);
+    assert!(is_consistent(&table, 0..table.rows()));
+}
+
+#[test]
+fn rows_whose_tags_are_all_the_key_s_are_looked_at_once_each() {
+    let mut table = PlainTable::new(5);
+    let fingerprint = numbered(7);
+    for row in 0..table.rows() {
+        store_tag(&mut table, row, fingerprint.tag());
+    }
+    table.forget_reads();
+    assert_eq!(find(&table, fingerprint), None);
+    assert_eq!(table.fingerprints_read.get(), MAX_ASKED);
+}

@@ -1,0 +1,175 @@
+//! What becomes of a request.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{Extensions, Response};
+
+use super::answer::Answer;
+use super::body::LimitBody;
+use super::extract::demand::{Asked, Demand};
+use super::held::Held;
+use super::layer::{OnError, Settings};
+use super::permit_handle::SharedPermit;
+use super::response;
+use crate::api::permit::Outcome;
+use crate::api::refusal::Refusal;
+use crate::api::set::checked::Checked;
+use crate::error::Error;
+use crate::http::{Fields, Problem};
+
+/// Whether the service is called.
+pub(super) enum Decision {
+    Admitted(Admission),
+    Answered(Answer),
+}
+
+/// What a response of the service is given.
+#[derive(Debug, Default)]
+pub(super) struct Admission {
+    held: Option<SharedPermit>,
+    fields: Fields,
+    /// Why the limits could not be asked, where the request was admitted nevertheless.
+    error: Option<Arc<Error>>,
+}
+
+impl Decision {
+    /// Asks the limits, which answer at once.
+    pub(super) fn at_once(demand: &Demand, settings: &Settings) -> Self {
+        Self::ask(demand, settings).unwrap_or_else(|error| match demand.after(&error) {
+            Some(Ok(demand)) => Self::ask(&demand, settings)
+                .unwrap_or_else(|error| Self::not_decided(&demand, error, settings)),
+            Some(Err(error)) => Self::failed(error, settings),
+            None => Self::not_decided(demand, error, settings),
+        })
+    }
+
+    fn ask(demand: &Demand, settings: &Settings) -> Result<Self, Error> {
+        Ok(match demand.asked()? {
+            Asked::Subject(subject) => {
+                Self::of_outcome(demand, subject.try_acquire(demand.request())?, settings)
+            }
+            Asked::Networks(address) => Self::of_check(demand, address.check(demand.request())?, settings),
+        })
+    }
+
+    /// Asks the limits, and waits in line for them.
+    pub(super) async fn in_line(demand: &Demand, longest: Duration, settings: &Settings) -> Self {
+        let began = Instant::now();
+        let error = match Self::wait(demand, longest, settings).await {
+            Ok(decision) => return decision,
+            Err(error) => error,
+        };
+        match demand.after(&error) {
+            Some(Ok(demand)) => {
+                // In the queue of the successor, for as long as is left.
+                let left = longest.saturating_sub(began.elapsed());
+                let decision = Self::wait(&demand, left, settings).await;
+                decision.unwrap_or_else(|error| Self::not_decided(&demand, error, settings))
+            }
+            Some(Err(error)) => Self::failed(error, settings),
+            None => Self::not_decided(demand, error, settings),
+        }
+    }
+
+    async fn wait(demand: &Demand, longest: Duration, settings: &Settings) -> Result<Self, Error> {
+        match demand.asked()? {
+            Asked::Subject(subject) => {
+                let outcome = subject.acquire_async(demand.request(), Some(longest)).await?;
+                Ok(Self::of_outcome(demand, outcome, settings))
+            }
+            // Networks have no lines.
+            Asked::Networks(_) => Self::ask(demand, settings),
+        }
+    }
+
+    fn of_outcome(demand: &Demand, outcome: Outcome<'_>, settings: &Settings) -> Self {
+        match outcome {
+            Outcome::Admitted(permit) => {
+                let fields = demand.headers().admission(permit.verdicts(), settings.advertise);
+                let held = SharedPermit::new(Held::new(permit.into_owned(), settings.is_failure));
+                Self::Admitted(Admission {
+                    held: Some(held),
+                    fields,
+                    error: None,
+                })
+            }
+            Outcome::Refused(refusal) => Self::refused(demand, refusal, settings),
+        }
+    }
+
+    fn of_check(demand: &Demand, checked: Checked<'_>, settings: &Settings) -> Self {
+        match checked.refusal() {
+            Some(refusal) => Self::refused(demand, refusal, settings),
+            None => Self::Admitted(Admission {
+                fields: demand.headers().admission(checked.verdicts(), settings.advertise),
+                ..Admission::default()
+            }),
+        }
+    }
+
+    fn refused(demand: &Demand, refusal: Refusal, settings: &Settings) -> Self {
+        let problem = demand.headers().refusal(&refusal, settings.advertise);
+        Self::Answered(Answer::refused(problem, refusal))
+    }
+
+    fn not_decided(demand: &Demand, error: Error, settings: &Settings) -> Self {
+        // Nothing is wrong but with the request, which must not get past the limit where errors do.
+        let Error::NeverAdmissible { limit, .. } = &error else {
+            return Self::failed(error, settings);
+        };
+        let problem = demand.headers().never_admissible(limit, settings.advertise);
+        Self::Answered(Answer::failed(problem, Arc::new(error)))
+    }
+
+    pub(super) fn failed(error: Error, settings: &Settings) -> Self {
+        // Clients say what their key is. Where errors admit, a bad one must not be a way past the limits.
+        if matches!(error, Error::KeyRequired { .. } | Error::InvalidKey { .. }) {
+            return Self::Answered(Answer::failed(Problem::without_a_key(), Arc::new(error)));
+        }
+        #[cfg(feature = "tracing")]
+        tracing::error!(%error, "the limits of a request could not be asked");
+        let error = Arc::new(error);
+        match settings.on_error {
+            OnError::Admit => Self::Admitted(Admission {
+                error: Some(error),
+                ..Admission::default()
+            }),
+            OnError::Refuse => Self::Answered(Answer::failed(Problem::failed(), error)),
+        }
+    }
+
+    /// For requests that are not limited.
+    pub(super) fn unlimited() -> Self {
+        Self::Admitted(Admission::default())
+    }
+}
+
+impl Admission {
+    /// Tells the service, by the request's extensions, what is held for it.
+    pub(super) fn announce(&self, extensions: &mut Extensions) {
+        if let Some(held) = &self.held {
+            held.announce(extensions);
+        }
+    }
+
+    /// The service's response, under the permit and with the fields that say how the limits stand.
+    pub(super) fn complete<B>(self, response: Response<B>) -> Response<LimitBody<B>> {
+        if let Some(held) = &self.held {
+            held.note_status(response.status());
+        }
+        let mut response = response.map(|body| LimitBody::new(body, self.held));
+        response::append(self.fields, response.headers_mut());
+        if let Some(error) = self.error {
+            response.extensions_mut().insert(error);
+        }
+        response
+    }
+
+    /// The service has failed: there is no response to hold anything for.
+    pub(super) fn fail(self) {
+        if let Some(held) = &self.held {
+            held.note_failure();
+        }
+    }
+}

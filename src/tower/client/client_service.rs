@@ -1,0 +1,92 @@
+//! A client behind limits.
+
+use std::error::Error as StdError;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use tower_service::Service;
+
+use super::client_error::ClientError;
+use super::upstream::{NotSent, Settings};
+use crate::tower::body::LimitBody;
+use crate::tower::extract::demand::Extractor;
+
+/// A client behind limits: what a [`ClientLimitLayer`](super::ClientLimitLayer) makes of a client.
+///
+/// It is ready when the client behind it is: the limits are asked in `call`.
+#[derive(Debug)]
+pub struct ClientLimitService<S, E> {
+    inner: S,
+    extractor: Arc<E>,
+    settings: Settings,
+}
+
+/// The future of a response. Dropped, it gives back what the request took, and its place in the queue where it waits.
+pub type ClientLimitFuture<B, E> =
+    Pin<Box<dyn Future<Output = Result<Response<LimitBody<B>>, ClientError<E>>> + Send>>;
+
+impl<S, E> ClientLimitService<S, E> {
+    pub(super) fn new(inner: S, extractor: Arc<E>, settings: Settings) -> Self {
+        Self {
+            inner,
+            extractor,
+            settings,
+        }
+    }
+}
+
+// Not derived: an extractor is shared, and need not be one that can be cloned.
+impl<S: Clone, E> Clone for ClientLimitService<S, E> {
+    fn clone(&self) -> Self {
+        Self::new(self.inner.clone(), Arc::clone(&self.extractor), self.settings)
+    }
+}
+
+impl<S, E, Q, B> Service<Request<Q>> for ClientLimitService<S, E>
+where
+    S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
+    S::Error: StdError + 'static,
+    S::Future: Send,
+    E: Extractor,
+    Q: Send + 'static,
+{
+    type Response = Response<LimitBody<B>>;
+    type Error = ClientError<S::Error>;
+    type Future = ClientLimitFuture<B, S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context).map_err(ClientError::Client)
+    }
+
+    fn call(&mut self, request: Request<Q>) -> Self::Future {
+        let (head, body) = request.into_parts();
+        let demand = self.extractor.extract(&head);
+        let mut request = Request::from_parts(head, body);
+        let settings = self.settings;
+        // The one that was asked whether it is ready is the one to be called.
+        let next = self.inner.clone();
+        let mut ready = mem::replace(&mut self.inner, next);
+        Box::pin(async move {
+            let sent = match settings.take(demand).await {
+                Ok(sent) => sent,
+                Err(NotSent::Refused(refusal)) => return Err(ClientError::Refused(refusal)),
+                Err(NotSent::Failed(error)) => return Err(ClientError::Limits(error)),
+            };
+            sent.announce(request.extensions_mut());
+            match ready.call(request).await {
+                Ok(mut response) => {
+                    sent.announce(response.extensions_mut());
+                    let held = sent.answered(response.status(), response.headers(), settings);
+                    Ok(response.map(|body| LimitBody::new(body, held)))
+                }
+                Err(error) => {
+                    sent.failed();
+                    Err(ClientError::Client(error))
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,262 @@
+//! What an HTTP request takes, and how it is found out.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::request::Parts;
+use smallvec::SmallVec;
+
+use crate::api::key::address::Address;
+use crate::api::request::Request;
+use crate::api::set::limit_set::{LimitName, LimitSet};
+use crate::api::set::subject::Subject;
+use crate::engine::KeyIdentity;
+use crate::error::Error;
+use crate::http::PolicyHeaders;
+
+/// Says of each HTTP request which limits it has to pass and what it takes of them.
+///
+/// A [`Demand`] is an extractor: it demands the same of every request. A function or closure of a request's head is
+/// one, too; it is called once for each request and should be quick:
+///
+/// ```
+/// # use std::time::Duration;
+/// use http::request::Parts;
+/// use shmlimit::tower::{Demand, LimitLayer};
+/// # use shmlimit::{Declaration, Error, Limit, Segment, SetDeclaration};
+/// # let directory = tempfile::tempdir()?;
+/// # let second = Duration::from_secs(1);
+/// # let declaration = Declaration::new()
+/// #     .set(SetDeclaration::new("search").limit(Limit::calls("searches", 10, second)))
+/// #     .set(SetDeclaration::new("upload").limit(Limit::rate("bytes", 1_000_000, second)));
+/// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
+///
+/// let search = Demand::new(segment.set("search")?.request())?;
+/// let upload = segment.set("upload")?.request().with("bytes", 0)?; // each request has a cost of its own
+/// let upload = Demand::new(upload)?.quota_unit("bytes", "content-bytes")?;
+/// let layer = LimitLayer::new(move |head: &Parts| {
+///     Ok(match head.uri.path() {
+///         "/health" => None, // not limited
+///         "/upload" => {
+///             let length = head.headers.get("content-length").and_then(|length| length.to_str().ok());
+///             let length = length.and_then(|length| length.parse().ok()).unwrap_or(1_000);
+///             Some(upload.clone().with("bytes", length)?)
+///         }
+///         _ => Some(search.clone()),
+///     })
+/// });
+/// # let _ = layer;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Extractor {
+    /// What the request with this head demands; none if it is not limited.
+    ///
+    /// # Errors
+    ///
+    /// What goes wrong on the way. The layer deals with it as with an error of the limits: see
+    /// [`OnError`](crate::tower::OnError). That the request names no key, or one that cannot be, is answered 400 whatever that
+    /// says: pass the error of [`Demand::key`] on.
+    fn extract(&self, head: &Parts) -> Result<Option<Demand>, Error>;
+}
+
+impl<F> Extractor for F
+where
+    F: Fn(&Parts) -> Result<Option<Demand>, Error>,
+{
+    fn extract(&self, head: &Parts) -> Result<Option<Demand>, Error> {
+        self(head)
+    }
+}
+
+impl Extractor for Demand {
+    fn extract(&self, _: &Parts) -> Result<Option<Demand>, Error> {
+        Ok(Some(self.clone()))
+    }
+}
+
+/// What a demand is put to.
+pub(in crate::tower) enum Asked<'a> {
+    Subject(Subject<'a>),
+    Networks(Address<'a>),
+}
+
+/// A set of limits, what to take of it and as whom, and how clients know its limits.
+///
+/// The set's limits are described once for all responses, until they [change](crate::Segment::apply); clones share
+/// that, so make it at the start and clone it for each request.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Demand {
+    request: Request,
+    client: Client,
+    headers: Arc<PolicyHeaders>,
+}
+
+/// Keys up to this length, which is that of a UUID as text, are kept without an allocation.
+const KEY_BYTES: usize = 36;
+
+/// Whose limits of the set are asked.
+#[derive(Clone, Debug)]
+enum Client {
+    /// Everyone's; of a keyed set nobody's, yet.
+    Everyone,
+    /// The key as the table knows it, and as it was given: the table of another segment knows it otherwise.
+    Key(KeyIdentity, SmallVec<[u8; KEY_BYTES]>),
+    /// Whose networks are counted.
+    Address(IpAddr),
+}
+
+impl Demand {
+    /// Demands what `request` takes, of the set that it was prepared for. Where that is
+    /// [keyed](crate::SetDeclaration::keyed), it takes a [`key`](Self::key) or an [`address`](Self::address) as well.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CostRequired`] where it names nothing, and a rate limit needs a cost. If each request has a cost of its
+    /// own, [name](Self::with) zero at first.
+    pub fn new(request: Request) -> Result<Self, Error> {
+        request.require_costs()?;
+        Ok(Self {
+            headers: Arc::new(PolicyHeaders::new(request.limit_set())),
+            client: Client::Everyone,
+            request,
+        })
+    }
+
+    /// Says whose limits are meant: any bytes, from 1 to 65,536 of them, such as an API key, a tenant or an address.
+    /// [`by_header`](Self::by_header) takes it from a header of each request.
+    ///
+    /// A demand without a key on a set that is keyed is refused: 400, whatever
+    /// [`OnError`](crate::tower::OnError) says, because the request is what lacks something.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use http::request::Parts;
+    /// use shmlimit::tower::{Demand, LimitLayer};
+    /// # use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
+    /// # let directory = tempfile::tempdir()?;
+    /// # let declaration = Declaration::new().set(SetDeclaration::new("tenants")
+    /// #     .keyed(Keyed::new(1_000)).limit(Limit::calls("requests", 10, Duration::from_secs(1))));
+    /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
+    ///
+    /// // Put there by the layer that authenticates.
+    /// #[derive(Clone)]
+    /// struct Tenant(u64);
+    ///
+    /// let each_tenant = Demand::new(segment.set("tenants")?.request())?;
+    /// let layer = LimitLayer::new(move |head: &Parts| {
+    ///     let demand = each_tenant.clone();
+    ///     Ok(Some(match head.extensions.get() {
+    ///         Some(Tenant(number)) => demand.key(number.to_le_bytes())?,
+    ///         None => demand.key("nobody")?,
+    ///     }))
+    /// });
+    /// # let _ = layer;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`LimitSet::key`](crate::LimitSet::key).
+    pub fn key(mut self, key: impl AsRef<[u8]>) -> Result<Self, Error> {
+        let key = key.as_ref();
+        self.client = Client::Key(self.set().identify(key)?, SmallVec::from_slice(key));
+        Ok(self)
+    }
+
+    /// Says which address' limits are meant. Where the limits of the set count [networks](crate::Limit::prefix), they are
+    /// those of every network that contains the address: nothing is held then, and no request waits. In other keyed
+    /// sets the address as it is written is the key. [`by_address`](Self::by_address) takes it from each request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotKeyed`].
+    pub fn address(mut self, address: impl Into<IpAddr>) -> Result<Self, Error> {
+        let address = address.into().to_canonical();
+        if !self.set().is_by_address() {
+            return self.key(address.to_string());
+        }
+        self.client = Client::Address(address);
+        Ok(self)
+    }
+
+    /// Names a limit and what to take of it, in units: see [`Request::with`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Request::set`].
+    pub fn with(mut self, limit: impl LimitName, cost: u64) -> Result<Self, Error> {
+        self.request.set(limit, cost)?;
+        Ok(self)
+    }
+
+    /// Tells clients of a rate limit or budget, measured in a unit of the draft's registry: `requests` or
+    /// `content-bytes`. Without it such a limit is kept out of the fields `RateLimit` and `RateLimit-Policy`: a
+    /// client would take its units for requests. Limits of other kinds have units of their own and ignore this.
+    ///
+    /// # Errors
+    ///
+    /// As [`Request::set`].
+    pub fn quota_unit(mut self, limit: impl LimitName, unit: impl Into<String>) -> Result<Self, Error> {
+        let set = self.request.limit_set();
+        let index = set.resolve(&limit)?;
+        if let Some(name) = index.and_then(|index| set.limits().nth(index)) {
+            self.headers = Arc::new(Arc::unwrap_or_clone(self.headers).with_quota_unit(name, unit));
+        }
+        Ok(self)
+    }
+
+    /// What stands before the names of limits wherever clients read them; nothing unless given. For services whose
+    /// sets have limits of the same name, which clients would take for one.
+    pub fn policy_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.headers = Arc::new(Arc::unwrap_or_clone(self.headers).with_prefix(prefix));
+        self
+    }
+
+    /// The demand to go on with after an error: the same one of the successor of its segment, if that was removed and has one.
+    pub(in crate::tower) fn after(&self, error: &Error) -> Option<Result<Self, Error>> {
+        if !matches!(error, Error::Removed { .. }) {
+            return None;
+        }
+        Some(self.headers.successor()?.and_then(|headers| self.on(headers)))
+    }
+
+    fn on(&self, headers: Arc<PolicyHeaders>) -> Result<Self, Error> {
+        let demand = Self {
+            request: self.request.on(headers.limit_set())?,
+            client: Client::Everyone,
+            headers,
+        };
+        match &self.client {
+            Client::Everyone => Ok(demand),
+            Client::Key(_, key) => demand.key(key),
+            Client::Address(address) => demand.address(*address),
+        }
+    }
+
+    pub(in crate::tower) fn request(&self) -> &Request {
+        &self.request
+    }
+
+    pub(in crate::tower) fn set(&self) -> &LimitSet {
+        self.request.limit_set()
+    }
+
+    /// Whose limits are asked.
+    pub(in crate::tower) fn asked(&self) -> Result<Asked<'_>, Error> {
+        let subject = match &self.client {
+            Client::Everyone => self.set().subject()?,
+            Client::Key(key, _) => Subject {
+                set: self.set(),
+                key: Some(*key),
+            },
+            Client::Address(address) => return Ok(Asked::Networks(self.set().address(*address)?)),
+        };
+        Ok(Asked::Subject(subject))
+    }
+
+    /// How clients know the limits.
+    pub(in crate::tower) fn headers(&self) -> &PolicyHeaders {
+        &self.headers
+    }
+}
