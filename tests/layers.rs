@@ -1,6 +1,6 @@
 //! The shape of the library, read from its sources: which layer may use which, and what no file may contain.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -143,7 +143,12 @@ fn attributes_of(item: &syn::Item) -> &[syn::Attribute] {
 /// Finds the modules of the crate's root that a file uses, and the calls that no library makes.
 struct Uses {
     module: Vec<String>,
+    /// The modules of the root.
     used: BTreeSet<String>,
+    /// From the root of the crate, whatever the paths name; without what is re-exported.
+    paths: BTreeSet<Vec<String>>,
+    /// By which path of the crate what is found.
+    re_exports: BTreeMap<Vec<String>, Vec<String>>,
     forbidden: Vec<String>,
 }
 
@@ -152,18 +157,20 @@ impl Uses {
         let mut uses = Self {
             module: source.module(),
             used: BTreeSet::new(),
+            paths: BTreeSet::new(),
+            re_exports: BTreeMap::new(),
             forbidden: Vec::new(),
         };
         uses.visit_file(&source.syntax);
         uses
     }
 
-    /// Notes which module of the root a path leads to, if it starts at the root or climbs to it.
-    fn note(&mut self, path: &[String]) {
+    /// Where a path leads to from the root of the crate; none where it does not say that it stays in the crate.
+    fn climb(&self, path: &[String]) -> Option<Vec<String>> {
         let mut at = match path.first().map(String::as_str) {
             Some("crate") => Vec::new(),
             Some("self" | "super") => self.module.clone(),
-            _ => return,
+            _ => return None,
         };
         for part in path {
             match part.as_str() {
@@ -172,29 +179,38 @@ impl Uses {
                 name => at.push(name.to_owned()),
             }
         }
-        self.used.extend(at.into_iter().next());
+        Some(at)
     }
 
-    fn note_tree(&mut self, before: &mut Vec<String>, tree: &syn::UseTree) {
-        match tree {
-            syn::UseTree::Path(path) => {
-                before.push(path.ident.to_string());
-                self.note_tree(before, &path.tree);
-                before.pop();
-            }
-            syn::UseTree::Name(syn::UseName { ident })
-            | syn::UseTree::Rename(syn::UseRename { ident, .. }) => {
-                before.push(ident.to_string());
-                self.note(before);
-                before.pop();
-            }
-            syn::UseTree::Glob(_) => self.note(before),
-            syn::UseTree::Group(group) => {
-                for tree in &group.items {
-                    self.note_tree(before, tree);
-                }
-            }
+    /// Notes what a path leads to: perhaps a module below this one, where it does not start at the root or climb.
+    fn note(&mut self, path: &[String]) {
+        if let Some(path) = self.climb(path) {
+            self.used.extend(path.first().cloned());
+            self.paths.insert(path);
+        } else {
+            self.paths.insert([&self.module[..], path].concat());
         }
+    }
+
+    fn note_re_export(&mut self, name: String, path: &[String]) {
+        let from = self
+            .climb(path)
+            .unwrap_or_else(|| [&self.module[..], path].concat());
+        self.used
+            .extend(self.climb(path).and_then(|path| path.into_iter().next()));
+        self.re_exports.insert([&self.module[..], &[name]].concat(), from);
+    }
+}
+
+/// The leaves of a tree of names: as what each is known, and its path.
+fn leaves(before: &[String], tree: &syn::UseTree) -> Vec<(String, Vec<String>)> {
+    let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
+    match tree {
+        syn::UseTree::Path(path) => leaves(&with(&path.ident), &path.tree),
+        syn::UseTree::Name(name) => vec![(name.ident.to_string(), with(&name.ident))],
+        syn::UseTree::Rename(name) => vec![(name.rename.to_string(), with(&name.ident))],
+        syn::UseTree::Glob(_) => vec![("*".to_owned(), before.to_vec())],
+        syn::UseTree::Group(group) => group.items.iter().flat_map(|tree| leaves(before, tree)).collect(),
     }
 }
 
@@ -212,7 +228,13 @@ impl<'ast> Visit<'ast> for Uses {
     }
 
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
-        self.note_tree(&mut Vec::new(), &item.tree);
+        for (name, path) in leaves(&[], &item.tree) {
+            if matches!(item.vis, syn::Visibility::Inherited) {
+                self.note(&path);
+            } else {
+                self.note_re_export(name, &path);
+            }
+        }
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
@@ -287,6 +309,198 @@ fn every_module_uses_only_what_lies_below_it() {
         }
     }
     assert!(violations.is_empty(), "{violations:#?}");
+}
+
+/// Which files each file of the library uses, by their modules, as far as they are of the same rank: of one module of the
+/// crate's root. What is re-exported counts as used where it is defined.
+fn uses_within_ranks() -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
+    let sources = sources();
+    let modules: BTreeSet<Vec<String>> = sources.iter().map(Source::module).collect();
+    let uses: Vec<(Vec<String>, Uses)> = sources
+        .iter()
+        .map(|source| (source.module(), Uses::of(source)))
+        .collect();
+    let re_exports: BTreeMap<&Vec<String>, &Vec<String>> = uses
+        .iter()
+        .flat_map(|(_, uses)| &uses.re_exports)
+        .filter(|(name, _)| !modules.contains(*name))
+        .collect();
+    let file_of = |path: &[String]| {
+        let mut path = path.to_vec();
+        while let Some((length, from)) =
+            (1..=path.len()).find_map(|length| Some((length, *re_exports.get(&path[..length].to_vec())?)))
+        {
+            path.splice(..length, from.iter().cloned());
+        }
+        let length = (0..=path.len())
+            .rev()
+            .find(|length| modules.contains(&path[..*length]));
+        path[..length.unwrap_or(0)].to_vec()
+    };
+    uses.iter()
+        .map(|(module, uses)| {
+            let is_peer = |other: &Vec<String>| other != module && other.first() == module.first();
+            let peers = uses.paths.iter().map(|path| file_of(path)).filter(is_peer);
+            (module.clone(), peers.collect())
+        })
+        .collect()
+}
+
+/// Files that use one another in a circle: a change of one may need a change of each. A circle that is broken leaves
+/// this list, and none comes into it.
+const CIRCLES: &[&[&str]] = &[
+    &[
+        "api::declaration",
+        "api::declaration::canonical",
+        "api::declaration::difference",
+        "api::declaration::limit",
+        "api::declaration::limit::amount",
+        "api::declaration::limit::bound",
+        "api::declaration::limit::checks",
+        "api::declaration::limit::credit",
+        "api::declaration::limit::window",
+        "api::declaration::place",
+        "api::declaration::set",
+        "api::declaration::set::keyed",
+        "api::declaration::set::tier",
+    ],
+    &[
+        "api::key",
+        "api::local_credit",
+        "api::permit",
+        "api::refusal",
+        "api::request",
+        "api::request_events",
+        "api::reservation",
+        "api::segment",
+        "api::segment::apply",
+        "api::set::limit_set",
+        "api::set::set_reference",
+        "api::set::subject",
+        "api::snapshot",
+        "api::snapshot::counts",
+        "api::snapshot::keys",
+        "api::wait::acquire_future",
+        "api::wait::background_worker",
+        "api::wait::waiters",
+    ],
+    &["api::pool", "api::pool::pool_request", "api::pool::pool_strategy"],
+    &["api::segment::mismatch", "api::segment::mismatch::remedy"],
+    &[
+        "engine::admit::acquire",
+        "engine::admit::decision",
+        "engine::credit::batches",
+        "engine::definition::overrides",
+        "engine::definition::row_tier",
+        "engine::definition::set_outline",
+        "engine::definition::set_rules",
+        "engine::queue::pending_wake",
+        "engine::queue::queue_words",
+        "engine::recover::dead_holds",
+        "engine::recover::removal_watch",
+        "engine::recover::repairs",
+        "engine::shard::hold",
+        "engine::shard::key_identity",
+        "engine::shard::key_table",
+        "engine::shard::locked_shard",
+        "engine::shard::segment_engine",
+        "engine::shard::set_engine",
+    ],
+    &["engine::queue::deaths", "engine::queue::waiting"],
+    &["engine::shard::row_reference", "engine::shard::shard_memory"],
+    &[
+        "limit::adaptive",
+        "limit::adaptive::aimd",
+        "limit::adaptive::gradient",
+        "limit::adaptive::round",
+        "limit::adaptive::vegas",
+        "limit::backlog",
+        "limit::budget",
+        "limit::concurrency",
+        "limit::fixed_window",
+        "limit::rule",
+        "limit::sliding_window",
+        "limit::sliding_window_counter",
+        "limit::unlimited",
+    ],
+    &[
+        "shm::file::attach",
+        "shm::file::attachments",
+        "shm::file::file_system",
+        "shm::file::removal",
+        "shm::file::remove",
+        "shm::process::cold_start",
+        "shm::process::participant",
+    ],
+    &["table", "table::eviction", "table::fingerprint"],
+    &["tower::admission", "tower::future", "tower::layer", "tower::service"],
+    &[
+        "tower::client",
+        "tower::client::client_layer",
+        "tower::client::client_service",
+        "tower::client::reqwest",
+        "tower::client::upstream",
+    ],
+];
+
+#[test]
+fn files_of_one_rank_use_one_another_in_no_circle_but_the_known_ones() {
+    let uses = uses_within_ranks();
+    let reached_from = |start: &Vec<String>| {
+        let mut reached = BTreeSet::new();
+        let mut next: Vec<&Vec<String>> = uses[start].iter().collect();
+        while let Some(module) = next.pop() {
+            if reached.insert(module) {
+                next.extend(&uses[module]);
+            }
+        }
+        reached
+    };
+    let reached: BTreeMap<&Vec<String>, BTreeSet<&Vec<String>>> =
+        uses.keys().map(|module| (module, reached_from(module))).collect();
+    let found: BTreeSet<Vec<String>> = uses
+        .keys()
+        .filter(|module| reached[module].contains(module))
+        .map(|module| {
+            let in_circle = reached[module]
+                .iter()
+                .filter(|other| reached[*other].contains(module));
+            in_circle.map(|other| other.join("::")).collect()
+        })
+        .collect();
+    let known: BTreeSet<Vec<String>> = CIRCLES
+        .iter()
+        .map(|circle| circle.iter().copied().map(str::to_owned).collect())
+        .collect();
+    assert_eq!(found, known, "found {found:#?}");
+}
+
+#[test]
+fn no_two_files_have_one_name() {
+    let mut names = BTreeSet::new();
+    let mut paths = Vec::new();
+    list_files(Path::new("src"), &mut paths);
+    for path in paths {
+        let name = path.file_name().expect("a name").to_owned();
+        assert!(
+            name == "mod.rs" || names.insert(name),
+            "{} has the name of another file: say more",
+            path.display()
+        );
+    }
+}
+
+/// All files below a directory of the repository.
+fn list_files(directory: &Path, paths: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(directory)).expect("a directory") {
+        let entry = entry.expect("an entry");
+        let path = directory.join(entry.file_name());
+        if entry.path().is_dir() {
+            list_files(&path, paths);
+        } else {
+            paths.push(path);
+        }
+    }
 }
 
 /// A mapping may be read-only, where Rust promises of relaxed loads alone that they work.
@@ -378,6 +592,7 @@ fn uses_are_found_however_they_are_written() {
     let text = "
         use super::{State, super::engine::{self, plan::Kind}};
         use crate::{clock as time, units::*};
+        pub(crate) use super::super::table::Claim as Answer;
         fn decide() { let _ = crate::error::Error::new(); let _: crate::shm::Region; x.unwrap(); panic!() }
         #[cfg(test)] mod tests { use crate::config; fn f() { x.unwrap() } }
         mod inner { use super::super::units; use super::super::super::request; }
@@ -389,7 +604,16 @@ fn uses_are_found_however_they_are_written() {
         syntax: syn::parse_file(text).expect("valid"),
     };
     let uses = Uses::of(&source);
-    let expected = ["clock", "engine", "error", "limit", "request", "shm", "units"];
+    let expected = [
+        "clock", "engine", "error", "limit", "request", "shm", "table", "units",
+    ];
     assert_eq!(uses.used, expected.map(str::to_owned).into());
+    let path = |path: &str| path.split("::").map(str::to_owned).collect::<Vec<_>>();
+    assert!(uses.paths.contains(&path("engine::plan::Kind")));
+    assert!(!uses.paths.contains(&path("table::Claim")));
+    assert_eq!(
+        uses.re_exports[&path("limit::gcra::Answer")],
+        path("table::Claim")
+    );
     assert_eq!(uses.forbidden, ["unwrap", "panic"]);
 }
