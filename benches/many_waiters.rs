@@ -1,5 +1,5 @@
-//! What many waiting futures cost: 20,000 tasks of one process wait in line for a limit of 1,000 a second. Shown is how
-//! many are served a second once all of them wait, and the share of one processor that the whole process takes
+//! What many waiting futures cost: 20,000 tasks of one process wait in the queue for a limit of 1,000 a second. Shown
+//! is how many are served a second once all of them wait, and the share of one processor that the whole process takes
 //! meanwhile.
 
 #[allow(dead_code)]
@@ -54,7 +54,7 @@ fn calls(name: &str) -> SetDeclaration {
     SetDeclaration::new(name).limit(Limit::calls("calls", RATE, Duration::from_secs(1)).burst(BURST))
 }
 
-/// One that waits in line, and notes that it was served.
+/// One that waits in the queue, and notes that it was served.
 async fn wait_once(set: LimitSet, number: u64, served: Arc<Mutex<Vec<u64>>>) {
     let outcome = set.acquire_async(&set.request(), None).await.expect("works");
     assert!(outcome.is_admitted(), "{outcome:?}");

@@ -1,6 +1,6 @@
-//! What waiting in line costs: a hand-over between two processes beside a bare futex, and the time from the death of a
-//! holder to the admission of the next. Criterion measures one process, so this has a harness of its own: rounds of
-//! every case by turns, of which the median is shown.
+//! What waiting in the queue costs: a hand-over between two processes beside a bare futex, and the time from the death
+//! of a holder to the admission of the next. Criterion measures one process, so this has a harness of its own: rounds
+//! of every case by turns, of which the median is shown.
 #![allow(unsafe_code, reason = "a bare futex is what is measured beside")]
 
 #[allow(dead_code)]
@@ -157,7 +157,7 @@ fn death_hand_over(directory: &Path, as_future: bool) -> f64 {
         drop(permit);
     });
     eventually("the other waits", || !look().tickets.is_empty());
-    // Long enough for whoever waits to have done all that it does before it goes to sleep for good.
+    // Long enough for the process that waits to have done all that it does before it goes to sleep for good.
     std::thread::sleep(Duration::from_millis(20));
     words[0].store(now(), Ordering::Relaxed);
     holder.kill();
@@ -167,7 +167,7 @@ fn death_hand_over(directory: &Path, as_future: bool) -> f64 {
         .saturating_sub(words[0].load(Ordering::Relaxed)) as f64
 }
 
-/// Nanoseconds of a pair of take and drop where nobody waits, by each of the two ways.
+/// Nanoseconds of a pair of take and drop where no request waits, by each of the two ways.
 fn without_a_line(set: &LimitSet, times: u64) -> (f64, f64) {
     let request = set.request();
     let started = Instant::now();
@@ -210,7 +210,7 @@ fn main() {
         waiting.push(other);
     }
     let (futex, line) = (quantile(&mut futex, 0.5), quantile(&mut line, 0.5));
-    // Of what nobody sleeps in, what is met when nobody else wants the machine.
+    // Of what no process sleeps in, what is met when no other process wants the machine.
     let (trying, waiting) = (quantile(&mut trying, 0.1), quantile(&mut waiting, 0.1));
     println!("{rounds} rounds; medians, but for what nobody sleeps in: tenth percentiles");
     println!(

@@ -49,7 +49,7 @@
 //! | find the right concurrency | [`Limit::adaptive`], [`Permit::release_failed`] |
 //! | try limits before they bite | [`SetDeclaration::shadow`], [`Limit::shadow`]; `limitctl simulate` on a trace |
 //! | change limits of a live segment | [`Segment::apply`]; `limitctl apply`, `limitctl set` |
-//! | wait in line for them | [`LimitSet::acquire`], [`LimitSet::acquire_async`], [`LimitSet::acquire_owned`]; [`LimitSet::reserve`] charges now for later |
+//! | wait in the queue for them | [`LimitSet::acquire`], [`LimitSet::acquire_async`], [`LimitSet::acquire_owned`]; [`LimitSet::reserve`] charges now for later |
 //! | choose among several sets | [`LimitPool`], [`PoolStrategy`], [`PoolRequest`] |
 //! | admit without the lock, from batches that each process draws | [`Limit::credit`]; by hand [`LocalCredit`], [`Batch`] |
 //! | settle, release, hold | [`Permit`], [`Settlement`]; [`Permit::heartbeat`] renews a [lease](Limit::lease) |
@@ -59,7 +59,7 @@
 //! | repair and start again | [`Segment::recover`], [`LimitSet::reset`], [`Segment::retire`] |
 //! | try limits out in no time | [`VirtualClock`], [`OpenOptions::virtual_clock`] |
 //! | limit an HTTP service | the feature `tower`: `tower::LimitLayer`, `tower::Demand::by_header`; for other servers [`http::PolicyHeaders`] |
-//! | be told of refusals and waits | [`OpenOptions::on_request_event`], [`Request::label`] |
+//! | be notified of refusals and waits | [`OpenOptions::on_request_event`], [`Request::label`] |
 //! | see what permits that are out are for | [`SetDeclaration::labels`], [`Request::label`]; `limitctl inspect` |
 //! | report to a subscriber | the feature `tracing`: unknown names, permits that could not be released, segments that were removed; each refusal and wait, where [asked for](OpenOptions::trace_requests) |
 //!

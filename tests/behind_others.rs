@@ -46,7 +46,8 @@ impl Scene {
         outcome.into_result().map(drop)
     }
 
-    /// Takes one after the other, each as early as it is admitted where nobody waits; answers when the last of them was.
+    /// Takes one after the other, each as early as it is admitted where no request waits; answers when the last of them
+    /// was.
     fn serve_in_order(&self, all: &[Vec<u64>]) -> Duration {
         for costs in all {
             while let Err(refusal) = self.ask(costs) {

@@ -127,7 +127,7 @@ fn a_lock_of_another_boot_is_void_although_a_thread_of_that_number_lives() {
         let path = directory.join("limits");
         drop(create(&path));
         let words = SharedWords::new(1);
-        // It is not attached: as far as anybody can tell, its number in the lock is that of another boot's thread.
+        // It is not attached: as far as any process can tell, its number in the lock is that of another boot's thread.
         let _thread_of_that_number = Child::fork(|| {
             let lock = RawSegment::open(&path).lock();
             lock.take();
@@ -156,7 +156,7 @@ fn a_holder_of_another_boot_is_void_although_a_process_of_that_number_lives() {
         })
         .wait();
         let raw = RawSegment::open(&path);
-        // As far as anybody can tell, the holder is this very process.
+        // As far as any process can tell, the holder is this very process.
         let probe = Segment::create(directory.join("probe"), &declaration()).expect("a segment");
         let own = RawSegment::open(probe.path());
         for position in [PARTICIPANT_PID, PARTICIPANT_START_TIME] {
@@ -323,7 +323,7 @@ fn a_lock_without_an_owner_is_made_anew_as_soon_as_no_process_is_attached() {
             let options = shmlimit::OpenOptions::new().lock_timeout(Duration::from_millis(10));
             options.open(&path).expect("opens")
         };
-        // As long as a process is attached, nobody knows that it will not release the lock.
+        // As long as a process is attached, no process knows that it will not release the lock.
         let is_stuck = |segment: &Segment| {
             let slots = segment.set("slots").expect("declared");
             matches!(slots.try_acquire(&slots.request()), Err(Error::LockStuck { .. }))

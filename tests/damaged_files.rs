@@ -25,7 +25,7 @@ fn declaration() -> Declaration {
     )
 }
 
-/// A segment that nobody is attached to, in a directory of its own.
+/// A segment that no process is attached to, in a directory of its own.
 struct Specimen {
     _directory: tempfile::TempDir,
     path: PathBuf,
@@ -408,7 +408,7 @@ fn a_recovery_looks_at_the_rows_of_the_interrupted_operation_however_large_the_t
         let key = api.key(format!("key-{number}")).expect("a key");
         assert!(key.check(&api.request()).expect("works").is_admitted());
     }
-    // A row far from all that anybody does: a tag without a key.
+    // A row far from all that any process does: a tag without a key.
     let raw = RawSegment::open(&path);
     let tags = raw.tags();
     let unused = (0..).find(|word| raw.word(tags + word) == 0).expect("room");
@@ -422,7 +422,7 @@ fn a_recovery_looks_at_the_rows_of_the_interrupted_operation_however_large_the_t
     assert!(last.check(&api.request()).expect("works").is_admitted());
     assert_eq!((counts().recoveries, counts().rebuilds), (1, 0));
 
-    // Whoever asks for it has all of it looked at.
+    // The process that asks for it has all of it looked at.
     segment.recover().expect("works");
     assert_eq!((counts().recoveries, counts().rebuilds), (1, 1));
     assert_eq!(raw.word(tags + unused), 0);

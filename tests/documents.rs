@@ -1,4 +1,5 @@
-//! What the documents refer to is there: files and directories of this repository, and the targets of links.
+//! What the documents refer to is there: files and directories of this repository, and the targets of links. And the
+//! words are plain.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -106,4 +107,78 @@ fn links_between_documents_lead_somewhere() {
         }
     }
     assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// Words that newcomers stumble over, and what is said instead.
+const WORDS: &[(&str, &str)] = &[
+    ("whoever", "the process that, or anyone who"),
+    ("nobody", "no process, or no one"),
+    ("everybody", "every process, or everyone"),
+    ("anybody", "any process, or anyone"),
+    ("somebody", "a process, or someone"),
+    ("takes amiss", "objects to"),
+    ("lets go of", "releases"),
+    ("let go of", "released"),
+    ("letting go of", "releasing"),
+    ("come what may", "in any case"),
+    ("in line", "in the queue"),
+    ("ticket holder", "waiter"),
+    ("folder", "directory"),
+    ("folders", "directories"),
+    ("attendant", "background worker"),
+    ("bell", "futex"),
+    ("doorbell", "process futex"),
+    ("rung", "advanced, or woken"),
+];
+
+/// Each word, with a space on either side, as prose has it: names in code are joined by other signs.
+fn words_of(text: &str) -> String {
+    let is_of_a_word = |sign: char| sign.is_alphanumeric() || sign == '_';
+    let mut words = String::from(" ");
+    for word in text
+        .split(|sign| !is_of_a_word(sign))
+        .filter(|word| !word.is_empty())
+    {
+        words.push_str(&word.to_lowercase());
+        words.push(' ');
+    }
+    words
+}
+
+fn sources_below(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources_below(&path, found);
+        } else if path
+            .extension()
+            .is_some_and(|extension| ["rs", "py", "pyi"].iter().any(|known| extension == *known))
+        {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn words_are_those_of_the_field() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = documents();
+    files.push(root.join("CHANGELOG.md"));
+    for directory in ["src", "python/src", "python/shmlimit", "tools/limitctl/src"] {
+        sources_below(&root.join(directory), &mut files);
+    }
+    let mut found = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).expect("text");
+        for (number, line) in (1..).zip(text.lines()) {
+            let words = words_of(line);
+            for (word, instead) in WORDS {
+                if words.contains(&format!(" {word} ")) {
+                    let file = file.strip_prefix(root).unwrap_or(&file).display();
+                    found.push(format!("{file}:{number}: {word}: say {instead}"));
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
 }

@@ -1,8 +1,8 @@
-//! Who came first is served first, and everybody is served as often.
+//! Who came first is served first, and every process is served as often.
 //!
 //! Grants are numbered: of a set with a concurrency limit, a permit's fencing number counts the permits of the set, and
-//! so does `admitted` in a snapshot. So a snapshot foretells which grants go to whom: those who wait in line get the
-//! very next ones, in the order of their tickets.
+//! so does `admitted` in a snapshot. So a snapshot foretells which grants go to whom: those who wait in the queue get
+//! the very next ones, in the order of their tickets.
 
 mod process;
 

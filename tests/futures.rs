@@ -1,4 +1,4 @@
-//! Waiting in line as futures: under tokio, under smol, and under an executor of a few lines.
+//! Waiting in the queue as futures: under tokio, under smol, and under an executor of a few lines.
 
 mod process;
 
@@ -314,7 +314,7 @@ fn a_dropped_future_gives_its_place_and_its_grant_back() {
     assert_eq!(tokens.remaining, 90);
 }
 
-/// Somebody who was admitted, until dropped.
+/// A process who was admitted, until dropped.
 struct Inside<'a>(&'a SharedWords);
 
 impl<'a> Inside<'a> {
@@ -678,7 +678,7 @@ fn a_lease_is_renewed_in_the_background_until_the_permit_is_released() {
         let (segment, set) = create(directory, set);
         let permit = take(&set);
         permit.heartbeat_in_background().expect("a thread");
-        // For longer than the lease, nobody else gets the place.
+        // For longer than the lease, no other process gets the place.
         let outcome = set.acquire(&set.request(), lease * 3 / 2).expect("works");
         assert!(!outcome.is_admitted() && !permit.reclaimed());
         drop(permit);

@@ -40,7 +40,7 @@ fn slots() -> SetDeclaration {
         .limit(Limit::rate("tokens", 1000, 1000 * HOUR).on_death(OnDeath::Refund))
 }
 
-/// A process that takes the lock of the first set and stops, when it is told to.
+/// A process that takes the lock of the first set and stops, when it is notified to.
 struct Stopper {
     child: Child,
     words: Arc<SharedWords>,
@@ -208,7 +208,7 @@ fn many_returns_are_finished_by_one_operation_and_a_failure_is_learnt_from() {
         let copy = copy(&segment);
         assert_eq!((copy.active, copy.holds.len()), (0, 0));
         assert_eq!(copy.limits[0].counts.failed, 1);
-        // A tenth less by the failure, and not a unit more by the others, of which nobody knows how long they took.
+        // A tenth less by the failure, and not a unit more by the others, of which no process knows how long they took.
         assert_eq!(copy.limits[0].found_capacity, Some(MANY * 9 / 10));
     });
 }

@@ -337,7 +337,7 @@ fn a_key_waits_in_a_line_of_its_own() {
     assert_eq!((counts.waited, counts.timed_out), (1, 1));
 }
 
-/// Holds are of all keys of a shard together, so that who waits for one waits for whoever has one.
+/// Holds are of all keys of a shard together, so that who waits for one waits for the process that has one.
 #[test]
 fn the_last_hold_given_back_goes_to_whoever_waits_for_one_in_any_line() {
     let set = keyed(10).limit(Limit::concurrency("in_flight", 1)).holds(1);
@@ -409,7 +409,7 @@ fn processes_wait_in_the_line_of_a_key_and_the_dead_leave_it() {
             assert!(try_take(&set, "b", &request).is_some());
             drop(held);
             second.succeed();
-            // The dead one is found by whoever looks.
+            // The dead one is found by the process that looks.
             segment.recover().expect("works");
             let snapshot = snapshot(&segment);
             assert_eq!((snapshot.active, snapshot.tickets.len()), (0, 0));

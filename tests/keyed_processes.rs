@@ -342,7 +342,7 @@ fn no_limited_key_regains_anything_under_a_flood_that_evicts_and_is_killed() {
     });
 }
 
-/// Puts keys to a new table until `max` are refused, asking `next` for each, which is told of the latest refused.
+/// Puts keys to a new table until `max` are refused, asking `next` for each, which is notified of the latest refused.
 /// Answers how many had a row when the first was refused.
 fn fill(max_keys: u64, mut next: impl FnMut(u64, Option<&[u8]>) -> Vec<u8>) -> u64 {
     let directory = tempfile::tempdir().expect("a directory");

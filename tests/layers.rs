@@ -433,7 +433,12 @@ const CIRCLES: &[&[&str]] = &[
         "shm::process::participant",
     ],
     &["table", "table::eviction", "table::fingerprint"],
-    &["tower::admission", "tower::future", "tower::layer", "tower::service"],
+    &[
+        "tower::admission",
+        "tower::future",
+        "tower::layer",
+        "tower::service",
+    ],
     &[
         "tower::client",
         "tower::client::client_layer",

@@ -247,7 +247,7 @@ fn all_waiters_waking_together() {
                     let may_go = |turn| dismissed.load(Ordering::Relaxed) >= turn;
                     eventually("it may give back what it has", || may_go(turn));
                     drop(permit);
-                    // The end of a process is something to be told of, too.
+                    // The end of a process is something to be notified of, too.
                     eventually("all have passed", || may_go(WAITERS as u64));
                 });
                 eventually("it waits", || queued(&segment) == number + 1);
@@ -331,7 +331,7 @@ fn a_wall_clock_step_back_corrupting_the_state() {
             for days in [1, 30, 3650] {
                 SET_BACK.store(days * 24 * 3600, Ordering::Relaxed);
                 assert!(wall_clock() < before, "the clock of this process can be set");
-                // Whoever looks only changes nothing; what was taken stays taken.
+                // The process that looks only changes nothing; what was taken stays taken.
                 let remaining: Vec<u64> = {
                     let snapshot = segment.snapshot().expect("a snapshot");
                     snapshot.sets[0]
@@ -345,7 +345,7 @@ fn a_wall_clock_step_back_corrupting_the_state() {
             drop(admitted(&set, &set.request()));
             drop(admitted(&set, &set.request()));
             let refusal = refused(&set, &set.request());
-            // Nobody is locked out until the old time comes round again.
+            // No process is locked out until the old time comes round again.
             assert!(refusal.retry_after().expect("time heals it") <= 2 * 24 * HOUR);
             SET_BACK.store(0, Ordering::Relaxed);
             assert!(refused(&set, &set.request()).retry_after().is_some());

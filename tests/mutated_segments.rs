@@ -113,7 +113,7 @@ fn end_of_output(child: &mut Child) -> Receiver<()> {
     let mut output = child.stdout.take().expect("piped");
     let (sender, receiver) = channel();
     thread::spawn(move || {
-        // What it prints matters to nobody; what went wrong is on the other stream.
+        // What it prints matters to no process; what went wrong is on the other stream.
         let _ = std::io::copy(&mut output, &mut std::io::sink());
         drop(sender);
     });
@@ -140,7 +140,8 @@ impl Progress {
     }
 
     fn both(&self) -> &[AtomicU64; 2] {
-        // SAFETY: the mapping is a whole page, aligned, and whoever else maps the file uses atomics on it as well.
+        // SAFETY: the mapping is a whole page, aligned, and the process that else maps the file uses atomics on it as
+        // well.
         unsafe { &*self.0.as_ptr().cast() }
     }
 
@@ -217,7 +218,7 @@ impl Systematic {
     fn of(specimen: &Specimen) -> Self {
         let image = specimen.image();
         Self {
-            // While the journal is idle, what its entries say is the same to everybody: some of them will do.
+            // While the journal is idle, what its entries say is the same to every process: some of them will do.
             places: (0..image.places() as u32)
                 .filter(|number| {
                     let place = image.place(*number);
@@ -231,7 +232,7 @@ impl Systematic {
     }
 
     /// Each word and change once with the checksums as they were; where only attaching reads the word, once more on a
-    /// segment that nobody is attached to, and with checksums that agree.
+    /// segment that no process is attached to, and with checksums that agree.
     fn cases(&self) -> u64 {
         self.all_cases().div_ceil(STEP)
     }

@@ -209,7 +209,7 @@ fn a_process_of_waiting_futures_sleeps_as_long_as_nothing_happens() {
             }
         });
         eventually("all wait", || words[0].load(Ordering::Acquire) == 1);
-        // It has found out by then whose deaths it is to be told of.
+        // It has found out by then whose deaths it is to be notified of.
         eventually("both of its threads are there", || {
             fs::read_dir(format!("/proc/{}/task", child.id()))
                 .expect("alive")

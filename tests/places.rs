@@ -131,7 +131,7 @@ fn the_mode_is_0600_or_what_was_asked_for_whatever_the_umask() {
     }
 }
 
-/// The user `nobody`, where this process may act for others.
+/// The user `no process`, where this process may act for others.
 fn stranger() -> Option<Uid> {
     let nobody = User::from_name("nobody").ok().flatten()?.uid;
     if geteuid().is_root() {

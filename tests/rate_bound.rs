@@ -260,7 +260,7 @@ fn fixed_windows_of_utc_give_their_capacity_each() {
         |_| WINDOWS * CAPACITY,
         |run| {
             run.check_windows(WINDOW, bound(&calls(Algorithm::FixedWindow)));
-            // Where the wall clock was set meanwhile, nobody knows which window a grant was in.
+            // Where the wall clock was set meanwhile, no process knows which window a grant was in.
             let Some(offset) = run.utc_offset else { return };
             let margin = 1_000_000;
             let window = |instant: u64| instant.wrapping_add(offset) / WINDOW;

@@ -1,5 +1,6 @@
-//! The bounds of limits with credit, looked at in every window of random traces: of several processes that are told what to
-//! do and when, one after the other on a virtual clock, and of which some are killed; and what kills at random leave.
+//! The bounds of limits with credit, looked at in every window of random traces: of several processes that are notified
+//! what to do and when, one after the other on a virtual clock, and of which some are killed; and what kills at random
+//! leave.
 
 mod process;
 

@@ -1,4 +1,4 @@
-//! Waiting in line, within one process and across processes.
+//! Waiting in the queue, within one process and across processes.
 
 mod process;
 
@@ -337,8 +337,8 @@ fn whoever_waits_for_a_hold_is_told_of_the_death_of_who_has_it() {
                     waiter.join().expect("admitted") - killed
                 })
             };
-            // Whoever waits for time alone sleeps for a second without a look. On a busy machine anything may take as
-            // long, but not always.
+            // The process that waits for time alone sleeps for a second without a look. On a busy machine anything may
+            // take as long, but not always.
             assert!((0..10).any(|_| round() < Duration::from_millis(500)));
         },
     );

@@ -72,10 +72,10 @@ impl Floor {
         Self { plain, mapping }
     }
 
-    /// Takes and releases the robust lock, without waiting. Only where nobody else uses it.
+    /// Takes and releases the robust lock, without waiting. Only where no other process uses it.
     #[inline]
     pub fn try_lock_and_unlock(&self) {
-        // SAFETY: `create` made a mutex there; whoever locks here unlocks before it returns.
+        // SAFETY: `create` made a mutex there; the process that locks here unlocks before it returns.
         let answers = unsafe {
             let mutex = self.mapping.as_mut_ptr().cast();
             [
@@ -99,7 +99,7 @@ impl Floor {
         outcome
     }
 
-    /// Takes and releases raw_sync's mutex, which nobody could take again if its holder were killed.
+    /// Takes and releases raw_sync's mutex, which no process could take again if its holder were killed.
     #[inline]
     pub fn lock_and_unlock_plain(&self) {
         drop(self.plain.lock().expect("a lock"));

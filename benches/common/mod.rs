@@ -17,7 +17,8 @@ pub fn directory() -> tempfile::TempDir {
     .expect("a directory")
 }
 
-/// The value below which a tenth of what was measured lies: of times, what is met when nobody else wants the machine.
+/// The value below which a tenth of what was measured lies: of times, what is met when no other process wants the
+/// machine.
 pub fn tenth_percentile(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);

@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// A worker that lives no longer than this is not replaced: the next one would fare no better.
 const SHORTEST_LIFE: Duration = Duration::from_secs(1);
 
-/// A worker process and its place, which it passes on to whoever replaces it.
+/// A worker process and its place, which it passes on to anyone who replaces it.
 #[derive(Clone, Copy, Debug)]
 pub struct Worker {
     pub pid: Pid,
@@ -120,7 +120,7 @@ impl<'a> Crew<'a> {
 impl Drop for Crew<'_> {
     fn drop(&mut self) {
         for worker in &self.workers {
-            // Ended or not, it is still ours to wait for, so its id belongs to nobody else.
+            // Ended or not, it is still ours to wait for, so its id belongs to no one else.
             let _ = kill(worker.pid, Signal::SIGKILL);
             let _ = waitpid(worker.pid, None);
         }

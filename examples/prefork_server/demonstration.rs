@@ -30,7 +30,7 @@ const LOOK_CLOSELY_EVERY: Duration = Duration::from_micros(50);
 /// How long to look for the killed worker's permits.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
-/// Whoever is refused for want of a place this long after the kill should have got one from the dead.
+/// Anyone who is refused for want of a place this long after the kill should have got one from the dead.
 const SOON: Duration = Duration::from_millis(100);
 
 /// What was seen.
@@ -64,7 +64,7 @@ pub struct Killed {
     /// The permits that it held when it died, by their serial numbers: those too that were granted to requests of its
     /// that waited, and had not learned of it yet.
     pub held: BTreeSet<u64>,
-    /// From the kill until nobody held them any more.
+    /// From the kill until no one held them any more.
     pub freed_after: Option<Duration>,
     /// Requests that were refused while they should have got what the dead worker held.
     pub refused_in_vain: u64,
@@ -121,7 +121,7 @@ pub fn run(
             );
         }
     };
-    // Permits of the dead are taken back by whoever needs them. Where nobody did, this does.
+    // Permits of the dead are taken back by anyone who needs them. Where no one did, this does.
     segment.recover()?;
     let keys = match &rules.each_key {
         Some(rules) if options.keys > 0 => {
@@ -282,7 +282,7 @@ impl<T: Serialize + DeserializeOwned> ClientProcess<T> {
 impl<T> Drop for ClientProcess<T> {
     fn drop(&mut self) {
         if self.is_running {
-            // It has not been waited for, so its id belongs to nobody else.
+            // It has not been waited for, so its id belongs to no one else.
             let _ = kill(self.pid, Signal::SIGKILL);
             let _ = waitpid(self.pid, None);
         }

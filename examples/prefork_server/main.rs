@@ -176,7 +176,7 @@ struct SegmentFile(Segment);
 
 impl Drop for SegmentFile {
     fn drop(&mut self) {
-        // Retired first, so that whoever has opened it beside the workers hears of it.
+        // Retired first, so that the process that has opened it beside the workers hears of it.
         self.0.retire();
         let _ = fs::remove_file(self.0.path());
     }

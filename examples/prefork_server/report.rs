@@ -153,7 +153,7 @@ fn worker_rows(findings: &Findings) -> Vec<WorkerRow> {
         }
     });
     let mut rows: Vec<_> = rows.collect();
-    // Whoever was replaced stands beside its replacement.
+    // Anyone who was replaced stands beside its replacement.
     rows.sort_by_key(|row| row.place);
     rows
 }
@@ -233,7 +233,7 @@ fn checks(rules: &Rules, findings: &Findings, total: &Total) -> Vec<Check> {
             }
         }
     }
-    // Whoever was admitted and got no answer was cut off when the worker died.
+    // Anyone who was admitted and got no answer was cut off when the worker died.
     let unanswered = findings
         .end
         .counts

@@ -1,4 +1,4 @@
-"""What many waiting tasks cost: 10,000 of one event loop in line for a limit of 500 a second.
+"""What many waiting tasks cost: 10,000 of one event loop in the queue for a limit of 500 a second.
 
     python python/benches/many_waiters.py [--waiters 10000] [--seconds 5] [--rounds 3]
 

@@ -40,7 +40,7 @@ segment = sl.open(
 
 @app.task(name="convert", base=limited(segment["jobs"], timeout=0.2))  # type: ignore[untyped-decorator, misc, unused-ignore]
 def convert(picture: int) -> int:
-    """Some work. It waits in line for a moment, and then leaves its process to others and comes back."""
+    """Some work. It waits in the queue for a moment, and then leaves its process to others and comes back."""
     time.sleep(0.02)
     return picture * picture
 

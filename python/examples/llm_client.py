@@ -2,8 +2,8 @@
 
     python python/examples/llm_client.py
 
-Each call reserves what it may cost at most, waits in line for exactly as long as that takes, and settles what
-it cost; should the server refuse one, nobody asks it before it takes requests again. A "minute" is 4 seconds
+Each call reserves what it may cost at most, waits in the queue for exactly as long as that takes, and settles what
+it cost; should the server refuse one, no one asks it before it takes requests again. A "minute" is 4 seconds
 here. The server is a process of its own, counts over every window, and refuses what is over.
 """
 

@@ -32,7 +32,7 @@ def admitted(answer: _native.Permit | _native.Refusal) -> _native.Permit:
 
 
 class Acquisition:
-    """A request that a task can await, or enter by `async with`. It takes its place in line when that is done.
+    """A request that a task can await, or enter by `async with`. It takes its place in the queue when that is done.
 
     Each awaiting and each entering is a request of its own. `asyncio.create_task` wants a coroutine: give it one that
     awaits this, or use `asyncio.ensure_future`.

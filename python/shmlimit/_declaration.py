@@ -261,8 +261,8 @@ class LimitSet(_Declared):
         limits: The limits.
         keyed: Whether each key has limits of its own: a `Keyed`, or how many keys there is room for.
         metadata: Strings that each permit carries: region, endpoint, account.
-        waiters: How many requests may wait in line, 5,120 unless given; of a keyed set, in each shard of its table, and
-            512 unless given.
+        waiters: How many requests may wait in the queue, 5,120 unless given; of a keyed set, in each shard of its
+            table, and 512 unless given.
         holds: How many permits with something to give back may be out.
         labels: Whether what is held has the label of its request (`Limits.labelled`), for all processes to see: in
             snapshots and in `limitctl inspect`. Each hold takes 72 bytes more then.

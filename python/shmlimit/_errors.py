@@ -167,7 +167,7 @@ class Damaged(SegmentError):
 
 
 class Untrusted(SegmentError, PermissionError):
-    """The file must not be trusted: somebody else may have planted it."""
+    """The file must not be trusted: someone else may have planted it."""
 
 
 class InUse(SegmentError):
@@ -196,7 +196,7 @@ class Removed(SegmentError):
 
 
 class LockStuck(SegmentError):
-    """A lock is held by a process that is alive and does not let go of it, because it is stopped for instance.
+    """A lock is held by a process that is alive and does not release it, because it is stopped for instance.
 
     Attributes:
         pid: The process, where the system says.
@@ -221,7 +221,7 @@ class Refused(Error):
         set_name: The set.
         binding: The limit that bound; None where a table was full.
         reason: Why, in one word.
-        retry_after: Seconds after which the request would be admitted if nobody else took anything; None where time
+        retry_after: Seconds after which the request would be admitted if no one else took anything; None where time
             alone does not help.
     """
 

@@ -21,7 +21,7 @@ class Place(Protocol):
     """Where one task waits."""
 
     async def woken(self) -> None:
-        """Sleeps until the bell has rung for it since it last woke."""
+        """Sleeps until it was woken since it last looked."""
 
 
 class WaitingRoom(Protocol):
@@ -75,7 +75,7 @@ class _AsyncioRoom:
         self._process = os.getpid()
 
     async def checkpoint(self) -> None:
-        # As with asyncio's own locks, what need not wait gives way to nobody.
+        # As with asyncio's own locks, what need not wait gives way to no one.
         pass
 
     def enter(self) -> tuple[int, Place]:
@@ -153,9 +153,9 @@ class _Rooms(threading.local):
     """The room of each thread's event loop. A thread runs one loop at a time, and may run others later."""
 
     # Who waits keeps the room, and the loop the room's reader: a loop that is closed and forgotten is not kept alive by
-    # this, with the places in line of tasks that will never run again.
+    # this, with the places in the queue of tasks that will never run again.
     asyncio: weakref.ref[_AsyncioRoom] | None = None
-    # Nobody waits in it: kept for the next who does.
+    # No one waits in it: kept for the next who does.
     empty: _AsyncioRoom | None = None
     trio: _TrioRoom | None = None
 
@@ -202,7 +202,7 @@ def current_task() -> object:
 
 def _trio_of_the_caller() -> Any:
     """The module trio, where a task of it runs the caller."""
-    # Another thread may be importing it just now; whoever is in a task of it has it whole.
+    # Another thread may be importing it just now; anyone who is in a task of it has it whole.
     trio: Any = sys.modules.get("trio")
     in_trio_task = getattr(getattr(trio, "lowlevel", None), "in_trio_task", None)
     return trio if in_trio_task is not None and in_trio_task() else None

@@ -63,7 +63,7 @@ class Limits(_native.Limits):
         tier: str | None = None,
         limits: Capacities | None = None,
     ) -> _native.Permit:
-        """Takes everything that the request names, waiting in line for it, over all threads and processes.
+        """Takes everything that the request names, waiting in the queue for it, over all threads and processes.
 
         Args:
             costs: What to take of each limit; as for `try_acquire`.
@@ -98,7 +98,7 @@ class Limits(_native.Limits):
         tier: str | None = None,
         limits: Capacities | None = None,
     ) -> Acquisition:
-        """As `acquire`, for a task of asyncio (also on uvloop) or trio: in the same line as everybody else.
+        """As `acquire`, for a task of asyncio (also on uvloop) or trio: in the same line as every other process.
 
         Args:
             costs: What to take of each limit; as for `try_acquire`.

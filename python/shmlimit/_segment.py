@@ -110,7 +110,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
             name: The name.
 
         Returns:
-            A handle, the same one as long as anybody has it. It keeps the segment open.
+            A handle, the same one as long as anyone has it. It keeps the segment open.
 
         Raises:
             UnknownSet: There is none; the message names those that there are.
@@ -268,7 +268,7 @@ def _tell(path: str, mismatch: dict[str, Any]) -> None:
 
 # The segments of this process, for handles that arrive pickled.
 _opened: weakref.WeakValueDictionary[tuple[str, OpeningOptions], Segment] = weakref.WeakValueDictionary()
-# Those that arrived last stay open: workers that are given a handle with every task let go of it between them.
+# Those that arrived last stay open: workers that are given a handle with every task release it between them.
 _arrived: collections.deque[Segment] = collections.deque(maxlen=16)
 _opening = threading.Lock()
 os.register_at_fork(after_in_child=lambda: globals().update(_opening=threading.Lock()))
@@ -288,7 +288,7 @@ def open(  # noqa: A001
     version: int | None = None,
     log_requests: bool = False,
 ) -> Segment:
-    """Opens a segment; with a declaration, creates it where it does not exist, whoever comes first.
+    """Opens a segment; with a declaration, creates it where it does not exist yet.
 
     Args:
         path: The file, usually in /dev/shm; where the declaration says it unless given.
@@ -299,7 +299,7 @@ def open(  # noqa: A001
         strict: Makes limits that are named and that a set does not have an error; otherwise they are skipped, with a
             warning once for each name.
         lock_timeout: Seconds that an operation waits for a lock before it says that its holder is stuck.
-        trust_any_owner: Accepts a file that somebody else may have planted.
+        trust_any_owner: Accepts a file that someone else may have planted.
         clock: By which its limits go, for tests; the real time unless given.
         on_mismatch: What becomes of a segment that exists with another declaration. `"apply"`: what can change in the
             live segment is changed, for all processes; what is in force stays where it is of a higher version, or
@@ -311,7 +311,7 @@ def open(  # noqa: A001
         log_requests: Tells the logger `shmlimit`, at the level INFO, of each request that is refused (`request_denied`)
             and each that has waited (`backpressure_wait`), of all handles of what is opened here; of each kind and set
             at most ten times a second. The records have the fields `event`, `set_name`, `label`, `limit`, `reason`,
-            `retry_after`, `waited`, `admitted`, and `left_out`: how many were not told of since the last one.
+            `retry_after`, `waited`, `admitted`, and `left_out`: how many were not notified of since the last one.
 
     Returns:
         The segment.

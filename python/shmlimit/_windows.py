@@ -26,7 +26,7 @@ _SUFFIX = ".limits"
 _SET = "keys"
 
 # What all files of a directory take together where their sizes are not said, in bytes: a container has 64 MB in
-# /dev/shm unless told otherwise, and others use it, too. Each file takes a quarter of what those before it left.
+# /dev/shm unless set otherwise, and others use it, too. Each file takes a quarter of what those before it left.
 _ROOM = 56 * 2**20
 _FEWEST_KEYS = 100
 
@@ -37,7 +37,7 @@ _LINE = 64
 # The share of rows that are in use when as many keys are kept as were declared.
 _FILL = 0.8
 
-# From which share of its rows on a table is told to be nearly full.
+# From which share of its rows on a table is notified to be nearly full.
 _NEARLY_FULL = 0.8
 
 
@@ -85,7 +85,7 @@ class WindowDirectory:
             when_full: What becomes of a new key when there are as many that have something used.
 
         Raises:
-            PermissionError: The directory is somebody else's, or others can write in it.
+            PermissionError: The directory is someone else's, or others can write in it.
             ValueError: An option has no such value.
         """
         if max_keys is not None and max_keys < 1:
@@ -179,7 +179,7 @@ class WindowDirectory:
         max_keys = self._max_keys or self._keys_for_the_room_left(state_words)
         # Without their names a row of a fixed window takes 66 bytes, with them 114.
         keyed = Keyed(max_keys, when_full=self.when_full, store_keys=False)
-        # Nobody waits here, and places to wait would take room.
+        # No one waits here, and places to wait would take room.
         declaration = LimitSet(_SET, limits=declare(), keyed=keyed, waiters=0)
         try:
             return shmlimit.open(path, declaration)[_SET]
@@ -212,6 +212,6 @@ class WindowDirectory:
             raise NotADirectoryError(f"{self.path} is not a directory")
         if status.st_uid not in (os.geteuid(), 0) or (status.st_mode & stat.S_IWOTH):
             raise PermissionError(
-                f"{self.path} belongs to user {status.st_uid} or lets everybody write: limits kept there could be "
-                "anybody's. Name a directory of your own; it is made if it is not there"
+                f"{self.path} belongs to user {status.st_uid} or lets everyone write: limits kept there could be "
+                "anyone's. Name a directory of your own; it is made if it is not there"
             )

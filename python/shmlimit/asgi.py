@@ -87,7 +87,7 @@ class LimitMiddleware:
             else:
                 await _answer(decision, "http.response", send, without_body=scope["method"] == "HEAD")
         except ClientGone:
-            # Nobody is there to be told.
+            # No one is there to be shown.
             return
         finally:
             departures.stop()

@@ -10,7 +10,7 @@ def resize(picture): ...
 ```
 
 The permit is taken in the worker process that runs the task, right before the task's body, and given back
-when the body ends, however it ends. If the process is killed, whoever needs the permit next takes it back.
+when the body ends, however it ends. If the process is killed, anyone who needs the permit next takes it back.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Terms:
         if retry_after is not None and retry_after > 0:
             # Rounded up, since the task would be refused again if it came back before that instant.
             return math.ceil(retry_after * 1000) / 1000
-        # Only another task's end can help, which nobody can foretell. Each try comes later than the one
+        # Only another task's end can help, which no one can foretell. Each try comes later than the one
         # before, and at random, so that tasks refused together do not return together.
         longest = self.retry_delay * 2 ** min(refusals - 1, _MAX_DOUBLINGS)
         return random.uniform(longest / 2, longest)
@@ -167,7 +167,7 @@ def limited(
         costs: A mapping of limit names to amounts, or a function that is called with the task's arguments and
             answers one.
         key: Who is limited, or a function that is called with the task's arguments and answers that.
-        timeout: How long a task waits in line within its worker process, in seconds, before it is refused:
+        timeout: How long a task waits in the queue within its worker process, in seconds, before it is refused:
             `None` for as long as it takes, 0 not at all. The process does nothing else meanwhile, and the wait
             counts towards the task's time limits.
         when_refused: `"retry"` to send the task back, `"fail"` to let it fail with `Refused` or

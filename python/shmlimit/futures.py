@@ -22,7 +22,7 @@ _permit: ContextVar[Permit] = ContextVar("shmlimit_permit")
 def current_permit() -> Permit | None:
     """The permit under which a call of a [`LimitedExecutor`][shmlimit.futures.LimitedExecutor] runs now.
 
-    It is there to be settled, debited or renewed by the function that runs; whoever runs it releases it. None
+    It is there to be settled, debited or renewed by the function that runs; anyone who runs it releases it. None
     outside of such a call.
     """
     return _permit.get(None)
@@ -32,7 +32,7 @@ class LimitedExecutor(Executor):
     """An executor, wrapped: each call that is submitted runs under a permit.
 
     The permit is taken by the worker, right before the call, so that a worker that is killed gives it back,
-    and calls that wait in the executor's own queue hold nothing. A worker waits in line for the permit and
+    and calls that wait in the executor's own queue hold nothing. A worker waits in the queue for the permit and
     does nothing else meanwhile: give the pool more workers than the limits have places if other work goes
     through it too.
 
@@ -48,7 +48,7 @@ class LimitedExecutor(Executor):
         costs: A mapping of limit names to amounts, or a function that is called with the call's arguments,
             where it is submitted, and answers one.
         key: Who is limited, or a function that is called in the same way and answers that.
-        timeout: How long a worker waits in line, in seconds; `None` for as long as it takes. After that the
+        timeout: How long a worker waits in the queue, in seconds; `None` for as long as it takes. After that the
             future ends with `AcquireTimeout`, and the function is not called.
         tier: The tier that the key is put into, as for `Limits.acquire`, or a function that is called in the same way
             and answers that.

@@ -119,7 +119,8 @@ impl Checked {
         }
     }
 
-    /// Seconds after which the request would be admitted if nobody else took anything; None where time alone does not help.
+    /// Seconds after which the request would be admitted if no one else took anything; None where time alone does not
+    /// help.
     #[getter]
     fn retry_after(&self) -> Option<f64> {
         match &self.answer {
@@ -192,7 +193,7 @@ impl Checked {
     }
 }
 
-/// When a limit will have how much, if nobody takes anything meanwhile.
+/// When a limit will have how much, if no one takes anything meanwhile.
 #[pyclass(frozen, module = "shmlimit._native")]
 pub struct Forecast {
     /// How much could be taken now.

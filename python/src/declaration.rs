@@ -97,7 +97,7 @@ fn place(path: &Path, text: &str) -> Option<String> {
                     *step = format!("{step} {name}");
                 }
             }
-            // What cannot be told is left out: the places around it say enough.
+            // What cannot be shown is left out: the places around it say enough.
             Segment::Enum { .. } | Segment::Unknown => {}
         }
     }

@@ -61,7 +61,7 @@ impl Handle {
         )
     }
 
-    /// Logs what this thread was told of requests, if that was asked for. Done before an answer is given out.
+    /// Logs what this thread was notified of requests, if that was asked for. Done before an answer is given out.
     #[inline]
     pub fn log_requests(&self, py: Python<'_>) -> PyResult<()> {
         match &self.request_log {

@@ -1,7 +1,7 @@
 //! The native part of the Python package `shmlimit`: what Python code meets of it is in `../shmlimit`.
 //!
-//! Every operation holds the interpreter's lock, but for what waits in line: a decision takes less time than giving the
-//! lock up and getting it back.
+//! Every operation holds the interpreter's lock, but for what waits in the queue: a decision takes less time than
+//! giving the lock up and getting it back.
 //!
 //! Unsafe code is in these files alone:
 //!

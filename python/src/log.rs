@@ -51,8 +51,8 @@ fn without_failures(logger: &Bound<'_, PyAny>, logged: PyResult<Bound<'_, PyAny>
     }
 }
 
-/// As [`warning`], by what is being garbage-collected: there is nobody to raise anything to, and what was being raised goes
-/// on. Nothing is logged where the interpreter has ended.
+/// As [`warning`], by what is being garbage-collected: there is no one to raise anything to, and what was being raised
+/// goes on. Nothing is logged where the interpreter has ended.
 pub fn warning_of_collected(message: &str) {
     Python::try_attach(|py| {
         let raised = PyErr::take(py);

@@ -86,8 +86,8 @@ enum Returned {
     Lost,
 }
 
-/// Gives back what was granted to a request that raises, because it was interrupted or its logging raised: nobody has it to
-/// make use of.
+/// Gives back what was granted to a request that raises, because it was interrupted or its logging raised: no one has
+/// it to make use of.
 pub fn undo(outcome: WithHandle<Outcome<'static>>) {
     if let Ok(mut permit) = outcome.separate(Outcome::into_result) {
         permit.get_mut().abandon();

@@ -34,8 +34,8 @@ impl Pool {
         Ok(prepared)
     }
 
-    /// What the pool answered, as the outcome of the member that it chose, once what was told of that is logged. Where that
-    /// raises, nothing is taken.
+    /// What the pool answered, as the outcome of the member that it chose, once what was notified of that is logged.
+    /// Where that raises, nothing is taken.
     fn answered(
         &self,
         py: Python<'_>,

@@ -41,7 +41,8 @@ impl Refusal {
         reason(self.refusal.get().reason())
     }
 
-    /// Seconds after which the request would be admitted if nobody else took anything; None where time alone does not help.
+    /// Seconds after which the request would be admitted if no one else took anything; None where time alone does not
+    /// help.
     #[getter]
     fn retry_after(&self) -> Option<f64> {
         self.refusal.get().retry_after().map(seconds)

@@ -1,7 +1,7 @@
 //! Events of requests, from where the library tells of them to the logger.
 //!
-//! Whoever waits does so without the interpreter's lock, and must not ask for it: what is told there is kept until the answer
-//! is given out, which is done with the lock.
+//! Anyone who waits does so without the interpreter's lock, and must not ask for it: what is reported there is kept until
+//! the answer is given out, which is done with the lock.
 
 use std::cell::Cell;
 use std::process;
@@ -21,13 +21,13 @@ use crate::seconds::seconds;
 const MAX_EVENTS: usize = 1024;
 
 thread_local! {
-    /// Events that this thread was told of and has not logged yet, each with the log that it is of.
+    /// Events that this thread was notified of and has not logged yet, each with the log that it is of.
     ///
     /// No lock guards them: a child that is forked while another thread of its parent keeps an event is not affected.
     static NOT_LOGGED: Cell<Vec<(u64, Event)>> = const { Cell::new(Vec::new()) };
 }
 
-/// Events of requests that were told of and are not logged yet.
+/// Events of requests that were notified of and are not logged yet.
 ///
 /// They are logged by the thread whose request they are about, so that records have its name and the context of its task.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl RequestLog {
         });
     }
 
-    /// Logs what was told of requests of this thread.
+    /// Logs what was notified of requests of this thread.
     ///
     /// # Errors
     ///

@@ -239,7 +239,7 @@ impl Segment {
         json(py, &self.get(py)?.recover().or_raise(py)?)
     }
 
-    /// Marks the segment as one that nobody may use any more, this process included. Its file stays.
+    /// Marks the segment as one that no one may use any more, this process included. Its file stays.
     fn retire(&self, py: Python<'_>) -> PyResult<()> {
         self.get(py)?.retire();
         Ok(())

@@ -49,7 +49,7 @@ impl Limits {
         self.answered(py, kept)
     }
 
-    /// What the set or the key answered, once what was told of that is logged.
+    /// What the set or the key answered, once what was notified of that is logged.
     fn answered<T>(&self, py: Python<'_>, answer: Result<T, Error>) -> PyResult<T> {
         self.handle.log_requests(py)?;
         answer.or_raise(py)

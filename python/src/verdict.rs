@@ -26,10 +26,10 @@ pub struct Verdict {
     /// Seconds after which the cost would be admitted: 0 if it is, None where time alone does not help.
     #[pyo3(get)]
     retry_after: Option<f64>,
-    /// Seconds until the limit is completely replenished, if nobody takes anything.
+    /// Seconds until the limit is completely replenished, if no one takes anything.
     #[pyo3(get)]
     reset_after: f64,
-    /// How much could be taken at once if nobody had taken anything; None where there is no bound.
+    /// How much could be taken at once if no one had taken anything; None where there is no bound.
     #[pyo3(get)]
     capacity: Option<Py<PyAny>>,
     /// The tier that the key was in: `default` where the set has none, or the key is in none.

@@ -16,8 +16,8 @@ use crate::wake_event::WakeEvent;
 /// A wait for one of a pool.
 pub type PoolFuture = Pin<Box<dyn Future<Output = Result<Chosen<'static>, Error>> + Send>>;
 
-/// A request that waits in line for a task of an event loop: from its first look on it has a place there, until it is
-/// answered or closed.
+/// A request that waits in the queue for a task of an event loop: from its first look on it has a place there, until it
+/// is answered or closed.
 #[pyclass(module = "shmlimit._native")]
 pub struct Waiting {
     // Not for locking, but for what is not `Sync`: it is only ever reached through `get_mut`.
@@ -74,7 +74,7 @@ impl Waiting {
 
 #[pymethods]
 impl Waiting {
-    /// Looks: the permit or the refusal, or None where the task is to wait until the bell rings its number.
+    /// Looks: the permit or the refusal, or None where the task is to wait until the event says its number.
     fn look(&mut self, py: Python<'_>, wake_event: &WakeEvent, number: u64) -> PyResult<Option<Py<PyAny>>> {
         let waker = wake_event.waker(number);
         let mut context = Context::from_waker(&waker);

@@ -1,4 +1,4 @@
-//! How an event loop is told that tasks of it have something to look at.
+//! How an event loop is notified that tasks of it have something to look at.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 
 /// A descriptor that becomes readable when tasks of one event loop are to look again, and the numbers of those tasks.
 ///
-/// Whoever wakes them needs neither the interpreter's lock nor the loop: it may be the thread that sleeps for all the
-/// tasks of the process, whose other work must not wait for Python.
+/// Anyone who wakes them needs neither the interpreter's lock nor the loop: it may be the thread that sleeps for all
+/// the tasks of the process, whose other work must not wait for Python.
 #[pyclass(frozen, module = "shmlimit._native")]
 pub struct WakeEvent {
     event: Arc<EventFd>,
@@ -28,7 +28,7 @@ struct TaskWaker {
 
 impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
-        // Neither fails but for a bell that is gone, or has been rung 2^64 times.
+        // Neither fails but for an event that is gone, or was written 2^64 times.
         let _ = self.numbers.send(self.number);
         let _ = self.event.write(1);
     }
@@ -64,7 +64,7 @@ impl WakeEvent {
         self.event.as_raw_fd()
     }
 
-    /// The numbers of those that are to look, each as often as it was rung for.
+    /// The numbers of those that are to look, each as often as it was woken.
     fn answer(&self) -> Vec<u64> {
         let _ = self.event.read();
         self.woken

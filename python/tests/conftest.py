@@ -43,6 +43,6 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
 
 
 def queued(limits: sl.Limits) -> int:
-    """How many requests wait in line for a set."""
+    """How many requests wait in the queue for a set."""
     (described,) = [each for each in sl.open(limits.path).snapshot()["sets"] if each["name"] == limits.name]
     return len(described["tickets"])

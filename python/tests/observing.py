@@ -32,7 +32,7 @@ def snapshot_of(segment: sl.Segment, name: str) -> dict[str, Any]:
 
 
 def queued(segment: sl.Segment, name: str) -> int:
-    """How many requests wait in line."""
+    """How many requests wait in the queue."""
     return len(snapshot_of(segment, name)["tickets"])
 
 

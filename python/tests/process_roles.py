@@ -31,7 +31,7 @@ def try_and_hold(limits: sl.Limits, line: Connection) -> None:
 
 
 def wait_and_hold(limits: sl.Limits, line: Connection) -> None:
-    """Wait in line for as long as it takes, say so, and hold until told to go."""
+    """Wait in the queue for as long as it takes, say so, and hold until told to go."""
     line.send(os.getpid())
     with limits.acquire():
         line.send("admitted")
@@ -121,7 +121,7 @@ def wait_for_a_release_by_another_thread(segment: sl.Segment) -> None:
     def release_once_somebody_waits() -> None:
         nonlocal turns
         until(lambda: queued(segment, "jobs") == 1, "the main thread in line")
-        # Nothing of this runs unless the waiting thread lets go of the interpreter.
+        # Nothing of this runs unless the waiting thread releases the interpreter.
         for turn in range(100_000):
             turns = turn + 1
         permit.release()

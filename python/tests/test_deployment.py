@@ -151,7 +151,7 @@ as_user(1002, 2000, lambda: bool(sl.open(sys.argv[1], trust_any_owner=True)["api
     assert (one, trusting) == ("True", "True")
     assert other.startswith("Untrusted: ")
     assert f"its directory {directory} others may write: take group and others the right to write there" in other
-    # As /dev/shm is, which nobody should be advised to close.
+    # As /dev/shm is, which no one should be advised to close.
     directory.chmod(0o1777)
     [public] = lines_of("as_user(1002, 2000, lambda: sl.open(sys.argv[1]))", directory / "x.limits")
     assert f"its directory {directory} is for all users, so leave its mode as it is" in public

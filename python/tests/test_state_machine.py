@@ -209,7 +209,7 @@ class Life(RuleBasedStateMachine):
             self.await_the_dead()
 
     def await_the_dead(self) -> None:
-        """What the dead held is free for whoever asks: at once, or after the millisecond between two looks for them."""
+        """What the dead held is free for anyone who asks: at once, or a millisecond after the last look for them."""
         rest = {"slots": SLOTS - self.slots_held, "calls": 0}
         wait_until(lambda: bool(self.limits.try_acquire(rest)), "what the dead held comes back")
 

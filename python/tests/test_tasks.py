@@ -1,4 +1,4 @@
-"""Waiting in line with tasks: asyncio, uvloop, trio, and anyio on both."""
+"""Waiting in the queue with tasks: asyncio, uvloop, trio, and anyio on both."""
 
 import asyncio
 import contextlib

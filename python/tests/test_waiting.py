@@ -1,4 +1,4 @@
-"""Waiting in line with threads."""
+"""Waiting in the queue with threads."""
 
 import pickle
 import signal

@@ -255,7 +255,7 @@ impl<'a> Permit<'a> {
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// # fn call_the_backend() -> Result<(), ()> { Err(()) }
     /// let backend = segment.set("backend")?;
-    /// let mut permit = backend.try_acquire(&backend.request())?.into_result().expect("nobody else holds any");
+    /// let mut permit = backend.try_acquire(&backend.request())?.into_result().expect("no other process holds any");
     /// match call_the_backend() {
     ///     Ok(()) => permit.release()?,
     ///     Err(()) => permit.release_failed()?,
@@ -331,7 +331,7 @@ impl<'a> Permit<'a> {
     /// #     .limit(Limit::concurrency("running", 2).lease(Duration::from_secs(30))));
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let jobs = segment.set("jobs")?;
-    /// let permit = jobs.try_acquire(&jobs.request())?.into_result().expect("nobody else holds any");
+    /// let permit = jobs.try_acquire(&jobs.request())?.into_result().expect("no other process holds any");
     /// for _shard_of_the_work in 0..3 {
     ///     permit.heartbeat()?; // an error where it came too late, and others hold it now
     /// }
@@ -408,8 +408,8 @@ impl<'a> Permit<'a> {
 
     /// A number that grows with every permit of the set that holds something. None where this permit holds nothing.
     ///
-    /// What a late holder does, whose lease ran out without its noticing, can be told by its smaller number: pass it
-    /// along with what is written, and let the other side refuse numbers below the greatest it has seen (a *fencing
+    /// What a late holder does, whose lease ran out without its noticing, can be notified by its smaller number: pass
+    /// it along with what is written, and let the other side refuse numbers below the greatest it has seen (a *fencing
     /// token*: Martin Kleppmann, "How to do distributed locking", 2016).
     pub fn fencing_number(&self) -> Option<u64> {
         self.decision.hold().map(|hold| hold.serial.get())

@@ -50,7 +50,7 @@ impl Refusal {
         }
     }
 
-    /// As [`new`](Self::new), and tells whom it is to be told to.
+    /// As [`new`](Self::new), and reports it to the observer, if there is one.
     #[inline]
     pub(crate) fn of(set: &LimitSet, decision: Decision, label: Option<&str>) -> Self {
         let refusal = Self::new(set, decision);
@@ -78,7 +78,7 @@ impl Refusal {
         self.set.engine_set().refusal_reason(&self.details)
     }
 
-    /// After how long the request would be admitted if nobody else took anything: never before, always at exactly
+    /// After how long the request would be admitted if no other process took anything: never before, always at exactly
     /// that instant, with two exceptions. None where time alone does not help.
     ///
     /// Behind others in the queue it is a lower bound: the first of them cannot be admitted earlier, and neither can all
@@ -157,12 +157,12 @@ pub struct Verdict<'a> {
     /// Of a [look](LimitSet::peek): units that dead processes hold, or that are held for longer than their lease. They
     /// count as free already, because a request that needs them is given them. Zero in the answer to a request itself.
     pub of_dead: u64,
-    /// Zero if admitted; otherwise after how long the cost would be, if nobody else took anything, or none where time
-    /// alone does not help.
+    /// Zero if admitted; otherwise after how long the cost would be, if no other process took anything, or none where
+    /// time alone does not help.
     pub retry_after: Option<Duration>,
-    /// Until the limit is completely replenished, if nobody takes anything.
+    /// Until the limit is completely replenished, if no process takes anything.
     pub reset_after: Duration,
-    /// Units that could be taken at once if nobody had taken anything: what `remaining` is a part of. Of an
+    /// Units that could be taken at once if no process had taken anything: what `remaining` is a part of. Of an
     /// [adaptive](crate::Limit::adaptive) limit, the capacity that it has found for now.
     pub burst: u64,
 }

@@ -1,4 +1,4 @@
-//! Events of requests: what was refused and what had to wait, for programs that want to be told of each.
+//! Events of requests: what was refused and what had to wait, for programs that want to be notified of each.
 //!
 //! Off unless asked for, and then at most so many a second of a set: what is denied in masses is denied cheaply.
 
@@ -13,7 +13,7 @@ use crate::engine::RefusalReason;
 use crate::shm::time::clock::boot_nanos;
 use crate::units::NANOS_PER_SECOND;
 
-/// Events of one kind that are told of a set within a second.
+/// Events of one kind that are notified of a set within a second.
 const MAX_PER_SECOND: u64 = 10;
 
 /// What became of a request: see [`OpenOptions::on_request_event`](crate::OpenOptions::on_request_event).
@@ -26,8 +26,8 @@ pub struct RequestEvent<'a> {
     pub label: Option<&'a str>,
     /// What happened.
     pub what: RequestEventKind<'a>,
-    /// How many such events of the set were left out since the last one that was told: at most 10 of a kind are told in a
-    /// second.
+    /// How many such events of the set were left out since the last one that was reported: at most 10 of a kind are
+    /// notified in a second.
     pub left_out: u64,
 }
 
@@ -53,7 +53,7 @@ pub enum RequestEventKind<'a> {
     },
 }
 
-/// Who is told of events.
+/// Who is notified of events.
 #[derive(Clone)]
 pub(crate) struct Observer(pub(crate) Arc<dyn Fn(&RequestEvent<'_>) + Send + Sync>);
 

@@ -2,11 +2,11 @@
 //!
 //! # Trust
 //!
-//! Everybody who may write a segment is one trust domain. The lock in the file is the C library's robust mutex, and the
-//! links between the locks that a thread holds lie inside it: whoever can write the file can crash every process that
-//! uses it, or make it store anywhere. So a segment is created with mode 0600 unless the declaration says otherwise, and
-//! a symbolic link in its place is refused. A file that anybody may write, or that another user could have planted, is
-//! refused unless [`OpenOptions::trust_any_owner`](crate::OpenOptions::trust_any_owner) is set.
+//! Everyone who may write a segment is one trust domain. The lock in the file is the C library's robust mutex, and the
+//! links between the locks that a thread holds lie inside it: anyone who can write the file can crash every process
+//! that uses it, or make it store anywhere. So a segment is created with mode 0600 unless the declaration says
+//! otherwise, and a symbolic link in its place is refused. A file that anyone may write, or that another user could
+//! have planted, is refused unless [`OpenOptions::trust_any_owner`](crate::OpenOptions::trust_any_owner) is set.
 //!
 //! Against damage, as opposed to malice, every value is checked before it is used. The
 //! [layout specification](crate::documentation::layout_specification) says how.
@@ -94,10 +94,10 @@
 //! when that happens. A stopped process is not a dead one: what it holds stays its own.
 //!
 //! Giving back does not depend on the lock. Calls without a result (a release, a drop, a cancelled wait) take 10 ms at
-//! most: then they leave a mark, and whoever has the lock next finishes the return, the stopped process itself if it goes
-//! on. Until then others find it held. A return that is finished so is no sample for an adaptive limit, unless the work
-//! failed. Calls with a result ([`settle`](crate::Permit::settle), [`give_back`](crate::LocalCredit::give_back),
-//! cancelling a [reservation](crate::Reservation::cancel)) wait and get `LockStuck`; they have changed nothing then and can
+//! most: then they leave a mark, and the process that has the lock next finishes the return, the stopped process itself
+//! if it goes on. Until then others find it held. A return that is finished so is no sample for an adaptive limit,
+//! unless the work failed. Calls with a result ([`settle`](crate::Permit::settle),
+//! [`give_back`](crate::LocalCredit::give_back), cancelling a [reservation](crate::Reservation::cancel)) wait and get `LockStuck`; they have changed nothing then and can
 //! be repeated. [Local credit](crate::LocalCredit) that is dropped meanwhile is kept for the background thread, of up to
 //! 1,024 handles, and stays charged where the process ends before that. A lease is renewed without the lock.
 //!
@@ -108,7 +108,7 @@
 //! settled to less it may be given back what was replenished already. A window may then see more than its bound, by as much
 //! as was refunded ahead of that permit. Reserve close to what is used where the bound must hold to the unit.
 //!
-//! # Waiting in line
+//! # Waiting in the queue
 //!
 //! [`LimitSet::acquire`](crate::LimitSet::acquire) and [`acquire_async`](crate::LimitSet::acquire_async) wait in one line
 //! for each set, and only its first is served: a request that needs much holds up those behind it that need little. Put
@@ -121,15 +121,15 @@
 //! far as the algorithm refunds: concurrency always, and the cost of GCRA and token bucket. The others keep it charged.
 //!
 //! The first future of a process that has to wait starts a thread, `shmlimit`, which also renews leases and gives back
-//! dropped local credit. It never waits for a lock, so a segment whose lock is stuck does not keep it from others. Whoever
-//! waits for longer than 2 ms, a thread or a future, has another started, `shmlimit-deaths`, which learns of the death of
-//! those that are waited for: of up to 64 processes for each waiting thread, and as many for all futures of the process in one
-//! segment. Where there are more, and before Linux 5.3, waiters find out by looking every 50 ms. Both threads block all
-//! signals, end when there has been nothing for them to do for 10 seconds, and do not exist in a forked child until it
-//! needs them.
+//! dropped local credit. It never waits for a lock, so a segment whose lock is stuck does not keep it from others.
+//! Anyone who waits for longer than 2 ms, a thread or a future, has another started, `shmlimit-deaths`, which learns of
+//! the death of those that are waited for: of up to 64 processes for each waiting thread, and as many for all futures
+//! of the process in one segment. Where there are more, and before Linux 5.3, waiters find out by looking every 50 ms.
+//! Both threads block all signals, end when there has been nothing for them to do for 10 seconds, and do not exist in a
+//! forked child until it needs them.
 //!
-//! A process that is stopped while it is first in line holds up those behind it until it goes on or dies: it lives, and
-//! nobody overtakes. What it is granted meanwhile it holds as if it went on; a lease ends that.
+//! A process that is stopped while it is first in the queue holds up those behind it until it goes on or dies: it
+//! lives, and no one overtakes. What it is granted meanwhile it holds as if it went on; a lease ends that.
 //!
 //! # Keys
 //!
@@ -162,19 +162,19 @@
 //!
 //! A row whose limits are all replenished and of which nothing is held or waited for says nothing: another key may have
 //! it from that instant on. Where there is none in either of the two places of a new key, that key is refused
-//! ([`TableFull`](crate::RefusalReason::TableFull)), and no limited key regains anything: whoever can make up keys can
-//! then keep new ones out. With [`WhenFull::EvictLeastUsed`](crate::WhenFull::EvictLeastUsed) the new key takes the row,
-//! among the 64 of its two places, whose key has used the smallest share of its limits. What that key had used is
+//! ([`TableFull`](crate::RefusalReason::TableFull)), and no limited key regains anything: anyone who can make up keys
+//! can then keep new ones out. With [`WhenFull::EvictLeastUsed`](crate::WhenFull::EvictLeastUsed) the new key takes the
+//! row, among the 64 of its two places, whose key has used the smallest share of its limits. What that key had used is
 //! forgotten; keys that are limited, held or waited for stay, and where there are no others the new key is refused. So a
 //! flood of new keys pushes out one another and keys that are hardly used. A key that stops just short of its limit can
 //! be pushed out and start again: choose a table of more rows than there are such keys. With
 //! [`WhenFull::EvictOldest`](crate::WhenFull::EvictOldest) it takes the row that was used the longest ago, limited or
-//! not: whoever can make up keys can then have others, and itself, replenished. All are counted. Keys that anybody can
-//! make up are best checked before they are limited.
+//! not: anyone who can make up keys can then have others, and itself, replenished. All are counted. Keys that anyone
+//! can make up are best checked before they are limited.
 //!
-//! Keys are told apart by 128 bits of a hash with a random seed of the segment's own. Two keys that share them would share
-//! their limits: among a thousand million keys that is less likely than one in 10^20. Of a key no more than its first 40
-//! bytes are kept, and nothing with `store_keys(false)`; whoever may read the file may read them.
+//! Keys are distinguished by 128 bits of a hash with a random seed of the segment's own. Two keys that share them would
+//! share their limits: among a thousand million keys that is less likely than one in 10^20. Of a key no more than its
+//! first 40 bytes are kept, and nothing with `store_keys(false)`; anyone who may read the file may read them.
 //!
 //! The table is divided into shards, each with its lock, its [holds](crate::SetDeclaration::holds) and its
 //! [tickets](crate::SetDeclaration::waiters), which are declared for one shard: keys that fall into one shard share them,
@@ -216,16 +216,16 @@
 //!
 //! # Leases
 //!
-//! A lease that has run out is ended by whoever needs what it covers, so a late holder may go on undisturbed where nobody
-//! does. What it does to the outside after its lease is not stopped by anything here: have the outside compare
+//! A lease that has run out is ended by anyone who needs what it covers, so a late holder may go on undisturbed where
+//! no one does. What it does to the outside after its lease is not stopped by anything here: have the outside compare
 //! [fencing numbers](crate::Permit::fencing_number).
 //!
 //! # Death is noticed by need
 //!
-//! There is no daemon. What a dead process held is given back by whoever is refused for want of it, looking at most once
-//! a millisecond and for at most a twentieth of its time; by whoever waits for it, which the kernel tells of the death
-//! (Linux 5.3) or which looks once a second; or by `limitctl recover`. A process that hangs but lives keeps what it holds
-//! until its lease runs out.
+//! There is no daemon. What a dead process held is given back by anyone who is refused for want of it, looking at most
+//! once a millisecond and for at most a twentieth of its time; by anyone who waits for it, which the kernel tells of
+//! the death (Linux 5.3) or which looks once a second; or by `limitctl recover`. A process that hangs but lives keeps
+//! what it holds until its lease runs out.
 //!
 //! A charge may stand although its caller died before it learned of it. The reverse does not happen.
 //!
@@ -233,7 +233,7 @@
 //!
 //! Daemonising libraries close descriptors that they do not know. A process stays alive for the others all the same,
 //! because its token is a lock that needs no descriptor. To see who else is alive it opens the file again by its path;
-//! where that is gone it asks the process table, and where `/proc` is hidden too, it takes nobody for dead.
+//! where that is gone it asks the process table, and where `/proc` is hidden too, it takes no one for dead.
 //!
 //! # Locks without an owner
 //!

@@ -229,7 +229,7 @@ pub enum Error {
         /// What happened to it.
         cause: RemovalCause,
     },
-    /// The holder of a set's lock is alive and does not let go of it: it is stopped, or writes a core dump.
+    /// The holder of a set's lock is alive and does not release it: it is stopped, or writes a core dump.
     #[error("the lock of set `{set}` is held by {} and was not released in time: see whether it is stopped", holder(*pid))]
     LockStuck {
         /// The set.

@@ -11,8 +11,8 @@ use super::{Assessment, CapacityTerms, InvalidLimit, Mark, Now, RuleOperations, 
 ///
 /// **When the wall clock is set back** before the start of the open window, that window stays open with its count, so
 /// that the step grants nothing, and ends where it would have ended. But a step of several windows must not lock
-/// everybody out until the old time comes round again: then the count stands until the window's length has passed on
-/// the monotonic clock since it was opened (by when it would have ended without the step) and the next window begins
+/// every process out until the old time comes round again: then the count stands until the window's length has passed
+/// on the monotonic clock since it was opened (by when it would have ended without the step) and the next window begins
 /// by the wall clock as it now is. That is within two windows, writes nothing at the step, and keeps the bound of two
 /// capacities. A step forward turns the window early, as it must.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

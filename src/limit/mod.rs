@@ -1,7 +1,7 @@
 //! The pure limit rules: (state, now, cost, parameters) to a verdict and a new state.
 //!
 //! A rule knows no clock, no memory and no lock. Its state is a row of 64-bit words behind [`State`], its time is
-//! handed in as [`Now`], and a row of zeros is a limit that nobody has used yet.
+//! handed in as [`Now`], and a row of zeros is a limit that no process has used yet.
 
 mod adaptive;
 mod backlog;
@@ -80,7 +80,7 @@ fn store_wide(state: &mut (impl StateMut + ?Sized), index: usize, value: u128) {
 pub(crate) enum Assessment {
     /// The cost may be charged now.
     Admissible,
-    /// The cost does not fit now. `retry_after` is the least number of nanoseconds after which it will, if nobody
+    /// The cost does not fit now. `retry_after` is the least number of nanoseconds after which it will, if no process
     /// else takes anything; `None` where time alone cannot help.
     Refused {
         /// Nanoseconds, positive.
@@ -89,7 +89,7 @@ pub(crate) enum Assessment {
 }
 
 /// The figures from which a [`Standing`] can be worked out later: what a rule notes at decision time, so that the
-/// divisions are paid by whoever asks and not inside the critical section.
+/// divisions are paid by the process that asks and not inside the critical section.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) first: u64,
@@ -135,7 +135,7 @@ impl NearThreshold {
 pub(crate) struct Standing {
     /// Units that could be taken at once.
     pub(crate) remaining: u64,
-    /// Nanoseconds until the limit is completely replenished if nobody takes anything; zero where it is.
+    /// Nanoseconds until the limit is completely replenished if no process takes anything; zero where it is.
     pub(crate) reset_after: u64,
 }
 

@@ -59,7 +59,7 @@ impl SlidingWindow {
     /// 16.7 million entries are half a gigabyte of state.
     const MAX_ENTRIES: u32 = 1 << 24;
 
-    /// `window` is in nanoseconds; `entries` is how many charges are told apart in any case.
+    /// `window` is in nanoseconds; `entries` is how many charges are distinguished in any case.
     pub(crate) fn new(capacity: u64, window: u64, entries: u32) -> Result<Self, InvalidLimit> {
         if capacity == 0 {
             return Err(InvalidLimit::Zero("capacity"));

@@ -159,7 +159,7 @@ impl RuleOperations for SlidingWindowCounter {
         if full + self.weighted(oldest, into) <= u128::from(admitting) {
             return Assessment::Admissible;
         }
-        // The estimate never rises while nobody charges, so the first sub-window with an admitting instant has the
+        // The estimate never rises while no process charges, so the first sub-window with an admitting instant has the
         // least one. In the last of these, all that was full today has left or is the oldest.
         for ahead in 0..=self.buckets {
             let at = sub_window.saturating_add(ahead);

@@ -3,8 +3,8 @@
 //! A table has one line, or one for each key; its tickets, and the list of those that are free, serve all of them.
 //!
 //! Pure, as the limit rules are: it knows no clock, no memory and no lock. It reads and changes words behind [`Queue`]
-//! and [`QueueMut`], and a row of zeros is a table that nobody has used yet. The one truth is the state of each ticket;
-//! the links, the list of free tickets and the counts follow from it, and [`rebuild`] makes them again from it.
+//! and [`QueueMut`], and a row of zeros is a table that no process has used yet. The one truth is the state of each
+//! ticket; the links, the list of free tickets and the counts follow from it, and [`rebuild`] makes them again from it.
 
 #[cfg(test)]
 mod tests;
@@ -12,7 +12,7 @@ mod tests;
 /// An end of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueEnd {
-    /// The ticket that is served next, plus one; zero where nobody waits.
+    /// The ticket that is served next, plus one; zero where no request waits.
     Head,
     /// The ticket that came last, plus one.
     Tail,
@@ -77,7 +77,7 @@ pub(crate) struct Damaged;
 /// How far a ticket has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Nobody's.
+    /// No one's.
     Free,
     /// In the queue.
     Waiting,
@@ -95,7 +95,7 @@ pub(crate) struct TicketState {
 impl TicketState {
     const MAX_SERIAL: u64 = u64::MAX >> 2;
 
-    /// A phase that nobody writes reads as free.
+    /// A phase that no process writes reads as free.
     #[inline]
     pub(crate) fn from_word(word: u64) -> Self {
         Self {

@@ -14,7 +14,7 @@ pub(crate) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// The fingerprint of a row that nobody uses. No key has it.
+    /// The fingerprint of a row that no process uses. No key has it.
     pub(crate) const NONE: Self = Self { low: 0, high: 0 };
     const SHARD_BITS: u32 = 8;
     const TAG_BITS: u32 = 16;

@@ -51,7 +51,7 @@ pub(crate) trait TableMut: Table {
 /// one after a [`rebuild`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Nobody used this row.
+    /// No process used this row.
     Unused(u64),
     /// What this row said of its key was nothing.
     Reused(u64),

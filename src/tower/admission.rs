@@ -53,7 +53,7 @@ impl Decision {
         })
     }
 
-    /// Asks the limits, and waits in line for them.
+    /// Asks the limits, and waits in the queue for them.
     pub(super) async fn in_line(demand: &Demand, longest: Duration, settings: &Settings) -> Self {
         let began = Instant::now();
         let error = match Self::wait(demand, longest, settings).await {

@@ -33,7 +33,7 @@ pin_project! {
     #[project = StateProjection]
     enum State<S, Q, F> {
         Waiting { decision: PendingDecision, call: Option<Call<S, Q>> },
-        // The response before the admission: the service lets go of the request before others may have its place.
+        // The response before the admission: the service releases the request before others may have its place.
         Working { #[pin] response: F, admission: Admission },
         Answered { response: Response<String> },
     }

@@ -86,14 +86,14 @@ impl<E: Extractor> LimitLayer<E> {
 }
 
 impl<E> LimitLayer<E> {
-    /// Which responses tell how the limits stand; [all](Advertise::Always) unless told.
+    /// Which responses tell how the limits stand; [all](Advertise::Always) unless set.
     pub fn advertise(mut self, advertise: Advertise) -> Self {
         self.settings.advertise = advertise;
         self
     }
 
     /// Lets requests wait their turn for this long instead of refusing them at once, in the queue that they share with
-    /// all processes: first in, first out. No request waits unless told.
+    /// all processes: first in, first out. No request waits unless set.
     ///
     /// A client that goes away while it waits leaves the queue. What waits is bounded by the set's queue, and by how
     /// many connections the server lets in.
@@ -103,7 +103,7 @@ impl<E> LimitLayer<E> {
     }
 
     /// Which answers of the service say that it could not do the work: an [adaptive](crate::Limit::adaptive) concurrency
-    /// limit lowers its capacity by them. Those from 500 on unless told; an error in the place of an answer, or in the
+    /// limit lowers its capacity by them. Those from 500 on unless set; an error in the place of an answer, or in the
     /// middle of its body, does in any case. What a service says in trailers, as in gRPC, is not looked at.
     ///
     /// ```
@@ -146,7 +146,7 @@ impl<E> LimitLayer<E> {
         self
     }
 
-    /// What to do with a request when the limits cannot be asked; [refuse](OnError::Refuse) it unless told.
+    /// What to do with a request when the limits cannot be asked; [refuse](OnError::Refuse) it unless set.
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.settings.on_error = on_error;
         self

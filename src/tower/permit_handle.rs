@@ -18,7 +18,8 @@ use crate::error::Error;
 /// [could not be asked](super::OnError::Admit), and where networks are counted ([`Demand::address`](super::Demand::address)),
 /// which hold nothing.
 ///
-/// A handle does not keep the permit: that is given back when the response has ended, whoever has handles by then.
+/// A handle does not keep the permit: that is given back when the response has ended, the process that has handles by
+/// then.
 ///
 /// ```
 /// # use std::convert::Infallible;

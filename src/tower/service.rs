@@ -17,7 +17,7 @@ use super::layer::Settings;
 ///
 /// It is ready when the service behind it is. The limits are asked in `call`, when there is a request to ask for: a
 /// service that is ready holds nothing, and a caller that never calls it keeps no place from others. A request that
-/// may [wait](super::LimitLayer::wait) takes its place in line when the future is polled first.
+/// may [wait](super::LimitLayer::wait) takes its place in the queue when the future is polled first.
 #[derive(Debug)]
 pub struct LimitService<S, E> {
     inner: S,

@@ -88,7 +88,7 @@ struct Tokens {
     /// differ by what refunds do not say, which is less than a unit each.
     missing: i128,
     max_missing: i128,
-    /// Whose they are, the first to be replenished first. Zero: nobody's.
+    /// Whose they are, the first to be replenished first. Zero: no one's.
     queue: VecDeque<(u64, i128)>,
     /// What was used when: its number, the instant, and parts of units.
     used: Vec<(u64, u64, i128)>,
@@ -253,7 +253,7 @@ pub enum Rule {
     Adaptive,
 }
 
-/// One limit of one key, from when on it was last as if nobody had used it.
+/// One limit of one key, from when on it was last as if no process had used it.
 #[derive(Clone, Debug)]
 pub struct Model {
     rule: Rule,
@@ -281,7 +281,7 @@ impl Model {
         }
     }
 
-    /// As if nobody had used it, but for what is held.
+    /// As if no process had used it, but for what is held.
     pub fn begin_again(&mut self, terms: Terms) {
         self.check();
         *self = Self {
@@ -368,7 +368,7 @@ impl Model {
         self.tokens.charge(slot, now, terms, delay, units)
     }
 
-    /// Charges usage that nothing could have refused, so that it counts against nobody but those who come later.
+    /// Charges usage that nothing could have refused, so that it counts against no process but those who come later.
     pub fn overdraw(&mut self, terms: Terms, now: u64, units: u64) {
         self.charge(0, terms, now, 0, units);
         self.tokens.used.pop();

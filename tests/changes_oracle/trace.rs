@@ -309,7 +309,7 @@ impl<'a> Scene<'a> {
             Err(Error::NeverAdmissible { .. }) => return,
             outcome => outcome.expect("a decision"),
         };
-        // Its row may have been made just now, with another key's made nobody's.
+        // Its row may have been made just now, with another key's made no one's.
         self.forget_keys_without_a_row(Some(key));
         match outcome.into_result() {
             Ok(permit) => {
@@ -535,7 +535,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Many keys that nobody has seen come once, each of which takes a row from another.
+    /// Many keys that no process has seen come once, each of which takes a row from another.
     fn crowd(&mut self) {
         if !self.subject.is_keyed {
             return;

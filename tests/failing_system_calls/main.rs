@@ -34,7 +34,7 @@ const ERRORS: [Errno; 6] = [
 /// No operation makes as many calls.
 const MAX_CALLS: u64 = 2_000;
 
-/// A short wait that nobody ends.
+/// A short wait that no process ends.
 const SHORT: Duration = Duration::from_millis(20);
 
 fn declaration() -> Declaration {

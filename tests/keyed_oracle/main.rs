@@ -255,8 +255,8 @@ impl Oracle {
         if std::mem::replace(&mut reserved.is_settled, true) {
             return;
         }
-        // A key that has nothing used, and would get another row by what it used above, is told from one that has the
-        // same row still by when it was last decided on: which of them it is, only the table knows.
+        // A key that has nothing used, and would get another row by what it used above, is distinguished from one that
+        // has the same row still by when it was last decided on: which of them it is, only the table knows.
         let is_new = self.when_full != WhenFull::Refuse
             && !self
                 .keys

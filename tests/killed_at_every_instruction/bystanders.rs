@@ -1,5 +1,5 @@
-//! The processes beside the victim: those who wait in line with it, and one that serves them. They run as they like,
-//! or are stopped while the victim is stepped.
+//! The processes beside the victim: those who wait in the queue with it, and one that serves them. They run as they
+//! like, or are stopped while the victim is stepped.
 #![allow(unsafe_code, reason = "forks")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,13 +19,13 @@ use crate::operations::{PLACES, SET, admitted, everything};
 use crate::subject::Subject;
 use crate::tracee::state_of;
 
-/// How long a waiter waits for its turn, and everybody for a waiter. Nothing is to be said about speed by it.
+/// How long a waiter waits for its turn, and every process for a waiter. Nothing is to be said about speed by it.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// After so long in line the victim has slept, though nobody saw it.
+/// After so long in line the victim has slept, though no process saw it.
 const LONGER_THAN_A_SLEEP: Duration = Duration::from_millis(300);
 
-/// The most that wait in line beside a victim.
+/// The most that wait in the queue beside a victim.
 pub const MAX_WAITERS: usize = 6;
 
 /// Words that they share with the harness: when each of them was served, and whether the victim has come to its end.
@@ -96,7 +96,7 @@ impl Drop for Bystander {
     }
 }
 
-/// Those who wait in line, in the order in which they came.
+/// Those who wait in the queue, in the order in which they came.
 pub struct Line<'a> {
     waiters: Vec<Bystander>,
     server: Option<Bystander>,
@@ -163,9 +163,9 @@ impl<'a> Line<'a> {
         drop(self.waiters.drain(..count));
     }
 
-    /// Starts a process that takes all places and gives them back as soon as `tickets` are in line, the victim's last,
-    /// and the victim sleeps or is dead: one place to each of the others, and the rest to the victim. It does nothing
-    /// more then.
+    /// Starts a process that takes all places and gives them back as soon as `tickets` are in the queue, the victim's
+    /// last, and the victim sleeps or is dead: one place to each of the others, and the rest to the victim. It does
+    /// nothing more then.
     pub fn start_server(&mut self, path: &Path, victim: Pid, tickets: usize) {
         self.server = Some(Bystander::start(|| {
             let segment = Segment::open(path).expect("the segment");

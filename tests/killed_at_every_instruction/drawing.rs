@@ -17,7 +17,7 @@ fn one_limit_by_key() -> SetDeclaration {
     one_limit().keyed(Keyed::new(20))
 }
 
-/// Takes units of the first batch of the process, which has the background worker started that is told of batches.
+/// Takes units of the first batch of the process, which has the background worker started that is notified of batches.
 fn take(set: &LimitSet, cost: u64) {
     std::mem::forget(admitted(set, &everything(set, cost)));
 }

@@ -395,7 +395,7 @@ pub fn kill_once(operation: FileOperation, every: usize) -> Tally {
     tally
 }
 
-/// Depth two: whoever opens or creates next is killed as well.
+/// Depth two: the process that opens or creates next is killed as well.
 pub fn kill_twice(operation: FileOperation, every: usize) -> Tally {
     let place = Place::new();
     let next = FileOperation {

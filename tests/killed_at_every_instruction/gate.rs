@@ -44,7 +44,7 @@ impl Gate {
         Self { words }
     }
 
-    /// Back to the beginning, when nobody is there.
+    /// Back to the beginning, when no process is there.
     pub fn reset(&self) {
         for word in self.words.iter() {
             word.store(0, Ordering::SeqCst);

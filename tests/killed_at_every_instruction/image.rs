@@ -27,7 +27,7 @@ const CHECKED_HEADER_WORDS: Range<usize> = 1..20;
 /// Where the lock word lies within `pthread_mutex_t`, in units of four bytes.
 const LOCK_WORD_INDEX: usize = if cfg!(target_env = "musl") { 1 } else { 0 };
 
-/// A segment file, mapped by the harness. Nobody else runs while it is read or written: the others are stopped.
+/// A segment file, mapped by the harness. No other process runs while it is read or written: the others are stopped.
 #[derive(Debug)]
 pub struct RawFile {
     map: MmapRaw,
@@ -66,7 +66,8 @@ impl RawFile {
         }
     }
 
-    /// Makes the seed of the hash of keys one that is known, and the header's checksum agree. Nobody is attached yet.
+    /// Makes the seed of the hash of keys one that is known, and the header's checksum agree. No process is attached
+    /// yet.
     pub fn set_hash_key(&self) {
         let words = self.words();
         for (word, half) in words[HASH_KEY].iter().zip(1..) {
@@ -229,12 +230,12 @@ mod ticket {
     pub const GRANTED: u64 = 2;
 
     /// Whether a word of a ticket in a phase means something: the others are written before the journal says so, or
-    /// left over. The bell means something always, and nothing to whoever is not asleep.
+    /// left over. The bell means something always, and nothing to the process that is not asleep.
     pub fn counts(word: usize, state: u64, request: u64) -> bool {
         let phase = state & 3;
         match word {
             BELL => false,
-            // Given up by one store without the lock; whoever reclaims takes it back.
+            // Given up by one store without the lock; the process that reclaims takes it back.
             OWNER => phase == WAITING,
             ENQUEUED_AT | REQUEST | ROW => phase == WAITING || phase == GRANTED,
             GRANTED_AT | HOLD | HOLD_SERIAL => phase == GRANTED,
@@ -295,9 +296,9 @@ impl Layout {
             control::LAST_RECOVERER,
             control::RESET_INSTANT,
             control::RESET_ROW,
-            // Whoever finds the lock taken counts that, a recoverer too.
+            // The process that finds the lock taken counts that, a recoverer too.
             control::LOCK_WAITS,
-            // Whoever has the lock next goes on with the search that it speaks of.
+            // The process that has the lock next goes on with the search that it speaks of.
             control::MARKS,
         ]
         .map(|word| control + word);
@@ -416,7 +417,7 @@ impl Layout {
         words.chain([wait_times.iter().sum()]).chain(tickets).collect()
     }
 
-    /// Whether anybody has ever waited.
+    /// Whether any process has ever waited.
     pub fn has_used_tickets(&self, image: &[u64]) -> bool {
         image[self.control + control::UNTOUCHED_TICKET] > 0
     }
@@ -601,7 +602,7 @@ impl Layout {
 
     /// Does what the kernel does to the lock of a dead thread: the id goes, the mark of waiters stays, and the mark
     /// of a dead owner is set. The links of the robust list in the rest of the mutex stay as they are, addresses of
-    /// a process that is gone; whoever takes the lock next overwrites them before anything reads them.
+    /// a process that is gone; the process that takes the lock next overwrites them before anything reads them.
     pub fn hand_on_lock(&self, image: &mut [u64]) {
         let word = (self.lock(image) & libc::FUTEX_WAITERS) | libc::FUTEX_OWNER_DIED;
         let index = self.lock_word_offset() / 8;
@@ -612,13 +613,13 @@ impl Layout {
     }
 
     /// Makes the owner of a slot dead: the slot is free, in its next generation, as when others have found it so. Where
-    /// its byte is locked nobody is dead otherwise, and in copies all bytes are.
+    /// its byte is locked no process is dead otherwise, and in copies all bytes are.
     pub fn bury(&self, image: &mut [u64], slot: usize) {
         let state = self.participants + slot * PARTICIPANT_SIZE + PARTICIPANT_STATE;
         image[state] = buried(image[state]);
     }
 
-    /// As [`bury`](Self::bury), everybody but one process, in the file itself.
+    /// As [`bury`](Self::bury), every process but one process, in the file itself.
     pub fn bury_all_but(&self, survivor: u32, file: &RawFile) {
         for slot in 0..self.participant_count {
             let participant = self.participants + slot * PARTICIPANT_SIZE;

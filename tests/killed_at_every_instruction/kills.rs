@@ -1,5 +1,5 @@
 //! Killed at every instruction, for real: a fresh process each time, SIGKILL, and the kernel's own treatment of the
-//! lock it held. Those who wait in line are real as well, and awake: each of them must be served in the end.
+//! lock it held. Those who wait in the queue are real as well, and awake: each of them must be served in the end.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::survivor::Judgement;
 use crate::trace::Trace;
 use crate::tracee::Stop;
 
-/// Two runs that nobody killed, at different times: what they disagree about depends on the time.
+/// Two runs that no process killed, at different times: what they disagree about depends on the time.
 struct Reference {
     one: Trace,
     other: Trace,

@@ -1,5 +1,6 @@
 //! Proof: a process may be killed at any instruction of any operation, and what the others find is the state before
-//! it or the state after it, never something between, never a lock that nobody gets, never a permit lost or doubled.
+//! it or the state after it, never something between, never a lock that no process gets, never a permit lost or
+//! doubled.
 //!
 //! ```text
 //! cargo test --release --test killed_at_every_instruction
@@ -13,23 +14,24 @@
 //!   after every instruction), and an attached survivor takes the lock, recovers, and is asked about everything.
 //!   Instructions that change nothing leave the survivors nothing else to find, so they are the same crash state.
 //! - **Killed.** A fresh process each time, a real SIGKILL after the instruction, the kernel's own treatment of the
-//!   lock, and a survivor in the same segment. Where others wait in line, they are real and awake: each of them must be
-//!   served after the kill, and how long the first has to wait for that is measured, but for nothing else. Attaching,
-//!   creating and detaching are only killed this way, at every system call (before and after it) and wherever between
-//!   them a file changes.
+//!   lock, and a survivor in the same segment. Where others wait in the queue, they are real and awake: each of them
+//!   must be served after the kill, and how long the first has to wait for that is measured, but for nothing else.
+//!   Attaching, creating and detaching are only killed this way, at every system call (before and after it) and
+//!   wherever between them a file changes.
 //! - **Recoverer killed too.** From every distinct crash state, the survivor's own next operation is stepped, and
 //!   every distinct state on its way is recovered by a third process. It may find what the first survivor would have
 //!   found, or that with the second operation completed.
 //!
 //! Of the line everything is killed: taking a ticket, waiting, looking, being served, claiming, leaving, cancelling, and
 //! whatever serves the first by giving something back, with none, one and three that wait. While a victim is stepped
-//! they are stopped, and in a copy they count as alive; then they too are taken for dead. *Stuck* is a lock that nobody
-//! gets, a ticket that nobody can remove, and a live waiter that nobody serves although what it asks for is there;
-//! *lost* is what is held by nobody who lives and not given back.
+//! they are stopped, and in a copy they count as alive; then they too are taken for dead. *Stuck* is a lock that no
+//! process gets, a ticket that no process can remove, and a live waiter that no process serves although what it asks
+//! for is there; *lost* is what is held by no process who lives and not given back.
 //!
 //! Of keyed sets, giving a key its row is killed in each state that the table may be in, with the same seed in every
 //! segment, and after each recovery the harness compares tags, keys and pins with fingerprints, holds and tickets by
-//! itself. Where another definition is applied, all limits must stand as before or all as after, whoever took them over.
+//! itself. Where another definition is applied, all limits must stand as before or all as after, the process that took
+//! them over.
 //!
 //! Batches of credit are drawn, drawn anew, spent from and settled into. What is left of a batch changes outside of all
 //! transactions, so in each crash state the limit must stand as before or after, or lower by less than a batch, and never
@@ -392,7 +394,7 @@ fn judge(table: &Table, is_complete: bool) -> ExitCode {
 }
 
 /// Without the journal, every operation that changes several words under it must be seen torn, in a copy and, where
-/// nobody waits beside it, for real; what changes nothing that a user can see must not.
+/// no request waits beside it, for real; what changes nothing that a user can see must not.
 #[cfg(shmlimit_without_journal)]
 fn judge(table: &Table, _: bool) -> ExitCode {
     let mut failed = false;

@@ -20,9 +20,9 @@ fn places_and_rates() -> SetDeclaration {
     with_places(Limit::concurrency("in_flight", PLACES).lease(Duration::from_secs(24 * 3600)))
 }
 
-/// For a victim that is first in a line. Where a lease may run out for it, whoever recovers the lock rings for it, unless
-/// that was done for another a moment ago, and takes back all that it held when it is found dead: a third state, by
-/// chance.
+/// For a victim that is first in a line. Where a lease may run out for it, the process that recovers the lock rings for
+/// it, unless that was done for another a moment ago, and takes back all that it held when it is found dead: a third
+/// state, by chance.
 fn places_without_leases_and_rates() -> SetDeclaration {
     with_places(Limit::concurrency("in_flight", PLACES))
 }

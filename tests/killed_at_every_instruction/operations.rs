@@ -37,14 +37,14 @@ pub struct Operation {
     pub transactions: usize,
     /// How many times more that may be, depending on what a random order of owners comes to.
     pub more_transactions: usize,
-    /// How many processes wait in line beside it: each takes one of everything, and gives it back at once. They come
-    /// when it says [`Victim::lets_others_come`].
+    /// How many processes wait in the queue beside it: each takes one of everything, and gives it back at once. They
+    /// come when it says [`Victim::lets_others_come`].
     pub waiters: usize,
     /// The first so many of them die when it says [`Victim::lets_others_die`].
     pub dying: usize,
     /// Whether another process holds all places, and gives them back once the victim waits behind the others.
     pub is_served: bool,
-    /// Whether nobody waits beside it when it is killed for real.
+    /// Whether no request waits beside it when it is killed for real.
     pub is_killed_alone: bool,
     /// Whether all leases are made to have run out before it begins.
     pub has_leases_run_out: bool,
@@ -53,7 +53,8 @@ pub struct Operation {
     pub killed_everywhere: bool,
     /// Whether the limits are those of a key: it takes longer to recover then, and less is tried.
     pub is_keyed: bool,
-    /// Whether it brings another definition into force, so that whoever finds that takes the limits over to it.
+    /// Whether it brings another definition into force, so that the process that finds that takes the limits over to
+    /// it.
     pub applies: bool,
     /// Whether it draws batches, which a process keeps although it has no permit, so nothing is asked of one that lives.
     pub draws: bool,

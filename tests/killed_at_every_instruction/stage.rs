@@ -119,7 +119,7 @@ impl Stage {
         self.let_victim_come(others, Victim::attach)
     }
 
-    /// The segment is as it was before anybody came.
+    /// The segment is as it was before any process came.
     pub fn clear(&self) {
         self.file.become_copy_of(&self.base);
     }
@@ -146,7 +146,7 @@ impl Stage {
         }
         let mut line = Line::new(&self.admitted_at);
         if operation.has_company() || operation.is_killed_alone {
-            // Whoever holds what they wait for has it now.
+            // The process that holds what they wait for has it now.
             victim.run_to_mark();
             if operation.is_served {
                 let before = self.witness.snapshot().sets[0].holds.len();

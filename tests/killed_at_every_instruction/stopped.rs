@@ -1,9 +1,10 @@
 //! Stopped at every instruction: the victim does not die. It stands still, with the lock or without it, while the
 //! crew gives back what it has, and then goes on to its end.
 //!
-//! Nothing may be leaked by that: whoever lives in the end holds nothing, what the dead held has been given back, and
-//! of each rate is used what is used where the crew comes before the victim or after it. Nobody may be blocked beyond
-//! what is stated. A call that found the lock stuck is repeated with the same value, and then has its result.
+//! Nothing may be leaked by that: the process that lives in the end holds nothing, what the dead held has been given
+//! back, and of each rate is used what is used where the crew comes before the victim or after it. No process may be
+//! blocked beyond what is stated. A call that found the lock stuck is repeated with the same value, and then has its
+//! result.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use shmlimit::{AcquireFuture, Error, Key, LimitSet, Outcome, Request, Verdict};
 
-/// The key that everybody asks for in a keyed set, unless the operation says otherwise.
+/// The key that every process asks for in a keyed set, unless the operation says otherwise.
 pub const KEY: &str = "tenant";
 
 /// A set, or a key of one that is keyed.

@@ -1,4 +1,4 @@
-//! What is asked of a segment in which somebody was killed.
+//! What is asked of a segment in which a process was killed.
 
 use std::fs::File;
 use std::path::Path;
@@ -16,10 +16,10 @@ use crate::labels::check_labels;
 use crate::operations::{SET, everything};
 use crate::subject::Subject;
 
-/// Nobody else is running who could hold the lock, so a lock that is not to be had at once never will be.
+/// No other process is running who could hold the lock, so a lock that is not to be had at once never will be.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
-/// How long the survivor waits in line to see that this ends: long enough for a ticket, and no longer.
+/// How long the survivor waits in the queue to see that this ends: long enough for a ticket, and no longer.
 const NO_TIMEOUT: Duration = Duration::from_nanos(1);
 
 /// What was found after a recovery.
@@ -29,7 +29,7 @@ pub enum Judgement {
     Sound(Vec<u64>),
     Torn(String),
     Stuck(String),
-    /// Something is held, or waits in line, for which nobody lives.
+    /// Something is held, or waits in the queue, for which no process lives.
     Lost(String),
 }
 
@@ -144,7 +144,7 @@ impl Survivor {
     }
 
     /// Takes the lock of the segment as it is, which recovers it; asks `is_legal` about what is found then; takes
-    /// back what the dead held and waited for; then lets everybody else die as well; and uses the set.
+    /// back what the dead held and waited for; then lets every other process die as well; and uses the set.
     pub fn judge(&self, is_legal: impl FnOnce(&Image) -> Result<(), String>) -> Judgement {
         match self.judge_in_steps(is_legal) {
             Ok(seen) => Judgement::Sound(seen),
@@ -193,7 +193,7 @@ impl Survivor {
         }
         drop(outcome);
         self.check_that_nothing_is_left(&self.snapshot())?;
-        // A line in which nobody has waited is as it was made.
+        // A line in which no process has waited is as it was made.
         if let Some((all, one)) = self
             .places
             .as_ref()
@@ -219,7 +219,7 @@ impl Survivor {
         Ok(())
     }
 
-    /// The dead have nothing any more, and whoever lives is not kept waiting for what is there.
+    /// The dead have nothing any more, and the process that lives is not kept waiting for what is there.
     fn check_those_alive(&self, snapshot: &SegmentSnapshot) -> Result<(), Judgement> {
         let set = &snapshot.sets[0];
         if let Some(hold) = set.holds.iter().find(|hold| !hold.owner_alive) {
@@ -236,7 +236,7 @@ impl Survivor {
             let limit = verdicts.iter().find(|verdict| verdict.limit == *name);
             limit.map_or(0, |limit| limit.remaining)
         };
-        // Whoever comes for what it was granted serves the next.
+        // The process that comes for what it was granted serves the next.
         let first = set.tickets.iter().find(|ticket| !ticket.granted);
         let first = first.filter(|_| set.tickets.iter().all(|ticket| !ticket.granted));
         if let Some(first) = first.filter(|it| it.costs.iter().all(|(name, cost)| *cost <= remaining(name))) {
@@ -245,7 +245,7 @@ impl Survivor {
         Ok(())
     }
 
-    /// Everybody but the survivor is dead, and what they had is given back.
+    /// Every process but the survivor is dead, and what they had is given back.
     pub fn check_that_nothing_is_left(&self, snapshot: &SegmentSnapshot) -> Result<(), Judgement> {
         let set = &snapshot.sets[0];
         if set.torn || set.poisoned || set.words_in_flight != Some(0) {

@@ -211,8 +211,8 @@ impl Trace {
     }
 
     /// Lets `recover` say what a survivor makes of the segment where a commit has just come to its end, and where the
-    /// lock has just been taken: whoever finds the lock of a dead process serves the line, for it may have left
-    /// something for the first in it.
+    /// lock has just been taken: the process that finds the lock of a dead process serves the line, for it may have
+    /// left something for the first in it.
     pub fn note_what_is_served(
         &mut self,
         layout: &Layout,
@@ -242,7 +242,7 @@ impl Trace {
         self.applied = applied;
     }
 
-    /// Whether every limit is as it is by the definition that came into force, whoever took it over and when.
+    /// Whether every limit is as it is by the definition that came into force, the process that took it over and when.
     fn is_applied(&self, seen: &[u64]) -> bool {
         self.applied.as_ref().is_some_and(|(one, other)| {
             (0..seen.len()).all(|word| one[word] != other[word] || seen[word] == one[word])

@@ -35,7 +35,7 @@ pub fn work(
     let numbers: Vec<u8> = (0..jobs)
         .flat_map(|job| u16::try_from(job).expect("few jobs").to_ne_bytes())
         .collect();
-    // Fits the pipe, so nobody needs to read yet.
+    // Fits the pipe, so no process needs to read yet.
     std::fs::File::from(feeder).write_all(&numbers).expect("room");
     let workers: Vec<Pid> = processors()
         .into_iter()
@@ -99,7 +99,7 @@ fn serve(processor: usize, queue: &OwnedFd, reporter: &OwnedFd, perform: impl Fn
     let mut reporter = std::fs::File::from(reporter.try_clone().expect("a descriptor"));
     let mut job = [0; 2];
     while queue.read(&mut job).expect("a job") == job.len() {
-        // A pipe hands out what was written in pairs in pairs, as long as nobody reads an odd number.
+        // A pipe hands out what was written in pairs in pairs, as long as no process reads an odd number.
         let number = u16::from_ne_bytes(job);
         let tally = perform(usize::from(number));
         let counts: [u64; COUNTS] = [

@@ -49,7 +49,7 @@ pub struct Image {
     /// Every word that may be changed, one by one and in a row.
     places: Vec<usize>,
     ranges: Vec<Range<usize>>,
-    /// Every word that nobody may change.
+    /// Every word that no process may change.
     constants: Vec<Range<usize>>,
     definitions: Vec<DefinitionText>,
     shards: Vec<SetShard>,
@@ -131,7 +131,7 @@ impl Image {
             let bytes = word(entry + DEFINITION_SIZE);
             let text = extent..extent + bytes.div_ceil(8);
             let room = extent..extent + 2 * word(entry + DEFINITION_ROOM).div_ceil(8).next_multiple_of(LINE);
-            // Behind the text there is nothing that anybody reads.
+            // Behind the text there is nothing that any process reads.
             self.ranges.push(start..text.end);
             start = room.end;
             let shard_words = (end - room.end) / word(entry + SHARDS);
@@ -204,13 +204,13 @@ impl Image {
     pub fn restore(&self) {
         for range in &self.ranges {
             let old = &self.pristine[range.clone()];
-            // SAFETY: the words lie in the mapping, whose size the pristine copy has. Nobody else uses the segment at
-            // the moment: each specimen belongs to one thread, which is here.
+            // SAFETY: the words lie in the mapping, whose size the pristine copy has. No other process uses the segment
+            // at the moment: each specimen belongs to one thread, which is here.
             unsafe { std::ptr::copy_nonoverlapping(old.as_ptr(), self.start(range), old.len()) };
         }
     }
 
-    /// Whether every mutex is as it was when nobody held it.
+    /// Whether every mutex is as it was when no process held it.
     pub fn locks_are_free(&self) -> bool {
         self.shards.iter().all(|shards| {
             shards.lock.clone().all(|word| {
@@ -252,12 +252,12 @@ impl Image {
             .all(|word| self.load(word) == self.pristine[word])
     }
 
-    /// What nobody who is attached may ever write: most of the header, the directory, the definitions, and what lies
-    /// behind the end of the file on its last page.
+    /// What no process who is attached may ever write: most of the header, the directory, the definitions, and what
+    /// lies behind the end of the file on its last page.
     pub fn constants(&self) -> Vec<u64> {
         let mut words = Vec::with_capacity(self.constants.iter().map(Range::len).sum());
         for range in &self.constants {
-            // SAFETY: the words lie on pages of the mapping, and nobody else uses the segment at the moment, as in
+            // SAFETY: the words lie on pages of the mapping, and no other process uses the segment at the moment, as in
             // `restore`.
             words.extend_from_slice(unsafe { std::slice::from_raw_parts(self.start(range), range.len()) });
         }
@@ -276,7 +276,7 @@ impl Image {
     fn word(&self, word: usize) -> &AtomicU64 {
         assert!(word < self.mapped_words);
         // SAFETY: a mapping covers whole pages, and the word lies in one of them (asserted), aligned because the
-        // mapping is. The file keeps its size, and whoever else maps it uses atomics on it as well.
+        // mapping is. The file keeps its size, and the process that else maps it uses atomics on it as well.
         unsafe { &*self.map.as_ptr().cast::<AtomicU64>().add(word) }
     }
 }

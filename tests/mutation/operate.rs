@@ -149,7 +149,7 @@ pub fn check(error: Option<Error>) {
     read(&error);
 }
 
-/// Formats everything, as whoever prints it would.
+/// Formats everything, as the process that prints it would.
 fn read(anything: &impl std::fmt::Debug) {
     struct Nowhere;
     impl Write for Nowhere {

@@ -1,4 +1,4 @@
-//! Segments to damage: one that this process is attached to, and one that nobody is.
+//! Segments to damage: one that this process is attached to, and one that no process is.
 #![allow(unsafe_code, reason = "forks")]
 
 use std::future::Future;
@@ -21,7 +21,7 @@ use super::operate::{acquire, check, inspect, use_everything};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Nobody else uses a specimen: its locks are free, unless something was lost.
+/// No other process uses a specimen: its locks are free, unless something was lost.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A segment that is damaged over and over, and put right again each time.
@@ -45,7 +45,7 @@ impl Specimen {
         }
     }
 
-    /// A segment that nobody is attached to, with holds whose owner is gone.
+    /// A segment that no process is attached to, with holds whose owner is gone.
     pub fn abandoned(directory: &Path) -> Self {
         let path = directory.join("abandoned");
         let segment = options().create(&path, &declaration()).expect("a segment");
@@ -182,7 +182,7 @@ const ROWS: usize = 64;
 const UNUSED_ROWS: usize = 3;
 
 /// Uses the segment, so that few of its words are zero: some holds in use, some returned, some never touched; and a
-/// place in line of a process that is dead.
+/// place in the queue of a process that is dead.
 fn leave_traces(segment: &Segment) {
     for set in segment.sets() {
         if set.is_keyed() {
@@ -230,7 +230,7 @@ pub fn try_set(set: &LimitSet) -> Result<Outcome<'_>, Error> {
     }
 }
 
-/// As [`try_set`], waiting in line for no time at all.
+/// As [`try_set`], waiting in the queue for no time at all.
 pub fn wait_for_set(set: &LimitSet) -> Result<Outcome<'_>, Error> {
     let request = request(set)?;
     match key_of(set)? {

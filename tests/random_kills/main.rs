@@ -88,7 +88,7 @@ fn work(truth: &Truth, worker: usize, inherited: Option<Segment>, path: &Path, s
     let mut dice = Dice(seed);
     let mut segment = inherited;
     loop {
-        // Whoever inherited a segment uses it to the end; the others attach again from time to time.
+        // The process that inherited a segment uses it to the end; the others attach again from time to time.
         let is_inherited = segment.is_some();
         let handles = Handles::of(segment.take().unwrap_or_else(|| open(path)));
         let rounds = if is_inherited {
@@ -283,7 +283,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Nobody hangs: every worker that is alive gets on.
+    /// No process hangs: every worker that is alive gets on.
     fn wait_for_progress_of_all(&self) {
         for worker in 0..WORKERS {
             let progress = self.truth.progress(worker);
@@ -361,7 +361,7 @@ fn check_that_nothing_is_left(segment: &Segment, truth: &Truth, kills: u64) {
     for (name, limit, capacity) in [("plain", "slots", SLOTS), ("mixed", "seats", SEATS)] {
         let set = segment.set(name).expect("declared");
         let all = set.request().with(limit, capacity).expect("declared");
-        // Whoever is refused looks for the dead, so that nothing else need happen.
+        // The process that is refused looks for the dead, so that nothing else need happen.
         eventually("all of it can be held at once", || {
             set.try_acquire(&all).expect("works").is_admitted()
         });

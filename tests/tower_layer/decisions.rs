@@ -1,4 +1,4 @@
-//! What is decided, when, and what clients are told of it.
+//! What is decided, when, and what clients are shown it.
 
 use std::convert::Infallible;
 use std::future::{Ready, poll_fn, ready};

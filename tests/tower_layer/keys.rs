@@ -1,4 +1,4 @@
-//! Limits of each client by itself, told apart by a header.
+//! Limits of each client by itself, distinguished by a header.
 
 use std::sync::Arc;
 

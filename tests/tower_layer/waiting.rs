@@ -19,7 +19,7 @@ const HELD: usize = 0;
 const MAY_RELEASE: usize = 1;
 
 impl Limits {
-    /// How many requests wait in line.
+    /// How many requests wait in the queue.
     fn waiting(&self) -> usize {
         waiting(&self.segment)
     }

@@ -50,7 +50,7 @@ class SharedLimiter:
         return bool(self._segment[operation].check(costs, key=entity))
 
     def check_and_wait(self, entity: str, operation: str, costs: dict[str, int], max_wait: float) -> bool:
-        """As `check_rate`, waiting in line for it."""
+        """As `check_rate`, waiting in the queue for it."""
         try:
             self._segment[operation].acquire(costs, key=entity, timeout=max_wait).release()
         except sl.AcquireTimeout:

@@ -1,4 +1,4 @@
-"""Notices that a client has left while it waits in line, or while its response is being sent."""
+"""Notices that a client has left while it waits in the queue, or while its response is being sent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Departures:
 
     Only one receives at a time, and what is received early the application gets later, in order. It looks ahead to the
     end of the request's body where the application leaves that alone, but never gathers a body that is still coming.
-    On trio it does not look: there is nobody there to look meanwhile.
+    On trio it does not look: there is no one there to look meanwhile.
     """
 
     def __init__(self, receive: Receive) -> None:
@@ -50,7 +50,7 @@ class Departures:
     def has_left(self) -> bool:
         """Whether the client is known to have left. Looks on from now on."""
         if self._application_receives:
-            # Whoever waits for the client to leave is the one to act on it.
+            # Anyone who waits for the client to leave is the one to act on it.
             return False
         while self._looking is not None and self._looking.done():
             if self._looking.cancelled() or self._looking.exception() is not None:
@@ -94,7 +94,7 @@ class Departures:
     def stop(self) -> None:
         """Looks no more."""
         if self._looking is not None and not self._looking.cancel() and not self._looking.cancelled():
-            # What went wrong in it is nobody's concern any more.
+            # What went wrong in it is no one's concern any more.
             self._looking.exception()
 
 

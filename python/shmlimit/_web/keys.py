@@ -31,14 +31,14 @@ class Head(Protocol[OfFramework]):
 class Header:
     """Limits each client by itself: the value of this header is the key.
 
-    Anybody can make up a key that nobody checks, and has fresh limits by it. Let requests come through something that
+    Anyone can make up a key that no one checks, and has fresh limits by it. Let requests come through something that
     checks it first, or keys that are made up fill the table and new clients are turned away.
 
     Attributes:
         name: The header, in any case.
         default: The key of all requests without the header together. Without it they are answered 400, and so are
             in any case those whose header is empty or there more than once: who looks at which of several is
-            nobody's agreement.
+            no one's agreement.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Header:
 class ClientAddress:
     """Limits each address by itself.
 
-    Behind a proxy every request has the proxy's, unless the server is told to trust what that says
+    Behind a proxy every request has the proxy's, unless the server is shown to trust what that says
     (`--forwarded-allow-ips` of gunicorn and uvicorn).
 
     Attributes:

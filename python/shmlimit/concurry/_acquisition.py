@@ -151,7 +151,7 @@ class LimitSetAcquisition:
         if self._released:
             return
         missing = self._missing()
-        # Nobody releases after the block, so what it held must not outlive it, updated or not.
+        # No one releases after the block, so what it held must not outlive it, updated or not.
         self._finish(failed=exception_type is not None)
         if missing is not None:
             raise missing

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 # Wide enough for the largest capacity with all of its decimals.
 _WIDE = Context(prec=60)
 
-# Fractions of a token are told apart to a millionth, more finely where the capacity itself is finer.
+# Fractions of a token are distinguished to a millionth, more finely where the capacity itself is finer.
 _DECIMALS = 6
 _MAX_DECIMALS = 18
 

@@ -1,4 +1,4 @@
-"""What every limit set can do, whoever made it."""
+"""What every limit set can do, no matter who made it."""
 
 from __future__ import annotations
 

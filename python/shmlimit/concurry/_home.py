@@ -80,7 +80,7 @@ def _open(path: str, declared: shmlimit.LimitSet | None = None) -> shmlimit.Segm
 
 
 def open_named(path: str, declared: shmlimit.LimitSet) -> shmlimit.Limits:
-    """The set in a segment that unrelated programs share by its path; whoever comes first creates it."""
+    """The set in a segment that unrelated programs share by its path; the one that comes first creates it."""
     return _open(path, declared)[declared.name]
 
 
@@ -153,7 +153,7 @@ def _unique_path() -> str:
 
 
 def _sweep(directory: str) -> None:
-    """Removes what killed processes left behind: this user's segments that nobody is attached to."""
+    """Removes what killed processes left behind: this user's segments that no one is attached to."""
     own = f"{_PREFIX}{os.getuid()}-"
     for name in os.listdir(directory):
         if name.startswith(own):

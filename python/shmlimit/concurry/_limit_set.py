@@ -102,7 +102,7 @@ class ShmLimitSet(BaseLimitSet):
     def acquire(
         self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
     ) -> LimitSetAcquisition:
-        """Takes what is requested, waiting in line for it.
+        """Takes what is requested, waiting in the queue for it.
 
         Args:
             requested: Amounts by limit. Call and resource limits that are not named are taken once; rate
@@ -134,7 +134,7 @@ class ShmLimitSet(BaseLimitSet):
     async def async_acquire(
         self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
     ) -> LimitSetAcquisition:
-        """As `acquire`, for a task of an event loop: in the same line as everybody else.
+        """As `acquire`, for a task of an event loop: in the same line as every other process.
 
         Args:
             requested: As for `acquire`.
@@ -224,7 +224,7 @@ class ShmLimitSet(BaseLimitSet):
         if self.path is None:
             _, self._open = _home.open_new(self, self._declaration())
         else:
-            # At once: whoever sent this may remove the file as soon as it has arrived.
+            # At once: anyone who sent this may remove the file as soon as it has arrived.
             self._open = _home.attach(self, self.path, self.name)
 
     def _check_mode(self) -> None:

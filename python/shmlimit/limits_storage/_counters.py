@@ -16,7 +16,7 @@ from shmlimit import Calls, Checked, Error, Limits, Rate, Refusal, Removed, Verd
 from shmlimit._declaration import WhenFull
 from shmlimit._windows import WindowDirectory
 
-# More than anybody counts to: the limit of fixed windows whose keys do not say it.
+# More than anyone counts to: the limit of fixed windows whose keys do not say it.
 _UNREACHABLE = 2**62
 
 _FIXED = "fixed-window."
@@ -64,7 +64,7 @@ class Counters:
     """Counts requests under keys for each strategy.
 
     The strategies say how long a window is when they count, but not always when they ask; then it is read from the key,
-    which ends as in `LIMITER/somebody/5/1/minute`. Keys of another form are looked for in every file.
+    which ends as in `LIMITER/someone/5/1/minute`. Keys of another form are looked for in every file.
     """
 
     def __init__(self, uri: str | None, options: dict[str, Any]) -> None:
@@ -192,7 +192,8 @@ class Counters:
         """How a sliding window stands, as the strategy understands it: two counters, and for how long each counts.
 
         The segment does not tell its two counters apart. Their weighted sum is what the strategy compares with the
-        limit: it is told as the second counter, and the end of that as the time when there will be room for one more.
+        limit: it is notified as the second counter, and the end of that as the time when there will be room for one
+        more.
         """
         for limits in self._sliding_files(key, expiry):
             verdict = limits.peek({_LIMIT: 0}, key=key)[_LIMIT]
@@ -236,7 +237,7 @@ class Counters:
         return True
 
     def _shut_out_for(self, key: str) -> float | None:
-        """Seconds for which a key is told to be limited that has no row."""
+        """Seconds for which a key is notified to be limited that has no row."""
         until = self._shut_out.get(key)
         if until is None:
             return None
@@ -303,7 +304,7 @@ def _sliding_kind(limit: int, expiry: int) -> str:
 
 
 def _each_once(likely: Limits | None, every: Iterator[Limits]) -> Iterator[Limits]:
-    """First the one that is likely, and the others only where somebody goes on asking."""
+    """First the one that is likely, and the others only where someone goes on asking."""
     if likely is not None:
         yield likely
     for limits in every:

@@ -220,7 +220,7 @@ def test_a_set_that_arrives_while_the_last_one_goes_keeps_its_file_or_finds_none
                 arrived = pickle.loads(sent)
             except FileNotFoundError:
                 return
-            # What has arrived can be used, whatever the other threads let go of meanwhile.
+            # What has arrived can be used, whatever the other threads release meanwhile.
             arrived.try_acquire().release()
             del arrived
 

@@ -1,4 +1,4 @@
-"""Scripts of calls that nobody thought of: the same results, errors and warnings from both libraries."""
+"""Scripts of calls that no one thought of: the same results, errors and warnings from both libraries."""
 
 from __future__ import annotations
 

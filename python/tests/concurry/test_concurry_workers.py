@@ -203,7 +203,7 @@ def test_each_mode_has_the_class_that_it_has_there() -> None:
 
 def test_a_pool_takes_any_set_that_can_do_what_sets_can() -> None:
     class Recording:
-        """A set of somebody else's, which says what it was asked."""
+        """A set of someone else's, which says what it was asked."""
 
         def __init__(self, inner: ShmLimitSet) -> None:
             self.inner = inner

@@ -104,7 +104,7 @@ def test_workers_killed_in_the_middle_of_a_request_leave_no_place_taken(
         connection, response, worker = _start_staying(running)
         assert not limits.try_acquire()
         _kill(worker)
-        # Whoever was refused a moment ago does not look for the dead again at once; whoever waits does.
+        # Anyone who was refused a moment ago does not look for the dead again at once; anyone who waits does.
         with limits.acquire(timeout=DEADLINE):
             pass
         response.close()

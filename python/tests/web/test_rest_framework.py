@@ -21,7 +21,7 @@ from shmlimit import rest_framework as ours
 
 
 class _Named:
-    """Somebody who is logged in."""
+    """Someone who is logged in."""
 
     is_authenticated = True
 

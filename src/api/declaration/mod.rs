@@ -110,7 +110,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 ///
 /// | `[segment]` | value | unless declared |
 /// |---|---|---|
-/// | `path` | where the file is | whoever opens it says |
+/// | `path` | where the file is | the process that opens it says |
 /// | `mode` | permissions in octal: `"0600"` to `"0777"`, of which the owner may read and write | `"0600"` |
 /// | `participants` | how many processes may be attached at once: 1 to 4096 | 256 |
 /// | `version` | of the declaration: 1 to 2^63 - 1, see [`version`](Self::version) | none, which is below 1 |
@@ -123,7 +123,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `metadata` | up to 32 strings of up to 256 bytes, with keys of 1 to 64 bytes without control characters | none |
 /// | `keyed` | every key has a state of its own, in a table: `{ max_keys = 100_000, when_full = "refuse", store_keys = true, overrides = false }`; `when_full` may be `"evict_least_used"` or `"evict_oldest"`, see [`Keyed`] | one state for all |
 /// | `holds` | how many permits with something to give back may be out, of a keyed set in each shard of its table: see [`SetDeclaration::holds`] | by capacity and `max_keys` |
-/// | `waiters` | how many requests may wait in line, of a keyed set in each shard of its table: 0 to 65536 | 5120; 512 of a keyed set |
+/// | `waiters` | how many requests may wait in the queue, of a keyed set in each shard of its table: 0 to 65536 | 5120; 512 of a keyed set |
 /// | `labels` | whether what is held says what its request was labelled with: see [`SetDeclaration::labels`] | `false` |
 /// | `shadow` | whether its limits decide and count but never refuse: see [`SetDeclaration::shadow`] | `false` |
 ///

@@ -28,7 +28,7 @@ impl StoredSet {
         }
     }
 
-    /// A copy of that set, for whoever asks for it first.
+    /// A copy of that set, for the process that asks for it first.
     pub(crate) fn spare(self) -> Self {
         Self {
             on_demand: Some(OnDemand::default()),
@@ -125,7 +125,7 @@ impl StoredSet {
         self.is_edited
     }
 
-    /// Whether it is a copy of a declared set, which is told for all of them.
+    /// Whether it is a copy of a declared set, which speaks for all of them.
     pub(crate) fn is_on_demand(&self) -> bool {
         self.on_demand.is_some()
     }

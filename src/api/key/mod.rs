@@ -22,8 +22,8 @@ const MAX_KEY_BYTES: usize = 65_536;
 /// Who is limited: one key of a [keyed](crate::SetDeclaration::keyed) set, with limits of its own.
 ///
 /// What it can do is what a [`LimitSet`] that is not keyed can. It is hashed when it is made, so one that is used often
-/// is worth keeping. A key that nobody has used takes no room; it has a row of the table from its first decision on,
-/// until everything it has used is replenished and another key needs the row.
+/// is worth keeping. A key that no process has used takes no room; it has a row of the table from its first decision
+/// on, until everything it has used is replenished and another key needs the row.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -51,7 +51,7 @@ pub struct Key<'a> {
 }
 
 impl LimitSet {
-    /// The limits of one key: any bytes, from 1 to 65,536 of them. Keys are told apart by a 128-bit hash, seeded for
+    /// The limits of one key: any bytes, from 1 to 65,536 of them. Keys are distinguished by a 128-bit hash, seeded for
     /// each segment at random.
     ///
     /// # Errors
@@ -200,8 +200,8 @@ impl<'a> Key<'a> {
         self.subject.reserve(request, max_delay)
     }
 
-    /// As [`LimitSet::peek`], at the limits of this key. A key that has no row is told what one has that nobody has
-    /// used.
+    /// As [`LimitSet::peek`], at the limits of this key. A key that has no row is notified what one has that no process
+    /// has used.
     ///
     /// # Errors
     ///

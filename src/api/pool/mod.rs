@@ -19,8 +19,8 @@ use pool_strategy::{Order, Position};
 
 /// A chooser over several sets, of one or of several segments: the regions of a service, the accounts of a customer.
 ///
-/// The choosing is this process's own and shared with nobody; the sets are shared as ever. A clone has the same sets
-/// and strategy and begins to choose anew, and so does a forked child.
+/// The choosing is this process's own and shared with no process; the sets are shared as ever. A clone has the same
+/// sets and strategy and begins to choose anew, and so does a forked child.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -73,7 +73,7 @@ enum Round<'a> {
     Refused {
         /// The first of those asked that can ever admit the request: the one to wait at.
         waits_at: usize,
-        /// The answer with the shortest wait; none where nobody was asked.
+        /// The answer with the shortest wait; none where no process was asked.
         shortest: Option<Chosen<'a>>,
     },
 }

@@ -21,8 +21,8 @@ pub enum PoolStrategy {
     /// Each with the same probability, by numbers that differ from process to process.
     Random,
     /// The one of which the smallest share is in use: what is held of concurrency, what is not replenished of rate,
-    /// calls and budget, whichever is more; of equals, the one with the fewest requests in line; of equals again, one
-    /// after the other. Looks at every set, without a lock, so what it goes by may have changed.
+    /// calls and budget, whichever is more; of equals, the one with the fewest requests in the queue; of equals again,
+    /// one after the other. Looks at every set, without a lock, so what it goes by may have changed.
     LeastLoaded,
 }
 
@@ -32,7 +32,7 @@ pub(super) type Order = SmallVec<[usize; 8]>;
 /// Where the choosing stands. Every process has one of its own: a forked child, which finds its parent's, begins anew.
 #[derive(Debug, Default)]
 pub(super) struct Position {
-    /// The participant whose position it is; zero is nobody.
+    /// The participant whose position it is; zero is no process.
     owner: AtomicU64,
     next: AtomicU64,
 }

@@ -47,7 +47,7 @@ impl Segment {
     /// Nothing is lost and nothing is given away. What a bucket held stays, at most its new burst, and refills at the new
     /// rate from now on: a raised limit does not grant the past. What a window counted stays counted, against the new
     /// capacity. What is held stays held. A set changes as a whole; of several sets, each by itself. A process that dies
-    /// on the way is followed by whoever uses the set next.
+    /// on the way is followed by the process that uses the set next.
     ///
     /// What is changed so counts as an operator's: programs that open the segment with
     /// [`OnMismatch::Apply`](crate::OnMismatch::Apply) leave it, unless their declaration is of a higher

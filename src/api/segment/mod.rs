@@ -87,7 +87,7 @@ impl SharedSegment {
 /// );
 /// let segment = Segment::open_or_create(&path, &declaration)?; // any number of processes at once
 /// let api = segment.set("api")?;
-/// let permit = api.try_acquire(&api.request())?.into_result().expect("nobody else took anything");
+/// let permit = api.try_acquire(&api.request())?.into_result().expect("no other process took anything");
 /// drop(permit); // gives the concurrency back
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -128,7 +128,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// The defaults: wait 2 seconds for a lock, trust only files that nobody else could have planted.
+    /// The defaults: wait 2 seconds for a lock, trust only files that no other process could have planted.
     pub fn new() -> Self {
         Self::default()
     }
@@ -140,14 +140,14 @@ impl OpenOptions {
         self
     }
 
-    /// Whether to accept a file that anybody may write, or that belongs to another user in a directory that others may
-    /// write. Whoever can write the file can bring every process that uses it down.
+    /// Whether to accept a file that any process may write, or that belongs to another user in a directory that others
+    /// may write. The process that can write the file can bring every process that uses it down.
     pub fn trust_any_owner(mut self, trust: bool) -> Self {
         self.trust_any_owner = trust;
         self
     }
 
-    /// Whether to give back at once what dead processes hold; yes unless set. Otherwise it is given back when somebody
+    /// Whether to give back at once what dead processes hold; yes unless set. Otherwise it is given back when a process
     /// needs it, or by [`Segment::recover`], which then can say what there was.
     pub fn reclaim(mut self, reclaim: bool) -> Self {
         self.reclaim = reclaim;
@@ -230,9 +230,9 @@ impl OpenOptions {
     /// Tells the time by `clock` instead of the kernel's clocks, in every decision of what is opened here: limits
     /// replenish, windows turn and leases run out as it is advanced.
     ///
-    /// For simulations and tests, on a segment that nobody else uses: other processes, and what else this one opens
-    /// without the clock, go by the kernel's clocks and would not see it. What waits is not simulated: timeouts of
-    /// [`acquire`](LimitSet::acquire), the instants of [reservations](crate::Reservation), heartbeats in the
+    /// For simulations and tests, on a segment that no other process uses: other processes, and what else this one
+    /// opens without the clock, go by the kernel's clocks and would not see it. What waits is not simulated: timeouts
+    /// of [`acquire`](LimitSet::acquire), the instants of [reservations](crate::Reservation), heartbeats in the
     /// background and the terms of [batches](crate::Batch) go by the kernel's clocks.
     ///
     /// ```
@@ -330,7 +330,7 @@ impl OpenOptions {
     ///
     /// Processes that are attached, or attach meanwhile, get [`Error::Removed`] from then on, and what they hold is given
     /// back as ever. A segment that is
-    /// retired already is removed whoever is attached: nobody can use it any more.
+    /// retired already is removed the process that is attached: no process can use it any more.
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@ use crate::error::Error;
 
 impl Segment {
     /// Sets right what dead processes left behind: locks, half-done operations, holds, participant slots. All of it
-    /// happens by itself when somebody needs it; this does it now, and says what it did.
+    /// happens by itself when a process needs it; this does it now, and says what it did.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ pub struct SetRecovery {
     pub repairs: Option<Repairs>,
     /// Holds that were given back for dead processes.
     pub reclaimed: u64,
-    /// A live process holds the set's lock and does not let go of it.
+    /// A live process holds the set's lock and does not release it.
     pub locked: bool,
     /// Why the set could not be recovered.
     pub problem: Option<String>,
@@ -80,7 +80,7 @@ impl LimitSet {
     /// Replenishes the limits of these names (all of them, where none is named) and, with `counters`, sets the set's
     /// counters to zero. What is held stays held. A reset of all limits also heals a poisoned set.
     ///
-    /// A process that dies on the way leaves the rest to whoever uses the set next.
+    /// A process that dies on the way leaves the rest to the process that uses the set next.
     ///
     /// # Errors
     ///

@@ -31,7 +31,7 @@ impl<'a> Checked<'a> {
         }
     }
 
-    /// Tells whom refusals are to be told to.
+    /// Tells whom refusals are to be notified to.
     #[inline]
     pub(crate) fn tell(&self, label: Option<&str>) {
         if let (false, Some(events)) = (self.is_admitted, &self.set.shared().request_events)
@@ -108,7 +108,7 @@ impl<'a> Checked<'a> {
     }
 }
 
-/// When a limit will have how much, if nobody takes anything meanwhile.
+/// When a limit will have how much, if no process takes anything meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Forecast<'a> {

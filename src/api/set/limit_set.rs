@@ -101,7 +101,7 @@ impl LimitSet {
     }
 
     /// Whether a limit that a request or a settlement names and the set does not have is an error,
-    /// [`Error::UnknownLimit`], as it is unless told: a misspelt name would be no limit at all. Where it is none, the name
+    /// [`Error::UnknownLimit`], as it is unless set: a misspelt name would be no limit at all. Where it is none, the name
     /// is skipped and counted, and with the feature `tracing` each name is an event once in a process.
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
@@ -170,13 +170,13 @@ impl LimitSet {
         self.subject()?.try_acquire(request)
     }
 
-    /// Takes everything that the request names, waiting in line for it: first come, first served, over all threads and
-    /// processes. With no timeout it waits as long as it takes, with a timeout of zero it is
+    /// Takes everything that the request names, waiting in the queue for it: first come, first served, over all threads
+    /// and processes. With no timeout it waits as long as it takes, with a timeout of zero it is
     /// [`try_acquire`](Self::try_acquire).
     ///
     /// The line is of the set: only its first is served, so that a large request is not starved by small ones, and
-    /// nobody overtakes. Who waits is asleep until it has what it asked for, or until the instant at which time alone
-    /// gives it that. Where a process in the line dies, the others move up.
+    /// no process overtakes. Who waits is asleep until it has what it asked for, or until the instant at which time
+    /// alone gives it that. Where a process in the line dies, the others move up.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -199,8 +199,8 @@ impl LimitSet {
     ///
     /// # Errors
     ///
-    /// As [`try_acquire`](Self::try_acquire). After an error the request is in line no longer. That time was up, and
-    /// that the line is [full](crate::RefusalReason::QueueFull), are refusals.
+    /// As [`try_acquire`](Self::try_acquire). After an error the request is in the queue no longer. That time was up,
+    /// and that the line is [full](crate::RefusalReason::QueueFull), are refusals.
     #[inline]
     pub fn acquire(
         &self,
@@ -248,16 +248,17 @@ impl LimitSet {
             .acquire(request, timeout.into(), Some(&mut keep_waiting))
     }
 
-    /// As [`acquire`](Self::acquire), as a future for whatever runtime there is: it waits in the same line as everybody
-    /// else, and its place there is given up where it is dropped before it completed. The timeout counts from this call;
-    /// without one it waits as long as it takes, but only where there is room in the queue, which has
+    /// As [`acquire`](Self::acquire), as a future for whatever runtime there is: it waits in the same line as every
+    /// process else, and its place there is given up where it is dropped before it completed. The timeout counts from
+    /// this call; without one it waits as long as it takes, but only where there is room in the queue, which has
     /// [5,120 places unless declared](crate::SetDeclaration::waiters): where that is full, it is refused at once.
     ///
-    /// As long as it has a place in line it must be polled when it is woken: one that is kept aside and not polled, also
-    /// after its time is up, holds up those behind it.
+    /// As long as it has a place in the queue it must be polled when it is woken: one that is kept aside and not
+    /// polled, also after its time is up, holds up those behind it.
     ///
     /// All futures of a process together have one thread that sleeps for them, which starts when the first of them has
-    /// to wait. A future that is carried over a fork begins anew in the child, with a place in line of the child's own.
+    /// to wait. A future that is carried over a fork begins anew in the child, with a place in the queue of the child's
+    /// own.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -480,8 +481,8 @@ impl LimitSet {
 }
 
 impl<'a> SetReference<'a> {
-    /// What became of a request that could wait. The wait is told when there is a permit to hold what it got: who is told
-    /// may panic.
+    /// What became of a request that could wait. The wait is reported when there is a permit to hold what it got: the
+    /// observer may panic.
     #[inline]
     pub(crate) fn outcome_of(
         &self,
@@ -489,7 +490,7 @@ impl<'a> SetReference<'a> {
         decision: Decision,
         label: Option<&str>,
     ) -> Outcome<'a> {
-        let told = |events: &RequestEvents| {
+        let report = |events: &RequestEvents| {
             if let Some(nanos) = acquired.waited {
                 events.waited(self.index, self.name(), label, nanos, acquired.is_admitted);
             }
@@ -497,10 +498,10 @@ impl<'a> SetReference<'a> {
         let events = self.shared.request_events.as_ref();
         if acquired.is_admitted {
             let permit = Permit::of(self.clone(), decision);
-            events.map(told);
+            events.map(report);
             Outcome::Admitted(permit)
         } else {
-            events.map(told);
+            events.map(report);
             Outcome::Refused(Refusal::of(self, decision, label))
         }
     }

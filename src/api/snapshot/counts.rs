@@ -31,7 +31,7 @@ pub struct SetCounts {
     pub settled: u64,
     /// Holds given back for dead processes.
     pub reclaimed: u64,
-    /// Places in line given back for dead processes.
+    /// Places in the queue given back for dead processes.
     pub reclaimed_tickets: u64,
     /// Amounts given back because their lease had run out.
     pub expired: u64,

@@ -39,7 +39,7 @@ pub struct KeySnapshot {
     pub last_used_ns: u64,
     /// Nanoseconds for which it is [throttled](crate::Permit::throttled); zero where it is not.
     pub throttled_for_ns: u64,
-    /// Whether all its limits are as if never used. If nothing is held and nobody waits either, its row goes to the
+    /// Whether all its limits are as if never used. If nothing is held and no request waits either, its row goes to the
     /// next key that needs one.
     pub replenished: bool,
     /// Permits that hold something of its limits, or were granted to who has not come for them yet; without those of
@@ -95,7 +95,7 @@ pub struct KeyLabel {
     pub bytes: Option<u64>,
 }
 
-/// The hash that a key is told apart by: 128 bits, seeded for each segment. Shown as 32 hexadecimal digits.
+/// The hash that a key is distinguished by: 128 bits, seeded for each segment. Shown as 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyFingerprint(u128);
 
@@ -127,7 +127,7 @@ impl KeyLabel {
         }
     }
 
-    /// The key of a row; none where the set is not keyed, or the row nobody's.
+    /// The key of a row; none where the set is not keyed, or the row no one's.
     pub(super) fn of_row(shard: RuledShard<'_>, row: u64) -> Option<Self> {
         let (fingerprint, name) = shard.key_of(row)?;
         Some(Self::new(fingerprint, name))

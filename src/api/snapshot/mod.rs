@@ -48,7 +48,7 @@ pub struct SegmentSnapshot {
     pub created_utc_ns: u64,
     /// Whether the segment was retired: see [`Segment::retire`](crate::Segment::retire).
     pub retired: bool,
-    /// Whether the file belongs to this boot, these namespaces and this inode. If not, whoever opens it next
+    /// Whether the file belongs to this boot, these namespaces and this inode. If not, the process that opens it next
     /// starts it cold: see the [crate's documentation](crate).
     pub same_place: bool,
     /// How often it was started cold.
@@ -121,7 +121,7 @@ pub struct SetSnapshot {
     /// How long admitted requests had waited: number *i* counts those that had waited for less than 2^*i* microseconds
     /// and are not counted before; the last of 32 counts all that are longer.
     pub wait_times: Vec<u64>,
-    /// How many requests may wait in line.
+    /// How many requests may wait in the queue.
     pub waiter_capacity: u64,
     /// Each ticket in use, in the order in which they came.
     pub tickets: Vec<TicketSnapshot>,
@@ -154,7 +154,7 @@ pub struct LockSnapshot {
     pub holder_pid: Option<u32>,
     /// The thread that holds it.
     pub holder_thread: Option<u32>,
-    /// Its holder died, and nobody has taken it since.
+    /// Its holder died, and no process has taken it since.
     pub owner_died: bool,
 }
 
@@ -193,7 +193,7 @@ pub struct HoldSnapshot {
     pub owner_slot: Option<u64>,
     /// Its process id, where the slot still is its own.
     pub owner_pid: Option<u64>,
-    /// Whether that process is alive; what a dead one holds is given back to whoever needs it.
+    /// Whether that process is alive; what a dead one holds is given back to the process that needs it.
     pub owner_alive: bool,
     /// The key whose limits are held, where the set is keyed.
     pub key: Option<KeyLabel>,
@@ -209,7 +209,7 @@ pub struct HoldSnapshot {
     pub amounts: BTreeMap<String, u64>,
 }
 
-/// A place in line.
+/// A place in the queue.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct TicketSnapshot {
@@ -250,7 +250,7 @@ impl SegmentReader {
     /// As [`OpenOptions::open`](crate::OpenOptions::open).
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
-        // Looking cannot be made to do harm by whoever owns the file.
+        // Looking cannot be made to do harm by the process that owns the file.
         let observed = observe(path, true)?;
         let (stored, plans) = compile_definitions(&observed.verified, path)?;
         let verified = &observed.verified;
@@ -352,7 +352,7 @@ impl<'a> Owners<'a> {
         }
     }
 
-    /// Whether the owner that a word names lives. A word that names no participant names nobody who does.
+    /// Whether the owner that a word names lives. A word that names no participant names no process who does.
     fn is_alive(&self, owner: u64) -> bool {
         let ask = || ParticipantId::from_word(owner).is_some_and(self.is_alive);
         *self.known.borrow_mut().entry(owner).or_insert_with(ask)

@@ -148,7 +148,7 @@ impl Asked {
             let Some(waiter) = &self.waiter else {
                 match self.begin(set, engine, context) {
                     Ok(Some(is_admitted)) => return Poll::Ready(Ok(is_admitted)),
-                    // Looks once: what was granted before anybody slept for it has woken nobody.
+                    // Looks once: what was granted before any process slept for it has woken no process.
                     Ok(None) => continue,
                     Err(error) => return Poll::Ready(Err(error)),
                 }
@@ -190,7 +190,7 @@ impl Asked {
         }
     }
 
-    /// The first step: a decision, or a ticket that somebody sleeps for.
+    /// The first step: a decision, or a ticket that a process sleeps for.
     fn begin(
         &mut self,
         set: &LimitSet,

@@ -226,13 +226,13 @@ struct Round {
     owner: u64,
     next: u64,
     deaths: Deaths,
-    /// Somebody died, and what it had is to be given back: when to look for that, on the boot-time clock.
+    /// A process died, and what it had is to be given back: when to look for that, on the boot-time clock.
     reclaim_at: Option<u64>,
-    /// Deaths are not told.
+    /// There is no notice of deaths.
     is_unwatched: bool,
 }
 
-/// When to look after everything, told or not.
+/// When to look after everything, woken or not.
 #[derive(Debug)]
 struct LivenessCheck {
     next: u64,
@@ -271,7 +271,7 @@ pub(crate) fn withdraw(waiter: &Arc<Waiter>) {
 }
 
 /// Has a future that has just looked for itself looked after again at `instant`, which may be sooner than the thread
-/// knew: whoever comes to be first learns only then for how long it has to wait.
+/// knew: the process that comes to be first learns only then for how long it has to wait.
 pub(crate) fn look_by(waiter: &Arc<Waiter>, instant: u64) {
     let Ok(worker) = BACKGROUND_WORKER.get() else {
         return;
@@ -330,7 +330,7 @@ fn running(
 }
 
 impl BackgroundWorker {
-    /// Has the thread look at its duties, which are others now.
+    /// Has the thread look at its work, which has changed.
     fn notify(&self, work: &mut WorkQueue) {
         work.taken_on = work.taken_on.wrapping_add(1);
         self.changed.notify_one();
@@ -353,7 +353,7 @@ impl BackgroundWorker {
                 }
                 return;
             }
-            // Counted before the looks, so that a ring after them is not slept through.
+            // Counted before the looks, so that an advance after them is not slept through.
             let futexes: Vec<(&AtomicU64, FutexValue)> = segments
                 .iter()
                 .filter_map(|shared| {
@@ -402,7 +402,7 @@ impl BackgroundWorker {
         (work.waiters.segments(), work.taken_on)
     }
 
-    /// Adds those that the process futex was rung for; all of the segment, where it is not known which these are.
+    /// Adds those that the process futex was advanced for; all of the segment, where it is not known which these are.
     fn read_wake_list(&self, shared: &Arc<SharedSegment>, round: &mut Round, due: &mut Vec<Arc<Waiter>>) {
         let owner = shared.engine.membership.owner_so_far();
         let mut pending_wake = Vec::new();
@@ -442,15 +442,15 @@ impl BackgroundWorker {
         }
         drop(work);
         // Outside of every lock: a waker may do anything, and where it panics, the other futures need the thread still.
-        // In the order in which they came, whatever told of them.
+        // In the order in which they came, whatever woke them.
         wakers.sort_unstable_by_key(|(serial, _)| *serial);
         for (_, waker) in wakers {
             let _ = panic::catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
     }
 
-    /// Asks to be told of deaths that may serve the futures of a segment, and gives back what the dead had of whom that
-    /// was told; answers when to come back to that.
+    /// Asks to be notified of deaths that may serve the futures of a segment, and gives back what the dead had of whom
+    /// that was notified; answers when to come back to that.
     fn attend_to_deaths(&self, shared: &Arc<SharedSegment>, round: &mut Round, now: u64) -> u64 {
         let segment = address(shared);
         if round.deaths.take_fired() {
@@ -564,7 +564,7 @@ impl BackgroundWorker {
             .unwrap_or_else(PoisonError::into_inner);
         let has_work = !work.waiters.is_empty() || work.next_task().is_some();
         if !has_work {
-            // Said under the same lock: whoever takes something on from here starts another thread.
+            // Said under the same lock: the process that takes something on from here starts another thread.
             work.is_running = false;
         }
         has_work
@@ -627,8 +627,8 @@ impl LivenessCheck {
         self.next = now.saturating_add(if was_taken { retry } else { slice });
     }
 
-    /// Serves whoever is first in each queue that is waited in; answers the queues in which that fails, or whose lock
-    /// has been taken for as long as a thread would wait for it.
+    /// Serves the one that is first in each queue that is waited in; answers the queues in which that fails, or whose
+    /// lock has been taken for as long as a thread would wait for it.
     fn serve_queues(&mut self, waiters: &[Arc<Waiter>], now: u64) -> HashSet<Queue> {
         let mut seen = HashSet::new();
         let mut broken = HashSet::new();

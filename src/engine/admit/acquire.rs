@@ -111,7 +111,7 @@ impl SegmentEngine {
         }
     }
 
-    /// What `costs` would be told now, and how much dead processes hold, which is left out. Takes and counts nothing.
+    /// What `costs` would be answered now, and how much dead processes hold, which is left out. Takes and counts nothing.
     pub(crate) fn peek(&self, target: Target<'_>, costs: &Costs) -> Result<(Decision, OfDead), Box<Error>> {
         let mut decision = Decision::pending(costs, target.set.notes_beside);
         let of_dead = self.look_at_row(target, costs.limits, |at, row| {
@@ -134,18 +134,18 @@ impl SegmentEngine {
             Err(no_row) => return locked.without_a_row(no_row, costs, decision, attempt),
         };
         match &target.set.batches {
-            None if locked.shard.nobody_waits(row) => {
+            None if locked.shard.has_no_waiters(row) => {
                 self.take_or_refuse(&locked, row, costs, decision, attempt)
             }
-            Some(batches) if locked.shard.nobody_waits(row) => {
+            Some(batches) if locked.shard.has_no_waiters(row) => {
                 self.draw_or_take(&locked, batches, row, costs, decision, attempt)
             }
             _ => self.decide_behind(locked, row, costs, decision, attempt),
         }
     }
 
-    /// Decides where others wait in the queue: nobody overtakes them. If time has served them all by now, it is this
-    /// request's turn.
+    /// Decides where others wait in the queue: no process overtakes them. If time has served them all by now, it is
+    /// this request's turn.
     #[cold]
     fn decide_behind(
         &self,
@@ -156,7 +156,7 @@ impl SegmentEngine {
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
         if attempt == Attempt::BeforeWaiting {
-            // In the queue, what can never be met would keep everybody behind it waiting for ever.
+            // In the queue, what can never be met would keep every process behind it waiting for ever.
             let shard = locked.shard.of(row);
             let Some(impossible) = shard.impossible_cost(row, costs) else {
                 return Ok(Answer::MustWait);
@@ -165,14 +165,14 @@ impl SegmentEngine {
             return Ok(Answer::Impossible);
         }
         locked.serve_head(row.index)?;
-        if locked.shard.nobody_waits(row) {
+        if locked.shard.has_no_waiters(row) {
             return self.take_or_refuse(&locked, row, costs, decision, attempt);
         }
         decision.set_stage(Stage::Behind);
         locked.refuse(row.into(), costs, decision, attempt)
     }
 
-    /// Decides where nobody waits.
+    /// Decides where no request waits.
     #[inline(always)]
     pub(in crate::engine) fn take_or_refuse(
         &self,
@@ -522,7 +522,7 @@ impl LockedShard<'_> {
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
-        // Whoever asked is told after the lock is let go of: the telling allocates.
+        // The caller is answered after the lock is released: the answer allocates.
         let shard = self.shard.of_request(rows.first(), costs);
         if let Some(impossible) = shard.impossible_cost(rows.first(), costs) {
             decision.note_impossible(impossible);
@@ -578,7 +578,7 @@ impl LockedShard<'_> {
         let is_behind = match decision.stage() {
             Stage::Behind | Stage::QueueFull => true,
             // It was not looked yet who waits.
-            Stage::Reserved => throttled_for > 0 && !self.shard.nobody_waits(row),
+            Stage::Reserved => throttled_for > 0 && !self.shard.has_no_waiters(row),
             _ => false,
         };
         let ahead = if is_behind {

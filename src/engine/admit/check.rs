@@ -30,7 +30,7 @@ pub(crate) struct Outlook {
 }
 
 impl SegmentEngine {
-    /// Takes what `costs` names for good, or nothing; answers which. Nobody who waits in the queue is overtaken.
+    /// Takes what `costs` names for good, or nothing; answers which. No process who waits in the queue is overtaken.
     #[inline]
     pub(crate) fn check(
         &self,
@@ -229,9 +229,9 @@ impl LockedShard<'_> {
         if self.throttles(row, costs) > 0 {
             return self.refuse(row.into(), costs, decision, attempt);
         }
-        if !self.shard.nobody_waits(row) {
+        if !self.shard.has_no_waiters(row) {
             self.serve_head(row.index)?;
-            if !self.shard.nobody_waits(row) {
+            if !self.shard.has_no_waiters(row) {
                 decision.set_stage(Stage::Behind);
                 return self.refuse(row.into(), costs, decision, attempt);
             }

@@ -526,7 +526,7 @@ impl Details {
     }
 
     /// The limit that refused and the nanoseconds until it would not, [`NEVER`] where time does not help. What only
-    /// somebody else can heal binds before what time heals, and of the latter the longest; the first of equals stays.
+    /// another process can heal binds before what time heals, and of the latter the longest; the first of equals stays.
     /// Where others wait before, what binds the first of them counts as well. `None` where a full table of holds or of
     /// keys binds before any limit, and where no limit takes longer than it is throttled.
     pub(crate) fn binding(&self) -> Option<(usize, u64)> {

@@ -181,7 +181,7 @@ impl LockedShard<'_> {
             let row = match self.shard.find_row_of(network.fingerprint) {
                 Some(row) => Ok(row),
                 // Those found before are as good as free where nothing was taken of them yet, and what can never be met
-                // takes no row from anybody.
+                // takes no row from any process.
                 None if self.shard.impossible_cost(Row::ABSENT, costs).is_none() => {
                     self.add_row(&network.identity(), &rows)?
                 }

@@ -73,7 +73,7 @@ impl SegmentEngine {
         locked.serve_head(row.index)?;
         decision.set_stage(Stage::Reserved);
         let mut free = None;
-        if !shard.nobody_waits(row) {
+        if !shard.has_no_waiters(row) {
             decision.set_stage(Stage::Behind);
         } else if shard.takes_a_hold(costs) {
             match self.find_free_hold(shard)? {

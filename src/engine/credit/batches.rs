@@ -281,7 +281,7 @@ impl Batches {
         }
     }
 
-    /// Whether a background worker is to be told of batches; only once.
+    /// Whether a background worker is to be notified of batches; only once.
     #[inline]
     pub(crate) fn claim_unattended(&self) -> bool {
         self.unattended.load(Ordering::Relaxed)
@@ -416,18 +416,18 @@ mod tests {
         assert!(batches.claim_unattended());
         batches.note_draw();
         assert!(!batches.claim_unattended(), "known already");
-        // The worker finds the batch and goes on, and is told of it at the same time.
-        for is_told_first in [false, true] {
+        // The worker finds the batch and goes on, and is notified of it at the same time.
+        for is_claimed_first in [false, true] {
             batches.set_unattended();
             batches.note_draw();
-            let (told, goes_on) = if is_told_first {
-                let told = batches.claim_unattended();
-                (told, batches.attend())
+            let (claimed, goes_on) = if is_claimed_first {
+                let claimed = batches.claim_unattended();
+                (claimed, batches.attend())
             } else {
                 let goes_on = batches.attend();
                 (batches.claim_unattended(), goes_on)
             };
-            assert_eq!((told, goes_on), (is_told_first, !is_told_first));
+            assert_eq!((claimed, goes_on), (is_claimed_first, !is_claimed_first));
         }
     }
 

@@ -47,8 +47,8 @@ pub(crate) enum BatchAnswer {
 }
 
 impl SegmentEngine {
-    /// Takes a batch of one limit: as much as is wished for and the limit has, at once. Nobody who waits in the queue
-    /// is overtaken. It is charged for good: the death of this process gives nothing back.
+    /// Takes a batch of one limit: as much as is wished for and the limit has, at once. No process who waits in the
+    /// queue is overtaken. It is charged for good: the death of this process gives nothing back.
     pub(crate) fn take_batch(&self, shard: Shard<'_>, wish: BatchWish) -> Result<BatchAnswer, Box<Error>> {
         let costs = Costs::of_one(wish.limit, wish.needed);
         let mut decision = Decision::pending(&costs, 0);
@@ -121,7 +121,7 @@ impl SegmentEngine {
         let row = shard.only_row();
         decision.set_stage(Stage::Reserved);
         locked.serve_head(row.index)?;
-        if !shard.nobody_waits(row) {
+        if !shard.has_no_waiters(row) {
             decision.set_stage(Stage::Behind);
             return locked.refuse(row.into(), costs, decision, attempt).map(Err);
         }

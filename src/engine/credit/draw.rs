@@ -216,7 +216,7 @@ impl SegmentEngine {
         if return_all_unused() {
             return true;
         }
-        // Said before the last look: a batch that is drawn after it is told of again.
+        // Said before the last look: a batch that is drawn after it is notified of again.
         batches.set_unattended();
         return_all_unused() && batches.attend()
     }

@@ -32,11 +32,11 @@ impl SegmentEngine {
         })
     }
 
-    /// Brings `text` into force as the definition that follows that of `generation`. Whoever dies on the way has changed
-    /// nothing yet, or others carry it to its end.
+    /// Brings `text` into force as the definition that follows that of `generation`. The process that dies on the way
+    /// has changed nothing yet, or others carry it to its end.
     pub(crate) fn apply(&self, set: &SetEngine, generation: u64, text: &str) -> Result<Applied, Box<Error>> {
         loop {
-            // Taking a shard's lock carries it over to what is in force.
+            // Taking a shard's lock migrates it to what is in force.
             for shard in set.shards() {
                 drop(self.lock(shard)?);
             }
@@ -58,7 +58,7 @@ impl SegmentEngine {
             let next = generation.wrapping_add(1);
             write_definition(self.region(), &set.geometry, entry, next, text)
                 .map_err(|place| damaged(self.path(), place))?;
-            // From here on it is in force: whoever sees the generation sees the text.
+            // From here on it is in force: the process that sees the generation sees the text.
             entry.generation.store(next, Ordering::Release);
             self.migrate(&mut locked)?;
             // It stands, whatever is wrong with a queue: the next operation says that.

@@ -1,8 +1,8 @@
-//! Live changes: the definition that a shard is of, and carrying the shard over to the next one.
+//! Live changes: the definition that a shard is of, and migrating the shard to the next one.
 //!
 //! A new definition is put beside the present one and comes into force with one store of its generation. Each shard is
-//! migrated under its own lock by whoever takes that next, limit by limit, each in a transaction of its own that
-//! also notes how far it got: whoever dies on the way is followed by the next.
+//! migrated under its own lock by the process that takes that next, limit by limit, each in a transaction of its own
+//! that also notes how far it got: the process that dies on the way is followed by the next.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;

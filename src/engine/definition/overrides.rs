@@ -286,7 +286,8 @@ pub(in crate::engine) struct RecordedGrant<'a> {
 
 impl<'a> RuledShard<'a> {
     /// What a granted ticket says, of a key whose row this is. With which capacities of the key's own it was granted is not
-    /// noted: where they may be others by now, it is told how the limits stand now, and nothing of the grant is refunded.
+    /// noted: where they may be others by now, the answer says how the limits stand now, and nothing of the grant is
+    /// refunded.
     pub(in crate::engine) fn recorded_grant(
         self,
         row: Row<'a>,

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use once_cell::race::OnceBox;
 
-/// Doubling in size, so many blocks hold more versions than anybody makes.
+/// Doubling in size, so many blocks hold more versions than any process makes.
 const BLOCKS: usize = 32;
 
 /// A row of values to whose end others are added. Reading takes no lock, and what was read stays valid: the few that
-/// are not the latest any more are kept, because somebody may still be deciding by them. Adding blocks no thread, so a child
-/// that is forked in the middle of it can add, too.
+/// are not the latest any more are kept, because a process may still be deciding by them. Adding blocks no thread, so a
+/// child that is forked in the middle of it can add, too.
 #[derive(Debug)]
 pub(crate) struct Versions<T> {
     first: T,
@@ -70,7 +70,7 @@ impl<T> Versions<T> {
                 places.get_or_init(|| Box::new((0..1_usize << block).map(|_| OnceBox::new()).collect()));
             let Some(place) = places.get(place) else { return };
             let outcome = place.set(value);
-            // Whoever has filled the place, it counts from here on.
+            // Whichever thread has filled the place, it counts from here on.
             let _ = self
                 .latest
                 .compare_exchange(number, number + 1, Ordering::AcqRel, Ordering::Acquire);

@@ -40,7 +40,7 @@ impl SegmentEngine {
 impl LimitRules {
     /// What of the limit is not available now, in parts of 2^32.
     fn taken_share(&self, row: Row<'_>, now: Now) -> u64 {
-        // What nobody has used is marked by zeros.
+        // What no process has used is marked by zeros.
         let full = self.rule.standing(Mark::default()).remaining;
         if full == 0 {
             return 0;

@@ -274,8 +274,8 @@ impl RuledShard<'_> {
 }
 
 impl RuledShard<'_> {
-    /// The limits that the row of a key has, as a bit mask. Where they count networks, that is told by the name; of one
-    /// that is not kept, or not whole, it may be any of them.
+    /// The limits that the row of a key has, as a bit mask. Where they count networks, that is notified by the name; of
+    /// one that is not kept, or not whole, it may be any of them.
     fn limits_of_key(&self, name: Option<&KeptName>) -> u32 {
         let network = name
             .filter(|(kept, length)| !self.set.levels.is_empty() && kept.len() as u64 == *length)
@@ -315,7 +315,7 @@ impl RuledShard<'_> {
         KeyName::read(&words).filter(|(_, length)| *length > 0)
     }
 
-    /// Whose row it is; none where it is nobody's.
+    /// Whose row it is; none where it is no one's.
     pub(crate) fn key_of(&self, row: u64) -> Option<(Fingerprint, Option<KeptName>)> {
         let fingerprint = self.memory.row(row)?.key();
         (fingerprint != Fingerprint::NONE).then(|| (fingerprint, self.key_name(row)))

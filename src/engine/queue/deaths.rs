@@ -1,4 +1,4 @@
-//! Being told of the deaths that would serve who waits: of those before it in the queue, and of those who hold
+//! Notice of the deaths that would serve who waits: of those before it in the queue, and of those who hold
 //! something.
 
 use std::collections::BTreeSet;
@@ -15,17 +15,18 @@ use crate::shm::process::participant::ParticipantId;
 use crate::shm::time::clock::boot_nanos;
 use crate::shm::wake::death_watch::{DeathWatch, MAX_PROCESSES, Watched, wake_on_death};
 
-/// After this long in the queue, whoever waits asks to be told of deaths, in nanoseconds. Most waits are over by then.
+/// After this long in the queue, the process that waits asks to be notified of deaths, in nanoseconds. Most waits are
+/// over by then.
 pub(crate) const SHORT_WAIT: u64 = 2_000_000;
 
-/// How often whoever is not told of deaths looks for them, and asks again to be told, in nanoseconds.
+/// How often the process that is not notified of deaths looks for them, and asks again to be notified, in nanoseconds.
 pub(crate) const UNWATCHED_SLICE: u64 = 50_000_000;
 
-/// How often whoever is told of deaths looks after what nobody may have told it, in nanoseconds. The machine may have
-/// been suspended, the wall clock set, or a process killed between what it did and the telling.
+/// How often the process that is notified of deaths looks after what no process may have reported, in nanoseconds. The
+/// machine may have been suspended, the wall clock set, or a process killed between what it did and the telling.
 pub(crate) const WATCHED_SLICE: u64 = 1_000_000_000;
 
-/// Whose deaths one thread is told of.
+/// Whose deaths one thread is notified of.
 #[derive(Debug, Default)]
 pub(crate) struct Deaths {
     watched: BTreeSet<u64>,
@@ -34,7 +35,7 @@ pub(crate) struct Deaths {
     next_look: u64,
 }
 
-/// What came of a wish to be told.
+/// What came of a request to be notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeathNotice {
     Watched,
@@ -45,7 +46,7 @@ pub(crate) enum DeathNotice {
 }
 
 impl Deaths {
-    /// Whether somebody died. After this, nobody is watched any longer.
+    /// Whether a process died. After this, no process is watched any longer.
     pub(crate) fn take_fired(&mut self) -> bool {
         let has_fired = self.watch.as_ref().is_some_and(DeathWatch::has_fired);
         if has_fired {
@@ -56,7 +57,7 @@ impl Deaths {
 }
 
 impl SegmentEngine {
-    /// Asks to be told when one of the owners dies. Who is told already of more than these is not asked for again.
+    /// Asks to be notified when one of the owners dies. Who is notified already of more than these is not asked for again.
     fn watch_owners(
         &self,
         deaths: &mut Deaths,
@@ -71,7 +72,7 @@ impl SegmentEngine {
         let owners: BTreeSet<u64> = owners.into_iter().take(MAX_PROCESSES).collect();
         let pid_of = |owner: &u64| self.membership.table().pid_of(ParticipantId::from_word(*owner)?);
         let Some(pids) = owners.iter().map(pid_of).collect::<Option<Vec<u64>>>() else {
-            // The slot is free, or has a new life already: whoever had it before is gone.
+            // The slot is free, or has a new life already: the process that had it before is gone.
             return DeathNotice::DeadAlready;
         };
         deaths.watched = owners;

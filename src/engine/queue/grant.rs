@@ -1,5 +1,5 @@
-//! Serving the queue: whoever is first is given what it asks for, all of it or nothing, by whoever finds that the
-//! limits allow it.
+//! Serving the queue: the one that is first is given what it asks for, all of it or nothing, by the process that finds
+//! that the limits allow it.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,8 +38,8 @@ pub(crate) struct Blocked {
 /// What serving the queue came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Served {
-    NobodyWaits,
-    /// The first has what it asked for and was told.
+    NoWaiters,
+    /// The first has what it asked for and was notified.
     Granted,
     Blocked(Blocked),
 }
@@ -61,25 +61,25 @@ impl<Rules> Shard<'_, Rules> {
     /// The hold that a granted ticket was given, where it still is there.
     pub(in crate::engine) fn hold_of_grant(&self, ticket: TicketPlace<'_>) -> Option<HoldReference> {
         ticket.granted_hold().filter(|hold| {
-            // Whoever it belongs to: its owner may have been taken for dead, or have given the ticket up.
+            // Whichever process it belongs to: its owner may have been taken for dead, or have given the ticket up.
             self.memory.hold(hold.index).is_some_and(|place| {
                 place.is_taken() && place.serial().load(Ordering::Relaxed) == hold.serial.get()
             })
         })
     }
 
-    /// Whether nobody waits in the queue of a row.
+    /// Whether no request waits in the queue of a row.
     #[inline]
-    pub(crate) fn nobody_waits(&self, row: Row<'_>) -> bool {
+    pub(crate) fn has_no_waiters(&self, row: Row<'_>) -> bool {
         match row.row_references() {
             None => self.memory.control().queue_head.load(Ordering::Relaxed) == 0,
             Some(row_references) => RowReferences(row_references.load(Ordering::Relaxed)).head() == 0,
         }
     }
 
-    /// Whether nobody waits in any queue.
+    /// Whether no request waits in any queue.
     #[inline]
-    pub(crate) fn nobody_waits_anywhere(&self) -> bool {
+    pub(crate) fn has_no_waiters_at_all(&self) -> bool {
         self.memory.control().queued.load(Ordering::Relaxed) == 0
     }
 }
@@ -112,8 +112,8 @@ impl<'a> LockedShard<'a> {
     /// Serves the first in a row's queue if the limits allow it now.
     #[cold]
     pub(crate) fn serve_head(&mut self, row: u64) -> Result<Served, Box<Error>> {
-        if self.shard.nobody_waits(self.shard.row(row)) {
-            return Ok(Served::NobodyWaits);
+        if self.shard.has_no_waiters(self.shard.row(row)) {
+            return Ok(Served::NoWaiters);
         }
         self.read_clock();
         while let Some(index) = self.head(row)? {
@@ -128,8 +128,8 @@ impl<'a> LockedShard<'a> {
                 .impossible_cost(of_queue, &costs)
                 .is_some()
             {
-                // The key has come into a tier that never admits it, or been given such a capacity, or damage: nobody
-                // is let into the queue with such a cost. Its owner finds the ticket gone and begins anew.
+                // The key has come into a tier that never admits it, or been given such a capacity, or damage: no
+                // process is let into the queue with such a cost. Its owner finds the ticket gone and begins anew.
                 self.take_back_ticket(index, &self.shard.memory.control().reclaimed_tickets)?;
                 continue;
             }
@@ -139,25 +139,25 @@ impl<'a> LockedShard<'a> {
                 owner => return self.try_grant(self.shard.row(row), index, ticket, &costs, owner),
             }
         }
-        Ok(Served::NobodyWaits)
+        Ok(Served::NoWaiters)
     }
 
     /// Serves the first in a row's queue, after something that may have changed who that is or how long it has to wait:
-    /// if it cannot have what it asks for yet, it is told to look how long that takes now.
+    /// if it cannot have what it asks for yet, it is notified to look how long that takes now.
     #[inline]
     pub(crate) fn serve_next(&mut self, row: u64) -> Result<(), Box<Error>> {
-        if self.shard.nobody_waits_anywhere() {
+        if self.shard.has_no_waiters_at_all() {
             return Ok(());
         }
         self.serve_next_of_those_who_wait(row)
     }
 
-    /// As [`serve_next`](Self::serve_next), for every queue in which somebody waits.
+    /// As [`serve_next`](Self::serve_next), for every queue in which a request waits.
     pub(crate) fn serve_every_queue(&mut self) -> Result<(), Box<Error>> {
         if !self.shard.memory.is_keyed() {
             return self.serve_next(0);
         }
-        if self.shard.nobody_waits_anywhere() {
+        if self.shard.has_no_waiters_at_all() {
             return Ok(());
         }
         // Bounded by the number of tickets, whatever the queues say.
@@ -170,11 +170,11 @@ impl<'a> LockedShard<'a> {
     }
 
     /// Serves the first in a row's queue, after something was given back that it may wait for. Who is first has not
-    /// changed, and neither has what time does for it. Where what was given back was the last hold of all, whoever is
-    /// first in any queue may wait for it.
+    /// changed, and neither has what time does for it. Where what was given back was the last hold of all, the process
+    /// that is first in any queue may wait for it.
     #[inline]
     pub(crate) fn serve_after_release(&mut self, row: u64, was_last_hold: bool) -> Result<(), Box<Error>> {
-        if self.shard.nobody_waits_anywhere() {
+        if self.shard.has_no_waiters_at_all() {
             return Ok(());
         }
         self.serve_head(row)?;
@@ -209,7 +209,7 @@ impl<'a> LockedShard<'a> {
         let Served::Blocked(blocked) = self.serve_head(row)? else {
             return Ok(());
         };
-        // A lease runs out at an instant too, and whoever is first looks after that.
+        // A lease runs out at an instant too, and the one that is first looks after that.
         let is_to_look = blocked.wait > 0 || (blocked.by_others && self.shard.has_leases);
         if is_to_look
             && let Some(index) = self.head(row)?
@@ -266,7 +266,7 @@ impl<'a> LockedShard<'a> {
         if queue::grant(&mut queue, index).is_err() {
             drop(transaction);
             self.engine.rebuild_or_poison(shard)?;
-            // Whoever looks next finds it sound.
+            // The process that looks next finds it sound.
             return Ok(Served::Blocked(Blocked {
                 by_others: true,
                 wait: 0,
@@ -305,7 +305,7 @@ impl<'a> LockedShard<'a> {
                     retry_after: Some(wait),
                 } => {
                     blocked.wait = blocked.wait.max(wait);
-                    // What a holder has reserved comes back when it dies, and nobody but who looks finds that out.
+                    // What a holder has reserved comes back when it dies, and no process but who looks finds that out.
                     blocked.by_others |= limit.refund_on_death;
                 }
                 Assessment::Admissible => {}
@@ -334,7 +334,7 @@ impl<'a> LockedShard<'a> {
         }
     }
 
-    /// Gives back what a granted ticket took: nobody has made use of it.
+    /// Gives back what a granted ticket took: no process has made use of it.
     fn undo_grant(&self, transaction: &mut Transaction<'_>, ticket: TicketPlace<'a>) {
         let hold = self.shard.hold_of_grant(ticket);
         let was_reclaimed = hold.is_none() && ticket.granted_hold().is_some();
@@ -355,8 +355,9 @@ impl<'a> LockedShard<'a> {
 }
 
 impl ShardAt<'_> {
-    /// Gives back what a granted ticket took and nobody has made use of, but for what its hold stands for; shows `note`
-    /// the units really given back. Where its hold `was_reclaimed`, what was reserved by that is given back already.
+    /// Gives back what a granted ticket took and no process has made use of, but for what its hold stands for; shows
+    /// `note` the units really given back. Where its hold `was_reclaimed`, what was reserved by that is given back
+    /// already.
     pub(in crate::engine) fn refund_grant(
         &self,
         transaction: &mut Transaction<'_>,
@@ -422,7 +423,7 @@ impl TicketPlace<'_> {
         }
     }
 
-    /// Writes down what is asked for. The ticket is nobody's yet.
+    /// Writes down what is asked for. The ticket is no one's yet.
     pub(in crate::engine) fn write_request(
         self,
         row: Row<'_>,

@@ -1,4 +1,4 @@
-//! Telling who waits in the queue: a waiter futex is rung under the lock, and its sleeper woken after it.
+//! Waking who waits in the queue: a waiter futex is advanced under the lock, and its sleeper woken after it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +15,7 @@ use crate::shm::wake::wake_list::{TicketPosition, WakeList};
 /// futex.
 pub(crate) const BY_PROCESS_FUTEX: u64 = 1 << 16;
 
-/// A waiter futex that was rung, and whose it is.
+/// A waiter futex that was advanced, and whose it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingWake<'a> {
     futex: &'a AtomicU64,
@@ -24,11 +24,11 @@ pub(crate) struct PendingWake<'a> {
 }
 
 impl<'a> LockedShard<'a> {
-    /// Tells the owner of a ticket to look. It is woken when the lock is let go of.
+    /// Notifies the owner of a ticket. It is woken when the lock is released.
     pub(in crate::engine) fn notify(&self, index: u64, ticket: TicketPlace<'a>) {
         let owner = ticket.owner().load(Ordering::Relaxed);
         let is_process_futex = ticket.request().load(Ordering::Relaxed) & BY_PROCESS_FUTEX != 0;
-        // The count also tells whoever is woken by the process futex that it was rung for this ticket.
+        // The count also tells the process that is woken by the process futex that it was advanced for this ticket.
         futex::bump(ticket.waiter_futex());
         let futex = if is_process_futex {
             let Some((process_futex, wake_list)) = self.engine.process_futex(owner) else {
@@ -52,13 +52,13 @@ impl<'a> LockedShard<'a> {
         if let Some(earlier) = self.pending_wake.futex.replace(Some(pending_wake))
             && !std::ptr::eq(earlier.futex, futex)
         {
-            // Hardly ever are two to be told after one operation; the first does not wait for the second.
+            // Hardly ever are two to be woken after one operation; the first does not wait for the second.
             futex::wake(earlier.futex);
         }
     }
 
     /// Takes the ring of a ticket back whose owner looks already. Whom else it was to wake, it still wakes: a process
-    /// futex may have been rung for other tickets too.
+    /// futex may have been advanced for other tickets too.
     pub(in crate::engine) fn cancel_wake(&self, ticket: TicketPlace<'a>) {
         let pending_wake = self.pending_wake.futex.take();
         self.pending_wake.futex.set(
@@ -68,7 +68,8 @@ impl<'a> LockedShard<'a> {
 }
 
 impl SegmentEngine {
-    /// The waiter futex of all tickets of a participant that wait by it, and the list of those that it was rung for.
+    /// The waiter futex of all tickets of a participant that wait by it, and the list of those that it was advanced
+    /// for.
     pub(crate) fn process_futex(&self, owner: u64) -> Option<(&AtomicU64, WakeList<'_>)> {
         let id = ParticipantId::from_word(owner)?;
         let table = self.membership.table();
@@ -83,7 +84,7 @@ impl SegmentEngine {
         }
     }
 
-    /// Wakes the sleeper of a waiter futex. Where nobody sleeps there, it has not gone to sleep yet, or it is dead:
+    /// Wakes the sleeper of a waiter futex. Where no process sleeps there, it has not gone to sleep yet, or it is dead:
     /// then what it was granted goes to the next, and so on, until `deadline`; zero stands for 10 ms from now.
     #[cold]
     pub(in crate::engine) fn wake(&self, shard: Shard<'_>, pending_wake: PendingWake<'_>, deadline: u64) {
@@ -101,12 +102,12 @@ impl SegmentEngine {
             if is_awake || self.is_owner_alive(pending_wake.owner) {
                 return;
             }
-            // What cannot be taken back now is taken back by whoever looks next.
+            // What cannot be taken back now is taken back by the process that looks next.
             let _ = self.reclaim_from(shard, pending_wake.owner, wait, |locked| {
                 let Some(pending_wake) = locked.pending_wake.futex.take() else {
                     return;
                 };
-                // As where two are rung for under one lock: the earlier does not wait for the later.
+                // As where two are advanced for under one lock: the earlier does not wait for the later.
                 if let Some(earlier) = next.replace(pending_wake)
                     && !std::ptr::eq(earlier.futex, pending_wake.futex)
                 {
@@ -116,7 +117,7 @@ impl SegmentEngine {
         }
     }
 
-    /// Whether whoever a word names lives. A word that names no participant names nobody who does.
+    /// Whether the process that a word names lives. A word that names no participant names no process who does.
     pub(in crate::engine) fn is_owner_alive(&self, owner: u64) -> bool {
         ParticipantId::from_word(owner).is_some_and(|id| self.membership.is_alive(id))
     }

@@ -1,7 +1,8 @@
 //! Waiting in the queue: taking a ticket, sleeping, looking, claiming what was granted, leaving.
 //!
-//! A sleeper looks when it was told to, at the instant at which time alone would serve it, when somebody died whose death
-//! may serve it, and once a second without any of these: whoever should have told it may have died before it could.
+//! A sleeper looks when it was notified to, at the instant at which time alone would serve it, when a process died
+//! whose death may serve it, and once a second without any of these: the process that should have woken it may have died
+//! before it could.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -50,7 +51,7 @@ pub(crate) struct Waiting {
 
 /// How a ticket stands after its queue was served.
 enum Standing {
-    /// It is somebody else's.
+    /// It is another process's.
     Lost,
     Granted,
     First(Blocked),
@@ -97,7 +98,7 @@ pub(crate) enum PollResult {
     /// Time was up, and the ticket has left the queue.
     Refused,
     Waiting,
-    /// The ticket is somebody else's: this process was taken for dead. It has to begin anew.
+    /// The ticket is another process's: this process was taken for dead. It has to begin anew.
     Lost,
 }
 
@@ -146,13 +147,13 @@ impl Waiting {
         self.slice = slice;
     }
 
-    /// Somebody may have died: to be looked for at `instant`, and again in slices.
+    /// A process may have died: to be looked for at `instant`, and again in slices.
     pub(in crate::engine) fn look_for_the_dead(&mut self, instant: u64, slice: u64) {
         self.next_liveness_check = self.next_liveness_check.min(instant);
         self.slice = slice;
     }
 
-    /// When to look again, if nobody says so before.
+    /// When to look again, if no process says so before.
     pub(crate) fn next_look(&self) -> u64 {
         self.wake_at.min(self.next_liveness_check)
     }
@@ -273,8 +274,8 @@ impl SegmentEngine {
         }
     }
 
-    /// Takes everything if nobody waits and the limits allow it by now; otherwise a ticket. `None` where all tickets
-    /// are taken and it is worth a look whether by the dead.
+    /// Takes everything if no request waits and the limits allow it by now; otherwise a ticket. `None` where all
+    /// tickets are taken and it is worth a look whether by the dead.
     fn take_ticket(
         &self,
         target: Target<'_>,
@@ -303,7 +304,7 @@ impl SegmentEngine {
             locked.take_batches_back(row)?;
         }
         locked.serve_head(row.index)?;
-        if shard.nobody_waits(row) {
+        if shard.has_no_waiters(row) {
             match self.take_or_refuse(&locked, row, costs, decision, Attempt::Waiting)? {
                 Answer::Admitted => return Ok(Some(WaitStart::Decided(true))),
                 Answer::Impossible => {
@@ -358,7 +359,7 @@ impl SegmentEngine {
         }
     }
 
-    /// Serves whoever is first in a queue: for who sleeps for others, and looks after the queue now and then.
+    /// Serves the one that is first in a queue: for who sleeps for others, and looks after the queue now and then.
     pub(crate) fn advance(&self, shard: Shard<'_>, row: u64, wait: LockWait) -> Result<(), Box<Error>> {
         self.lock_within(shard, wait)?.serve_head(row).map(drop)
     }
@@ -371,7 +372,7 @@ impl SegmentEngine {
         })
     }
 
-    /// Whether there is something to see for this ticket: it was decided, somebody has rung for it, or its instant has
+    /// Whether there is something to see for this ticket: it was decided, a process has advanced its futex, or its instant has
     /// come. Takes no lock.
     pub(crate) fn needs_look(&self, shard: Shard<'_>, waiting: &Waiting, now: u64) -> bool {
         now >= waiting.next_look()
@@ -402,7 +403,7 @@ impl SegmentEngine {
         Ok(false)
     }
 
-    /// Looks at a ticket: claims what it was granted, serves whoever is first, and says whether to go on waiting.
+    /// Looks at a ticket: claims what it was granted, serves the one that is first, and says whether to go on waiting.
     /// After an error the ticket is given up.
     pub(crate) fn look(
         &self,
@@ -456,7 +457,7 @@ impl SegmentEngine {
     /// For who was blocked at an instant of the segment clock. Not under the lock: there may be many leases to look at.
     fn set_wake_at(&self, shard: RuledShard<'_>, waiting: &mut Waiting, blocked: Blocked, instant: u64) {
         let now = boot_nanos();
-        // When a virtual clock comes to an instant, nobody knows: it is looked at now and then.
+        // When a virtual clock comes to an instant, no process knows: it is looked at now and then.
         let is_by_virtual_clock = blocked.wait > 0 && self.virtual_clock.is_some();
         waiting.wake_at = match blocked.wait {
             0 => u64::MAX,
@@ -480,7 +481,7 @@ impl SegmentEngine {
         waiting.next_liveness_check = liveness_check;
     }
 
-    /// Looks after those before a ticket, if it is time to: the dead are not told, and tell nobody.
+    /// Looks after those before a ticket, if it is time to: the dead are not woken, and wake no process.
     pub(crate) fn check_liveness_if_due(
         &self,
         shard: Shard<'_>,
@@ -522,7 +523,7 @@ impl SegmentEngine {
     }
 
     /// Leaves the queue before time is up, or gives back what was granted and not claimed. Where the lock is not to be
-    /// had soon, whoever has it next does that.
+    /// had soon, the process that has it next does that.
     pub(crate) fn cancel(&self, shard: Shard<'_>, waiting: &Waiting) {
         if self.membership.is_current(waiting.owner) && self.try_cancel(shard, waiting).is_err() {
             self.give_up(shard, waiting);
@@ -552,8 +553,8 @@ impl SegmentEngine {
         })
     }
 
-    /// Gives a ticket up without the lock, which is not to be had. A ticket without an owner is taken back by whoever
-    /// has the lock next.
+    /// Gives a ticket up without the lock, which is not to be had. A ticket without an owner is taken back by the
+    /// process that has the lock next.
     fn give_up(&self, shard: Shard<'_>, waiting: &Waiting) {
         if self.owns_ticket(shard, waiting)
             && let Some(place) = shard.memory.ticket(waiting.ticket.index)
@@ -586,7 +587,7 @@ impl LockedShard<'_> {
         let Some(place) = shard.memory.ticket(index) else {
             return Err(shard.poisoned());
         };
-        // Seen before the look: a ring that comes after it is not missed.
+        // Seen before the look: an advance that comes after it is not missed.
         waiting.seen = futex::value(place.waiter_futex());
         let state = || {
             let state = queue::state(&QueueWords(shard.memory), index);
@@ -606,7 +607,7 @@ impl LockedShard<'_> {
             Some(Phase::Granted) => Standing::Granted,
             Some(Phase::Waiting) if self.head(row)? == Some(index) => Standing::First(match served {
                 Served::Blocked(blocked) => blocked,
-                Served::Granted | Served::NobodyWaits => Blocked::default(),
+                Served::Granted | Served::NoWaiters => Blocked::default(),
             }),
             Some(Phase::Waiting) => Standing::Behind,
         })

@@ -1,12 +1,12 @@
-//! Giving back without the lock. Whoever cannot have the lock leaves a mark where it held something, and says beside the
-//! lock that there are marks; whoever has the lock next finishes what was begun.
+//! Giving back without the lock. The process that cannot have the lock leaves a mark where it held something, and says
+//! beside the lock that there are marks; the process that has the lock next finishes what was begun.
 //!
 //! A mark is a number that only grows: twice the serial number of the permit, so that it means nothing to a later one in
 //! the same place. It is in no journal, so undoing something else leaves it alone. A ticket that was given up has no
 //! owner.
 //!
-//! Nobody looks for marks unless it is said that there are some, and none is left alone: who leaves one says so and then
-//! tries the lock, and who has the lock lets go of it and then looks whether that was said.
+//! No process looks for marks unless it is said that there are some, and none is left alone: who leaves one says so and
+//! then tries the lock, and who has the lock releases it and then looks whether that was said.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -50,11 +50,11 @@ impl<Rules> Shard<'_, Rules> {
         self.memory.control().marks.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether there may be marks, for who has just let go of the lock: of two, who let go of it and who left a mark,
+    /// Whether there may be marks, for who has just release the lock: of two, who release it and who left a mark,
     /// one sees the other.
     #[inline(always)]
     pub(in crate::engine) fn was_marked_meanwhile(&self) -> bool {
-        // On x86-64 the lock was let go of by an instruction that no later load passes, and a call of another library's
+        // On x86-64 the lock was released by an instruction that no later load passes, and a call of another library's
         // function, which the compiler does not look into.
         if !cfg!(target_arch = "x86_64") {
             fence(Ordering::SeqCst);
@@ -88,7 +88,7 @@ impl SegmentEngine {
         }
     }
 
-    /// After a mark was left: finishes it if the lock can be had, and leaves it to whoever has it otherwise.
+    /// After a mark was left: finishes it if the lock can be had, and leaves it to the process that has it otherwise.
     pub(in crate::engine) fn finish_or_leave_marks(&self, shard: Shard<'_>) {
         shard.memory.search_for_marks();
         if !cfg!(target_arch = "x86_64") {
@@ -97,8 +97,8 @@ impl SegmentEngine {
         self.finish_marks(shard);
     }
 
-    /// Finishes what others have begun to give back, as long as nobody has the lock. Whoever has it looks for marks when
-    /// it has let go of it.
+    /// Finishes what others have begun to give back, as long as no process has the lock. The process that has it looks
+    /// for marks when it has released it.
     #[cold]
     pub(in crate::engine) fn finish_marks(&self, shard: Shard<'_>) {
         // Each round searches further, and another search is only begun for marks that were left meanwhile.
@@ -145,7 +145,8 @@ impl LockedShard<'_> {
             left = place;
             searched += 1;
         }
-        // The last: whoever comes after a death in the middle searches here again. Another may leave a mark meanwhile.
+        // The last: the process that comes after a death in the middle searches here again. Another may leave a mark
+        // meanwhile.
         marks.fetch_sub((begun_with - left) << 1, Ordering::Release);
         Ok(())
     }

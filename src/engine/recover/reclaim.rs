@@ -132,7 +132,8 @@ impl SegmentEngine {
         wait: LockWait,
         mut before_unlock: impl FnMut(&LockedShard<'a>),
     ) -> Result<u64, Box<Error>> {
-        // What was granted and not claimed first: nobody has used it, so all of it comes back, hold and reserved cost.
+        // What was granted and not claimed first: no process has used it, so all of it comes back, hold and reserved
+        // cost.
         let tickets = shard.memory.touched_tickets();
         self.in_batches(
             shard,

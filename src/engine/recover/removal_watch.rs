@@ -60,7 +60,7 @@ impl SegmentEngine {
     /// Looks if it is time: for a process that may admit from batches, and so would not look. What it finds is known to this
     /// handle from then on.
     pub(crate) fn look_for_removal_if_due(&self) {
-        // Whoever is refused for it is told.
+        // The process that is refused for it gets the error.
         let _ = self.refuse_if_removed(self.read_clocks(false));
     }
 

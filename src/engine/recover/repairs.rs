@@ -89,7 +89,7 @@ impl SegmentEngine {
             JournalState::Damaged(_) => false,
         };
         if !journal_is_sound {
-            // Said before the journal is closed: whoever recovers after this recoverer's death finds it idle.
+            // Said before the journal is closed: the process that recovers after this recoverer's death finds it idle.
             control.poisoned.store(POISONED_BY_JOURNAL, Ordering::Relaxed);
         }
         if journal.state() != JournalState::Idle {
@@ -263,7 +263,7 @@ impl<'a> RuledShard<'a> {
         tallies
     }
 
-    /// Makes the table of keys again from the fingerprints, and rows that are nobody's as if they had never been used.
+    /// Makes the table of keys again from the fingerprints, and rows that are no one's as if they had never been used.
     fn rebuild_rows(&self) {
         table::rebuild(&mut RepeatableTable(self.memory));
         let mut keys = 0;

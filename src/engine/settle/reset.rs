@@ -1,7 +1,7 @@
 //! Back to the beginning: limits replenished, counters zero. Holds stay with their holders.
 //!
-//! A reset changes more words than a journal holds, so it is not undone but carried to its end by whoever finds it
-//! begun: its scope is stored first, then a marker in the journal word, and every step can be repeated.
+//! A reset changes more words than a journal holds, so it is not undone but carried to its end by the process that
+//! finds it begun: its scope is stored first, then a marker in the journal word, and every step can be repeated.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

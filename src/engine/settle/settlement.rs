@@ -52,7 +52,7 @@ impl SegmentEngine {
         let mut settled = SettledLimits::with_capacity(actual.len());
         let mut locked = self.lock_to_give_back(set.shard(permit.shard()), wait)?;
         let shard = locked.shard;
-        // Where no row is left for the key, there is nobody to charge.
+        // Where no row is left for the key, there is no process to charge.
         let row = if locked.charges_something(permit, actual) {
             locked.row_of(permit)?.ok()
         } else {
@@ -74,7 +74,7 @@ impl SegmentEngine {
     }
 
     /// Gives a hold back; `failed` says that the work under it failed. Where the lock is not to be had soon, a mark is
-    /// left, and whoever has the lock next finishes it.
+    /// left, and the process that has the lock next finishes it.
     pub(crate) fn release(
         &self,
         shard: Shard<'_>,

@@ -34,7 +34,7 @@ pub(crate) enum Ending {
         failed: bool,
     },
     OwnerDied,
-    /// Nobody made use of it, or for too long to tell anything.
+    /// No process made use of it, or for too long to tell anything.
     Undone,
 }
 

@@ -61,8 +61,8 @@ impl<'a, Rules> Shard<'a, Rules> {
 }
 
 impl RuledShard<'_> {
-    /// Whether a row carries no information, and nobody holds or waits for anything by it. A tier or a capacity that a
-    /// request named is none: the next one names it again. What the key was given by name is.
+    /// Whether a row carries no information, and no process holds or waits for anything by it. A tier or a capacity
+    /// that a request named is none: the next one names it again. What the key was given by name is.
     pub(crate) fn is_free(&self, row: Row<'_>, now: Now) -> bool {
         let is_untied = row
             .row_references()

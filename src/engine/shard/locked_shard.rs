@@ -28,7 +28,7 @@ pub(in crate::engine) const BRIEFLY: u64 = 10_000_000;
 /// In place of a deadline: whatever others left meanwhile is left to those who come.
 pub(in crate::engine) const NOTHING_MORE: u64 = u64::MAX;
 
-/// How long an operation waits for a lock that somebody has.
+/// How long an operation waits for a lock that a process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockWait {
     /// As long as the segment was opened to: for what has a result.
@@ -61,15 +61,16 @@ impl<Rules> Shard<'_, Rules> {
 /// A shard whose lock is held.
 pub(crate) struct LockedShard<'a> {
     pub(crate) engine: &'a SegmentEngine,
-    /// Decides by the definition that the shard is of, which may be a later one than whoever locked it knew of.
+    /// Decides by the definition that the shard is of, which may be a later one than the process that locked it knew
+    /// of.
     pub(crate) shard: RuledShard<'a>,
     pub(crate) now: Now,
     guard: Guard<'a>,
-    /// Dropped after the guard: whoever is to be woken is woken when the lock is free.
+    /// Dropped after the guard: the process that is to be woken is woken when the lock is free.
     pub(in crate::engine) pending_wake: AfterUnlock<'a>,
 }
 
-/// What is left to do once the lock has been let go of: whom to wake, and what others gave back meanwhile.
+/// What is left to do once the lock has been released: whom to wake, and what others gave back meanwhile.
 pub(crate) struct AfterUnlock<'a> {
     engine: &'a SegmentEngine,
     shard: Shard<'a>,
@@ -110,7 +111,7 @@ impl LockedShard<'_> {
         self.now = Now { monotonic, ..now };
     }
 
-    /// Whether an operation was begun and not ended by whoever had the lock before, or might have been.
+    /// Whether an operation was begun and not ended by the process that had the lock before, or might have been.
     #[inline]
     fn was_left_unfinished(&self) -> bool {
         self.guard.owner_died()
@@ -213,8 +214,8 @@ impl SegmentEngine {
         Ok(locked)
     }
 
-    /// Takes the lock if nobody has it, for the sake of the marks alone: what is left of them after this is for the
-    /// caller to look at, once it has let go of the lock.
+    /// Takes the lock if no process has it, for the sake of the marks alone: what is left of them after this is for the
+    /// caller to look at, once it has released the lock.
     pub(in crate::engine) fn lock_for_marks<'a>(&'a self, shard: Shard<'a>) -> Result<(), Box<Error>> {
         let mut locked = self.lock_as_it_is(shard, Some(self.now(shard)), LockWait::NOT)?;
         let attended = self.attend(&mut locked);
@@ -278,7 +279,7 @@ impl SegmentEngine {
         }
         self.migrate(locked)?;
         locked.finish_some_marks()?;
-        // Whoever died may have freed something and not come to handing it on.
+        // The process that died may have freed something and not come to handing it on.
         locked.serve_every_queue()
     }
 
@@ -326,7 +327,7 @@ impl SegmentEngine {
         };
         Ok(LockedShard {
             engine: self,
-            // As far as this process has heard: what needs attention is told another.
+            // As far as this process has heard: what needs attention is read under the lock.
             shard: shard.by(shard.set.shown()),
             now,
             guard,
@@ -356,7 +357,7 @@ impl SegmentEngine {
     }
 
     /// The time where the latest of the shard is far ahead of a reading: this process was stopped after it had read
-    /// the clock, or the latest is damage, because nobody can have read a time that is yet to come.
+    /// the clock, or the latest is damage, because no process can have read a time that is yet to come.
     #[cold]
     fn now_despite(&self, shard: Shard<'_>, last_seen: u64) -> Now {
         let now = self.now(shard);
@@ -380,7 +381,7 @@ impl SegmentEngine {
             LockWait::Until(instant) => Duration::from_nanos(instant.saturating_sub(boot_nanos())),
         };
         if longest.is_zero() {
-            // Whose it is matters to nobody who does not wait for it.
+            // Whose it is matters to no process who does not wait for it.
             return Err(self.lock_failure(shard, LockError::TimedOut { holder: None }));
         }
         let control = shard.memory.control();

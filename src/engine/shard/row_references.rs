@@ -5,7 +5,7 @@
 ///
 /// | bits | meaning |
 /// |---|---|
-/// | 0 to 19 | the ticket that is served next, plus one; zero where nobody waits |
+/// | 0 to 19 | the ticket that is served next, plus one; zero where no request waits |
 /// | 20 to 39 | the ticket that came last, plus one |
 /// | 40 to 63 | holds, and tickets that were granted and not claimed |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

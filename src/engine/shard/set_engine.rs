@@ -189,7 +189,7 @@ impl SetEngine {
         self.batches.is_some()
     }
 
-    /// Whether this process has drawn batches that its background worker is to be told of; only once.
+    /// Whether this process has drawn batches that its background worker is to be notified of; only once.
     #[inline]
     pub(crate) fn claim_unattended_batches(&self) -> bool {
         self.batches
@@ -212,7 +212,7 @@ impl SetEngine {
 
 impl<'a> Shard<'a> {
     /// The shard by rules. Of a shard whose lock is held, they must be those of the definition that it is of,
-    /// which whoever locks it sees to.
+    /// which the process that locks it sees to.
     #[inline(always)]
     pub(in crate::engine) fn by(self, rules: &'a SetRules) -> RuledShard<'a> {
         Shard {

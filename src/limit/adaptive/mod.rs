@@ -93,7 +93,7 @@ impl Adaptive {
         })
     }
 
-    /// The capacity that a mark was made at. What nobody has used is marked by zeros.
+    /// The capacity that a mark was made at. What no process has used is marked by zeros.
     fn marked_capacity(&self, mark: Mark) -> u64 {
         if mark.second == 0 {
             self.start

@@ -67,7 +67,7 @@ fn declared((capacity, window, burst): Parameters, which: u8, kind: u8, offset: 
                 1 => AdaptiveAlgorithm::Gradient,
                 _ => AdaptiveAlgorithm::Vegas,
             };
-            // It starts at its ceiling: what nobody has used admits the most there can be.
+            // It starts at its ceiling: what no process has used admits the most there can be.
             let ceiling = capacity.min(u64::from(u32::MAX));
             Rule::Adaptive(Adaptive::new(algorithm, ceiling, burst.min(ceiling), ceiling).expect("valid"))
         }

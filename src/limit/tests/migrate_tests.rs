@@ -287,7 +287,7 @@ fn a_raised_limit_starts_with_what_it_had() {
         limit.become_other(*new, at(0));
         assert_eq!(limit.remaining(at(0)), 3);
         assert_eq!(limit.remaining(at(10)), 4);
-        // Nobody had used it, so it was full: of what it was then.
+        // No process had used it, so it was full: of what it was then.
         let mut unused = Limit::new(rule);
         unused.become_other(*new, at(5));
         assert_eq!(unused.remaining(at(5)), 10);

@@ -9,7 +9,7 @@ use super::{Limit, at};
 use crate::limit::{Concurrency, FixedWindow, Now, Rule, RuleOperations};
 use crate::units::LATEST_INSTANT;
 
-/// Does the same to both, and demands that they cannot be told apart.
+/// Does the same to both, and demands that they cannot be distinguished.
 fn cannot_be_told_apart(used: &Limit, mut now: Now, later: &[(u64, u64, Amount, bool)]) {
     let mut used = used.clone();
     let mut unused = Limit::new(used.rule);

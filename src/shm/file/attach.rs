@@ -79,7 +79,7 @@ impl<'a> AttachLock<'a> {
 
 impl Drop for AttachLock<'_> {
     fn drop(&mut self) {
-        // Cannot fail for a lock that is held; and closing the file would let go of it as well.
+        // Cannot fail for a lock that is held; and closing the file would release it as well.
         let _ = unlock(self.file.as_fd(), ByteRange::ATTACH);
     }
 }
@@ -219,7 +219,7 @@ pub(crate) fn attach<T>(
         path: path.to_owned(),
         cause,
     };
-    // Looked at under the lock: whoever removes the segment retires it under the same lock.
+    // Looked at under the lock: the process that removes the segment retires it under the same lock.
     if let Some(cause) = marked_removal(header) {
         return Err(removed(cause));
     }
@@ -231,7 +231,7 @@ pub(crate) fn attach<T>(
     if admit(&candidate)? == Admission::Replace {
         retire(header);
         unlink(path, &file).inspect_err(|_| {
-            // Nobody has joined meanwhile, which takes the lock: it is as it was.
+            // No process has joined meanwhile, which takes the lock: it is as it was.
             header.retired.store(0, Ordering::Release);
         })?;
         return Err(removed(RemovalCause::Retired));

@@ -1,4 +1,4 @@
-//! The birth of a segment: built under another name, then moved into place, so that nobody ever sees half of one.
+//! The birth of a segment: built under another name, then moved into place, so that no process ever sees half of one.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -102,7 +102,7 @@ impl Construction {
 
 impl Drop for Construction {
     fn drop(&mut self) {
-        // Whoever creates next removes what cannot be removed now.
+        // The process that creates next removes what cannot be removed now.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -232,7 +232,7 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
     let mut hash_key = [0; 16];
     random_bytes(&mut hash_key).map_err(|errno| io_error("get random bytes for", path, errno.into()))?;
     // The segment clock shows the wall-clock time of the creation, so that windows which are cut by it begin at multiples
-    // of their length since the Unix epoch. From then on it goes by the boot-time clock, which nobody sets.
+    // of their length since the Unix epoch. From then on it goes by the boot-time clock, which no process sets.
     let (created_utc, booted) = (utc_nanos(), boot_nanos());
     let created_at = created_utc.min(LATEST_INSTANT / 2);
     let (low, high) = hash_key.split_at(8);
@@ -270,7 +270,7 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
     header
         .checksum
         .store(header_checksum(region).map_err(outside)?, Ordering::Relaxed);
-    // Whoever sees the magic number sees everything before it.
+    // The process that sees the magic number sees everything before it.
     header.magic.store(MAGIC, Ordering::Release);
     Ok(())
 }

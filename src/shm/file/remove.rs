@@ -1,4 +1,4 @@
-//! The end of a segment: retired under the attach lock, so that nobody joins meanwhile, then unlinked.
+//! The end of a segment: retired under the attach lock, so that no process joins meanwhile, then unlinked.
 
 use std::fs::File;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(crate) fn remove(path: &Path, trust_any_owner: bool, forced: bool) -> Result
     let file = open_for_writing(path)?;
     let verified = match check_file(&file, path, trust_any_owner).and_then(|size| map(&file, size, path)) {
         Ok(verified) => Some(verified),
-        // Where a participant or the retired mark lies in such a file is anybody's guess, so nothing is written.
+        // Where a participant or the retired mark lies in such a file is any process's guess, so nothing is written.
         Err(Error::WrongSize { .. } | Error::Damaged { .. } | Error::Incompatible { .. })
             if forced && start_of(&file, path)? == MAGIC =>
         {
@@ -84,13 +84,13 @@ fn refuse_while_in_use(verified: &Verified, file: &File, path: &Path) -> Result<
 }
 
 /// Unlinks the path if it still leads to `file`. Others who remove the same file wait for its attach lock, and
-/// nobody creates a segment over one that exists, so between the look and the deed the path stays what it is.
+/// no process creates a segment over one that exists, so between the look and the deed the path stays what it is.
 pub(in crate::shm) fn unlink(path: &Path, file: &File) -> Result<(), Error> {
     let own = FileIdentity::of(file).map_err(|errno| io_error("examine", path, errno.into()))?;
     let current = open_for_writing(path)?;
     let current = FileIdentity::of(&current).map_err(|errno| io_error("examine", path, errno.into()))?;
     if current != own {
-        // Somebody removed this segment while its attach lock was waited for, and has put another in its place.
+        // A process removed this segment while its attach lock was waited for, and has put another in its place.
         return Err(Error::NotFound {
             path: path.to_owned(),
         });

@@ -1,6 +1,6 @@
 //! The definition text of a set: two places for it, of which the generation's lowest bit says which is in force.
 //!
-//! The text that is in force is never written to, so whoever dies while the other is being written has changed
+//! The text that is in force is never written to, so the process that dies while the other is being written has changed
 //! nothing that counts.
 
 use std::sync::atomic::Ordering;

@@ -65,10 +65,13 @@ fn documented_records() -> Vec<Record<'static>> {
             );
         };
         let Some(field) = code(field) else {
-            assert!(offset == "offset" || offset == "---", "no field in {line}");
+            assert!(
+                offset == "offset" || offset == "---",
+                "a row without a field: {line}"
+            );
             continue;
         };
-        assert!(!meaning.is_empty(), "no meaning in {line}");
+        assert!(!meaning.is_empty(), "a row without a meaning: {line}");
         record.fields.push(Row {
             offset: offset.parse().expect("an offset"),
             size: size.parse().expect("a size"),

@@ -50,7 +50,7 @@ pub(crate) const MAX_LIMITS: usize = 16;
 /// The sets that one segment may hold.
 pub(crate) const MAX_SETS: u64 = 1024;
 
-/// In a set's `poisoned` word: nobody has looked at the set since a cold start voided its lock.
+/// In a set's `poisoned` word: no process has looked at the set since a cold start voided its lock.
 pub(crate) const SET_UNCHECKED: u64 = 3;
 
 /// Marks a segment that was retired; any value but zero does.
@@ -175,14 +175,14 @@ shared_records! {
         name: [AtomicU64; 3],
         /// Of the program in execution: an exec keeps the process and its start time, but not this.
         image: AtomicU64,
-        /// Rung when a ticket that waits by it was granted, or has to look again.
+        /// Advanced when a ticket that waits by it was granted, or has to look again.
         process_futex: AtomicU64,
         /// A random number of the copy of the library: a process may have several.
         copy: AtomicU64,
         /// How many tickets were written into `wake_list`.
         wake_count: AtomicU64,
         reserved: [AtomicU64; 5],
-        /// The tickets that the process futex was rung for: see [`wake_list`](crate::shm::wake::wake_list).
+        /// The tickets that the process futex was advanced for: see [`wake_list`](crate::shm::wake::wake_list).
         wake_list: [AtomicU64; WAKE_LIST],
     }
 
@@ -228,7 +228,7 @@ shared_records! {
         last_seen: AtomicU64,
         /// Not zero: recovery could not restore the set's invariants.
         poisoned: AtomicU64,
-        /// The ticket that is served next, plus one; zero where nobody waits.
+        /// The ticket that is served next, plus one; zero where no request waits.
         queue_head: AtomicU64,
         /// The hold to take next from the free list, plus one; zero where the list is empty.
         free_hold: AtomicU64,
@@ -394,13 +394,13 @@ shared_records! {
         text: [AtomicU64; LABEL_WORDS],
     }
 
-    /// A place in the line of those who wait; what it asks for of each limit follows.
+    /// A place in the queue of waiters; what it asks for of each limit follows.
     struct Ticket {
         /// Participant slot and generation, packed; zero where the ticket is free, or was given up.
         owner: AtomicU64,
         /// Number and phase, packed.
         state: AtomicU64,
-        /// Rung when the ticket was granted, or has to look again.
+        /// Advanced when the ticket was granted, or has to look again.
         waiter_futex: AtomicU64,
         /// The ticket behind, plus one; of a free ticket, the next free one.
         next: AtomicU64,

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
 use crate::shm::file::region::load_acquire;
 use crate::shm::layout::records::{JOURNAL_ENTRIES, JournalEntry};
 
-/// Instead of a count: a reset is being carried out, and is carried to its end by whoever finds it.
+/// Instead of a count: a reset is being carried out, and is carried to its end by the process that finds it.
 pub(crate) const RESET_MARKER: u64 = 255;
 
-/// Instead of a count: the holds are being counted again, which is begun anew by whoever finds it.
+/// Instead of a count: the holds are being counted again, which is begun anew by the process that finds it.
 pub(crate) const REBUILD_MARKER: u64 = 254;
 
 const COUNT_BITS: u32 = 8;

@@ -41,9 +41,9 @@ const LOCK_WORD_INDEX: usize = if cfg!(target_env = "musl") { 1 } else { 0 };
 /// Why the lock was not taken.
 #[derive(Debug)]
 pub(crate) enum LockError {
-    /// Nobody let go of it in time. The thread that holds it, where the lock word names one.
+    /// No process release it in time. The thread that holds it, where the lock word names one.
     TimedOut { holder: Option<u32> },
-    /// The lock word says that nobody can ever take it again. No code of this library leaves it so.
+    /// The lock word says that no process can ever take it again. No code of this library leaves it so.
     Unrecoverable,
     /// An answer that pthread does not document.
     System(io::Error),
@@ -54,7 +54,7 @@ pub(crate) enum LockError {
 pub(crate) struct LockWord {
     /// The thread id of the holder.
     pub(crate) holder: Option<u32>,
-    /// The holder died with the lock, and nobody has taken it since.
+    /// The holder died with the lock, and no process has taken it since.
     pub(crate) owner_died: bool,
 }
 
@@ -103,16 +103,16 @@ impl LockArea {
         }
     }
 
-    /// Takes the lock if nobody holds it.
+    /// Takes the lock if no process holds it.
     #[inline(always)]
     pub(crate) fn try_lock(&self) -> Result<Option<Guard<'_>>, LockError> {
         if self.is_unrecoverable() {
             return Err(LockError::Unrecoverable);
         }
         // SAFETY: `self` holds a mutex made by `initialise`: attach has checked the segment's lock kind, C library and
-        // word size, and whoever may write the file is trusted to leave the lock area to the C library. The mapping
-        // outlives `self`, hence the guard. The thread that locks is the one that unlocks, because the guard is not
-        // `Send`; a guard that is forgotten is a lock that is held for as long as its thread lives.
+        // word size, and the process that may write the file is trusted to leave the lock area to the C library. The
+        // mapping outlives `self`, hence the guard. The thread that locks is the one that unlocks, because the guard is
+        // not `Send`; a guard that is forgotten is a lock that is held for as long as its thread lives.
         let answer = unsafe { libc::pthread_mutex_trylock(self.raw()) };
         self.guard(answer)
     }
@@ -259,11 +259,11 @@ impl LockArea {
         debug_assert!(index < size_of::<LockArea>() / 4);
         // SAFETY: `index` is one of the constants of this file, all below the 16 four-byte words of the area, which is
         // aligned to eight bytes and lives as long as `self`. Rust code accesses these words by what this returns, and
-        // that only to load; `initialise` alone stores to them, and by its contract nobody looks meanwhile. Everything
-        // else is done by the C library and the kernel, which the compiler knows nothing of: the lock word is changed
-        // by atomic instructions of four bytes, `__owner` by plain stores of an aligned `int`, each of which is one
-        // store of four bytes on every processor that Linux runs on. So a load finds a value that was stored, perhaps an
-        // old one, and no more than that is made of it.
+        // that only to load; `initialise` alone stores to them, and by its contract no process looks meanwhile.
+        // Everything else is done by the C library and the kernel, which the compiler knows nothing of: the lock word
+        // is changed by atomic instructions of four bytes, `__owner` by plain stores of an aligned `int`, each of which
+        // is one store of four bytes on every processor that Linux runs on. So a load finds a value that was stored,
+        // perhaps an old one, and no more than that is made of it.
         unsafe { &*words.add(index) }
     }
 
@@ -286,7 +286,7 @@ fn deadline_on(clock: libc::clockid_t, slice: Duration) -> libc::timespec {
 /// The lock, held. Dropping it unlocks.
 ///
 /// A lock whose owner died is always marked consistent before it is let go, repaired or not: what cannot be
-/// repaired is said by the set's own `poisoned` word. Otherwise nobody could ever take the lock again.
+/// repaired is said by the set's own `poisoned` word. Otherwise no process could ever take the lock again.
 #[derive(Debug)]
 pub(crate) struct Guard<'a> {
     area: &'a LockArea,
@@ -307,7 +307,7 @@ impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.owner_died {
-            // SAFETY: this thread holds the mutex and was told EOWNERDEAD for it.
+            // SAFETY: this thread holds the mutex and got EOWNERDEAD for it.
             unsafe { libc::pthread_mutex_consistent(self.area.raw()) };
         }
         // SAFETY: this thread holds the mutex: the guard was made by a successful lock and is not `Send`.

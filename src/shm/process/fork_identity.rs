@@ -144,7 +144,7 @@ impl<T: Send + Sync> PerProcess<T> {
                 .latest
                 .compare_exchange(latest, fresh, Ordering::AcqRel, Ordering::Acquire);
             if published.is_err() {
-                // SAFETY: the box was made above and nobody else has seen it: another thread was first.
+                // SAFETY: the box was made above and no other process has seen it: another thread was first.
                 drop(unsafe { Box::from_raw(fresh) });
             }
         }

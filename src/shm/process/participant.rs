@@ -57,7 +57,7 @@ impl ParticipantId {
 /// What a participant is doing with its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Nobody's.
+    /// No one's.
     Free,
     /// Being filled in.
     Joining,
@@ -143,13 +143,14 @@ impl ParticipantTable {
         processes.len() as u64
     }
 
-    /// The process futex of a participant. Whoever has the slot now is rung, which does no more than make it look.
+    /// The process futex of a participant. The process that has the slot now is advanced, which does no more than make
+    /// it look.
     pub(crate) fn process_futex(&self, id: ParticipantId) -> Option<&AtomicU64> {
         let record = self.records().ok()?.get(usize::try_from(id.slot).ok()?)?;
         Some(&record.process_futex)
     }
 
-    /// The tickets that the process futex of a participant was rung for.
+    /// The tickets that the process futex of a participant was advanced for.
     pub(crate) fn wake_list(&self, id: ParticipantId) -> Option<WakeList<'_>> {
         let record = self.records().ok()?.get(usize::try_from(id.slot).ok()?)?;
         Some(WakeList::new(&record.wake_count, &record.wake_list))
@@ -170,7 +171,7 @@ impl ParticipantTable {
         is_current.then(|| record.pid.load(Ordering::Relaxed))
     }
 
-    /// The participant, whoever it is now, in a slot.
+    /// The participant that is now in a slot.
     pub(crate) fn read(&self, slot: u64) -> Option<ParticipantRecord> {
         let record = self.records().ok()?.get(usize::try_from(slot).ok()?)?;
         Some(read(slot, record))
@@ -201,7 +202,7 @@ impl ParticipantTable {
         self.is_alive(id, |byte| is_locked_by_others(file, byte).ok())
     }
 
-    /// Makes every slot free in a new generation, so that whatever is owned is owned by the dead. Only while nobody
+    /// Makes every slot free in a new generation, so that whatever is owned is owned by the dead. Only while no process
     /// is alive, under the attach lock.
     pub(crate) fn clear(&self) -> Result<(), OutOfRegion> {
         for record in self.records()? {
@@ -256,7 +257,7 @@ impl ParticipantTable {
     }
 }
 
-/// Makes a slot free if it still is in `state`: whoever joins in it meanwhile moves its generation on.
+/// Makes a slot free if it still is in `state`: the process that joins in it meanwhile moves its generation on.
 fn free(record: &Participant, state: ParticipantState) -> bool {
     let free = ParticipantState {
         phase: Phase::Free,
@@ -404,7 +405,7 @@ impl Membership {
         self.descriptor.file() == file
     }
 
-    /// Whether the file has a name, by whatever path; `None` where that cannot be told.
+    /// Whether the file has a name, by whatever path; `None` where that cannot be known.
     pub(in crate::shm) fn file_has_name(&self) -> Option<bool> {
         self.descriptor.has_name()
     }

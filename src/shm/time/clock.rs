@@ -40,7 +40,7 @@ fn nanos(clock: libc::clockid_t) -> u64 {
         tv_nsec: 0,
     };
     // Called without a wrapper, because this is a third of what an operation costs. These clocks exist on every
-    // supported kernel, so it cannot fail; if it did, the time would be zero, which no rule takes amiss.
+    // supported kernel, so it cannot fail; if it did, the time would be zero, which no rule objects to.
     // SAFETY: the pointer is to a live, writable timespec.
     unsafe { libc::clock_gettime(clock, &mut time) };
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);

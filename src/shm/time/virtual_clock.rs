@@ -1,4 +1,4 @@
-//! Time that stands still until somebody moves it.
+//! Time that stands still until a process moves it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

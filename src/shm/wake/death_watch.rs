@@ -2,7 +2,7 @@
 //!
 //! One thread of this process polls for all who want to know, from the first of them until there has been none for a
 //! while. The descriptors are opened once for all who ask for the same process, and kept for those who ask again soon.
-//! On older kernels nobody is told, and who waits finds out by looking now and then.
+//! On older kernels no process is told, and who waits finds out by looking now and then.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,16 +20,16 @@ use crate::shm::file::region::Mapped;
 use crate::shm::process::background_thread;
 use crate::shm::process::fork_identity::PerProcess;
 
-/// Processes that one watch looks at; it is not told of the death of others.
+/// Processes that one watch looks at; it is not notified of the death of others.
 pub(crate) const MAX_PROCESSES: usize = 64;
 
-/// From so many descriptors on, those that nobody asks for are closed at once.
+/// From so many descriptors on, those that no process asks for are closed at once.
 const MAX_DESCRIPTORS: usize = 128;
 
-/// How long the thread stays although nobody wants to know anything, in milliseconds.
+/// How long the thread stays although no process wants to know anything, in milliseconds.
 const LINGER: u16 = 10_000;
 
-/// Rings a waiter futex when one of some processes dies. Dropped, it does so no longer.
+/// Advances a waiter futex when one of some processes dies. Dropped, it does so no longer.
 #[derive(Debug)]
 pub(crate) struct DeathWatch {
     number: u64,
@@ -39,7 +39,7 @@ pub(crate) struct DeathWatch {
 /// What the kernel says to a wish to watch a process.
 #[derive(Debug)]
 pub(crate) enum Watched {
-    /// The waiter futex will be rung.
+    /// The waiter futex will be advanced.
     Watching(DeathWatch),
     /// One of them is dead already.
     DeadAlready,
@@ -70,7 +70,7 @@ struct State {
 
 static WATCHER: PerProcess<Watcher> = PerProcess::new();
 
-/// Rings the word in `futex` as soon as one of the processes dies.
+/// Advances the word in `futex` as soon as one of the processes dies.
 pub(crate) fn wake_on_death(pids: &[u64], futex: Mapped<AtomicU64>) -> Watched {
     let Ok(watcher) = WATCHER.get() else {
         return Watched::Unable;
@@ -88,7 +88,7 @@ pub(crate) fn wake_on_death(pids: &[u64], futex: Mapped<AtomicU64>) -> Watched {
                 has_opened = true;
             }
             Err(error) => {
-                // Nobody polls those that were opened here, nor would anybody close them.
+                // No process polls those that were opened here, nor would any process close them.
                 state.close_unwatched();
                 return if error == Errno::SRCH {
                     Watched::DeadAlready
@@ -122,7 +122,7 @@ pub(crate) fn wake_on_death(pids: &[u64], futex: Mapped<AtomicU64>) -> Watched {
 }
 
 impl DeathWatch {
-    /// Whether the waiter futex was rung.
+    /// Whether the waiter futex was advanced.
     pub(crate) fn has_fired(&self) -> bool {
         self.has_fired.load(Ordering::Acquire)
     }

@@ -1,8 +1,9 @@
 //! Sleeping on a word of a segment, and waking who sleeps there: `futex(2)`, shared between processes.
 //!
-//! A waiter futex is a 64-bit word that only ever counts up; the futex is its low half. Whoever sleeps says which count
-//! it has seen, so a ring between its look and its sleep is never missed. Futexes of the kind used here are not
-//! private: the kernel finds a sleeper by the file and the offset, whatever address the mapping has in each process.
+//! A waiter futex is a 64-bit word that only ever counts up; the futex is its low half. The process that sleeps says
+//! which count it has seen, so an advance between its look and its sleep is never missed. Futexes of the kind used here
+//! are not private: the kernel finds a sleeper by the file and the offset, whatever address the mapping has in each
+//! process.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -21,13 +22,13 @@ const TURN: Duration = Duration::from_millis(2);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FutexValue(u32);
 
-/// How often the waiter futex has been rung. What was stored before a ring that is counted here is seen.
+/// How often the waiter futex has been advanced. What was stored before an advance that is counted here is seen.
 #[inline]
 pub(crate) fn value(futex: &AtomicU64) -> FutexValue {
     FutexValue(load_acquire(futex) as u32)
 }
 
-/// Rings the waiter futex. Nobody is woken by this alone: see [`wake`].
+/// Advances the waiter futex. No process is woken by this alone: see [`wake`].
 #[inline]
 pub(crate) fn bump(futex: &AtomicU64) {
     futex.fetch_add(1, Ordering::Release);
@@ -41,8 +42,8 @@ pub(crate) fn wake(futex: &AtomicU64) -> bool {
     woken > 0
 }
 
-/// Sleeps until the waiter futex is rung beyond `seen`, or for as long as `timeout` says at most. It may also return
-/// without either: who sleeps looks again.
+/// Sleeps until the waiter futex is advanced beyond `seen`, or for as long as `timeout` says at most. It may also
+/// return without either: who sleeps looks again.
 pub(crate) fn wait(futex: &AtomicU64, seen: FutexValue, timeout: Duration) {
     let timeout = timespec(timeout);
     // SAFETY: FUTEX_WAIT takes an address, a value and a timeout; the address is that of an aligned four-byte word
@@ -96,7 +97,7 @@ fn wait_for_several(futexes: &[(&AtomicU64, FutexValue)], timeout: Duration) -> 
         .collect();
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
     let deadline = timespec(Duration::from(now).saturating_add(timeout));
-    // SAFETY: the elements and the deadline outlive the call and are as many and as large as it is told; each address
+    // SAFETY: the elements and the deadline outlive the call and are as many and as large as it is said; each address
     // is that of an aligned four-byte word that its reference keeps mapped, and the kernel writes to none of them.
     let answer = unsafe {
         libc::syscall(
@@ -117,7 +118,7 @@ fn wait_for_several(futexes: &[(&AtomicU64, FutexValue)], timeout: Duration) -> 
     }
 }
 
-/// Whether a wait ended as waits do: in time, interrupted, or because a waiter futex had been rung before. In every
+/// Whether a wait ended as waits do: in time, interrupted, or because a waiter futex had been advanced before. In every
 /// case there is something to look at.
 fn is_a_wake(error: &io::Error) -> bool {
     matches!(
@@ -187,6 +188,6 @@ mod tests {
             wait_for_any(&[(&other, value(&other)), (&futex, seen)], TIMEOUT);
         }
         thread.join().expect("rings");
-        assert!(!wake(&futex), "nobody sleeps any more");
+        assert!(!wake(&futex), "no thread sleeps any more");
     }
 }

@@ -1,11 +1,11 @@
 //! Which tickets a process was woken for: what the thread that sleeps by the process futex of its process looks at, so
 //! that it need not look at all tickets.
 //!
-//! A ring with as many places as [`WAKE_LIST`], in the record of the participant. Whoever rings the process futex for a
-//! ticket takes the next number first, then writes the ticket and the number into the place of the number. Several may
-//! do that at once, and each may die in between. The reader finds out by the numbers whether an entry is the one that
-//! it expects; where one is not, because it is late, will never come, or was written over, the reader looks at
-//! everything.
+//! A ring with as many places as [`WAKE_LIST`], in the record of the participant. The process that rings the process
+//! futex for a ticket takes the next number first, then writes the ticket and the number into the place of the number.
+//! Several may do that at once, and each may die in between. The reader finds out by the numbers whether an entry is
+//! the one that it expects; where one is not, because it is late, will never come, or was written over, the reader
+//! looks at everything.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -95,7 +95,7 @@ impl<'a> WakeList<'a> {
 }
 
 /// What tells an entry from the one before it in the same place. Those of the first numbers differ from the zero of a
-/// place that nobody has written to.
+/// place that no process has written to.
 fn tag(number: u64) -> u64 {
     number.wrapping_add(1) & (u64::MAX >> NUMBER_SHIFT)
 }
@@ -192,7 +192,7 @@ mod tests {
             next: u64,
             /// Granted before a number was taken, and not seen.
             unseen: Vec<u64>,
-            /// The reader will look, because somebody rang.
+            /// The reader will look, because a process rang.
             has_woken: bool,
         }
 
@@ -212,7 +212,7 @@ mod tests {
         fn explore(state: &State, looks: u8, ends: &mut u64) {
             let is_over = state.writers.iter().all(Option::is_none);
             if is_over && !state.has_woken {
-                // Who died before the ring has told nobody: the look once a second finds that.
+                // A writer that died before it advanced the futex has woken no process: the look once a second finds that.
                 *ends += 1;
                 return;
             }

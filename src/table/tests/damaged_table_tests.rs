@@ -1,4 +1,4 @@
-//! Words that nobody wrote.
+//! Words that no process wrote.
 
 use proptest::prelude::*;
 

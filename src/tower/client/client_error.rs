@@ -5,8 +5,8 @@ use std::error::Error as StdError;
 use crate::api::refusal::Refusal;
 use crate::error::Error;
 
-/// Why a request has no response. That the limits of this host refused it is told from what the upstream answers, and
-/// from what the client behind the layer fails with.
+/// Why a request has no response. That the limits of this host refused it is distinguished from what the upstream
+/// answers, and from what the client behind the layer fails with.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError<E: StdError + 'static> {

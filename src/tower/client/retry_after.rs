@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, StatusCode};
 const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
 
 /// For how long an upstream takes nothing, as its response says: what a [`ClientLimitLayer`](super::ClientLimitLayer) goes by
-/// unless it is [told otherwise](super::ClientLimitLayer::throttled_by), for other clients to give to
+/// unless it is [set otherwise](super::ClientLimitLayer::throttled_by), for other clients to give to
 /// [`Permit::throttled`](crate::Permit::throttled). 429 throttles in any case, for one second where it does not say for how
 /// long; 503 where it does; and so does a call of gRPC that ends with `grpc-status: 8` in its first fields. The time is that of
 /// [`retry_after`]. None where the response throttles nothing.

@@ -88,7 +88,7 @@ impl Settings {
 
     async fn ask(self, demand: &Demand, wait: Option<Duration>) -> Result<Sent, NotSent> {
         let outcome = match demand.asked()? {
-            // Nothing is held of networks, and nobody waits for them.
+            // Nothing is held of networks, and no one waits for them.
             Asked::Networks(address) => {
                 let checked = address.check(demand.request())?;
                 return match checked.into_result() {
@@ -111,7 +111,7 @@ impl Settings {
 }
 
 impl Sent {
-    /// Puts a handle of the permit where whoever sends the request, or looks at its response, finds it.
+    /// Puts a handle of the permit where anyone who sends the request, or looks at its response, finds it.
     pub(super) fn announce(&self, extensions: &mut Extensions) {
         if let Some(held) = &self.held {
             held.announce(extensions);

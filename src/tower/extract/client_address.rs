@@ -37,7 +37,7 @@ impl ClientAddress {
     }
 
     /// The field `X-Forwarded-For`, behind this many trusted proxies, each of which appends to it. With zero proxies
-    /// nobody is believed and no request has an address.
+    /// no one is believed and no request has an address.
     pub fn x_forwarded_for(trusted_proxies: usize) -> Self {
         Self {
             source: Source::XForwardedFor { trusted_proxies },
@@ -45,7 +45,7 @@ impl ClientAddress {
     }
 
     /// The field `Forwarded` of [RFC 7239](https://www.rfc-editor.org/rfc/rfc7239), behind this many trusted proxies,
-    /// each of which appends to it. With zero proxies nobody is believed and no request has an address.
+    /// each of which appends to it. With zero proxies no one is believed and no request has an address.
     pub fn forwarded(trusted_proxies: usize) -> Self {
         Self {
             source: Source::Forwarded { trusted_proxies },

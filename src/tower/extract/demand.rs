@@ -98,7 +98,7 @@ const KEY_BYTES: usize = 36;
 /// Whose limits of the set are asked.
 #[derive(Clone, Debug)]
 enum Client {
-    /// Everyone's; of a keyed set nobody's, yet.
+    /// Everyone's; of a keyed set no one's, yet.
     Everyone,
     /// The key as the table knows it, and as it was given: the table of another segment knows it otherwise.
     Key(KeyIdentity, SmallVec<[u8; KEY_BYTES]>),
@@ -148,7 +148,7 @@ impl Demand {
     ///     let demand = each_tenant.clone();
     ///     Ok(Some(match head.extensions.get() {
     ///         Some(Tenant(number)) => demand.key(number.to_le_bytes())?,
-    ///         None => demand.key("nobody")?,
+    ///         None => demand.key("no one")?,
     ///     }))
     /// });
     /// # let _ = layer;

@@ -56,10 +56,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// Which files a verb that writes accepts.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Trust {
-    /// Accept a file that somebody else may have planted
+    /// Accept a file that someone else may have planted
     ///
-    /// That is one that anybody may write, or that belongs to another user in a directory that others may write.
-    /// Whoever can write the file can bring this program down.
+    /// That is one that anyone may write, or that belongs to another user in a directory that others may write.
+    /// Anyone who can write the file can bring this program down.
     #[arg(long)]
     trust_any_owner: bool,
 }

@@ -21,7 +21,7 @@ pub enum ExitCode {
     Damaged,
     /// A line of a trace makes no sense, or asks for what the declaration does not have.
     BadTrace,
-    /// The segment is not there, was removed, or is locked by somebody who does not let go.
+    /// The segment is not there, was removed, or is locked by someone who does not let go.
     Unavailable,
     /// The segment could not be created.
     CannotCreate,

@@ -163,7 +163,7 @@ fn state(pid: u32) -> Option<char> {
     text.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Whether it runs no more, though nobody may have waited for it yet.
+/// Whether it runs no more, though no one may have waited for it yet.
 fn has_ended(pid: u32) -> bool {
     matches!(state(pid), None | Some('Z' | 'X'))
 }
@@ -172,7 +172,7 @@ fn signal(pid: u32, signal: Signal) {
     kill(Pid::from_raw(pid.cast_signed()), signal).expect("it is there");
 }
 
-/// Says its process id and ends when it is told to, or its input does.
+/// Says its process id and ends when it is notified to, or its input does.
 const WAITING_TO_BE_TOLD: &str = "echo $$; read told; exit 0";
 
 #[test]

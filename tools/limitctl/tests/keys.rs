@@ -298,7 +298,7 @@ fn one_key_is_shown_with_who_holds_it() {
         "key tenant-a of set api",
         "counted      3 admitted, 0 refused",
         "held         2 permits",
-        "in line      0 requests",
+        "queued       0 requests",
         "requests   calls        3 per 1d, fixed_window, at most 5 in any 1d  0 of 3, full in 23h59m",
         &format!("{}  holds", std::process::id()),
     ] {

@@ -330,8 +330,8 @@ impl Limit {
     }
 
     /// For how long a concurrency limit is lent without a [heartbeat](crate::Permit::heartbeat); without end unless
-    /// declared. What is held for longer is given back to whoever needs it, although its holder lives: for holders
-    /// that hang.
+    /// declared. What is held for longer is given back to the process that needs it, although its holder lives: for
+    /// holders that hang.
     pub fn lease(mut self, lease: std::time::Duration) -> Self {
         self.lease = Some(Window::Span(lease));
         self
@@ -345,7 +345,7 @@ impl Limit {
     /// ```
     /// use shmlimit::{Adaptive, Declaration, Limit, SetDeclaration};
     ///
-    /// // Tried with 20 at once; with more as long as nobody has to queue behind that, and with fewer where somebody does.
+    /// // Tried with 20 at once; with more as long as no process has to queue behind that, and with fewer where a process does.
     /// let in_flight = Limit::concurrency("in_flight", 20).adaptive(Adaptive::Vegas).floor(4).ceiling(200);
     /// Declaration::new().set(SetDeclaration::new("backend").limit(in_flight)).validate()?;
     /// # Ok::<(), shmlimit::DeclarationError>(())

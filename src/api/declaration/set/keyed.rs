@@ -59,7 +59,7 @@ impl Keyed {
     }
 
     /// Whether the first bytes of each key are kept in the segment, for people to read; they are unless declared
-    /// otherwise. Keys are told apart by a fingerprint either way.
+    /// otherwise. Keys are distinguished by a fingerprint either way.
     pub fn store_keys(mut self, store_keys: bool) -> Self {
         self.store_keys = Some(store_keys);
         self

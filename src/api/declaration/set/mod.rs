@@ -148,9 +148,9 @@ impl SetDeclaration {
         self
     }
 
-    /// How many requests may wait in line at once, from 0 to 65536; 5120 unless declared. One more is refused at once,
-    /// also without a timeout: [`RefusalReason::QueueFull`](crate::RefusalReason::QueueFull). Of a [keyed](Self::keyed)
-    /// set, for each shard of its table, and 512 unless declared: all waiters of one key are in one shard.
+    /// How many requests may wait in the queue at once, from 0 to 65536; 5120 unless declared. One more is refused at
+    /// once, also without a timeout: [`RefusalReason::QueueFull`](crate::RefusalReason::QueueFull). Of a
+    /// [keyed](Self::keyed) set, for each shard of its table, and 512 unless declared: all waiters of one key are in one shard.
     ///
     /// Each takes 88 bytes of the file and 24 for every limit of the set, rounded up to a multiple of 64: 128 with one
     /// limit, 192 with four. So the default is 640 KiB for a set of one limit, and 64 KiB for each shard of a keyed one.

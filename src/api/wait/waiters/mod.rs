@@ -84,8 +84,8 @@ impl Waiter {
         })
     }
 
-    /// Lets the future look at its ticket, and says whether it was woken to do so; `waker` is told from now on. `None`
-    /// where the wait has ended.
+    /// Lets the future look at its ticket, and says whether it was woken to do so; `waker` is distinguished from now
+    /// on. `None` where the wait has ended.
     pub(crate) fn with<T>(&self, waker: &Waker, look: impl FnOnce(&mut Waiting, bool) -> T) -> Option<T> {
         let mut wait = lock(&self.wait);
         let wait = wait.as_mut()?;
@@ -137,7 +137,7 @@ impl Waiter {
     }
 
     /// Looks after the ticket without claiming anything: that is the future's to do. With `queue_is_broken`, the future
-    /// is told in any case, to meet the error itself.
+    /// is notified in any case, to meet the error itself.
     pub(crate) fn look(&self, now: u64, queue_is_broken: bool) -> NextStep {
         #[cfg(test)]
         LOOKS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -183,13 +183,13 @@ struct Attended {
     look_at: u64,
 }
 
-/// A segment in which somebody waits.
+/// A segment in which a request waits.
 #[derive(Debug)]
 struct Attached {
     shared: Arc<SharedSegment>,
     /// How many wait in each part of it.
     shards: HashMap<ShardKey, usize>,
-    /// When to ask to be told of deaths, because somebody waits who did not when that was last done.
+    /// When to ask to be notified of deaths, because a request waits who did not when that was last done.
     watch_at: Option<u64>,
     /// Not before this.
     next_watch: u64,
@@ -198,7 +198,7 @@ struct Attached {
 /// What came of taking on a future.
 #[derive(Debug)]
 pub(crate) struct TakenOn {
-    /// Nobody waited in its segment before.
+    /// No process waited in its segment before.
     pub(crate) is_new_segment: bool,
     /// When there is something to do because of it.
     pub(crate) look_at: u64,
@@ -211,7 +211,7 @@ impl Waiters {
         self.by_ticket.is_empty()
     }
 
-    /// When to look after somebody, on the boot-time clock.
+    /// When to look after a process, on the boot-time clock.
     pub(crate) fn next_look(&self) -> u64 {
         let waiters = self.by_instant.first().map(|(instant, _)| *instant);
         let watches = self.segments.values().filter_map(|attached| attached.watch_at);
@@ -332,14 +332,14 @@ impl Waiters {
             .collect()
     }
 
-    /// The shards of a segment in which somebody waits.
+    /// The shards of a segment in which a request waits.
     pub(crate) fn shards(&self, segment: usize) -> Vec<ShardKey> {
         self.segments
             .get(&segment)
             .map_or_else(Vec::new, |attached| attached.shards.keys().copied().collect())
     }
 
-    /// Whether it is time to ask to be told of deaths in a segment. Asked so, it is not until the next has come.
+    /// Whether it is time to ask to be notified of deaths in a segment. Asked so, it is not until the next has come.
     pub(crate) fn take_watch_due(&mut self, segment: usize, now: u64) -> bool {
         self.segments.get_mut(&segment).is_some_and(|attached| {
             let is_due = attached.watch_at.is_some_and(|instant| instant <= now);

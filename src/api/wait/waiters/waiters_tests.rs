@@ -71,7 +71,7 @@ impl<'a> Queue<'a> {
     /// The next that is admitted, after it was woken.
     fn next(&mut self) -> (usize, Permit<'a>) {
         loop {
-            let number = self.woken.recv_timeout(TIMEOUT).expect("somebody is woken");
+            let number = self.woken.recv_timeout(TIMEOUT).expect("a task is woken");
             if let Some(permit) = self.poll(number) {
                 return (number, permit);
             }

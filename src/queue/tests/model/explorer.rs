@@ -125,7 +125,7 @@ pub(super) fn explore(bounds: &Bounds) -> Result<Visited, Violation> {
         steps_in_all += steps.len();
         if steps.iter().all(|step| step.is_death()) {
             if !system.is_good_end(bounds) {
-                let what = "nobody can go on, and not everybody is done or something is left";
+                let what = "no process can go on, and not all are done or something is left";
                 return Err(seen.violation(what, number, bounds));
             }
             good_ends.push(number);
@@ -147,7 +147,7 @@ pub(super) fn explore(bounds: &Bounds) -> Result<Visited, Violation> {
     let ends = good_ends.len();
     let states = seen.origins.len() as u32;
     if let Some(stuck) = first_that_leads_nowhere(states, steps_taken, good_ends) {
-        let what = "whatever happens from here on, not everybody comes to an end";
+        let what = "whatever happens from here on, not all come to an end";
         return Err(seen.violation(what, stuck, bounds));
     }
     Ok(Visited {

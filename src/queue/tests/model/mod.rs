@@ -3,8 +3,8 @@
 //!
 //! What the queue does is done by the functions that the engine uses; what surrounds them follows the engine step by
 //! step: `waiting.rs`, `grant.rs`, `settle.rs`, `reclaim.rs`, `recover.rs`, `waiter_futex.rs` and the journal. A
-//! sleeper looks without having been woken by another only where somebody has died: it was told of that, or its
-//! insurance was due. As long as nobody dies, every wake is somebody's doing.
+//! sleeper looks without having been woken by another only where a process has died: it was notified of that, or its
+//! insurance was due. As long as no process dies, every wake is another process's doing.
 
 mod explorer;
 mod memory;
@@ -29,7 +29,7 @@ struct Script {
     actions: &'static [Action],
     /// Whether its time may be up at any moment.
     has_deadline: bool,
-    /// Whether it may run out of patience with whoever has the lock, and go away without it.
+    /// Whether it may run out of patience with the process that has the lock, and go away without it.
     gives_up: bool,
 }
 
@@ -41,13 +41,13 @@ enum LimitKind {
     Rate,
 }
 
-/// What others can see while somebody has the lock.
+/// What others can see while a process has the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Granularity {
     /// Every store.
     EveryStore,
-    /// Every store of whoever dies with the lock, and otherwise nothing until it is let go of. Enough for everything
-    /// but looks without the lock.
+    /// Every store of the process that dies with the lock, and otherwise nothing until it is released. Enough for
+    /// everything but looks without the lock.
     EverySection,
 }
 
@@ -82,7 +82,7 @@ struct Bounds {
     deaths: u8,
     /// How often time passes.
     ticks: u8,
-    /// Whether sleepers look by themselves now and then, once somebody has died.
+    /// Whether sleepers look by themselves now and then, once a process has died.
     liveness_check: bool,
     /// Whether every recovery counts again what it could leave as it is.
     rebuilds: bool,
@@ -209,9 +209,9 @@ fn is_found(mistake: Mistake, bounds: Bounds, what: &str) {
     }
 }
 
-const STUCK: &str = "nobody can go on, and not everybody is done or something is left";
-const IDLE: &str = "somebody waits for what is free";
-const NOT_WOKEN: &str = "a waiter futex was rung, and nobody is going to wake its sleeper";
+const STUCK: &str = "no process can go on, and not all are done or something is left";
+const IDLE: &str = "a request waits for what is free";
+const NOT_WOKEN: &str = "a waiter futex was advanced, and no process is going to wake its sleeper";
 const UNACCOUNTED: &str = "something is held that no permit and no ticket stands for";
 
 #[test]
@@ -392,7 +392,7 @@ fn a_request_that_overtakes_the_queue_is_found() {
     is_found(
         Mistake::Overtaking,
         bounds,
-        "somebody is served before one who came earlier",
+        "a request is served before one that came earlier",
     );
 }
 

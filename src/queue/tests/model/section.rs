@@ -26,7 +26,7 @@ pub(super) enum Effect {
     },
 }
 
-/// A waiter futex that was rung, and whose it is.
+/// A waiter futex that was advanced, and whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PendingWake {
     pub(super) ticket: u8,
@@ -75,7 +75,7 @@ pub(super) enum Outcome {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Served {
-    NobodyWaits,
+    NoWaiters,
     Granted,
     Blocked { wait: u8 },
 }
@@ -84,7 +84,7 @@ enum Served {
 pub(super) struct Section<'a> {
     pub(super) memory: Memory,
     pub(super) effects: Vec<Effect>,
-    /// Whom to wake once the lock has been let go of.
+    /// Whom to wake once the lock has been released.
     pub(super) pending_wake: Option<PendingWake>,
     /// What must never happen, where it happened.
     pub(super) violation: Option<&'static str>,
@@ -202,7 +202,7 @@ impl<'a> Section<'a> {
         self.store(JOURNAL, 0);
     }
 
-    fn nobody_waits(&self) -> bool {
+    fn has_no_waiters(&self) -> bool {
         self.memory.load_end(0, QueueEnd::Head) == 0
     }
 
@@ -287,7 +287,7 @@ impl<'a> Section<'a> {
 
     fn serve_head(&mut self) -> Served {
         match self.head() {
-            None => Served::NobodyWaits,
+            None => Served::NoWaiters,
             Some(index) => self.try_grant(index),
         }
     }
@@ -320,7 +320,7 @@ impl<'a> Section<'a> {
         self.store(Memory::request_place(index, RequestWord::Hold), granted);
         self.store(Memory::request_place(index, RequestWord::HoldSerial), serial);
         if self.has(Mistake::GrantWithoutUnlink) {
-            // The owner is told, and stays first in the queue.
+            // The owner is notified, and stays first in the queue.
         } else if queue::grant(&mut Journalled(self), index).is_err() {
             self.forbid("the queue is damaged");
         }
@@ -355,7 +355,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Nobody may be served while somebody who lives came before and waits.
+    /// No process may be served while a process who lives came before and waits.
     fn forbid_overtaking(&mut self, serial: u64) {
         let is_overtaken = self.memory.tickets().any(|index| {
             let state = queue::state(&self.memory, index);
@@ -363,11 +363,11 @@ impl<'a> Section<'a> {
             state.phase == Phase::Waiting && state.serial < serial && lives
         });
         if is_overtaken {
-            self.forbid("somebody is served before one who came earlier");
+            self.forbid("a request is served before one that came earlier");
         }
     }
 
-    /// Takes everything where nobody waits. `None` where it does not fit.
+    /// Takes everything where no request waits. `None` where it does not fit.
     fn take_at_once(&mut self, owner: u8, cost: u8) -> Option<Outcome> {
         if self.blocked(cost).is_some() {
             return None;
@@ -380,7 +380,7 @@ impl<'a> Section<'a> {
 
     /// The first attempt of a request that may wait.
     pub(super) fn decide(&mut self, owner: u8, cost: u8) -> Outcome {
-        if !self.nobody_waits() && !self.has(Mistake::Overtaking) {
+        if !self.has_no_waiters() && !self.has(Mistake::Overtaking) {
             return Outcome::MustWait;
         }
         self.take_at_once(owner, cost)
@@ -389,7 +389,7 @@ impl<'a> Section<'a> {
 
     pub(super) fn take_ticket(&mut self, owner: u8, cost: u8) -> Outcome {
         let served = self.serve_head();
-        if self.nobody_waits()
+        if self.has_no_waiters()
             && let Some(admitted) = self.take_at_once(owner, cost)
         {
             return admitted;

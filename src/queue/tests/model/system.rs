@@ -23,7 +23,7 @@ enum Lock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Life {
     Lives,
-    /// It does nothing any more, and the kernel has not let go of its byte of the file yet.
+    /// It does nothing any more, and the kernel has not release its byte of the file yet.
     Dies,
     Dead,
 }
@@ -72,9 +72,9 @@ enum Frame {
         found: u8,
     },
     Wake(PendingWake),
-    /// Nobody was woken: does its owner live?
+    /// No process was woken: does its owner live?
     Probe(PendingWake),
-    /// What was granted to the dead goes on to whoever is told here.
+    /// What was granted to the dead goes on to the process that is named here.
     HandOn(Option<PendingWake>),
     /// Within the lock: so many of the effects were had.
     Locked {
@@ -89,7 +89,7 @@ enum TimeIsUp {
     Yes,
 }
 
-/// One hold of the lock, worked out when it was taken: nobody else changes what it reads.
+/// One hold of the lock, worked out when it was taken: no other process changes what it reads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Program {
     effects: Vec<Effect>,
@@ -104,7 +104,7 @@ struct Process {
     position: u8,
     frames: Vec<Frame>,
     holds: Vec<Hold>,
-    /// Whoever rang its waiter futex died before waking it.
+    /// The process that rang its waiter futex died before waking it.
     is_excused: bool,
 }
 
@@ -116,7 +116,7 @@ pub(super) struct System {
     processes: Vec<Process>,
     now: u8,
     deaths: u8,
-    /// Whether somebody could not have the lock in time and went away without it.
+    /// Whether a process could not have the lock in time and went away without it.
     was_given_up: bool,
     /// What must never happen, where it happened on the way here.
     violation: Option<&'static str>,
@@ -302,7 +302,7 @@ impl System {
                 }
             }
             Frame::Asleep(waiting) => {
-                // Being woken is the step of whoever wakes it.
+                // Being woken is the step of the process that wakes it.
                 if self.now >= waiting.wake_at || may_check_liveness {
                     go(vec![Frame::Awake(waiting)]);
                 }
@@ -497,7 +497,7 @@ impl System {
         }
     }
 
-    /// Goes on after the lock was let go of.
+    /// Goes on after the lock was released.
     fn unlocked(&mut self, number: usize, program: &Program, bounds: &Bounds) {
         let process = &mut self.processes[number];
         let frame = process.frames.pop();
@@ -562,7 +562,7 @@ impl System {
             .request(u64::from(ticket.index), RequestWord::WaiterFutex)
     }
 
-    /// Wakes who sleeps by the waiter futex of the ticket; answers whether anybody did.
+    /// Wakes who sleeps by the waiter futex of the ticket; answers whether any process did.
     fn wake(&mut self, index: u8) -> bool {
         for process in &mut self.processes {
             if let Some(Frame::Asleep(waiting)) = process.frames.last()
@@ -604,7 +604,7 @@ impl System {
     }
 
     fn die(&mut self, number: usize) {
-        // Whoever it was to wake finds out by itself.
+        // The process that it was to wake finds out by itself.
         for sleeper in 0..self.processes.len() {
             if let Some(waiting) = self.overdue(sleeper)
                 && self.is_about_to_wake(number, waiting.ticket.index)
@@ -623,7 +623,7 @@ impl System {
         self.deaths += 1;
     }
 
-    /// What a process waits for that sleeps although its waiter futex was rung.
+    /// What a process waits for that sleeps although its waiter futex was advanced.
     fn overdue(&self, number: usize) -> Option<Waiting> {
         match self.processes[number].frames.last() {
             Some(Frame::Asleep(waiting)) if self.futex_value(waiting.ticket) != waiting.seen => {

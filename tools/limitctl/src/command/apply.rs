@@ -10,7 +10,8 @@ use crate::exit::{ExitCode, Failure};
 
 /// Change a live segment to what a declaration says
 ///
-/// For all processes that use it, at once, without taking anything from anybody and without giving anything away: what was counted stays counted, what is held stays held, and a raised limit does not grant the past.
+/// For all processes that use it, at once, without taking anything from anyone and without giving anything away: what
+/// was counted stays counted, what is held stays held, and a raised limit does not grant the past.
 ///
 /// Capacities, windows, bursts, leases, the bounds of adaptive limits, near_limit, shadow, metadata and when_full can change. The rest needs another segment: where anything of that differs, all of it is named, nothing is changed, and the exit code is 4. Sizes that the declaration does not name stay as they are.
 ///

@@ -66,7 +66,7 @@ pub struct Create {
 
     /// The permissions of the file in octal; 0600 unless declared
     ///
-    /// The umask takes nothing away. Whoever uses the segment must be able to read and write it, and whoever can
+    /// The umask takes nothing away. Anyone who uses the segment must be able to read and write it, and anyone who can
     /// write it is trusted.
     #[arg(long, value_parser = octal)]
     mode: Option<u32>,

@@ -109,7 +109,7 @@ impl Exec {
         command
     }
 
-    /// Takes the permit and runs the command, unless the permit holds nothing. Lets go of the segment in any case.
+    /// Takes the permit and runs the command, unless the permit holds nothing. Releases the segment in any case.
     fn run_while_held(&self) -> Result<Option<ExitStatus>, Failure> {
         let segment = self.access.options().open(&self.segment)?;
         let set = segment.set(&self.set)?;

@@ -18,8 +18,9 @@ use crate::{output, snapshot_with_bounds};
 
 /// Show everything a segment holds
 ///
-/// That is: processes, sets, limits, holds with their owners, counters, who has which lock. Maps the file read-only, takes no lock and waits for nobody, so it works whatever state the segment is in, and
-/// needs no more than permission to read the file.
+/// That is: processes, sets, limits, holds with their owners, counters, who has which lock. Maps the file read-only,
+/// takes no lock and waits for no one, so it works whatever state the segment is in, and needs no more than permission
+/// to read the file.
 #[derive(Args, Debug)]
 pub struct Inspect {
     /// Print JSON
@@ -195,7 +196,7 @@ impl Inspection {
         let waiting = set.tickets.iter().filter(|ticket| !ticket.granted).count() as u64;
         if waiting > 0 || set.counts.queued_high_water > 0 {
             facts.push((
-                "in line",
+                "queued",
                 format!(
                     "{} of {}, at most {} at once",
                     count(waiting),
@@ -293,7 +294,7 @@ impl Inspection {
             ("PID", Side::Right),
             ("NAME", Side::Left),
             ("STATE", Side::Left),
-            ("IN LINE FOR", Side::Right),
+            ("QUEUED FOR", Side::Right),
             ("ASKS FOR", Side::Left),
             (key_heading(set), Side::Left),
         ]);
@@ -379,7 +380,7 @@ fn counted(counts: &SetCounts) -> String {
         ("by budget", counts.refused_budget),
         ("for want of a row", counts.refused_table_full),
         ("for want of a hold", counts.refused_holds_full),
-        ("for want of room in line", counts.refused_queue_full),
+        ("for want of room in the queue", counts.refused_queue_full),
         ("while throttled", counts.refused_throttled),
     ]);
     if !reasons.is_empty() {
@@ -391,7 +392,7 @@ fn counted(counts: &SetCounts) -> String {
         ("given up", counts.cancelled),
         ("settled", counts.settled),
         ("reclaimed from the dead", counts.reclaimed),
-        ("places in line of the dead", counts.reclaimed_tickets),
+        ("places in the queue of the dead", counts.reclaimed_tickets),
         ("leases run out", counts.expired),
         ("recoveries", counts.recoveries),
         ("recounts", counts.rebuilds),

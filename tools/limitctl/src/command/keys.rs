@@ -17,7 +17,9 @@ use crate::text::{key, sanitise, style};
 
 /// Show the keys of a keyed set
 ///
-/// That is who is limited, how often each was admitted and refused, and what is left to each. Keys without a row, which are as if never used, are not shown. Maps the file read-only and takes no lock, so nobody waits for it, and it needs no more than permission to read the file.
+/// That is who is limited, how often each was admitted and refused, and what is left to each. Keys without a row, which
+/// are as if never used, are not shown. Maps the file read-only and takes no lock, so no one waits for it, and it needs
+/// no more than permission to read the file.
 #[derive(Args, Debug)]
 pub struct Keys {
     /// How many keys to show; 0 for all of them
@@ -216,7 +218,7 @@ fn table(selection: &Selection) -> Table {
         ("REFUSED", Side::Right),
         ("LAST USED", Side::Right),
         ("HELD", Side::Right),
-        ("IN LINE", Side::Right),
+        ("QUEUED", Side::Right),
     ];
     let has_tiers = selection.keys.iter().any(|key| key.tier.is_some());
     if has_tiers {

@@ -57,9 +57,9 @@ struct Entry {
 #[serde(rename_all = "snake_case")]
 enum State {
     Ok,
-    /// Its processes are told to stop using it.
+    /// Its processes are notified to stop using it.
     Retired,
-    /// Of another boot or namespace, or a copy: whoever opens it next voids its locks and owners.
+    /// Of another boot or namespace, or a copy: anyone who opens it next voids its locks and owners.
     Cold,
     /// Of another format, build or machine.
     ForeignFormat,

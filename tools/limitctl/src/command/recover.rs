@@ -187,7 +187,7 @@ enum Finding {
     OwnerDied {
         set: String,
     },
-    /// Nobody alive is at it.
+    /// No one alive is at it.
     HalfDone {
         set: String,
         /// None for a reset, or where the journal is damaged.

@@ -79,7 +79,7 @@ impl Reset {
             } else {
                 ""
             };
-            // Said at once: another set may be locked by somebody who does not let go.
+            // Said at once: another set may be locked by someone who does not let go.
             output::print(&format!("{done}{counters}\n"))?;
         }
         Ok(ExitCode::Done)

@@ -171,7 +171,7 @@ fn row_text(row: &KeySnapshot, declared: Option<&SetDeclaration>) -> String {
             ),
         ),
         ("held", held),
-        ("in line", human::quantity(row.waiting, "request", "requests")),
+        ("queued", human::quantity(row.waiting, "request", "requests")),
     ];
     if row.throttled_for_ns > 0 {
         let until = format!(

@@ -222,7 +222,7 @@ impl Side {
 }
 
 impl Replay {
-    /// Replays the trace to its end, or until nobody reads the verdicts any more, unless they are to be counted.
+    /// Replays the trace to its end, or until no one reads the verdicts any more, unless they are to be counted.
     fn run(&mut self, trace: &mut Trace<impl BufRead>, counts: bool) -> Result<(), Failure> {
         while let Some(event) = trace.next_event()? {
             self.step(&event).map_err(|failure| trace.locate(failure))?;

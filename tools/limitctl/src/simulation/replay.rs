@@ -252,7 +252,7 @@ fn answer<'a>(
     match outcome {
         Ok(Outcome::Admitted(permit)) => Ok((Answer::admitted(&permit), Some(permit.into_owned()))),
         Ok(Outcome::Refused(refusal)) => Ok((Answer::refused(&refusal), None)),
-        // In a program a mistake; here, just what somebody tries limits out for.
+        // In a program a mistake; here, just what someone tries limits out for.
         Err(Error::NeverAdmissible { limit, .. }) => Ok((Answer::never(limit, &peek()?), None)),
         Err(error) => Err(of_event(error)),
     }

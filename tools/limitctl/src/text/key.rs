@@ -23,7 +23,7 @@ pub fn key(label: &KeyLabel) -> String {
     shown
 }
 
-/// A key that somebody typed.
+/// A key that someone typed.
 pub fn typed(key: &[u8]) -> String {
     std::str::from_utf8(key).map_or_else(|_| format!("0x{}", hex(key)), sanitise::line)
 }

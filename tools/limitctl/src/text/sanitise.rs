@@ -1,4 +1,4 @@
-//! Names come from files and processes that anybody may have made, and a terminal obeys what it is sent.
+//! Names come from files and processes that anyone may have made, and a terminal obeys what it is sent.
 
 /// Whether a terminal shows the character and does nothing else: no control, no direction override, nothing
 /// invisible.

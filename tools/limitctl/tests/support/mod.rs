@@ -111,7 +111,7 @@ pub fn finish(mut child: Child) -> Run {
     }
 }
 
-/// Reads a stream to its end, where there is one, without making anybody wait for it.
+/// Reads a stream to its end, where there is one, without making anyone wait for it.
 fn read_aside<R: Read + Send + 'static>(stream: Option<R>) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -119,7 +119,7 @@ fn read_aside<R: Read + Send + 'static>(stream: Option<R>) -> Receiver<Vec<u8>> 
         if let Some(mut stream) = stream {
             stream.read_to_end(&mut bytes).expect("read");
         }
-        // Nobody waits for it any more if the test has failed.
+        // No one waits for it any more if the test has failed.
         let _ = sender.send(bytes);
     });
     receiver
@@ -174,7 +174,7 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// Starts a process that attaches to the segment and plays a role until it is told to go on: see [`play`].
+    /// Starts a process that attaches to the segment and plays a role until it is notified to go on: see [`play`].
     pub fn start(role: &str, segment: &Path) -> Self {
         let mut child = command(std::env::current_exe().expect("this program"))
             .args(["--exact", "actor", "--nocapture", "--test-threads=1"])
@@ -277,7 +277,7 @@ pub fn play() {
     let (Ok(role), Some(segment)) = (std::env::var(ROLE), std::env::var_os(SEGMENT)) else {
         return;
     };
-    // Nobody is left behind if the test dies.
+    // No one is left behind if the test dies.
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).expect("supported");
     if let Some((_, name)) = role.split_once(" as ") {
         std::fs::write("/proc/self/comm", name).expect("renamed");

@@ -20,12 +20,13 @@ impl System {
             let waiting = self.overdue(number)?;
             let is_to_be_woken = self.processes[number].is_excused
                 || (0..self.processes.len()).any(|waker| self.is_about_to_wake(waker, waiting.ticket.index));
-            (!is_to_be_woken).then_some("a waiter futex was rung, and nobody is going to wake its sleeper")
+            (!is_to_be_woken)
+                .then_some("a waiter futex was advanced, and no process is going to wake its sleeper")
         })
     }
 
-    /// Where nothing was left by anybody, and nobody is at work, the first in the queue waits for what is not to be
-    /// had.
+    /// Where nothing was left by any process, and no process is at work, the first in the queue waits for what is not
+    /// to be had.
     fn violation_of_service(&self, bounds: &Bounds) -> Option<&'static str> {
         let is_at_rest = |process: &Process| match process.frames.last() {
             // What it does next is up to its caller.
@@ -37,10 +38,12 @@ impl System {
             return None;
         }
         let section = Section::new(self.memory.clone(), bounds, self.living(), self.now);
-        section.could_serve().then_some("somebody waits for what is free")
+        section
+            .could_serve()
+            .then_some("a request waits for what is free")
     }
 
-    /// The memory as whoever takes the lock next would find it, were the present holder to die now.
+    /// The memory as the process that takes the lock next would find it, were the present holder to die now.
     fn settled(&self, bounds: &Bounds) -> Memory {
         let mut section = Section::new(self.memory.clone(), bounds, self.living(), self.now);
         if self.lock != Lock::Free {
@@ -114,7 +117,7 @@ impl System {
         is_lost.then_some("what a living process holds was given back")
     }
 
-    /// Whether everybody who lives is done, and nothing is left once the dead are cleared away.
+    /// Whether every process who lives is done, and nothing is left once the dead are cleared away.
     pub(in super::super) fn is_good_end(&self, bounds: &Bounds) -> bool {
         let is_done = |(number, process): (usize, &Process)| {
             process.life == Life::Dead

@@ -1,4 +1,4 @@
-//! A step, and how it is told.
+//! A step, and how it is described.
 
 use std::fmt;
 
