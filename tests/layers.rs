@@ -617,7 +617,7 @@ fn uses_are_found_however_they_are_written() {
     assert!(uses.paths.contains(&path("engine::plan::Kind")));
     assert!(!uses.paths.contains(&path("table::Claim")));
     assert_eq!(
-        uses.re_exports[&path("limit::gcra::Answer")],
+        uses.re_exports[&path("limit::backlog::Answer")],
         path("table::Claim")
     );
     assert_eq!(uses.forbidden, ["unwrap", "panic"]);
