@@ -46,7 +46,9 @@ def convert(picture: int) -> int:
 
 
 def main() -> None:
-    """Start a worker, send it thirty tasks, and look at what ran."""
+    """Send thirty tasks, start a worker, and look at what ran."""
+    # Before the worker is there: this broker does not let two processes make the queue at once.
+    results = [convert.delay(picture) for picture in range(30)]
     worker = subprocess.Popen(
         [
             sys.executable,
@@ -63,7 +65,6 @@ def main() -> None:
         stdout=subprocess.DEVNULL,
     )
     try:
-        results = [convert.delay(picture) for picture in range(30)]
         results[0].get(timeout=60)
         begun = time.monotonic()
         answers = [result.get(timeout=60) for result in results]

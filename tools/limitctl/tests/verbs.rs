@@ -173,7 +173,7 @@ fn text_and_json_of_an_inspection_agree() {
             .expect("a row");
         line.split_whitespace().map(str::to_owned).collect()
     };
-    // The declaration, `10 per 1d, gcra, at max 19 in any 1d`, is ten words.
+    // The declaration, `10 per 1d, gcra, at most 19 in any 1d`, is ten words.
     assert_eq!(row("requests ")[12], set["limits"][0]["remaining"].to_string());
     assert_eq!(row("in_flight ")[3], set["limits"][1]["remaining"].to_string());
 }

@@ -15,7 +15,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 /// The most that a calls or rate limit admits in any stretch of time of one window's length, wherever it begins.
 ///
-/// [`Limit::bound`] gives it, with the rule that it follows. Written out it reads as in `at max 19 in any 2s`.
+/// [`Limit::bound`] gives it, with the rule that it follows. Written out it reads as in `at most 19 in any 2s`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Bound {
@@ -68,10 +68,10 @@ impl Limit {
     ///
     /// let requests = Limit::calls("requests", 10, Duration::from_secs(2));
     /// let bound = |limit: &Limit| limit.bound().map(|bound| bound.to_string());
-    /// assert_eq!(bound(&requests).as_deref(), Some("at max 19 in any 2s"));
-    /// assert_eq!(bound(&requests.clone().burst(1)).as_deref(), Some("at max 10 in any 2s"));
+    /// assert_eq!(bound(&requests).as_deref(), Some("at most 19 in any 2s"));
+    /// assert_eq!(bound(&requests.clone().burst(1)).as_deref(), Some("at most 10 in any 2s"));
     /// let sliding = requests.algorithm(Algorithm::SlidingWindow);
-    /// assert_eq!(bound(&sliding).as_deref(), Some("at max 10 in any 2s"));
+    /// assert_eq!(bound(&sliding).as_deref(), Some("at most 10 in any 2s"));
     /// ```
     pub fn bound(&self) -> Option<Bound> {
         let place = Place {

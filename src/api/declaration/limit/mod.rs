@@ -195,7 +195,7 @@ impl Limit {
     /// use shmlimit::Limit;
     ///
     /// let calls = Limit::leaky_bucket("calls", 60, "0.5", Duration::from_secs(1));
-    /// assert_eq!(calls.bound().unwrap().to_string(), "at max 60 in any 2s");
+    /// assert_eq!(calls.bound().unwrap().to_string(), "at most 60 in any 2s");
     /// ```
     pub fn leaky_bucket(
         name: impl Into<String>,

@@ -4,7 +4,7 @@ use shmlimit::{Amount, Bound, Limit, Window};
 
 use super::human::{count, word};
 
-/// What the limit was declared as, in few words, and what follows: `100 per 1s, gcra, burst 20, at max 119 in any 1s`.
+/// What the limit was declared as, in few words, and what follows: `100 per 1s, gcra, burst 20, at most 119 in any 1s`.
 pub fn limit(limit: &Limit) -> String {
     let capacity = amount(limit.capacity());
     let mut text = capacity.clone();
