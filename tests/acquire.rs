@@ -254,3 +254,25 @@ fn a_full_table_of_holds_refuses_only_what_is_held_outside_of_shadow() {
         .collect::<Vec<_>>();
     assert_eq!(of_limits, [(2, 0, 8), (1, 1, 7), (0, 0, 100)]);
 }
+
+#[test]
+fn a_recovery_of_what_is_sound_repairs_nothing() {
+    let (_directory, segment) =
+        segment(SetDeclaration::new("pool").limit(Limit::concurrency("connections", 8)));
+    let pool = segment.set("pool").expect("declared");
+    let take = || {
+        let outcome = pool.try_acquire(&pool.request()).expect("works");
+        outcome.into_result().expect("free")
+    };
+    let mut permits: Vec<_> = (0..5).map(|_| take()).collect();
+    // Holds in use, between others that are free again, and behind them those that never were in use.
+    drop(permits.remove(3));
+    drop(permits.remove(1));
+    for held in (0..=3).rev() {
+        let recovered = &segment.recover().expect("works").sets[0];
+        assert!(recovered.repairs.is_none(), "{held} held: {recovered:?}");
+        assert_eq!(recovered.reclaimed, 0);
+        assert_eq!(segment.snapshot().expect("a copy").sets[0].active, held);
+        permits.pop();
+    }
+}

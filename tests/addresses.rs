@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use shmlimit::{
-    Checked, Declaration, Error, Keyed, Limit, LimitSet, OpenOptions, RefusalReason, Segment, SetDeclaration,
-    VirtualClock,
+    Checked, Declaration, Error, KeySnapshot, Keyed, Limit, LimitSet, OpenOptions, RefusalReason, Segment,
+    SetDeclaration, VirtualClock,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -22,6 +22,7 @@ fn declaration() -> Declaration {
 struct Scene {
     _directory: tempfile::TempDir,
     clock: VirtualClock,
+    segment: Segment,
     set: LimitSet,
 }
 
@@ -37,6 +38,7 @@ impl Scene {
             _directory: directory,
             clock,
             set: segment.set("logins").expect("declared"),
+            segment,
         }
     }
 
@@ -140,4 +142,35 @@ fn addresses_and_keys_are_not_mixed_up() {
     let segment = Segment::create(directory.path().join("limits"), &plain).expect("a segment");
     let plain = segment.set("plain").expect("declared");
     assert!(matches!(plain.address(ip("::1")), Err(Error::NoPrefixes { .. })));
+}
+
+#[test]
+fn a_network_is_shown_with_the_limits_that_count_it() {
+    let scene = Scene::new();
+    for address in ["203.0.113.1", "2001:db8::1"] {
+        assert!(scene.check(address).is_admitted());
+    }
+    let limits_of = |key: &KeySnapshot| {
+        let limits = key
+            .limits
+            .iter()
+            .map(|limit| (limit.name.clone(), limit.remaining));
+        limits.collect::<Vec<_>>()
+    };
+    let [address, network] = [("address".to_owned(), 1), ("network".to_owned(), 2)];
+    for of_family in ["203.0.113.1", "2001:db8::1"] {
+        let rows = scene.segment.address("logins", ip(of_family)).expect("works");
+        let mut limits: Vec<_> = rows.iter().map(limits_of).collect();
+        limits.sort();
+        assert_eq!(limits, [[address.clone()], [network.clone()]]);
+    }
+    // By what is kept of their names.
+    let mut limits = Vec::new();
+    let keep = |key: &KeySnapshot| limits.push(limits_of(key));
+    scene.segment.keys("logins", keep).expect("works");
+    limits.sort();
+    assert_eq!(
+        limits,
+        [[address.clone()], [address], [network.clone()], [network]]
+    );
 }

@@ -416,6 +416,28 @@ fn forecast(set: &LimitSet) -> Forecast<'_> {
     key.forecast().expect("works").remove(0)
 }
 
+#[test]
+fn no_time_is_forecast_for_what_comes_back_when_its_holders_give_it_back() {
+    let checking = Checking::new([plain(Limit::concurrency("units", 2))]);
+    let set = checking.set();
+    let take = || {
+        let outcome = set.try_acquire(&set.request()).expect("works");
+        outcome.into_result().expect("free")
+    };
+    let forecast = || {
+        let forecast = set.forecast().expect("works").remove(0);
+        (forecast.spendable, forecast.next_unit_after, forecast.full_after)
+    };
+    let full = (2, None, Some(Duration::ZERO));
+    assert_eq!(forecast(), full);
+    let first = take();
+    assert_eq!(forecast(), (1, None, None));
+    let second = take();
+    assert_eq!(forecast(), (0, None, None));
+    drop((first, second));
+    assert_eq!(forecast(), full);
+}
+
 /// By the clocks of the machine: the count of a sub-window is forgotten when the one after the next begins, by the
 /// sub-windows of the wall clock.
 #[test]

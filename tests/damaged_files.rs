@@ -1,17 +1,19 @@
 //! Files that are no usable segment: an exact error each, and not one byte changed.
 
+mod process;
 mod raw_segment;
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use process::{TIMEOUT, in_own_process};
 use raw_segment::{
     BUCKETS, BYTE_ORDER, C_LIBRARY, CHECKSUM, CLOCK_ID, COMPATIBLE_FEATURES, CREATED_UTC,
     DEFINITION_CHECKSUM, DEFINITION_ROOM, DEFINITION_SIZE, DIRECTORY_OFFSET, EXTENT_OFFSET, EXTENT_SIZE,
-    FINGERPRINT, FORMAT, HASH_KEY, HEADER_SIZE, HELD_AMOUNTS, HOLDS, INCOMPATIBLE_FEATURES, LIMITS,
-    LOCK_KIND, MAGIC, NAME_WORDS, PARTICIPANTS, PARTICIPANTS_OFFSET, RawSegment, SETS, SHARDS, STATE_WORDS,
-    TICKETS, TOTAL_SIZE, WORD_SIZE,
+    FINGERPRINT, FORMAT, HASH_KEY, HEADER_SIZE, HELD_AMOUNTS, HOLD_NEXT, HOLD_OWNER, HOLDS,
+    INCOMPATIBLE_FEATURES, LIMITS, LOCK_KIND, MAGIC, NAME_WORDS, PARTICIPANTS, PARTICIPANTS_OFFSET,
+    RawSegment, SETS, SHARDS, STATE_WORDS, TICKETS, TOTAL_SIZE, WORD_SIZE,
 };
 use shmlimit::{Declaration, Error, Keyed, Limit, Segment, SegmentReader, SetDeclaration};
 
@@ -426,4 +428,47 @@ fn a_recovery_looks_at_the_rows_of_the_interrupted_operation_however_large_the_t
     segment.recover().expect("works");
     assert_eq!((counts().recoveries, counts().rebuilds), (1, 1));
     assert_eq!(raw.word(tags + unused), 0);
+}
+
+#[test]
+fn a_list_of_free_holds_that_runs_in_a_circle_or_names_a_hold_in_use_is_made_again() {
+    let test = "a_list_of_free_holds_that_runs_in_a_circle_or_names_a_hold_in_use_is_made_again";
+    in_own_process(test, TIMEOUT, |directory| {
+        for of_one_in_use in [false, true] {
+            let path = directory.join(format!("limits-{of_one_in_use}"));
+            let slots = SetDeclaration::new("api").limit(Limit::concurrency("slots", 3));
+            let segment = Segment::create(&path, &Declaration::new().set(slots)).expect("a segment");
+            let api = segment.set("api").expect("declared");
+            let take = || {
+                let outcome = api.try_acquire(&api.request()).expect("works");
+                outcome.into_result()
+            };
+            let [held, other, another] = [0, 1, 2].map(|_| take().expect("free"));
+            drop(other);
+            drop(another);
+            let raw = RawSegment::open(&path);
+            assert_ne!(raw.word(raw.hold_word(0, HOLD_OWNER)), 0);
+            let first = raw.word(raw.free_hold());
+            let last = raw.word(raw.hold_word(first - 1, HOLD_NEXT));
+            assert_eq!(
+                (first.min(last), first.max(last)),
+                (2, 3),
+                "named by their indexes plus one"
+            );
+            let next = if of_one_in_use { 1 } else { first };
+            // In the place of the second: as many are in the list as are free.
+            raw.set_word(
+                raw.hold_word(if of_one_in_use { first } else { last } - 1, HOLD_NEXT),
+                next,
+            );
+
+            let recovered = &segment.recover().expect("works").sets[0];
+            let repairs = recovered.repairs.expect("damaged");
+            assert!(repairs.rebuilt && !repairs.poisoned, "{recovered:?}");
+            let more = [(); 2].map(|()| take().expect("free"));
+            take().expect_err("all are in use");
+            drop((held, more));
+            assert!(segment.recover().expect("works").sets[0].repairs.is_none());
+        }
+    });
 }

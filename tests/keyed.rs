@@ -550,17 +550,16 @@ fn a_refund_from_before_a_reset_of_its_key_is_void() {
     let (_directory, _segment, set) = create_by(&clock, keyed(10).limit(limit));
     let request = set.request().with("requests", 80).expect("declared");
     let mut before = take(&set, "a", &request);
-    assert!(set.key("a").expect("a key").reset(&[]).expect("works"));
-    clock.advance_to(NEW_YEAR + Duration::from_nanos(2));
-    let _after = take(&set, "a", &request);
-    assert_eq!(
-        before
-            .settle([("requests", 0)])
-            .expect("works")
-            .refunded("requests"),
-        0
-    );
-    assert_eq!(remaining(&set, "a"), 20);
+    // Of the second reset and the third no less than of the first.
+    for reset in 1..=3 {
+        assert!(set.key("a").expect("a key").reset(&[]).expect("works"));
+        clock.advance_to(NEW_YEAR + 2 * reset * Duration::from_nanos(1));
+        let after = take(&set, "a", &request);
+        let settled = before.settle([("requests", 0)]).expect("works");
+        assert_eq!(settled.refunded("requests"), 0, "reset {reset}");
+        assert_eq!(remaining(&set, "a"), 20);
+        before = after;
+    }
 }
 
 #[test]
@@ -624,4 +623,55 @@ fn a_permit_of_a_key_is_inert_in_a_forked_child() {
             assert!(try_take(&set, "a", &request).is_some());
         },
     );
+}
+
+#[test]
+fn settling_as_reserved_makes_no_row_for_a_key_that_has_none_any_more() {
+    let clock = VirtualClock::new(NEW_YEAR);
+    let limit = Limit::rate("requests", 100, MINUTE);
+    let (_directory, segment, set) = create_by(&clock, keyed(10).limit(limit));
+    let request = set.request().with("requests", 80).expect("declared");
+    let [mut as_reserved, mut above] = ["as reserved", "above"].map(|key| take(&set, key, &request));
+    clock.advance_to(NEW_YEAR + 2 * MINUTE);
+    let has_row = |key: &str| segment.key("api", key).expect("works").is_some();
+    // Both are replenished, and their rows are given to others.
+    for number in 0.. {
+        if !has_row("as reserved") && !has_row("above") {
+            break;
+        }
+        drop(try_take(&set, &format!("key-{number}"), &request));
+    }
+    clock.advance_to(NEW_YEAR + 5 * MINUTE);
+    let settled = as_reserved.settle([("requests", 80)]).expect("works");
+    assert_eq!(
+        (settled.refunded("requests"), settled.overdraft("requests")),
+        (0, 0)
+    );
+    assert!(!has_row("as reserved"));
+    let settled = above.settle([("requests", 81)]).expect("works");
+    assert_eq!(settled.overdraft("requests"), 1);
+    assert!(has_row("above"), "there is something to charge");
+    assert_eq!(remaining(&set, "above"), 99);
+}
+
+#[test]
+fn a_reservation_gets_the_row_of_a_key_whose_holder_is_dead() {
+    let test = "a_reservation_gets_the_row_of_a_key_whose_holder_is_dead";
+    in_own_process(test, TIMEOUT, |directory| {
+        let set = keyed(10).limit(calls(3)).limit(Limit::concurrency("slots", 1));
+        let (_segment, set) = create_in(directory, set);
+        let mut child = Child::fork(|| {
+            // A row whose key holds something is given to no other; once it holds nothing, it is as if never used.
+            let holding = set.request().with("requests", 0).expect("declared");
+            let keys = (0..).map(|number| format!("key-{number}"));
+            let permits = keys.map_while(|key| try_take(&set, &key, &holding));
+            std::mem::forget(permits.collect::<Vec<_>>());
+            die();
+        });
+        child.wait();
+        let request = set.request().with("slots", 0).expect("declared");
+        let key = set.key("another").expect("a key");
+        let outcome = key.reserve(&request, Duration::ZERO).expect("works");
+        assert!(matches!(outcome, ReserveOutcome::Reserved(_)), "{outcome:?}");
+    });
 }

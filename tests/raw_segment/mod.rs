@@ -41,6 +41,10 @@ pub const PARTICIPANT_PID: u64 = 1;
 pub const PARTICIPANT_START_TIME: u64 = 2;
 pub const PARTICIPANT_DOORBELL: u64 = 8;
 
+/// Words of a hold, by their position in it.
+pub const HOLD_OWNER: u64 = 0;
+pub const HOLD_NEXT: u64 = 4;
+
 /// Words of a directory entry, by their position in it.
 pub const EXTENT_OFFSET: u64 = 0;
 pub const EXTENT_SIZE: u64 = 1;
@@ -61,6 +65,7 @@ pub const LABELS: u64 = 16;
 
 const PARTICIPANT_BYTES: u64 = 384;
 const ENTRY_BYTES: u64 = 192;
+const HOLD_BYTES: u64 = 56;
 const TICKET_BYTES: u64 = 88;
 const TICKET_LIMIT_BYTES: u64 = 24;
 
@@ -160,6 +165,22 @@ impl RawSegment {
         (0..tickets)
             .map(|index| self.word((first + index * stride) / 8 + BELL))
             .sum()
+    }
+
+    /// The position of the word that names the first free hold of the first set.
+    pub fn free_hold(&self) -> u64 {
+        (self.lock_offset(0) + 96) / 8
+    }
+
+    /// The position of a word of a hold of the first set, which has one shard. The tickets follow the holds.
+    pub fn hold_word(&self, index: u64, word: u64) -> u64 {
+        let stride = |bytes: u64| bytes.next_multiple_of(64);
+        let hold = stride(HOLD_BYTES + 8 * self.word(self.entry_word(HELD_AMOUNTS)));
+        let ticket = stride(TICKET_BYTES + TICKET_LIMIT_BYTES * self.word(self.entry_word(LIMITS)));
+        let end = self.word(self.entry_word(EXTENT_OFFSET)) + self.word(self.entry_word(EXTENT_SIZE));
+        let tickets = end - self.word(self.entry_word(TICKETS)) * ticket;
+        let holds = tickets - self.word(self.entry_word(HOLDS)) * hold;
+        (holds + index * hold) / 8 + word
     }
 
     /// How often the doorbells of all participants have been rung, all of them together.

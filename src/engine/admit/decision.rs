@@ -570,3 +570,20 @@ pub enum RefusalReason {
     /// [`Permit::throttled`](crate::Permit::throttled).
     Throttled,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_for_all_that_is_noted_under_the_lock() {
+        for limits in 0..=MAX_LIMITS {
+            for notes_beside in 0..=1 + notes_of_overrides(MAX_LIMITS) {
+                let mut costs = Costs::default();
+                (0..limits).for_each(|index| costs.limits.insert(index));
+                let decision = Decision::pending(&costs, notes_beside);
+                assert!(decision.decided.capacity() >= limits + notes_beside);
+            }
+        }
+    }
+}

@@ -203,6 +203,15 @@ mod tests {
     }
 
     #[test]
+    fn the_largest_batch_is_the_largest_number_of_units_that_fits() {
+        for tag in [0, MAX_TAG] {
+            let word = AtomicU64::new(CreditWord::new(tag, MAX_BATCH).to_word());
+            assert_eq!(CreditWord::spend(&word, tag, MAX_BATCH), Some(0));
+            assert_eq!(CreditWord::new(tag, MAX_BATCH + 1).units(), MAX_BATCH);
+        }
+    }
+
+    #[test]
     fn many_requests_at_once_are_admitted_for_no_more_than_there_is() {
         let word = AtomicU64::new(CreditWord::new(7, 10_000).to_word());
         let spent: u64 = std::thread::scope(|scope| {

@@ -348,3 +348,52 @@ impl<'a> RuledShard<'a> {
             .all(agrees)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_repaired_in_any_part_was_repaired_in_the_set() {
+        let nothing = Repairs::default();
+        let of_one_part = [
+            nothing,
+            Repairs {
+                owner_died: true,
+                ..nothing
+            },
+            Repairs {
+                undone_words: 3,
+                ..nothing
+            },
+            Repairs {
+                finished_reset: true,
+                ..nothing
+            },
+            Repairs {
+                rebuilt: true,
+                ..nothing
+            },
+            Repairs {
+                poisoned: true,
+                ..nothing
+            },
+        ];
+        for repairs in of_one_part {
+            for (mut sum, other, undone_words) in [
+                (nothing, repairs, repairs.undone_words),
+                (repairs, nothing, repairs.undone_words),
+                (repairs, repairs, 2 * repairs.undone_words),
+            ] {
+                sum.add(other);
+                assert_eq!(
+                    sum,
+                    Repairs {
+                        undone_words,
+                        ..repairs
+                    }
+                );
+            }
+        }
+    }
+}

@@ -662,6 +662,9 @@ mod tests {
         let (_region, memory) = shard(8);
         let row = |index| memory.row(index).expect("within");
         let mut transaction = memory.journal().begin();
+        // The first word of all rows, and the last one.
+        transaction.store(row(0).head_word(0).expect("a keyed row"), 1);
+        transaction.store(&row(memory.row_count() - 1).state[1], 1);
         transaction.store(row(77).used_at().expect("a keyed row"), 1);
         transaction.store(&row(78).state[1], 1);
         transaction.store(memory.tag_word(5, 2).expect("within"), 1);
@@ -669,8 +672,11 @@ mod tests {
         transaction.store(memory.hold(1).expect("within").owner(), 1);
         drop(transaction);
         let tagged = 5 * BUCKET_ROWS + 2 * ROWS_OF_TAG_WORD;
-        let expected: Vec<u64> = [77, 78].into_iter().chain(tagged..tagged + 4).collect();
-        assert_eq!(memory.noted_rows().into_iter().collect::<Vec<_>>(), expected);
+        let rows = [0, 77, 78, memory.row_count() - 1];
+        assert_eq!(
+            memory.noted_rows(),
+            rows.into_iter().chain(tagged..tagged + 4).collect()
+        );
     }
 
     #[test]
