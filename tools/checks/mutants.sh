@@ -17,7 +17,7 @@ shard=${SHARD:-0}
 output="${CARGO_TARGET_DIR:-target}/mutants"
 
 # Mistakes that are none; docs/trust.md says why. Halves of a number that have no bit in common are the same by | and by ^.
-same_by_either='replace \| with \^ in (load_wide|Mark::wide|Journal<.*>::mark|Transaction<.*>::store|Ties::with_(head|tail|pins))$'
+same_by_either='replace \| with \^ in (load_wide|Mark::wide|Journal<.*>::mark|Transaction<.*>::store|RowReferences::with_(head|tail|pins))$'
 changes_nothing='replace > with >= in Transaction<.*>::raise$|replace fence_before_change with \(\)$'
 
 # mutants NAME FILES ONE_IN TARGETS [TEST_ARGUMENTS...]: TARGETS are what cargo builds for each mutant.
