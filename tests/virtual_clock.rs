@@ -12,6 +12,7 @@ use tempfile::TempDir;
 /// 2026-01-01T00:00:00Z.
 const NEW_YEAR: Duration = Duration::from_secs(1_767_225_600);
 const NANOSECOND: Duration = Duration::from_nanos(1);
+const MINUTE: Duration = Duration::from_secs(60);
 
 fn set_by(clock: &VirtualClock, limit: Limit) -> (TempDir, LimitSet) {
     let directory = tempfile::tempdir().expect("a directory");
@@ -202,4 +203,34 @@ fn who_waits_is_served_when_the_clock_has_been_moved_on_and_sleeps_until_then() 
     );
     clock.advance_to(2 * hour);
     assert!(is_admitted_within(u32::MAX));
+}
+
+#[test]
+fn a_lease_that_ran_out_is_lost_although_its_permit_still_holds_something_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let clock = VirtualClock::new(NEW_YEAR);
+    let set = SetDeclaration::new("jobs")
+        .limit(Limit::concurrency("leased", 1).lease(MINUTE))
+        .limit(Limit::concurrency("running", 2));
+    let segment = OpenOptions::new()
+        .virtual_clock(&clock)
+        .create(folder.path().join("limits"), &Declaration::new().set(set))
+        .expect("a segment");
+    let jobs = segment.set("jobs").expect("declared");
+    let take = || {
+        let outcome = jobs.try_acquire(&jobs.request()).expect("works");
+        outcome.into_result().expect("free")
+    };
+    let mut late = take();
+    clock.advance_to(NEW_YEAR + 2 * MINUTE);
+    let mut next = take();
+    assert!(late.reclaimed() && !next.reclaimed());
+    assert!(matches!(late.heartbeat(), Err(Error::Reclaimed { .. })));
+    next.heartbeat().expect("its own");
+    for permit in [&mut late, &mut next] {
+        permit.release().expect("gives back what is left");
+    }
+    assert!(late.reclaimed() && !next.reclaimed());
+    let remaining = |index: usize| segment.snapshot().expect("a copy").sets[0].limits[index].remaining;
+    assert_eq!([0, 1].map(remaining), [1, 2]);
 }
