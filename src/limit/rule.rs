@@ -161,7 +161,7 @@ pub(crate) trait RuleOperations: Copy + PartialEq {
     }
 
     /// Rewrites the state of a limit that was declared as `old` and is this from `now` on. Where
-    /// [`can_migrate`](Self::can_carry_over) says no, nothing sensible comes of it.
+    /// [`can_migrate`](Self::can_migrate) says no, nothing sensible comes of it.
     ///
     /// What was there stays, and nothing is granted for the past. Windows keep what they count now, against the new
     /// capacity, and for at least as long as the old and the new window would. What is in use stays in use.
