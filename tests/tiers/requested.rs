@@ -241,6 +241,25 @@ fn a_capacity_that_was_given_by_name_keeps_its_row_whatever_requests_name() {
     assert!(new.check(&five).expect("no error").is_admitted());
 }
 
+#[test]
+fn to_clear_one_capacity_keeps_no_row_for_another_that_a_request_named() {
+    let scene = Scene::new(
+        with_overrides(1)
+            .limit(Limit::calls("requests", 2, MINUTE))
+            .limit(Limit::calls("others", 100, MINUTE)),
+    );
+    let set = scene.set();
+    let five = naming(&set, 5);
+    for number in 0..ROWS {
+        let key = set.key(number.to_string()).expect("keyed");
+        assert!(key.check(&five).expect("no error").is_admitted());
+        key.clear_override("others").expect("none is there");
+    }
+    scene.advance(MINUTE);
+    let new = set.key("new").expect("keyed");
+    assert!(new.check(&five).expect("no error").is_admitted());
+}
+
 /// What a row says by one capacity would be anything by another.
 #[test]
 fn a_row_says_nothing_of_its_former_key_to_one_with_another_capacity() {

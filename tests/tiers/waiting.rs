@@ -156,3 +156,47 @@ fn what_was_granted_by_another_capacity_is_claimed_and_refunded_by_what_is_known
     let settled = permit.settle([("units", 0)]).expect("not settled yet");
     assert_eq!(settled.refunded("units"), 0);
 }
+
+#[test]
+fn who_waits_in_vain_for_more_than_its_key_may_have_since_learns_that() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let declaration = Declaration::new().set(
+        SetDeclaration::new("api")
+            .keyed(Keyed::new(10).overrides(true))
+            .limit(Limit::concurrency("slots", 5)),
+    );
+    let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
+    let set = segment.set("api").expect("declared");
+    let key = set.key("a").expect("keyed");
+    let request = |slots| set.request().with("slots", slots).expect("declared");
+    let held = key.try_acquire(&request(5)).expect("no error").into_result();
+    let held = held.expect("free");
+    let mut context = Context::from_waker(Waker::noop());
+
+    let (one, five) = (request(1), request(5));
+    let mut first = Box::pin(key.acquire_async(&one, LONG));
+    assert!(first.as_mut().poll(&mut context).is_pending());
+    let mut behind = Box::pin(key.acquire_async(&five, Duration::from_secs(1)));
+    assert!(behind.as_mut().poll(&mut context).is_pending());
+    key.override_capacity("slots", 2).expect("a row");
+
+    let began = Instant::now();
+    let answer = loop {
+        if let Poll::Ready(answer) = behind.as_mut().poll(&mut context) {
+            break answer;
+        }
+        assert!(began.elapsed() < LONG, "its time is never up");
+        thread::yield_now();
+    };
+    let error = answer.expect_err("never admissible");
+    assert!(
+        matches!(&error, Error::NeverAdmissible { limit, cost: 5, max: 2, .. } if limit == "slots"),
+        "{error:?}"
+    );
+    assert_eq!(segment.snapshot().expect("no error").sets[0].tickets.len(), 1);
+    drop(held);
+    assert!(
+        first.as_mut().poll(&mut context).is_ready(),
+        "served all the same"
+    );
+}

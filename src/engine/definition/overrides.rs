@@ -401,8 +401,8 @@ impl LockedShard<'_> {
         given_by: GivenBy,
     ) -> Result<(), Box<Error>> {
         let has_all = self.shard.has_all(row, own);
-        let are_kept = given_by == GivenBy::Request || !row.tier().capacities_by_request;
-        if has_all && are_kept {
+        let keeps_the_row = given_by == GivenBy::Name && own.are_any();
+        if has_all && !(keeps_the_row && row.tier().capacities_by_request) {
             return Ok(());
         }
         self.write_own_capacities(row, own, given_by, has_all)
@@ -421,12 +421,14 @@ impl LockedShard<'_> {
             return Ok(());
         };
         let generation = row.reference().generation;
-        // Those that were given by name are kept for as long as there are any.
-        let by_request = before.capacities_by_request || !shard.has_own_capacities(row);
+        let by_request = match given_by {
+            // Those that were given by name are kept for as long as there are any.
+            GivenBy::Request => before.capacities_by_request || !shard.has_own_capacities(row),
+            // To clear one says nothing of the others.
+            GivenBy::Name => before.capacities_by_request && !own.are_any(),
+        };
         let after = RowTier {
-            capacities_by_request: given_by == GivenBy::Request
-                && by_request
-                && shard.will_have_any(row, own),
+            capacities_by_request: by_request && shard.will_have_any(row, own),
             ..before
         };
         let mut transaction = shard.memory.journal().begin();

@@ -317,6 +317,7 @@ impl SegmentEngine {
             decision.set_stage(Stage::QueueFull);
             return match locked.refuse(row.into(), costs, decision, attempt)? {
                 Answer::RetryAfterReclaim => Ok(None),
+                Answer::Impossible => Err(shard.unruled().never_admissible(decision.impossible())),
                 _ => Ok(Some(WaitStart::Decided(false))),
             };
         };
@@ -440,8 +441,7 @@ impl SegmentEngine {
             }
             Standing::First(_) | Standing::Behind if is_expired => {
                 let is_first = matches!(standing, Standing::First(_));
-                locked.leave_late(waiting.row, costs, decision, waiting.ticket.index, is_first)?;
-                return Ok(PollResult::Refused);
+                return locked.leave_late(waiting.row, costs, decision, waiting.ticket.index, is_first);
             }
             Standing::First(_) | Standing::Behind => {}
         }
@@ -666,7 +666,8 @@ impl LockedShard<'_> {
         Ok(())
     }
 
-    /// Leaves the queue because time is up, and says what bound at the end.
+    /// Leaves the queue because time is up, and says what bound at the end. Where its costs can never be met any more, the
+    /// ticket is lost, as that of a head is: the caller begins anew, and learns that.
     fn leave_late(
         &mut self,
         row: u64,
@@ -674,7 +675,7 @@ impl LockedShard<'_> {
         decision: &mut Decision,
         index: u64,
         is_first: bool,
-    ) -> Result<(), Box<Error>> {
+    ) -> Result<PollResult, Box<Error>> {
         let shard = self.shard;
         decision.set_stage(if !is_first {
             Stage::Behind
@@ -683,9 +684,13 @@ impl LockedShard<'_> {
         } else {
             Stage::Reserved
         });
-        self.refuse(shard.row(row).into(), costs, decision, Attempt::Late(index))?;
-        let timed_out = &shard.memory.control().timed_out;
-        self.change_queue(Some(timed_out), |queue| queue::leave(queue, index))?;
-        self.serve_next(row)
+        let (result, counter) =
+            match self.refuse(shard.row(row).into(), costs, decision, Attempt::Late(index))? {
+                Answer::Impossible => (PollResult::Lost, None),
+                _ => (PollResult::Refused, Some(&shard.memory.control().timed_out)),
+            };
+        self.change_queue(counter, |queue| queue::leave(queue, index))?;
+        self.serve_next(row)?;
+        Ok(result)
     }
 }
