@@ -46,12 +46,12 @@ fn processor_time() -> Duration {
 fn segment(directory: &Path, name: &str, sets: impl IntoIterator<Item = SetDeclaration>) -> Segment {
     let declaration = sets
         .into_iter()
-        .fold(Declaration::new(), |declaration, set| declaration.set(set));
+        .fold(Declaration::new(), |declaration, set| declaration.add_set(set));
     Segment::create(directory.join(name), &declaration).expect("a segment")
 }
 
 fn calls(name: &str) -> SetDeclaration {
-    SetDeclaration::new(name).limit(Limit::calls("calls", RATE, Duration::from_secs(1)).burst(BURST))
+    SetDeclaration::new(name).add_limit(Limit::calls("calls", RATE, Duration::from_secs(1)).burst(BURST))
 }
 
 /// One that waits in the queue, and notes that it was served.
@@ -111,7 +111,7 @@ fn one_line(directory: &Path, waiters: u64, cancelled: bool, span: Duration) -> 
 
 /// A few are served while many wait for others, in a line of another set.
 fn another_set(directory: &Path, waiters: u64, span: Duration) -> Measured {
-    let held = SetDeclaration::new("held").limit(Limit::concurrency("places", 1));
+    let held = SetDeclaration::new("held").add_limit(Limit::concurrency("places", 1));
     let segment = segment(directory, "sets", [held.waiters(waiters as u32), calls("set")]);
     let held = segment.set("held").expect("declared");
     let _permit = held.try_acquire(&held.request()).expect("works");
@@ -137,7 +137,7 @@ fn another_set(directory: &Path, waiters: u64, span: Duration) -> Measured {
 /// A few are served while each of many keys has a waiter of its own.
 fn other_keys(directory: &Path, waiters: u64, span: Duration) -> Measured {
     let keyed = SetDeclaration::new("keyed")
-        .limit(Limit::calls("calls", 1, Duration::from_secs(24 * 3600)))
+        .add_limit(Limit::calls("calls", 1, Duration::from_secs(24 * 3600)))
         .keyed(Keyed::new(2 * waiters))
         .waiters(8_192);
     let segment = segment(directory, "keys", [keyed, calls("set")]);

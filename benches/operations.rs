@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use criterion::Criterion;
 
+use common::operations::Place;
+
 fn main() {
     let directory = common::directory();
     let mut criterion = Criterion::default()
@@ -15,7 +17,7 @@ fn main() {
         .configure_from_args();
     let operations = common::operations::floors(directory.path())
         .into_iter()
-        .chain(common::operations::operations(directory.path()));
+        .chain(common::operations::operations(Place::new(directory.path())));
     for mut operation in operations {
         criterion.bench_function(&format!("{}/{}", operation.group, operation.name), |bencher| {
             bencher.iter_custom(|times| {

@@ -129,7 +129,7 @@ fn line_wake_ups(directory: &Path, times: u64) -> Vec<f64> {
 fn places(directory: &Path) -> (TempDir, Segment, LimitSet) {
     let directory = tempfile::tempdir_in(directory).expect("a directory");
     let declaration =
-        Declaration::new().set(SetDeclaration::new("set").limit(Limit::concurrency("places", 1)));
+        Declaration::new().add_set(SetDeclaration::new("set").add_limit(Limit::concurrency("places", 1)));
     let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let set = segment.set("set").expect("declared");
     (directory, segment, set)

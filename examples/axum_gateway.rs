@@ -19,7 +19,12 @@ use shmlimit::{Declaration, Segment};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let declaration = Declaration::from_toml(include_str!("axum_gateway.toml"))?;
-    let segment = Segment::open_or_create("/dev/shm/axum_gateway.limits", &declaration)?;
+    let mut arguments = std::env::args().skip(1);
+    let address = arguments.next().unwrap_or_else(|| "127.0.0.1:8080".to_owned());
+    let path = arguments
+        .next()
+        .unwrap_or_else(|| "/dev/shm/axum_gateway.limits".to_owned());
+    let segment = Segment::open_or_create(path, &declaration)?;
     let peer = ClientAddress::peer(|head| Some(head.extensions.get::<ConnectInfo<SocketAddr>>()?.ip()));
     let visitors = Demand::new(segment.set("visitors")?.request())?.by_address(peer)?;
     let tenants = Demand::new(segment.set("tenants")?.request().with("tokens", 500)?)? // reserved for each prompt
@@ -28,7 +33,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .route("/chat", post(chat))
         .layer(LimitLayer::new(tenants))
         .layer(LimitLayer::new(visitors));
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    println!("listening on http://{}", listener.local_addr()?);
     Ok(axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?)
 }
 

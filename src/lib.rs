@@ -13,12 +13,12 @@
 //! # let path = directory.path().join("gateway.limits");
 //! # fn call_the_model() -> u64 { 900 }
 //! let minute = Duration::from_secs(60);
-//! let declaration = Declaration::new().set(
+//! let declaration = Declaration::new().add_set(
 //!     SetDeclaration::new("chat")
 //!         // Never more than 10,000 in any minute, and as the provider of the model does it.
-//!         .limit(Limit::calls("requests", 10_000, minute).algorithm(Algorithm::SlidingWindow))
-//!         .limit(Limit::rate("tokens", 2_000_000, minute).algorithm(Algorithm::TokenBucket))
-//!         .limit(Limit::concurrency("in_flight", 64)),
+//!         .add_limit(Limit::calls("requests", 10_000, minute).algorithm(Algorithm::SlidingWindow))
+//!         .add_limit(Limit::rate("tokens", 2_000_000, minute).algorithm(Algorithm::TokenBucket))
+//!         .add_limit(Limit::concurrency("in_flight", 64)),
 //! );
 //! // Any number of processes may do this at once, with a path such as /dev/shm/gateway.limits.
 //! let segment = Segment::open_or_create(&path, &declaration)?;
@@ -40,7 +40,7 @@
 //! | open or create a segment | [`Segment`], [`OpenOptions`] |
 //! | take limits | [`LimitSet::try_acquire`], [`Request`]; [`LimitSet::check`] where nothing is held |
 //! | limit each client by itself | [`SetDeclaration::keyed`], [`Keyed`], [`LimitSet::key`], [`LimitSet::check_many`] |
-//! | give keys quotas by plan | [`SetDeclaration::tier`], [`Tier`], [`Request::with_tier`], [`Key::assign`] |
+//! | give keys quotas by plan | [`SetDeclaration::add_tier`], [`Tier`], [`Request::with_tier`], [`Key::assign`] |
 //! | give a single key a capacity of its own | [`Keyed::overrides`], [`Key::override_capacity`] |
 //! | limit addresses by their networks | [`Limit::prefix`], [`LimitSet::address`] |
 //! | ask and take nothing | [`LimitSet::peek`], [`LimitSet::forecast`] |
@@ -48,14 +48,14 @@
 //! | hold back for as long as an upstream says | [`Permit::throttled`], [`LimitSet::throttle`] |
 //! | find the right concurrency | [`Limit::adaptive`], [`Permit::release_failed`] |
 //! | try limits before they bite | [`SetDeclaration::shadow`], [`Limit::shadow`]; `limitctl simulate` on a trace |
-//! | change limits of a live segment | [`Segment::apply`]; `limitctl apply`, `limitctl set` |
+//! | change limits of a live segment | [`Segment::apply`]; `limitctl apply`, `limitctl edit` |
 //! | wait in the queue for them | [`LimitSet::acquire`], [`LimitSet::acquire_async`], [`LimitSet::acquire_owned`]; [`LimitSet::reserve`] charges now for later |
 //! | choose among several sets | [`LimitPool`], [`PoolStrategy`], [`PoolRequest`] |
 //! | admit without the lock, from batches that each process draws | [`Limit::credit`]; by hand [`LocalCredit`], [`Batch`] |
 //! | settle, release, hold | [`Permit`], [`Settlement`]; [`Permit::heartbeat`] renews a [lease](Limit::lease) |
 //! | learn why not, and how long | [`Refusal`], [`Verdict`], [`RefusalReason`] |
 //! | look without a lock | [`Segment::snapshot`], or [`SegmentReader`] with no more than read permission |
-//! | see who uses what | [`SegmentReader::keys`], [`SegmentReader::key`], also of a [`Segment`] |
+//! | see who uses what | [`SegmentReader::key_snapshots`], [`SegmentReader::key_snapshot`], also of a [`Segment`] |
 //! | repair and start again | [`Segment::recover`], [`LimitSet::reset`], [`Segment::retire`] |
 //! | try limits out in no time | [`VirtualClock`], [`OpenOptions::virtual_clock`] |
 //! | limit an HTTP service | the feature `tower`: `tower::LimitLayer`, `tower::Demand::by_header`; for other servers [`http::PolicyHeaders`] |
@@ -95,8 +95,8 @@ pub mod tower;
 mod units;
 
 pub use api::declaration::{
-    Algorithm, Align, Amount, Bound, Credit, Declaration, Difference, Keyed, Limit, OnDeath, SegmentOptions,
-    SetDeclaration, Tier, Weekday, Window,
+    Adaptive, Algorithm, Align, Amount, Bound, ClockSource, Credit, Declaration, Keyed, Kind, Limit,
+    LimitOptions, OnDeath, SegmentOptions, SetDeclaration, Tier, Weekday, WhenFull, Window,
 };
 pub use api::key::Key;
 pub use api::key::address::Address;
@@ -108,8 +108,9 @@ pub use api::request::Request;
 pub use api::request_events::{RequestEvent, RequestEventKind};
 pub use api::reservation::{Reservation, ReserveOutcome};
 pub use api::segment::mismatch::{Mismatch, MismatchOutcome, OnMismatch};
+pub use api::segment::open_options::OpenOptions;
 pub use api::segment::recovery::{RecoveryReport, SetRecovery};
-pub use api::segment::{OpenOptions, Removal, Segment};
+pub use api::segment::{Removal, Segment};
 pub use api::set::checked::{Checked, Forecast};
 pub use api::set::limit_set::{LimitIndex, LimitName, LimitSet};
 pub use api::snapshot::{
@@ -118,9 +119,8 @@ pub use api::snapshot::{
     SetSnapshot, TicketSnapshot,
 };
 pub use api::wait::acquire_future::AcquireFuture;
-pub use engine::definition::plan::{Adaptive, Kind, WhenFull};
 pub use engine::{RefusalReason, Repairs, TableUsage};
-pub use error::{DeclarationError, Error, RemovalCause};
+pub use error::{DeclarationError, Difference, Error, ParseError, RemovalCause};
 pub use shm::time::virtual_clock::VirtualClock;
 
 // The examples of the README and the guide are compiled and run with the documentation's.

@@ -8,14 +8,15 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 fn segment(set: SetDeclaration) -> (tempfile::TempDir, Segment) {
     let directory = tempfile::tempdir().expect("a directory");
-    let segment =
-        Segment::create(directory.path().join("limits"), &Declaration::new().set(set)).expect("a segment");
+    let segment = Segment::create(directory.path().join("limits"), &Declaration::new().add_set(set))
+        .expect("a segment");
     (directory, segment)
 }
 
 #[test]
 fn refuses_the_eleventh_of_ten() {
-    let (_directory, segment) = segment(SetDeclaration::new("api").limit(Limit::calls("requests", 10, HOUR)));
+    let (_directory, segment) =
+        segment(SetDeclaration::new("api").add_limit(Limit::calls("requests", 10, HOUR)));
     let api = segment.set("api").expect("declared");
     let request = api.request();
     for _ in 0..10 {
@@ -33,8 +34,8 @@ fn refuses_the_eleventh_of_ten() {
 fn a_refusal_by_the_second_limit_charges_nothing_to_the_first() {
     let (_directory, segment) = segment(
         SetDeclaration::new("api")
-            .limit(Limit::calls("requests", 10, HOUR))
-            .limit(Limit::concurrency("in_flight", 2)),
+            .add_limit(Limit::calls("requests", 10, HOUR))
+            .add_limit(Limit::concurrency("in_flight", 2)),
     );
     let api = segment.set("api").expect("declared");
     let request = api.request();
@@ -74,7 +75,8 @@ fn a_refusal_by_the_second_limit_charges_nothing_to_the_first() {
 
 #[test]
 fn settling_refunds_what_was_not_used_and_charges_what_was_used_above() {
-    let (_directory, segment) = segment(SetDeclaration::new("llm").limit(Limit::rate("tokens", 1000, HOUR)));
+    let (_directory, segment) =
+        segment(SetDeclaration::new("llm").add_limit(Limit::rate("tokens", 1000, HOUR)));
     let llm = segment.set("llm").expect("declared");
     assert!(matches!(
         llm.try_acquire(&llm.request()),
@@ -123,7 +125,7 @@ fn settling_refunds_what_was_not_used_and_charges_what_was_used_above() {
 fn what_time_has_replenished_is_not_refunded_out_of_what_others_took() {
     let window = Duration::from_millis(200);
     let (_directory, segment) =
-        segment(SetDeclaration::new("llm").limit(Limit::rate("tokens", 1000, window)));
+        segment(SetDeclaration::new("llm").add_limit(Limit::rate("tokens", 1000, window)));
     let llm = segment.set("llm").expect("declared");
     let all = llm.request().with("tokens", 1000).expect("declared");
     let take = || loop {
@@ -146,7 +148,8 @@ fn what_time_has_replenished_is_not_refunded_out_of_what_others_took() {
 
 #[test]
 fn what_was_reserved_before_a_reset_is_not_refunded_after_it() {
-    let (_directory, segment) = segment(SetDeclaration::new("llm").limit(Limit::rate("tokens", 1000, HOUR)));
+    let (_directory, segment) =
+        segment(SetDeclaration::new("llm").add_limit(Limit::rate("tokens", 1000, HOUR)));
     let llm = segment.set("llm").expect("declared");
     let all = llm.request().with("tokens", 1000).expect("declared");
     let mut before = llm
@@ -171,8 +174,8 @@ fn what_was_reserved_before_a_reset_is_not_refunded_after_it() {
 fn a_full_table_of_holds_binds_before_what_time_heals() {
     let (_directory, segment) = segment(
         SetDeclaration::new("api")
-            .limit(Limit::calls("requests", 1, HOUR))
-            .limit(Limit::concurrency("in_flight", 8))
+            .add_limit(Limit::calls("requests", 1, HOUR))
+            .add_limit(Limit::concurrency("in_flight", 8))
             .holds(1),
     );
     let api = segment.set("api").expect("declared");
@@ -196,7 +199,7 @@ fn a_full_table_of_holds_binds_before_what_time_heals() {
 fn asking_with_a_cost_of_zero_holds_nothing() {
     let (_directory, segment) = segment(
         SetDeclaration::new("pool")
-            .limit(Limit::concurrency("connections", 1))
+            .add_limit(Limit::concurrency("connections", 1))
             .holds(1),
     );
     let pool = segment.set("pool").expect("declared");
@@ -220,9 +223,9 @@ fn asking_with_a_cost_of_zero_holds_nothing() {
 fn a_full_table_of_holds_refuses_only_what_is_held_outside_of_shadow() {
     let (_directory, segment) = segment(
         SetDeclaration::new("llm")
-            .limit(Limit::calls("requests", 10, HOUR))
-            .limit(Limit::concurrency("in_flight", 8).shadow(true))
-            .limit(Limit::rate("tokens", 100, HOUR).on_death(OnDeath::Refund))
+            .add_limit(Limit::calls("requests", 10, HOUR))
+            .add_limit(Limit::concurrency("in_flight", 8).shadow(true))
+            .add_limit(Limit::rate("tokens", 100, HOUR).on_death(OnDeath::Refund))
             .holds(1),
     );
     let llm = segment.set("llm").expect("declared");
@@ -258,7 +261,7 @@ fn a_full_table_of_holds_refuses_only_what_is_held_outside_of_shadow() {
 #[test]
 fn a_recovery_of_what_is_sound_repairs_nothing() {
     let (_directory, segment) =
-        segment(SetDeclaration::new("pool").limit(Limit::concurrency("connections", 8)));
+        segment(SetDeclaration::new("pool").add_limit(Limit::concurrency("connections", 8)));
     let pool = segment.set("pool").expect("declared");
     let take = || {
         let outcome = pool.try_acquire(&pool.request()).expect("works");

@@ -29,7 +29,7 @@ impl Scene {
             Adaptive::Aimd => limit.latency_limit(100 * MILLISECOND),
             _ => limit,
         };
-        let declaration = Declaration::new().set(SetDeclaration::new("pool").limit(limit));
+        let declaration = Declaration::new().add_set(SetDeclaration::new("pool").add_limit(limit));
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("limits");
         let clock = VirtualClock::new(Duration::from_secs(1));

@@ -11,11 +11,11 @@ use shmlimit::{
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn declaration() -> Declaration {
-    Declaration::new().set(
+    Declaration::new().add_set(
         SetDeclaration::new("logins")
             .keyed(Keyed::new(1))
-            .limit(Limit::calls("address", 2, HOUR).prefix(32, 64))
-            .limit(Limit::calls("network", 3, HOUR).prefix(24, 48)),
+            .add_limit(Limit::calls("address", 2, HOUR).prefix(32, 64))
+            .add_limit(Limit::calls("network", 3, HOUR).prefix(24, 48)),
     )
 }
 
@@ -134,10 +134,10 @@ fn addresses_and_keys_are_not_mixed_up() {
         Err(Error::KeyRequired { .. })
     ));
     let directory = tempfile::tempdir().expect("a directory");
-    let plain = Declaration::new().set(
+    let plain = Declaration::new().add_set(
         SetDeclaration::new("plain")
             .keyed(Keyed::new(10))
-            .limit(Limit::calls("calls", 2, HOUR)),
+            .add_limit(Limit::calls("calls", 2, HOUR)),
     );
     let segment = Segment::create(directory.path().join("limits"), &plain).expect("a segment");
     let plain = segment.set("plain").expect("declared");
@@ -159,7 +159,10 @@ fn a_network_is_shown_with_the_limits_that_count_it() {
     };
     let [address, network] = [("address".to_owned(), 1), ("network".to_owned(), 2)];
     for of_family in ["203.0.113.1", "2001:db8::1"] {
-        let rows = scene.segment.address("logins", ip(of_family)).expect("works");
+        let rows = scene
+            .segment
+            .address_snapshots("logins", ip(of_family))
+            .expect("works");
         let mut limits: Vec<_> = rows.iter().map(limits_of).collect();
         limits.sort();
         assert_eq!(limits, [[address.clone()], [network.clone()]]);
@@ -167,7 +170,7 @@ fn a_network_is_shown_with_the_limits_that_count_it() {
     // By what is kept of their names.
     let mut limits = Vec::new();
     let keep = |key: &KeySnapshot| limits.push(limits_of(key));
-    scene.segment.keys("logins", keep).expect("works");
+    scene.segment.key_snapshots("logins", keep).expect("works");
     limits.sort();
     assert_eq!(
         limits,

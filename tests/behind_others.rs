@@ -28,7 +28,7 @@ impl Scene {
         let name = set.name().to_owned();
         let segment = OpenOptions::new()
             .virtual_clock(&clock)
-            .create(directory.path().join("limits"), &Declaration::new().set(set))
+            .create(directory.path().join("limits"), &Declaration::new().add_set(set))
             .expect("a segment");
         Self {
             _directory: directory,
@@ -40,7 +40,7 @@ impl Scene {
     fn ask(&self, costs: &[u64]) -> Result<(), Refusal> {
         let mut request = self.set.request();
         for (limit, cost) in costs.iter().enumerate() {
-            request.set(limit.to_string(), *cost).expect("declared");
+            request.set_cost(limit.to_string(), *cost).expect("declared");
         }
         let outcome = self.set.try_acquire(&request).expect("works");
         outcome.into_result().map(drop)
@@ -62,7 +62,7 @@ impl Scene {
     fn enqueue(&self, costs: &[u64]) -> Option<Pin<Box<AcquireFuture<'_>>>> {
         let mut request = self.set.request();
         for (limit, cost) in costs.iter().enumerate() {
-            request.set(limit.to_string(), *cost).expect("declared");
+            request.set_cost(limit.to_string(), *cost).expect("declared");
         }
         let mut waiting = Box::pin(self.set.acquire_async(&request, None));
         let mut context = Context::from_waker(Waker::noop());
@@ -117,7 +117,7 @@ fn any_limit(index: usize) -> impl Strategy<Value = AnyLimit> {
 
 fn set_of(limits: &[AnyLimit]) -> SetDeclaration {
     limits.iter().fold(SetDeclaration::new("api"), |set, limit| {
-        set.limit(limit.limit.clone())
+        set.add_limit(limit.limit.clone())
     })
 }
 
@@ -160,7 +160,7 @@ fn ten_a_second() -> Limit {
 
 #[test]
 fn each_of_those_before_counts_up_to_sixteen() {
-    let scene = Scene::new(set_of(&[]).limit(ten_a_second()));
+    let scene = Scene::new(set_of(&[]).add_limit(ten_a_second()));
     scene.ask(&[1]).expect("the first");
     let mut waiting = Vec::new();
     for place in 1..=20 {
@@ -176,7 +176,7 @@ fn each_of_those_before_counts_up_to_sixteen() {
 
 #[test]
 fn a_full_queue_and_a_timeout_say_how_long_those_before_take() {
-    let scene = Scene::new(set_of(&[]).waiters(3).limit(ten_a_second()));
+    let scene = Scene::new(set_of(&[]).waiters(3).add_limit(ten_a_second()));
     scene.ask(&[1]).expect("the first");
     let waiting: Vec<_> = (0..2)
         .map(|_| scene.enqueue(&[1]).expect("has to wait"))
@@ -199,7 +199,7 @@ fn what_a_fixed_window_counted_above_its_capacity_ends_with_it() {
     let ten = Limit::rate("0", 10, Duration::from_secs(10))
         .algorithm(Algorithm::FixedWindow)
         .align(Align::FirstUse);
-    let scene = Scene::new(set_of(&[]).limit(ten));
+    let scene = Scene::new(set_of(&[]).add_limit(ten));
     let request = scene.set.request().with("0", 1).expect("declared");
     let permit = scene.set.try_acquire(&request).expect("works").into_result();
     permit
@@ -221,7 +221,7 @@ fn the_queue_of_another_key_counts_for_nothing() {
     let scene = Scene::new(
         SetDeclaration::new("api")
             .keyed(Keyed::new(100))
-            .limit(ten_a_second()),
+            .add_limit(ten_a_second()),
     );
     let request = scene.set.request();
     let mut context = Context::from_waker(Waker::noop());

@@ -23,7 +23,7 @@ impl Checking {
     fn new(sets: impl IntoIterator<Item = SetDeclaration>) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let clock = VirtualClock::new(NEW_YEAR);
-        let declaration = sets.into_iter().fold(Declaration::new(), Declaration::set);
+        let declaration = sets.into_iter().fold(Declaration::new(), Declaration::add_set);
         let segment = OpenOptions::new()
             .virtual_clock(&clock)
             .create(directory.path().join("limits"), &declaration)
@@ -49,7 +49,7 @@ impl Checking {
 }
 
 fn plain(limit: Limit) -> SetDeclaration {
-    SetDeclaration::new("api").limit(limit)
+    SetDeclaration::new("api").add_limit(limit)
 }
 
 fn keyed(name: &str, max_keys: u64) -> SetDeclaration {
@@ -90,7 +90,7 @@ fn a_check_takes_for_good_and_says_what_binds() {
 
 #[test]
 fn what_must_be_held_cannot_be_checked_but_can_be_asked() {
-    let set = plain(Limit::concurrency("units", 2)).limit(Limit::calls("calls", 2, MINUTE));
+    let set = plain(Limit::concurrency("units", 2)).add_limit(Limit::calls("calls", 2, MINUTE));
     let checking = Checking::new([set]);
     let set = checking.set();
     let error = set.check(&set.request()).expect_err("one would be held");
@@ -107,7 +107,7 @@ fn what_must_be_held_cannot_be_checked_but_can_be_asked() {
 
 #[test]
 fn checks_of_many_keys_are_answered_in_the_order_of_the_keys() {
-    let checking = Checking::new([keyed("api", 10_000).limit(Limit::calls("units", 3, MINUTE))]);
+    let checking = Checking::new([keyed("api", 10_000).add_limit(Limit::calls("units", 3, MINUTE))]);
     let set = checking.set();
     let spent: Vec<String> = (0..500)
         .step_by(3)
@@ -146,7 +146,7 @@ fn a_key_that_is_named_twice_is_decided_twice_at_the_same_instant() {
     // By the real clock, in which a unit comes back before two readings of it.
     let directory = tempfile::tempdir().expect("a directory");
     let limit = Limit::calls("units", 20_000, Duration::from_millis(1)).burst(1);
-    let declaration = Declaration::new().set(keyed("api", 10).limit(limit));
+    let declaration = Declaration::new().add_set(keyed("api", 10).add_limit(limit));
     let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let set = segment.set("api").expect("declared");
     for _ in 0..200 {
@@ -159,7 +159,7 @@ fn a_key_that_is_named_twice_is_decided_twice_at_the_same_instant() {
 
 #[test]
 fn a_check_of_a_key_without_a_row_is_refused_and_keeps_nobody_waiting() {
-    let checking = Checking::new([keyed("api", 32).limit(Limit::calls("units", 1, MINUTE))]);
+    let checking = Checking::new([keyed("api", 32).add_limit(Limit::calls("units", 1, MINUTE))]);
     let set = checking.set();
     for number in 0..40 {
         let key = set.key(format!("key-{number}")).expect("a key");
@@ -172,7 +172,7 @@ fn a_check_of_a_key_without_a_row_is_refused_and_keeps_nobody_waiting() {
 
 #[test]
 fn a_check_of_many_keys_refuses_the_ones_without_a_row() {
-    let checking = Checking::new([keyed("api", 32).limit(Limit::calls("units", 1, MINUTE))]);
+    let checking = Checking::new([keyed("api", 32).add_limit(Limit::calls("units", 1, MINUTE))]);
     let set = checking.set();
     let names: Vec<String> = (0..40).map(|number| format!("key-{number}")).collect();
     let answers = set.check_many(&names, &set.request()).expect("works");
@@ -189,8 +189,8 @@ fn a_check_of_many_keys_refuses_the_ones_without_a_row() {
 #[test]
 fn a_check_of_many_keys_with_an_error_among_them_takes_nothing() {
     let checking = Checking::new([
-        keyed("api", 100).limit(Limit::calls("units", 2, MINUTE)),
-        SetDeclaration::new("plain").limit(Limit::calls("units", 2, MINUTE)),
+        keyed("api", 100).add_limit(Limit::calls("units", 2, MINUTE)),
+        SetDeclaration::new("plain").add_limit(Limit::calls("units", 2, MINUTE)),
     ]);
     let set = checking.set();
     let error = set
@@ -215,7 +215,7 @@ fn a_check_of_many_keys_with_an_error_among_them_takes_nothing() {
 #[test]
 fn the_debit_that_crosses_the_line_counts_in_full_and_later_ones_wait_for_the_window_to_turn() {
     let limit = || Limit::budget("units", 100, MINUTE).align(Align::FirstUse);
-    let checking = Checking::new([plain(limit()), keyed("keyed", 10).limit(limit())]);
+    let checking = Checking::new([plain(limit()), keyed("keyed", 10).add_limit(limit())]);
     let set = checking.set();
     let of_keys = checking.segment.set("keyed").expect("declared");
     let debit = |used| {
@@ -253,7 +253,7 @@ fn the_debit_that_crosses_the_line_counts_in_full_and_later_ones_wait_for_the_wi
 
 #[test]
 fn only_budgets_are_debited() {
-    let set = plain(Limit::calls("units", 1, MINUTE)).limit(Limit::budget("tokens", 1, MINUTE));
+    let set = plain(Limit::calls("units", 1, MINUTE)).add_limit(Limit::budget("tokens", 1, MINUTE));
     let checking = Checking::new([set]);
     let set = checking.set();
     assert!(matches!(set.debit("units", 1), Err(Error::NotABudget { limit, .. }) if limit == "units"));
@@ -275,7 +275,7 @@ fn only_budgets_are_debited() {
 #[test]
 fn a_stream_is_debited_chunk_by_chunk_and_settled_to_what_it_used() {
     let limit = Limit::budget("units", 100, MINUTE).align(Align::FirstUse);
-    let checking = Checking::new([keyed("api", 10).limit(limit)]);
+    let checking = Checking::new([keyed("api", 10).add_limit(limit)]);
     let set = checking.set();
     let key = set.key("a").expect("a key");
     let remaining = || key.peek(&set.request()).expect("works")[0].remaining;
@@ -301,7 +301,7 @@ fn a_stream_is_debited_chunk_by_chunk_and_settled_to_what_it_used() {
 #[test]
 fn a_stream_of_a_key_for_which_there_is_no_row_any_more_is_refused() {
     let limit = Limit::budget("units", 100, MINUTE).align(Align::FirstUse);
-    let checking = Checking::new([keyed("api", 32).limit(limit)]);
+    let checking = Checking::new([keyed("api", 32).add_limit(limit)]);
     let set = checking.set();
     let key = set.key("a").expect("a key");
     let mut permit = key
@@ -326,11 +326,11 @@ fn a_stream_of_a_key_for_which_there_is_no_row_any_more_is_refused() {
 fn a_limit_in_shadow_decides_and_counts_and_refuses_nobody() {
     let shadow = || Limit::calls("units", 2, MINUTE).shadow(true);
     let checking = Checking::new([
-        plain(shadow()).limit(Limit::calls("calls", 4, MINUTE)),
-        keyed("keyed", 32).limit(shadow()),
+        plain(shadow()).add_limit(Limit::calls("calls", 4, MINUTE)),
+        keyed("keyed", 32).add_limit(shadow()),
         SetDeclaration::new("whole")
             .shadow(true)
-            .limit(Limit::concurrency("units", 1)),
+            .add_limit(Limit::concurrency("units", 1)),
     ]);
     let set = checking.set();
     let outcomes: Vec<bool> = (0..5)
@@ -447,7 +447,7 @@ fn sub_windows_begin_at_multiples_of_their_length_since_the_unix_epoch() {
     let limit = Limit::rate("units", 5, Duration::from_secs(HOUR))
         .algorithm(Algorithm::SlidingWindowCounter)
         .buckets(1);
-    let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
+    let declaration = Declaration::new().add_set(SetDeclaration::new("api").add_limit(limit));
     let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let set = segment.set("api").expect("declared");
     assert!(set.check(&request(&set, 1)).expect("works").is_admitted());
@@ -456,6 +456,12 @@ fn sub_windows_begin_at_multiples_of_their_length_since_the_unix_epoch() {
         now.duration_since(std::time::UNIX_EPOCH)
             .expect("after the epoch")
     };
+    // A segment clock that began later would come to its end too soon, so that it begins at this instant.
+    const LATEST_BEGIN: u64 = 1 << 62;
+    if utc() > Duration::from_nanos(LATEST_BEGIN) {
+        println!("skipped: the segment clock shows no wall-clock time from the year 2116 on");
+        return;
+    }
     let before = utc();
     let reset_after = set.peek(&request(&set, 0)).expect("works")[0].reset_after;
     let after = utc();
@@ -478,7 +484,7 @@ proptest! {
     ) {
         let capacity = limit.capacity().clone();
         let shmlimit::Amount::Whole(capacity) = capacity else { unreachable!("declared so") };
-        let checking = Checking::new([keyed("api", 100).limit(limit)]);
+        let checking = Checking::new([keyed("api", 100).add_limit(limit)]);
         let set = checking.set();
         let key = set.key("a").expect("a key");
         let can_have = |cost| {
@@ -520,7 +526,7 @@ proptest! {
         limit in any_limit(),
         rounds in prop::collection::vec((prop::collection::vec(0..40_u64, 0..30), 0..4_u64, 0..5_000_000_000_u64), 1..20),
     ) {
-        let checking = Checking::new([keyed("many", 2_000).limit(limit.clone()), keyed("single", 2_000).limit(limit)]);
+        let checking = Checking::new([keyed("many", 2_000).add_limit(limit.clone()), keyed("single", 2_000).add_limit(limit)]);
         let [many, single] = ["many", "single"].map(|name| checking.segment.set(name).expect("declared"));
         for (keys, cost, pause) in rounds {
             let keys: Vec<[u8; 8]> = keys.into_iter().map(u64::to_le_bytes).collect();

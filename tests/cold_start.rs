@@ -25,8 +25,8 @@ const SLOTS: u64 = 3;
 fn declaration() -> Declaration {
     Declaration::new()
         .participants(8)
-        .set(SetDeclaration::new("slots").limit(Limit::concurrency("slots", SLOTS)))
-        .set(SetDeclaration::new("calls").limit(Limit::calls("calls", 10, HOUR)))
+        .add_set(SetDeclaration::new("slots").add_limit(Limit::concurrency("slots", SLOTS)))
+        .add_set(SetDeclaration::new("calls").add_limit(Limit::calls("calls", 10, HOUR)))
 }
 
 fn create(path: &Path) -> Segment {

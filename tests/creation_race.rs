@@ -22,7 +22,7 @@ const ATTEMPTS: usize = 200;
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn declaration() -> Declaration {
-    Declaration::new().set(SetDeclaration::new("api").limit(Limit::calls("calls", CAPACITY, HOUR)))
+    Declaration::new().add_set(SetDeclaration::new("api").add_limit(Limit::calls("calls", CAPACITY, HOUR)))
 }
 
 fn use_up(segment: &Segment) -> u64 {
@@ -120,10 +120,10 @@ fn processes_that_declare_something_else_are_told_each_difference() {
     let test = "processes_that_declare_something_else_are_told_each_difference";
     in_own_process(test, TIMEOUT, |directory| {
         let path = directory.join("limits");
-        let other = Declaration::new().set(
+        let other = Declaration::new().add_set(
             SetDeclaration::new("api")
-                .limit(Limit::calls("calls", CAPACITY + 1, 2 * HOUR))
-                .limit(Limit::concurrency("slots", 3)),
+                .add_limit(Limit::calls("calls", CAPACITY + 1, 2 * HOUR))
+                .add_limit(Limit::concurrency("slots", 3)),
         );
         let words = SharedWords::new(2);
         all_at_once(|process| {
@@ -143,7 +143,11 @@ fn processes_that_declare_something_else_are_told_each_difference() {
                     ..
                 }) => {
                     assert_eq!(named, path);
-                    let text = differences.join("\n");
+                    let text = differences
+                        .iter()
+                        .map(ToString::to_string)
+                        .collect::<Vec<_>>()
+                        .join("\n");
                     for part in ["capacity", "window", "slots"] {
                         assert!(text.contains(part), "{part} is not in {text}");
                     }

@@ -17,7 +17,7 @@ use shmlimit::{
 const LONG: Duration = Duration::from_secs(3600 * 24 * 365);
 
 fn create(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let declaration = Declaration::new().set(set);
+    let declaration = Declaration::new().add_set(set);
     let segment = Segment::create(directory.join("limits"), &declaration).expect("a segment");
     let set = segment.set("api").expect("declared");
     (segment, set)
@@ -33,7 +33,7 @@ fn calls(capacity: u64, algorithm: Algorithm) -> Limit {
 }
 
 fn one_limit(directory: &Path, limit: Limit) -> (Segment, LimitSet) {
-    create(directory, SetDeclaration::new("api").limit(limit))
+    create(directory, SetDeclaration::new("api").add_limit(limit))
 }
 
 fn credit(set: &LimitSet, batch: Batch) -> LocalCredit {
@@ -123,7 +123,8 @@ fn the_last_unit_of_a_limit_can_be_had_at_every_date() {
             let directory = tempfile::tempdir().expect("a directory");
             // 2026-11-22T17:40:00Z, and from then on.
             let clock = VirtualClock::new(Duration::from_secs(1_795_369_200) + LONG / 100 * tenth);
-            let declaration = Declaration::new().set(SetDeclaration::new("api").limit(calls(100, algorithm)));
+            let declaration =
+                Declaration::new().add_set(SetDeclaration::new("api").add_limit(calls(100, algorithm)));
             let segment = OpenOptions::new()
                 .virtual_clock(&clock)
                 .create(directory.path().join("limits"), &declaration)
@@ -258,8 +259,8 @@ fn what_is_left_is_discarded_when_its_window_is_over() {
 fn taking_a_batch_overtakes_nobody() {
     let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("api")
-        .limit(calls(100, Algorithm::Gcra))
-        .limit(Limit::concurrency("places", 1));
+        .add_limit(calls(100, Algorithm::Gcra))
+        .add_limit(Limit::concurrency("places", 1));
     let (segment, set) = create(directory.path(), set);
     let mut early = credit(&set, Batch::of(10));
     let mut late = credit(&set, Batch::of(10));
@@ -289,9 +290,9 @@ fn taking_a_batch_overtakes_nobody() {
 fn only_rate_and_calls_limits_have_credit() {
     let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("api")
-        .limit(Limit::rate("tokens", 100, LONG))
-        .limit(Limit::concurrency("places", 1))
-        .limit(Limit::budget("money", 100, LONG));
+        .add_limit(Limit::rate("tokens", 100, LONG))
+        .add_limit(Limit::concurrency("places", 1))
+        .add_limit(Limit::budget("money", 100, LONG));
     let (_segment, set) = create(directory.path(), set);
     for limit in ["places", "money"] {
         assert!(matches!(

@@ -20,10 +20,10 @@ use shmlimit::{Declaration, Error, Keyed, Limit, Segment, SegmentReader, SetDecl
 const HEADER_BYTES: u64 = 4096;
 
 fn declaration() -> Declaration {
-    Declaration::new().participants(4).set(
+    Declaration::new().participants(4).add_set(
         SetDeclaration::new("api")
-            .limit(Limit::calls("calls", 10, Duration::from_secs(3600)))
-            .limit(Limit::concurrency("slots", 3)),
+            .add_limit(Limit::calls("calls", 10, Duration::from_secs(3600)))
+            .add_limit(Limit::concurrency("slots", 3)),
     )
 }
 
@@ -403,8 +403,8 @@ fn a_recovery_looks_at_the_rows_of_the_interrupted_operation_however_large_the_t
     let hour = Duration::from_secs(3600);
     let set = SetDeclaration::new("api")
         .keyed(Keyed::new(60))
-        .limit(Limit::calls("calls", 10, hour));
-    let segment = Segment::create(&path, &Declaration::new().set(set)).expect("a segment");
+        .add_limit(Limit::calls("calls", 10, hour));
+    let segment = Segment::create(&path, &Declaration::new().add_set(set)).expect("a segment");
     let api = segment.set("api").expect("declared");
     for number in 0..8 {
         let key = api.key(format!("key-{number}")).expect("a key");
@@ -436,8 +436,8 @@ fn a_list_of_free_holds_that_runs_in_a_circle_or_names_a_hold_in_use_is_made_aga
     in_own_process(test, TIMEOUT, |directory| {
         for of_one_in_use in [false, true] {
             let path = directory.join(format!("limits-{of_one_in_use}"));
-            let slots = SetDeclaration::new("api").limit(Limit::concurrency("slots", 3));
-            let segment = Segment::create(&path, &Declaration::new().set(slots)).expect("a segment");
+            let slots = SetDeclaration::new("api").add_limit(Limit::concurrency("slots", 3));
+            let segment = Segment::create(&path, &Declaration::new().add_set(slots)).expect("a segment");
             let api = segment.set("api").expect("declared");
             let take = || {
                 let outcome = api.try_acquire(&api.request()).expect("works");

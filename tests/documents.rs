@@ -72,6 +72,7 @@ fn files_that_documents_name_exist() {
                 "docs/",
                 "benches/",
                 "examples/",
+                "demos/",
                 "fuzz/",
             ];
             is_path && roots.iter().any(|root| word.starts_with(root))
@@ -107,6 +108,41 @@ fn links_between_documents_lead_somewhere() {
         }
     }
     assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
+fn the_readme_is_short() {
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).expect("text");
+    let lines = readme.lines().count();
+    assert!(lines <= 150, "{lines} lines: what is for later goes into docs/");
+}
+
+/// The longest that a program in `examples/` may be.
+const EXAMPLE_LINES: usize = 60;
+
+#[test]
+fn examples_are_short_and_listed_in_the_readme() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(root.join("README.md")).expect("text");
+    let mut programs = 0;
+    for entry in fs::read_dir(root.join("examples")).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            continue; // what a program declares
+        }
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        let lines = fs::read_to_string(&path).expect("text").lines().count();
+        assert!(
+            lines <= EXAMPLE_LINES,
+            "{name} has {lines} lines: at most {EXAMPLE_LINES}"
+        );
+        assert!(
+            readme.contains(&format!("](examples/{name})")),
+            "README.md lists the examples, without {name}"
+        );
+        programs += 1;
+    }
+    assert_eq!(programs, 6, "README.md says how many");
 }
 
 /// Words that newcomers stumble over, and what is said instead.

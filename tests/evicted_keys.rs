@@ -10,10 +10,10 @@ const HOUR: Duration = Duration::from_secs(3600);
 const MANY: usize = 33;
 
 fn segment(directory: &tempfile::TempDir) -> Segment {
-    let declaration = Declaration::new().set(
+    let declaration = Declaration::new().add_set(
         SetDeclaration::new("api")
             .keyed(Keyed::new(20).when_full(WhenFull::EvictOldest))
-            .limit(Limit::rate("tokens", 1_000_000, HOUR).algorithm(Algorithm::TokenBucket)),
+            .add_limit(Limit::rate("tokens", 1_000_000, HOUR).algorithm(Algorithm::TokenBucket)),
     );
     Segment::create(directory.path().join("limits"), &declaration).expect("a segment")
 }

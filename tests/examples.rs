@@ -1,30 +1,95 @@
-//! The declarations in `examples/` are ones that this version accepts and works by.
+//! The programs in `examples/` do what they say. That of the shell is run with limitctl's tests, that of Python with the
+//! Python package's.
 
-use std::path::Path;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use shmlimit::{Declaration, Segment};
+/// Longer than anything takes on the slowest machine; what takes longer hangs.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+fn example(name: &str) -> Command {
+    let test = std::env::current_exe().expect("this test");
+    let profile: PathBuf = test
+        .ancestors()
+        .nth(2)
+        .expect("the directory of the profile")
+        .into();
+    let example = profile.join("examples").join(name);
+    assert!(
+        example.exists(),
+        "`cargo test` builds the example, a single `--test` does not: cargo build --example {name}"
+    );
+    Command::new(example)
+}
+
+/// What it prints.
+fn output_of(name: &str) -> String {
+    let output = example(name).output().expect("it runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {errors}");
+    String::from_utf8(output.stdout).expect("text")
+}
 
 #[test]
-fn the_gateway_declaration_makes_a_segment_that_admits() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/gateway.toml");
-    let declaration = Declaration::from_toml_file(&path).expect("a declaration");
-    let directory = tempfile::tempdir().expect("a directory");
-    let segment = Segment::create(directory.path().join("gateway.limits"), &declaration).expect("a segment");
-    let chat = segment.set("chat").expect("declared");
-    let request = chat.request().with("tokens", 1_500).expect("declared");
-    assert!(chat.try_acquire(&request).expect("works").is_admitted());
-    let batch = segment.set("batch").expect("declared");
-    let mut permit = batch
-        .try_acquire(&batch.request())
-        .expect("works")
-        .into_result()
-        .expect("a full budget");
-    permit.settle([("dollars", 12)]).expect("twelve cents");
+fn the_quick_start_is_admitted_refused_and_admitted_again() {
+    assert_eq!(
+        output_of("quick_start"),
+        "admitted, and 150 tokens came back\nrefused by in_flight\nadmitted after the first had ended\n"
+    );
+}
 
-    let tenants = segment.set("tenants").expect("declared");
-    let request = tenants.request().with("requests", 60).expect("declared");
-    for (tenant, expected) in [("acme", true), ("acme", false), ("globex", true)] {
-        let key = tenants.key(tenant).expect("keyed");
-        assert_eq!(key.check(&request).expect("works").is_admitted(), expected);
-    }
+#[test]
+fn each_client_has_its_own_and_the_partner_more() {
+    assert_eq!(
+        output_of("keyed_clients"),
+        "acme: 2 admitted\nglobex: 2 admitted\npartner: 4 admitted\nmost was admitted of partner\n"
+    );
+}
+
+#[test]
+fn the_fleet_sends_no_more_than_the_limit_and_gets_the_place_of_the_killed_worker() {
+    assert_eq!(
+        output_of("worker_fleet"),
+        "four workers sent 100 messages\nthe place of the killed worker came back\n"
+    );
+}
+
+#[test]
+fn the_gateway_admits_a_tenant_and_wants_one_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut gateway = example("axum_gateway")
+        .arg("127.0.0.1:0")
+        .arg(directory.path().join("gateway.limits"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut line = String::new();
+    let mut output = BufReader::new(gateway.stdout.take().expect("piped"));
+    output.read_line(&mut line).expect("a line");
+    let address = line
+        .trim_end()
+        .strip_prefix("listening on http://")
+        .expect("an address");
+    let answers = ["x-api-key: acme\r\n", ""].map(|key| {
+        let mut connection = TcpStream::connect(address)?;
+        connection.set_read_timeout(Some(DEADLINE))?;
+        write!(
+            connection,
+            "POST /chat HTTP/1.1\r\nhost: gateway\r\n{key}content-length: 9\r\nconnection: close\r\n\r\nhow many?"
+        )?;
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer)?;
+        Ok::<_, std::io::Error>(answer)
+    });
+    gateway.kill().expect("it runs");
+    gateway.wait().expect("it ends");
+    let [named, nameless] = answers.map(|answer| answer.expect("an answer"));
+    assert!(
+        named.starts_with("HTTP/1.1 200") && named.ends_with("2 tokens\n"),
+        "{named}"
+    );
+    assert!(nameless.starts_with("HTTP/1.1 400"), "{nameless}");
 }

@@ -44,8 +44,8 @@ fn a_hold_does_not_outlive_an_exec() {
     }
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("limits");
-    let declaration =
-        Declaration::new().set(SetDeclaration::new("pool").limit(Limit::concurrency("connections", 1)));
+    let declaration = Declaration::new()
+        .add_set(SetDeclaration::new("pool").add_limit(Limit::concurrency("connections", 1)));
     let segment = Segment::create(&path, &declaration).expect("a segment");
     let mut child = Command::new(std::env::current_exe().expect("this test"))
         .args(["--exact", "a_hold_does_not_outlive_an_exec", "--nocapture"])

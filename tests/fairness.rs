@@ -28,7 +28,8 @@ const WORK: Duration = Duration::from_millis(2);
 const MAX_GRANTS: usize = 1 << 20;
 
 fn create(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment = Segment::create(directory.join("limits"), &Declaration::new().set(set)).expect("a segment");
+    let segment =
+        Segment::create(directory.join("limits"), &Declaration::new().add_set(set)).expect("a segment");
     let set = segment.sets().next().expect("declared");
     (segment, set)
 }
@@ -180,7 +181,7 @@ fn compete(directory: &Path, set: SetDeclaration, work: Duration) {
 fn places_are_given_in_the_order_of_tickets_and_evenly() {
     let test = "places_are_given_in_the_order_of_tickets_and_evenly";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        let set = SetDeclaration::new("set").limit(Limit::concurrency("places", 2));
+        let set = SetDeclaration::new("set").add_limit(Limit::concurrency("places", 2));
         compete(directory, set, WORK);
     });
 }
@@ -191,8 +192,8 @@ fn a_rate_is_given_in_the_order_of_tickets_and_evenly() {
     in_own_process(test, 2 * TIMEOUT, |directory| {
         // The places are enough for all, and number the grants.
         let set = SetDeclaration::new("set")
-            .limit(Limit::calls("calls", 10, Duration::from_millis(10)))
-            .limit(Limit::concurrency("places", 2 * WORKERS as u64));
+            .add_limit(Limit::calls("calls", 10, Duration::from_millis(10)))
+            .add_limit(Limit::concurrency("places", 2 * WORKERS as u64));
         compete(directory, set, Duration::ZERO);
     });
 }
@@ -203,7 +204,7 @@ fn a_request_of_full_capacity_is_served_while_small_ones_keep_arriving() {
     in_own_process(test, 2 * TIMEOUT, |directory| {
         let (segment, set) = create(
             directory,
-            SetDeclaration::new("set").limit(Limit::concurrency("places", 4)),
+            SetDeclaration::new("set").add_limit(Limit::concurrency("places", 4)),
         );
         let words = SharedWords::new(2);
         let [is_over, small_grants] = [&words[0], &words[1]];
@@ -255,7 +256,7 @@ fn none_of_64_processes_starves_on_two_processors() {
         sched_setaffinity(this, &two).expect("a part of what is allowed");
         let (_segment, set) = create(
             directory,
-            SetDeclaration::new("set").limit(Limit::concurrency("places", 2)),
+            SetDeclaration::new("set").add_limit(Limit::concurrency("places", 2)),
         );
         let words = SharedWords::new(1 + CROWD);
         let (is_over, turns) = (&words[0], &words[1..]);

@@ -22,11 +22,11 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 fn segment(directory: &Path, slots: u64) -> Segment {
     let set = SetDeclaration::new("api")
-        .limit(Limit::concurrency("slots", slots))
-        .limit(Limit::rate("tokens", 1000, HOUR));
+        .add_limit(Limit::concurrency("slots", slots))
+        .add_limit(Limit::rate("tokens", 1000, HOUR));
     Segment::create(
         directory.join("limits"),
-        &Declaration::new().participants(8).set(set),
+        &Declaration::new().participants(8).add_set(set),
     )
     .expect("a segment")
 }
@@ -419,9 +419,9 @@ fn too_many_participants_are_refused_until_one_of_them_is_dead() {
     let test = "too_many_participants_are_refused_until_one_of_them_is_dead";
     in_own_process(test, 2 * TIMEOUT, |directory| {
         let path = directory.join("limits");
-        let set = SetDeclaration::new("api").limit(Limit::concurrency("slots", 9));
+        let set = SetDeclaration::new("api").add_limit(Limit::concurrency("slots", 9));
         let segment =
-            Segment::create(&path, &Declaration::new().participants(2).set(set)).expect("a segment");
+            Segment::create(&path, &Declaration::new().participants(2).add_set(set)).expect("a segment");
         let words = SharedWords::new(1);
         let second = Child::fork(|| {
             let _second = Segment::open(&path).expect("room for two");

@@ -23,7 +23,8 @@ const FUTURES: u64 = 1_000;
 const CAPACITY: u64 = 4;
 
 fn create(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment = Segment::create(directory.join("limits"), &Declaration::new().set(set)).expect("a segment");
+    let segment =
+        Segment::create(directory.join("limits"), &Declaration::new().add_set(set)).expect("a segment");
     let set = segment.sets().next().expect("declared");
     (segment, set)
 }
@@ -36,7 +37,7 @@ fn take(set: &LimitSet) -> Permit<'_> {
 
 fn places(capacity: u64) -> SetDeclaration {
     SetDeclaration::new("set")
-        .limit(Limit::concurrency("places", capacity))
+        .add_limit(Limit::concurrency("places", capacity))
         .waiters(8_192)
 }
 
@@ -108,7 +109,7 @@ fn whoever_comes_to_be_first_is_woken_at_its_instant_and_not_by_the_insurance() 
     const WAITERS: u32 = 20;
     const INSURANCE: Duration = Duration::from_millis(50);
     let directory = tempfile::tempdir().expect("a directory");
-    let set = SetDeclaration::new("set").limit(Limit::calls("calls", 1, Duration::from_millis(2)));
+    let set = SetDeclaration::new("set").add_limit(Limit::calls("calls", 1, Duration::from_millis(2)));
     let (_segment, set) = create(directory.path(), set);
     let round = || {
         let started = Instant::now();
@@ -180,11 +181,11 @@ fn a_future_whose_time_is_up_behind_one_that_could_go_is_not_told_that_a_table_i
     const WAITERS: usize = 5;
     let directory = tempfile::tempdir().expect("a directory");
     let hour = Duration::from_secs(3600);
-    let set = SetDeclaration::new("set").limit(Limit::calls("calls", 10, hour));
+    let set = SetDeclaration::new("set").add_limit(Limit::calls("calls", 10, hour));
     let clock = VirtualClock::new(hour);
     let segment = OpenOptions::new()
         .virtual_clock(&clock)
-        .create(directory.path().join("limits"), &Declaration::new().set(set))
+        .create(directory.path().join("limits"), &Declaration::new().add_set(set))
         .expect("a segment");
     let set = segment.set("set").expect("declared");
     for _ in 0..10 {
@@ -225,10 +226,10 @@ fn five_thousand_can_wait_unless_declared_and_five_hundred_for_one_key() {
     let directory = tempfile::tempdir().expect("a directory");
     let places = || Limit::concurrency("places", 1);
     let declaration = Declaration::new()
-        .set(SetDeclaration::new("set").limit(places()))
-        .set(
+        .add_set(SetDeclaration::new("set").add_limit(places()))
+        .add_set(
             SetDeclaration::new("keyed")
-                .limit(places())
+                .add_limit(places())
                 .keyed(Keyed::new(100)),
         );
     let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
@@ -254,7 +255,7 @@ fn five_thousand_can_wait_unless_declared_and_five_hundred_for_one_key() {
 fn a_future_waits_for_time_to_the_instant() {
     let directory = tempfile::tempdir().expect("a directory");
     let window = Duration::from_millis(20);
-    let set = SetDeclaration::new("set").limit(Limit::calls("calls", 1, window));
+    let set = SetDeclaration::new("set").add_limit(Limit::calls("calls", 1, window));
     let (_segment, set) = create(directory.path(), set);
     let started = std::time::Instant::now();
     block_on(async {
@@ -274,8 +275,8 @@ fn a_future_waits_for_time_to_the_instant() {
 fn a_dropped_future_gives_its_place_and_its_grant_back() {
     let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("set")
-        .limit(Limit::concurrency("places", 1))
-        .limit(Limit::rate("tokens", 100, Duration::from_secs(24 * 3600)));
+        .add_limit(Limit::concurrency("places", 1))
+        .add_limit(Limit::rate("tokens", 100, Duration::from_secs(24 * 3600)));
     let (segment, set) = create(directory.path(), set);
     let request = set.request().with("tokens", 10).expect("declared");
     let permit = set
@@ -674,7 +675,7 @@ fn a_lease_is_renewed_in_the_background_until_the_permit_is_released() {
     in_own_process(test, TIMEOUT, |directory| {
         // Long enough for a busy machine to get round to a third of it.
         let lease = Duration::from_secs(3);
-        let set = SetDeclaration::new("set").limit(Limit::concurrency("places", 1).lease(lease));
+        let set = SetDeclaration::new("set").add_limit(Limit::concurrency("places", 1).lease(lease));
         let (segment, set) = create(directory, set);
         let permit = take(&set);
         permit.heartbeat_in_background().expect("a thread");

@@ -12,8 +12,8 @@ use shmlimit::{Declaration, Error, Limit, Segment, SetDeclaration};
 fn a_future_that_waits_in_a_segment_that_is_retired_ends_with_that() {
     let test = "a_future_that_waits_in_a_segment_that_is_retired_ends_with_that";
     in_own_process(test, TIMEOUT, |directory| {
-        let set = SetDeclaration::new("set").limit(Limit::concurrency("places", 1));
-        let declaration = Declaration::new().set(set);
+        let set = SetDeclaration::new("set").add_limit(Limit::concurrency("places", 1));
+        let declaration = Declaration::new().add_set(set);
         let segment = Segment::create(directory.join("limits"), &declaration).expect("a segment");
         let set = segment.set("set").expect("declared");
         let _held = set.try_acquire(&set.request()).expect("works");

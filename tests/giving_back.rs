@@ -30,14 +30,14 @@ const LONG: Duration = Duration::from_secs(1);
 fn create(path: &Path, set: SetDeclaration) -> Segment {
     OpenOptions::new()
         .lock_timeout(HOUR)
-        .create(path, &Declaration::new().participants(8).set(set))
+        .create(path, &Declaration::new().participants(8).add_set(set))
         .expect("a segment")
 }
 
 fn slots() -> SetDeclaration {
     SetDeclaration::new("api")
-        .limit(Limit::concurrency("slots", SLOTS))
-        .limit(Limit::rate("tokens", 1000, 1000 * HOUR).on_death(OnDeath::Refund))
+        .add_limit(Limit::concurrency("slots", SLOTS))
+        .add_limit(Limit::rate("tokens", 1000, 1000 * HOUR).on_death(OnDeath::Refund))
 }
 
 /// A process that takes the lock of the first set and stops, when it is notified to.
@@ -188,7 +188,7 @@ fn many_returns_are_finished_by_one_operation_and_a_failure_is_learnt_from() {
         let limit = Limit::concurrency("slots", MANY)
             .adaptive(Adaptive::Aimd)
             .ceiling(MANY);
-        let segment = create(&path, SetDeclaration::new("api").limit(limit));
+        let segment = create(&path, SetDeclaration::new("api").add_limit(limit));
         let api = segment.set("api").expect("declared");
         let take = || {
             api.try_acquire(&api.request())
@@ -313,8 +313,8 @@ fn a_permit_abandoned_while_the_lock_is_stuck_costs_nothing_in_the_end() {
 
 fn leased(lease: Duration) -> SetDeclaration {
     SetDeclaration::new("api")
-        .limit(Limit::concurrency("slots", 1).lease(lease))
-        .limit(Limit::rate("tokens", 1000, 1000 * HOUR))
+        .add_limit(Limit::concurrency("slots", 1).lease(lease))
+        .add_limit(Limit::rate("tokens", 1000, 1000 * HOUR))
 }
 
 #[test]
@@ -373,7 +373,7 @@ fn a_granted_wait_that_is_cancelled_serves_those_of_other_keys_who_lack_a_hold()
     let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("api")
         .keyed(Keyed::new(10))
-        .limit(Limit::concurrency("slots", 1))
+        .add_limit(Limit::concurrency("slots", 1))
         .holds(1);
     let segment = create(&directory.path().join("limits"), set);
     let api = segment.set("api").expect("declared");

@@ -16,7 +16,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 const NEW_YEAR: Duration = Duration::from_secs(1_767_225_600);
 
 fn create_in(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment = Segment::create(directory.join("limits"), &Declaration::new().set(set)).expect("a segment");
+    let segment =
+        Segment::create(directory.join("limits"), &Declaration::new().add_set(set)).expect("a segment");
     let set = segment.sets().next().expect("declared");
     (segment, set)
 }
@@ -31,7 +32,7 @@ fn create_by(clock: &VirtualClock, set: SetDeclaration) -> (TempDir, Segment, Li
     let directory = tempfile::tempdir().expect("a directory");
     let segment = OpenOptions::new()
         .virtual_clock(clock)
-        .create(directory.path().join("limits"), &Declaration::new().set(set))
+        .create(directory.path().join("limits"), &Declaration::new().add_set(set))
         .expect("a segment");
     let set = segment.sets().next().expect("declared");
     (directory, segment, set)
@@ -72,7 +73,7 @@ fn remaining(set: &LimitSet, key: &str) -> u64 {
 
 #[test]
 fn each_key_has_limits_of_its_own() {
-    let (_directory, segment, set) = create(keyed(100).limit(calls(3)));
+    let (_directory, segment, set) = create(keyed(100).add_limit(calls(3)));
     let request = set.request();
     for round in 1..=3 {
         for key in ["a", "b", "c"] {
@@ -111,7 +112,7 @@ fn each_key_has_limits_of_its_own() {
 
 #[test]
 fn keys_are_told_apart_by_every_byte_and_by_their_length() {
-    let (_directory, segment, set) = create(keyed(100).limit(calls(1)));
+    let (_directory, segment, set) = create(keyed(100).add_limit(calls(1)));
     let request = set.request();
     let long = vec![7; 65_536];
     let mut other = long.clone();
@@ -141,7 +142,7 @@ fn keys_are_told_apart_by_every_byte_and_by_their_length() {
 
 #[test]
 fn an_empty_key_and_one_that_is_too_long_are_errors() {
-    let (_directory, segment, set) = create(keyed(100).limit(calls(1)));
+    let (_directory, segment, set) = create(keyed(100).add_limit(calls(1)));
     for bytes in [0, 65_537, 1 << 20] {
         match set.key(vec![0; bytes]) {
             Err(Error::InvalidKey {
@@ -160,8 +161,8 @@ fn an_empty_key_and_one_that_is_too_long_are_errors() {
 fn a_keyed_set_needs_a_key_and_another_knows_none() {
     let directory = tempfile::tempdir().expect("a directory");
     let declaration = Declaration::new()
-        .set(keyed(10).limit(calls(1)))
-        .set(SetDeclaration::new("plain").limit(calls(1)));
+        .add_set(keyed(10).add_limit(calls(1)))
+        .add_set(SetDeclaration::new("plain").add_limit(calls(1)));
     let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let (api, plain) = (
         segment.set("api").expect("declared"),
@@ -190,7 +191,7 @@ fn keys_that_are_not_stored_leave_no_trace_in_the_file() {
     for (stores, found) in [(true, true), (false, false)] {
         let declaration = SetDeclaration::new("api")
             .keyed(Keyed::new(100).store_keys(stores))
-            .limit(calls(1));
+            .add_limit(calls(1));
         let (_directory, segment, set) = create(declaration);
         let secret = "alice@example.org";
         let request = set.request();
@@ -208,9 +209,9 @@ fn keys_that_are_not_stored_leave_no_trace_in_the_file() {
 #[test]
 fn all_limits_of_a_key_are_taken_or_none() {
     let set = keyed(10)
-        .limit(calls(10))
-        .limit(Limit::rate("tokens", 100, MINUTE))
-        .limit(Limit::concurrency("in_flight", 2));
+        .add_limit(calls(10))
+        .add_limit(Limit::rate("tokens", 100, MINUTE))
+        .add_limit(Limit::concurrency("in_flight", 2));
     let (_directory, segment, set) = create(set);
     let request = |tokens| set.request().with("tokens", tokens).expect("declared");
     let first = take(&set, "a", &request(90));
@@ -251,7 +252,7 @@ fn all_limits_of_a_key_are_taken_or_none() {
 
 #[test]
 fn what_a_key_holds_comes_back_to_it_alone() {
-    let (_directory, segment, set) = create(keyed(10).limit(Limit::concurrency("in_flight", 2)));
+    let (_directory, segment, set) = create(keyed(10).add_limit(Limit::concurrency("in_flight", 2)));
     let request = set.request();
     let mut a = [take(&set, "a", &request), take(&set, "a", &request)];
     let b = take(&set, "b", &request);
@@ -271,7 +272,7 @@ fn what_a_key_holds_comes_back_to_it_alone() {
 #[test]
 fn every_key_may_hold_one_at_the_same_time() {
     const KEYS: usize = 2_000;
-    let (_directory, segment, set) = create(keyed(KEYS as u64).limit(Limit::concurrency("in_flight", 1)));
+    let (_directory, segment, set) = create(keyed(KEYS as u64).add_limit(Limit::concurrency("in_flight", 1)));
     let request = set.request();
     let permits: Vec<Permit<'_>> = (0..KEYS)
         .map(|key| take(&set, &key.to_string(), &request))
@@ -287,7 +288,8 @@ fn what_a_dead_process_held_comes_back_to_its_keys() {
         "what_a_dead_process_held_comes_back_to_its_keys",
         TIMEOUT,
         |directory| {
-            let (segment, set) = create_in(directory, keyed(10).limit(Limit::concurrency("in_flight", 1)));
+            let (segment, set) =
+                create_in(directory, keyed(10).add_limit(Limit::concurrency("in_flight", 1)));
             let request = set.request();
             let own = take(&set, "own", &request);
             let mut child = Child::fork(|| {
@@ -311,7 +313,7 @@ fn what_a_dead_process_held_comes_back_to_its_keys() {
 
 #[test]
 fn a_key_waits_in_a_line_of_its_own() {
-    let (_directory, segment, set) = create(keyed(10).limit(Limit::concurrency("in_flight", 1)));
+    let (_directory, segment, set) = create(keyed(10).add_limit(Limit::concurrency("in_flight", 1)));
     let request = set.request();
     let held = take(&set, "a", &request);
     std::thread::scope(|scope| {
@@ -340,7 +342,7 @@ fn a_key_waits_in_a_line_of_its_own() {
 /// Holds are of all keys of a shard together, so that who waits for one waits for the process that has one.
 #[test]
 fn the_last_hold_given_back_goes_to_whoever_waits_for_one_in_any_line() {
-    let set = keyed(10).limit(Limit::concurrency("in_flight", 1)).holds(1);
+    let set = keyed(10).add_limit(Limit::concurrency("in_flight", 1)).holds(1);
     let (_directory, segment, set) = create(set);
     let request = set.request();
     for _ in 0..20 {
@@ -364,7 +366,9 @@ fn the_last_hold_given_back_goes_to_whoever_waits_for_one_in_any_line() {
 #[test]
 fn many_threads_wait_in_the_lines_of_many_keys_and_all_are_served_in_turn() {
     const KEYS: usize = 8;
-    let set = keyed(100).limit(Limit::concurrency("in_flight", 1)).waiters(256);
+    let set = keyed(100)
+        .add_limit(Limit::concurrency("in_flight", 1))
+        .waiters(256);
     let (_directory, segment, set) = create(set);
     let request = set.request();
     let served = std::sync::atomic::AtomicU64::new(0);
@@ -393,7 +397,8 @@ fn processes_wait_in_the_line_of_a_key_and_the_dead_leave_it() {
         "processes_wait_in_the_line_of_a_key_and_the_dead_leave_it",
         TIMEOUT,
         |directory| {
-            let (segment, set) = create_in(directory, keyed(10).limit(Limit::concurrency("in_flight", 1)));
+            let (segment, set) =
+                create_in(directory, keyed(10).add_limit(Limit::concurrency("in_flight", 1)));
             let request = set.request();
             let held = take(&set, "a", &request);
             let wait = || {
@@ -420,7 +425,7 @@ fn processes_wait_in_the_line_of_a_key_and_the_dead_leave_it() {
 
 #[test]
 fn futures_wait_in_the_lines_of_their_keys_and_leave_them_when_dropped() {
-    let (_directory, segment, set) = create(keyed(10).limit(Limit::concurrency("in_flight", 1)));
+    let (_directory, segment, set) = create(keyed(10).add_limit(Limit::concurrency("in_flight", 1)));
     let request = set.request();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -449,7 +454,7 @@ fn futures_wait_in_the_lines_of_their_keys_and_leave_them_when_dropped() {
 #[test]
 fn a_wait_for_time_is_served_at_its_instant_key_by_key() {
     let limit = Limit::calls("requests", 1, Duration::from_millis(20));
-    let (_directory, segment, set) = create(keyed(10).limit(limit));
+    let (_directory, segment, set) = create(keyed(10).add_limit(limit));
     let request = set.request();
     std::thread::scope(|scope| {
         for key in ["a", "b", "c"] {
@@ -468,7 +473,7 @@ fn a_wait_for_time_is_served_at_its_instant_key_by_key() {
 #[test]
 fn a_key_reserves_ahead_for_itself_alone() {
     let clock = VirtualClock::new(NEW_YEAR);
-    let (_directory, _segment, set) = create_by(&clock, keyed(10).limit(calls(1)));
+    let (_directory, _segment, set) = create_by(&clock, keyed(10).add_limit(calls(1)));
     let request = set.request();
     let reserve = |key: &str| {
         let key = set.key(key).expect("a key");
@@ -487,7 +492,7 @@ fn a_key_reserves_ahead_for_itself_alone() {
 fn a_settle_refunds_the_key_that_paid_and_charges_the_key_that_used() {
     let clock = VirtualClock::new(NEW_YEAR);
     let limit = Limit::rate("requests", 100, MINUTE);
-    let (_directory, segment, set) = create_by(&clock, keyed(10).limit(limit));
+    let (_directory, segment, set) = create_by(&clock, keyed(10).add_limit(limit));
     let request = set.request().with("requests", 50).expect("declared");
     let (mut a, mut b) = (take(&set, "a", &request), take(&set, "b", &request));
     assert_eq!(
@@ -516,8 +521,8 @@ fn a_settle_refunds_the_key_that_paid_and_charges_the_key_that_used() {
 #[test]
 fn a_key_starts_again_alone_and_the_set_with_all_its_keys() {
     let set = keyed(10)
-        .limit(calls(2))
-        .limit(Limit::concurrency("in_flight", 5));
+        .add_limit(calls(2))
+        .add_limit(Limit::concurrency("in_flight", 5));
     let (_directory, segment, set) = create(set);
     let request = set.request();
     let held: Vec<_> = ["a", "b"]
@@ -547,7 +552,7 @@ fn a_key_starts_again_alone_and_the_set_with_all_its_keys() {
 fn a_refund_from_before_a_reset_of_its_key_is_void() {
     let clock = VirtualClock::new(NEW_YEAR);
     let limit = Limit::rate("requests", 100, MINUTE);
-    let (_directory, _segment, set) = create_by(&clock, keyed(10).limit(limit));
+    let (_directory, _segment, set) = create_by(&clock, keyed(10).add_limit(limit));
     let request = set.request().with("requests", 80).expect("declared");
     let mut before = take(&set, "a", &request);
     // Of the second reset and the third no less than of the first.
@@ -564,7 +569,7 @@ fn a_refund_from_before_a_reset_of_its_key_is_void() {
 
 #[test]
 fn a_reset_of_a_key_serves_who_waits_for_it() {
-    let (_directory, segment, set) = create(keyed(10).limit(Limit::calls("requests", 1, 60 * MINUTE)));
+    let (_directory, segment, set) = create(keyed(10).add_limit(Limit::calls("requests", 1, 60 * MINUTE)));
     let request = set.request();
     let _used = take(&set, "a", &request);
     std::thread::scope(|scope| {
@@ -586,7 +591,7 @@ fn keys_are_the_same_in_forked_children_and_in_who_opens_the_segment() {
         |directory| {
             let (segment, set) = create_in(
                 directory,
-                keyed(10).limit(Limit::calls("requests", 3, 60 * MINUTE)),
+                keyed(10).add_limit(Limit::calls("requests", 3, 60 * MINUTE)),
             );
             let key = set.key("a").expect("a key");
             let request = set.request();
@@ -610,7 +615,8 @@ fn a_permit_of_a_key_is_inert_in_a_forked_child() {
         "a_permit_of_a_key_is_inert_in_a_forked_child",
         TIMEOUT,
         |directory| {
-            let (_segment, set) = create_in(directory, keyed(10).limit(Limit::concurrency("in_flight", 1)));
+            let (_segment, set) =
+                create_in(directory, keyed(10).add_limit(Limit::concurrency("in_flight", 1)));
             let request = set.request();
             let mut permit = take(&set, "a", &request);
             Child::fork(|| {
@@ -629,11 +635,11 @@ fn a_permit_of_a_key_is_inert_in_a_forked_child() {
 fn settling_as_reserved_makes_no_row_for_a_key_that_has_none_any_more() {
     let clock = VirtualClock::new(NEW_YEAR);
     let limit = Limit::rate("requests", 100, MINUTE);
-    let (_directory, segment, set) = create_by(&clock, keyed(10).limit(limit));
+    let (_directory, segment, set) = create_by(&clock, keyed(10).add_limit(limit));
     let request = set.request().with("requests", 80).expect("declared");
     let [mut as_reserved, mut above] = ["as reserved", "above"].map(|key| take(&set, key, &request));
     clock.advance_to(NEW_YEAR + 2 * MINUTE);
-    let has_row = |key: &str| segment.key("api", key).expect("works").is_some();
+    let has_row = |key: &str| segment.key_snapshot("api", key).expect("works").is_some();
     // Both are replenished, and their rows are given to others.
     for number in 0.. {
         if !has_row("as reserved") && !has_row("above") {
@@ -658,7 +664,9 @@ fn settling_as_reserved_makes_no_row_for_a_key_that_has_none_any_more() {
 fn a_reservation_gets_the_row_of_a_key_whose_holder_is_dead() {
     let test = "a_reservation_gets_the_row_of_a_key_whose_holder_is_dead";
     in_own_process(test, TIMEOUT, |directory| {
-        let set = keyed(10).limit(calls(3)).limit(Limit::concurrency("slots", 1));
+        let set = keyed(10)
+            .add_limit(calls(3))
+            .add_limit(Limit::concurrency("slots", 1));
         let (_segment, set) = create_in(directory, set);
         let mut child = Child::fork(|| {
             // A row whose key holds something is given to no other; once it holds nothing, it is as if never used.

@@ -25,7 +25,7 @@ fn create(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
     let segment = OpenOptions::new()
         // A lock's holder may be off its processor for long on a busy machine, but it is never stopped.
         .lock_timeout(TIMEOUT)
-        .create(directory.join("limits"), &Declaration::new().set(set))
+        .create(directory.join("limits"), &Declaration::new().add_set(set))
         .expect("a segment");
     let set = segment.set("api").expect("declared");
     (segment, set)
@@ -102,8 +102,8 @@ fn no_key_of_ten_thousand_ever_gets_more_than_its_limits_in_any_window() {
     in_own_process(test, 2 * TIMEOUT, |directory| {
         let requests = Limit::calls("requests", CAPACITY, Duration::from_nanos(WINDOW)).burst(BURST);
         let set = keyed(KEYS, WhenFull::Refuse)
-            .limit(requests)
-            .limit(Limit::concurrency("in_flight", AT_ONCE))
+            .add_limit(requests)
+            .add_limit(Limit::concurrency("in_flight", AT_ONCE))
             .holds(256);
         let (segment, set) = create(directory, set);
         let size = size_of(&segment);
@@ -218,7 +218,7 @@ fn no_limited_key_regains_anything_under_a_flood_of_twenty_times_as_many() {
     let test = "no_limited_key_regains_anything_under_a_flood_of_twenty_times_as_many";
     in_own_process(test, 2 * TIMEOUT, |directory| {
         let set = keyed(VICTIMS, WhenFull::Refuse)
-            .limit(Limit::calls("requests", CAPACITY, HOUR).algorithm(Algorithm::SlidingWindow));
+            .add_limit(Limit::calls("requests", CAPACITY, HOUR).algorithm(Algorithm::SlidingWindow));
         let (segment, set) = create(directory, set);
         let size = size_of(&segment);
         let request = set.request();
@@ -256,7 +256,7 @@ fn a_key_gets_more_only_as_often_as_one_was_evicted() {
     const CAPACITY: u64 = 5;
     let test = "a_key_gets_more_only_as_often_as_one_was_evicted";
     in_own_process(test, 2 * TIMEOUT, |directory| {
-        let set = keyed(VICTIMS, WhenFull::EvictOldest).limit(Limit::calls("requests", CAPACITY, HOUR));
+        let set = keyed(VICTIMS, WhenFull::EvictOldest).add_limit(Limit::calls("requests", CAPACITY, HOUR));
         let (segment, set) = create(directory, set);
         let given = SharedWords::new((VICTIMS + OTHERS) as usize);
         flood(&set, &given, VICTIMS, OTHERS, 20_000);
@@ -290,8 +290,8 @@ fn no_limited_key_regains_anything_under_a_flood_that_evicts_and_is_killed() {
     let test = "no_limited_key_regains_anything_under_a_flood_that_evicts_and_is_killed";
     in_own_process(test, 2 * TIMEOUT, |directory| {
         let set = keyed(5 * LIMITED, WhenFull::EvictLeastUsed)
-            .limit(Limit::calls("requests", CAPACITY, HOUR).algorithm(Algorithm::SlidingWindow))
-            .limit(Limit::concurrency("in_flight", CAPACITY));
+            .add_limit(Limit::calls("requests", CAPACITY, HOUR).algorithm(Algorithm::SlidingWindow))
+            .add_limit(Limit::concurrency("in_flight", CAPACITY));
         let (segment, set) = create(directory, set);
         let size = size_of(&segment);
         let request = set.request();
@@ -346,7 +346,7 @@ fn no_limited_key_regains_anything_under_a_flood_that_evicts_and_is_killed() {
 /// Answers how many had a row when the first was refused.
 fn fill(max_keys: u64, mut next: impl FnMut(u64, Option<&[u8]>) -> Vec<u8>) -> u64 {
     let directory = tempfile::tempdir().expect("a directory");
-    let set = keyed(max_keys, WhenFull::Refuse).limit(Limit::calls("requests", 1, HOUR));
+    let set = keyed(max_keys, WhenFull::Refuse).add_limit(Limit::calls("requests", 1, HOUR));
     let (segment, set) = create(directory.path(), set);
     let size = size_of(&segment);
     let request = set.request();

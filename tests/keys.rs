@@ -19,7 +19,7 @@ fn calls(capacity: u64) -> Limit {
 /// A segment with a keyed set `api`, and a reader of it.
 fn open(directory: &tempfile::TempDir, set: SetDeclaration) -> (Segment, SegmentReader) {
     let path = directory.path().join("limits");
-    let declaration = Declaration::new().set(set);
+    let declaration = Declaration::new().add_set(set);
     let segment = Segment::create(&path, &declaration).expect("created");
     let reader = SegmentReader::open(&path).expect("a segment");
     (segment, reader)
@@ -28,7 +28,7 @@ fn open(directory: &tempfile::TempDir, set: SetDeclaration) -> (Segment, Segment
 fn by_name(reader: &SegmentReader) -> BTreeMap<String, KeySnapshot> {
     let mut keys = BTreeMap::new();
     reader
-        .keys("api", |key| {
+        .key_snapshots("api", |key| {
             let name = key.key.text().expect("UTF-8").to_owned();
             assert!(keys.insert(name, key.clone()).is_none(), "shown twice");
         })
@@ -42,8 +42,8 @@ fn shows_each_key_with_what_it_used_and_what_is_left() {
     let set = SetDeclaration::new("api")
         .keyed(Keyed::new(5_000))
         .holds(1_000)
-        .limit(calls(3))
-        .limit(Limit::concurrency("in_flight", 2));
+        .add_limit(calls(3))
+        .add_limit(Limit::concurrency("in_flight", 2));
     let (segment, reader) = open(&directory, set);
     assert!(by_name(&reader).is_empty());
 
@@ -77,15 +77,20 @@ fn shows_each_key_with_what_it_used_and_what_is_left() {
     }
 
     let one = segment
-        .key("api", "tenant-3")
+        .key_snapshot("api", "tenant-3")
         .expect("keyed")
         .expect("it has a row");
     assert_eq!(one.key, keys["tenant-3"].key);
-    assert!(segment.key("api", "tenant-1000").expect("keyed").is_none());
+    assert!(
+        segment
+            .key_snapshot("api", "tenant-1000")
+            .expect("keyed")
+            .is_none()
+    );
     drop(permits);
     api.key("tenant-3").expect("a key").reset(&[]).expect("works");
     let one = reader
-        .key("api", "tenant-3")
+        .key_snapshot("api", "tenant-3")
         .expect("keyed")
         .expect("it has a row");
     assert!(one.replenished);
@@ -95,7 +100,9 @@ fn shows_each_key_with_what_it_used_and_what_is_left() {
 #[test]
 fn a_key_is_shown_as_far_as_it_is_kept() {
     let directory = tempfile::tempdir().expect("a directory");
-    let set = SetDeclaration::new("api").keyed(Keyed::new(10)).limit(calls(9));
+    let set = SetDeclaration::new("api")
+        .keyed(Keyed::new(10))
+        .add_limit(calls(9));
     let (segment, reader) = open(&directory, set);
     let api = segment.set("api").expect("declared");
     // 39 bytes and a character of two, of which the first is the last that is kept.
@@ -108,7 +115,7 @@ fn a_key_is_shown_as_far_as_it_is_kept() {
                 .expect("works"),
         );
     }
-    let label = |key: &[u8]| reader.key("api", key).expect("keyed").expect("used").key;
+    let label = |key: &[u8]| reader.key_snapshot("api", key).expect("keyed").expect("used").key;
 
     let binary = label(b"\xff\x00\x01");
     assert_eq!(
@@ -136,7 +143,7 @@ fn nothing_of_a_key_is_kept_where_it_is_declared_so() {
     let keyed = Keyed::new(10).store_keys(false);
     let (segment, reader) = open(
         &directory,
-        SetDeclaration::new("api").keyed(keyed).limit(calls(9)),
+        SetDeclaration::new("api").keyed(keyed).add_limit(calls(9)),
     );
     let api = segment.set("api").expect("declared");
     drop(
@@ -147,7 +154,10 @@ fn nothing_of_a_key_is_kept_where_it_is_declared_so() {
     );
     let file = std::fs::read(directory.path().join("limits")).expect("read");
     assert!(!file.windows(6).any(|bytes| bytes == b"secret"));
-    let key = reader.key("api", "secret").expect("keyed").expect("used");
+    let key = reader
+        .key_snapshot("api", "secret")
+        .expect("keyed")
+        .expect("used");
     assert_eq!(
         (&key.key.kept, key.key.bytes, key.key.text()),
         (&None, None, None)
@@ -160,10 +170,10 @@ fn who_waits_is_counted_in_the_line_of_its_key() {
     let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("api")
         .keyed(Keyed::new(10))
-        .limit(Limit::concurrency("in_flight", 1));
+        .add_limit(Limit::concurrency("in_flight", 1));
     let (segment, reader) = open(&directory, set);
     let api = segment.set("api").expect("declared");
-    let key = |name: &str| reader.key("api", name).expect("keyed");
+    let key = |name: &str| reader.key_snapshot("api", name).expect("keyed");
     let held: Vec<_> = ["a", "b"]
         .iter()
         .map(|name| {
@@ -204,7 +214,7 @@ fn a_key_that_is_not_torn_belongs_together_whatever_goes_on_meanwhile() {
     let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("api")
         .keyed(Keyed::new(64))
-        .limit(calls(CAPACITY));
+        .add_limit(calls(CAPACITY));
     let (segment, reader) = open(&directory, set);
     let api = segment.set("api").expect("declared");
     let is_done = AtomicBool::new(false);
@@ -222,13 +232,19 @@ fn a_key_that_is_not_torn_belongs_together_whatever_goes_on_meanwhile() {
             is_done.store(true, Ordering::Relaxed);
         });
         while !is_done.load(Ordering::Relaxed) {
-            reader.keys("api", |key| _ = check(key)).expect("a keyed set");
-            reader.key("api", [1]).expect("keyed").as_ref().map(check);
+            reader
+                .key_snapshots("api", |key| _ = check(key))
+                .expect("a keyed set");
+            reader
+                .key_snapshot("api", [1])
+                .expect("keyed")
+                .as_ref()
+                .map(check);
         }
     });
     let mut count = 0;
     reader
-        .keys("api", |key| {
+        .key_snapshots("api", |key| {
             assert!(check(key), "nobody changes it any more");
             count += 1;
         })
@@ -241,18 +257,30 @@ fn what_cannot_be_looked_at_is_said() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("limits");
     let declaration = Declaration::new()
-        .set(SetDeclaration::new("plain").limit(calls(1)))
-        .set(SetDeclaration::new("api").keyed(Keyed::new(10)).limit(calls(1)));
+        .add_set(SetDeclaration::new("plain").add_limit(calls(1)))
+        .add_set(
+            SetDeclaration::new("api")
+                .keyed(Keyed::new(10))
+                .add_limit(calls(1)),
+        );
     let segment = Segment::create(&path, &declaration).expect("created");
     let reader = SegmentReader::open(&path).expect("a segment");
     let nothing = |_: &KeySnapshot| panic!("nobody used it");
-    for refused in [reader.keys("plain", nothing), segment.keys("plain", nothing)] {
+    for refused in [
+        reader.key_snapshots("plain", nothing),
+        segment.key_snapshots("plain", nothing),
+    ] {
         assert!(matches!(refused, Err(Error::NotKeyed { set }) if set == "plain"));
     }
-    assert!(matches!(reader.keys("none", nothing), Err(Error::UnknownSet { known, .. }) if known.len() == 2));
-    assert!(matches!(reader.key("plain", "a"), Err(Error::NotKeyed { .. })));
+    assert!(
+        matches!(reader.key_snapshots("none", nothing), Err(Error::UnknownSet { known, .. }) if known.len() == 2)
+    );
     assert!(matches!(
-        reader.key("api", ""),
+        reader.key_snapshot("plain", "a"),
+        Err(Error::NotKeyed { .. })
+    ));
+    assert!(matches!(
+        reader.key_snapshot("api", ""),
         Err(Error::InvalidKey { bytes: 0, .. })
     ));
 }
@@ -263,8 +291,8 @@ fn who_only_looks_goes_by_changes_made_since_it_began_to() {
     let of = |capacity, name: &str| {
         SetDeclaration::new("api")
             .keyed(Keyed::new(1_000))
-            .metadata("name", name)
-            .limit(calls(capacity))
+            .add_metadata("name", name)
+            .add_limit(calls(capacity))
     };
     let (segment, reader) = open(&directory, of(10, "first"));
     let idle = Segment::open(segment.path()).expect("a segment");
@@ -278,13 +306,15 @@ fn who_only_looks_goes_by_changes_made_since_it_began_to() {
         );
     }
     for capacity in [20, 5, 30] {
-        let asked = Declaration::new().set(of(capacity, "later"));
+        let asked = Declaration::new().add_set(of(capacity, "later"));
         segment.apply(&asked).expect("applied");
         let mut seen = vec![
-            reader.key("api", "a").expect("keyed").expect("used"),
-            idle.key("api", "a").expect("keyed").expect("used"),
+            reader.key_snapshot("api", "a").expect("keyed").expect("used"),
+            idle.key_snapshot("api", "a").expect("keyed").expect("used"),
         ];
-        reader.keys("api", |key| seen.push(key.clone())).expect("keyed");
+        reader
+            .key_snapshots("api", |key| seen.push(key.clone()))
+            .expect("keyed");
         assert_eq!(seen.len(), 3);
         for key in seen {
             let limit = &key.limits[0];
@@ -301,7 +331,7 @@ fn who_only_looks_goes_by_changes_made_since_it_began_to() {
 #[test]
 fn what_would_be_changed_is_told_by_who_may_only_read() {
     let directory = tempfile::tempdir().expect("a directory");
-    let of = |capacity| Declaration::new().set(SetDeclaration::new("api").limit(calls(capacity)));
+    let of = |capacity| Declaration::new().add_set(SetDeclaration::new("api").add_limit(calls(capacity)));
     let path = directory.path().join("limits");
     let segment = Segment::create(&path, &of(10)).expect("created");
     let reader = SegmentReader::open(&path).expect("a segment");
@@ -315,10 +345,10 @@ fn what_would_be_changed_is_told_by_who_may_only_read() {
     let reader = SegmentReader::open(&path).expect("a segment");
     assert!(reader.preview(&of(20)).expect("possible").is_empty());
     // There is room for a definition half as long again, or 512 bytes longer.
-    let endless = (0..32).fold(SetDeclaration::new("api").limit(calls(20)), |set, number| {
-        set.metadata(format!("entry-{number}"), "x".repeat(200))
+    let endless = (0..32).fold(SetDeclaration::new("api").add_limit(calls(20)), |set, number| {
+        set.add_metadata(format!("entry-{number}"), "x".repeat(200))
     });
-    let endless = Declaration::new().set(endless);
+    let endless = Declaration::new().add_set(endless);
     let told = reader.preview(&endless).expect_err("too long").to_string();
     assert!(told.contains("has grown too long"), "{told}");
     assert_eq!(segment.apply(&endless).expect_err("too long").to_string(), told);
@@ -329,8 +359,8 @@ fn whatever_a_damaged_file_says_looking_comes_to_an_end() {
     let directory = tempfile::tempdir().expect("a directory");
     let set = SetDeclaration::new("api")
         .keyed(Keyed::new(64))
-        .limit(calls(3))
-        .limit(Limit::concurrency("in_flight", 2));
+        .add_limit(calls(3))
+        .add_limit(Limit::concurrency("in_flight", 2));
     let (segment, reader) = open(&directory, set);
     let api = segment.set("api").expect("declared");
     let permits: Vec<_> = (0..20_u8)
@@ -368,13 +398,13 @@ fn whatever_a_damaged_file_says_looking_comes_to_an_end() {
         };
         opened += 1;
         let mut count = 0;
-        reader.keys("api", |_| count += 1).expect("a keyed set");
+        reader.key_snapshots("api", |_| count += 1).expect("a keyed set");
         let table = reader.snapshot().expect("a copy").sets[0]
             .keys
             .expect("it is keyed");
         assert!(count <= table.rows && table.fullest_bucket <= 32, "{table:?}");
         for number in 0..20_u8 {
-            let _ = reader.key("api", [number]).expect("a keyed set");
+            let _ = reader.key_snapshot("api", [number]).expect("a keyed set");
         }
     }
     assert!(opened > 200, "{opened}");

@@ -23,11 +23,12 @@ fn labelled() -> SetDeclaration {
 }
 
 fn slots(count: u64) -> SetDeclaration {
-    labelled().limit(Limit::concurrency("slots", count))
+    labelled().add_limit(Limit::concurrency("slots", count))
 }
 
 fn create_in(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment = Segment::create(directory.join("limits"), &Declaration::new().set(set)).expect("a segment");
+    let segment =
+        Segment::create(directory.join("limits"), &Declaration::new().add_set(set)).expect("a segment");
     let set = segment.sets().next().expect("declared");
     (segment, set)
 }
@@ -186,10 +187,10 @@ fn what_is_granted_to_a_waiter_has_its_label_from_when_the_waiter_takes_it() {
 fn a_waiter_that_comes_too_late_for_what_it_was_granted_does_not_label_what_is_anothers() {
     let clock = VirtualClock::new(NEW_YEAR);
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let set = labelled().limit(Limit::concurrency("slots", 1).lease(MINUTE));
+    let set = labelled().add_limit(Limit::concurrency("slots", 1).lease(MINUTE));
     let segment = OpenOptions::new()
         .virtual_clock(&clock)
-        .create(directory.path().join("limits"), &Declaration::new().set(set))
+        .create(directory.path().join("limits"), &Declaration::new().add_set(set))
         .expect("a segment");
     let work = segment.set("work").expect("declared");
     let first = take(&work, &work.request());
@@ -207,7 +208,7 @@ fn a_waiter_that_comes_too_late_for_what_it_was_granted_does_not_label_what_is_a
 fn holds_of_keys_are_labelled_in_every_shard() {
     let set = labelled()
         .keyed(Keyed::new(10_000))
-        .limit(Limit::concurrency("slots", 1));
+        .add_limit(Limit::concurrency("slots", 1));
     let (_directory, segment, work) = create(set);
     let keys: Vec<String> = (0..40).map(|number| format!("tenant {number}")).collect();
     let permits: Vec<Permit<'_>> = keys
@@ -229,7 +230,7 @@ fn holds_of_keys_are_labelled_in_every_shard() {
 #[test]
 fn a_reservation_that_holds_something_is_labelled() {
     let limit = Limit::rate("tokens", 100, MINUTE).on_death(OnDeath::Refund);
-    let (_directory, segment, work) = create(labelled().limit(limit));
+    let (_directory, segment, work) = create(labelled().add_limit(limit));
     let request = work
         .request()
         .with("tokens", 10)
@@ -246,7 +247,7 @@ fn only_sets_that_are_declared_to_keep_labels_do_and_others_need_no_memory_for_i
     let _permit = take(&work, &work.request().label("not kept"));
     assert_eq!(labels(&segment), [None]);
     let path = directory.path().join("others");
-    let others = Segment::create(&path, &Declaration::new().set(slots(1).holds(100))).expect("a segment");
+    let others = Segment::create(&path, &Declaration::new().add_set(slots(1).holds(100))).expect("a segment");
     let holds_bytes = |path: &Path| SegmentReader::open(path).expect("a segment").memory()[0].holds_bytes;
     let without = holds_bytes(segment.path());
     // Rounded up to a cache line.

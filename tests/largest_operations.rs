@@ -13,7 +13,7 @@ const MAX_LIMITS: usize = 16;
 fn widest_set(algorithm: Algorithm, held: usize) -> SetDeclaration {
     (0..MAX_LIMITS).fold(SetDeclaration::new("wide"), |set, index| {
         let name = format!("limit {index}");
-        set.limit(if index < held {
+        set.add_limit(if index < held {
             Limit::rate(name, 1_000, MINUTE)
                 .algorithm(Algorithm::TokenBucket)
                 .on_death(OnDeath::Refund)
@@ -32,13 +32,13 @@ fn the_widest_sets_fit_the_journal() {
         (Algorithm::TokenBucket, MAX_LIMITS),
     ] {
         let directory = tempfile::tempdir().expect("a directory");
-        let declaration = Declaration::new().set(widest_set(algorithm, held));
+        let declaration = Declaration::new().add_set(widest_set(algorithm, held));
         let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
         let wide = segment.set("wide").expect("declared");
         let names: Vec<String> = wide.limits().map(str::to_owned).collect();
         let mut request = wide.request();
         for name in &names {
-            request.set(name, 10).expect("declared");
+            request.set_cost(name, 10).expect("declared");
         }
         // Settled to less and to more than was reserved.
         for used in [3, 2_000] {
@@ -70,20 +70,20 @@ fn the_widest_grants_fit_the_journal_and_can_be_taken_back() {
     ] {
         let directory = tempfile::tempdir().expect("a directory");
         let leased = Limit::concurrency("places", 1).lease(MINUTE);
-        let set = (1..MAX_LIMITS).fold(SetDeclaration::new("wide").limit(leased), |set, index| {
+        let set = (1..MAX_LIMITS).fold(SetDeclaration::new("wide").add_limit(leased), |set, index| {
             let limit = Limit::rate(format!("limit {index}"), 1_000, MINUTE).algorithm(algorithm);
-            set.limit(if algorithm == Algorithm::TokenBucket {
+            set.add_limit(if algorithm == Algorithm::TokenBucket {
                 limit.on_death(OnDeath::Refund)
             } else {
                 limit
             })
         });
-        let declaration = Declaration::new().set(set);
+        let declaration = Declaration::new().add_set(set);
         let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
         let wide = segment.set("wide").expect("declared");
         let mut request = wide.request();
         for name in wide.limits().skip(1) {
-            request.set(name, 10).expect("declared");
+            request.set_cost(name, 10).expect("declared");
         }
         let permit = wide
             .try_acquire(&request)

@@ -247,6 +247,9 @@ impl<'ast> Visit<'ast> for Uses {
         visit::visit_path(self, path);
     }
 
+    /// From where something can be seen is no use of that module.
+    fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
+
     fn visit_macro(&mut self, invocation: &'ast syn::Macro) {
         const FORBIDDEN: &[&str] = &[
             "dbg",
@@ -346,110 +349,8 @@ fn uses_within_ranks() -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
         .collect()
 }
 
-/// Files that use one another in a circle: a change of one may need a change of each. A circle that is broken leaves
-/// this list, and none comes into it.
-const CIRCLES: &[&[&str]] = &[
-    &[
-        "api::declaration",
-        "api::declaration::canonical",
-        "api::declaration::difference",
-        "api::declaration::limit",
-        "api::declaration::limit::amount",
-        "api::declaration::limit::bound",
-        "api::declaration::limit::checks",
-        "api::declaration::limit::credit",
-        "api::declaration::limit::window",
-        "api::declaration::place",
-        "api::declaration::set",
-        "api::declaration::set::keyed",
-        "api::declaration::set::tier",
-    ],
-    &[
-        "api::key",
-        "api::local_credit",
-        "api::permit",
-        "api::refusal",
-        "api::request",
-        "api::request_events",
-        "api::reservation",
-        "api::segment",
-        "api::segment::apply",
-        "api::set::limit_set",
-        "api::set::set_reference",
-        "api::set::subject",
-        "api::snapshot",
-        "api::snapshot::counts",
-        "api::snapshot::keys",
-        "api::wait::acquire_future",
-        "api::wait::background_worker",
-        "api::wait::waiters",
-    ],
-    &["api::pool", "api::pool::pool_request", "api::pool::pool_strategy"],
-    &["api::segment::mismatch", "api::segment::mismatch::remedy"],
-    &[
-        "engine::admit::acquire",
-        "engine::admit::decision",
-        "engine::credit::batches",
-        "engine::definition::overrides",
-        "engine::definition::row_tier",
-        "engine::definition::set_outline",
-        "engine::definition::set_rules",
-        "engine::queue::pending_wake",
-        "engine::queue::queue_words",
-        "engine::recover::dead_holds",
-        "engine::recover::removal_watch",
-        "engine::recover::repairs",
-        "engine::shard::hold",
-        "engine::shard::key_identity",
-        "engine::shard::key_table",
-        "engine::shard::locked_shard",
-        "engine::shard::segment_engine",
-        "engine::shard::set_engine",
-    ],
-    &["engine::queue::deaths", "engine::queue::waiting"],
-    &["engine::shard::row_reference", "engine::shard::shard_memory"],
-    &[
-        "limit::adaptive",
-        "limit::adaptive::aimd",
-        "limit::adaptive::gradient",
-        "limit::adaptive::round",
-        "limit::adaptive::vegas",
-        "limit::backlog",
-        "limit::budget",
-        "limit::concurrency",
-        "limit::fixed_window",
-        "limit::rule",
-        "limit::sliding_window",
-        "limit::sliding_window_counter",
-        "limit::unlimited",
-    ],
-    &[
-        "shm::file::attach",
-        "shm::file::attachments",
-        "shm::file::file_system",
-        "shm::file::removal",
-        "shm::file::remove",
-        "shm::process::cold_start",
-        "shm::process::participant",
-    ],
-    &["table", "table::eviction", "table::fingerprint"],
-    &[
-        "tower::admission",
-        "tower::future",
-        "tower::layer",
-        "tower::service",
-    ],
-    &[
-        "tower::client",
-        "tower::client::client_layer",
-        "tower::client::client_service",
-        "tower::client::reqwest",
-        "tower::client::upstream",
-    ],
-];
-
 #[test]
-fn files_of_one_rank_use_one_another_in_no_circle_but_the_known_ones() {
+fn files_of_one_rank_use_one_another_in_no_circle() {
     let uses = uses_within_ranks();
     let reached_from = |start: &Vec<String>| {
         let mut reached = BTreeSet::new();
@@ -473,11 +374,10 @@ fn files_of_one_rank_use_one_another_in_no_circle_but_the_known_ones() {
             in_circle.map(|other| other.join("::")).collect()
         })
         .collect();
-    let known: BTreeSet<Vec<String>> = CIRCLES
-        .iter()
-        .map(|circle| circle.iter().copied().map(str::to_owned).collect())
-        .collect();
-    assert_eq!(found, known, "found {found:#?}");
+    assert!(
+        found.is_empty(),
+        "a change of one may need a change of each: {found:#?}"
+    );
 }
 
 #[test]
@@ -561,6 +461,7 @@ fn no_file_is_too_long_to_read() {
         "tests",
         "benches",
         "examples",
+        "demos",
         "tools",
         "fuzz/fuzz_targets",
         "python",

@@ -26,11 +26,11 @@ struct Live {
 }
 
 fn declare(set: SetDeclaration) -> Declaration {
-    Declaration::new().set(set)
+    Declaration::new().add_set(set)
 }
 
 fn plain(limit: Limit) -> SetDeclaration {
-    SetDeclaration::new("api").limit(limit)
+    SetDeclaration::new("api").add_limit(limit)
 }
 
 fn keyed(limit: Limit) -> SetDeclaration {
@@ -270,7 +270,11 @@ fn what_cannot_change_in_place_is_named_and_nothing_is_changed() {
     let limit = || Limit::rate("units", 10, MINUTE);
     let live = Live::new(keyed(limit()));
     let refused = |set: SetDeclaration| match live.segment.apply(&declare(set)) {
-        Err(Error::CannotApply { differences, .. }) => differences.join("; "),
+        Err(Error::CannotApply { differences, .. }) => differences
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("; "),
         other => panic!("{other:?}"),
     };
     let more = limit().algorithm(Algorithm::SlidingWindow);
@@ -278,12 +282,15 @@ fn what_cannot_change_in_place_is_named_and_nothing_is_changed() {
         (plain(limit()), "keyed"),
         (plain(limit()).keyed(Keyed::new(2000)), "max_keys"),
         (keyed(more), "algorithm"),
-        (keyed(limit()).limit(Limit::calls("calls", 1, MINUTE)), "calls"),
+        (
+            keyed(limit()).add_limit(Limit::calls("calls", 1, MINUTE)),
+            "calls",
+        ),
         (keyed(Limit::rate("other", 10, MINUTE)), "other"),
         (keyed(limit()).waiters(7), "waiters"),
     ] {
         // Together with what could change.
-        let words = refused(set.metadata("region", "here"));
+        let words = refused(set.add_metadata("region", "here"));
         assert!(words.contains(named), "{named} is not named in: {words}");
         assert!(
             live.segment
@@ -607,7 +614,7 @@ fn a_grant_that_is_claimed_after_a_change_is_refunded_as_what_it_was_granted() {
 
     let of = |capacity| {
         let rate = Limit::rate("units", capacity, MINUTE).burst(100);
-        plain(rate).limit(Limit::concurrency("places", 1))
+        plain(rate).add_limit(Limit::concurrency("places", 1))
     };
     let live = Live::new(of(60));
     let held = take(&live.set, 0);
@@ -661,7 +668,7 @@ fn a_raised_sliding_window_admits_all_of_its_new_capacity() {
 #[test]
 fn a_change_that_leaves_a_short_log_says_so_and_what_to_do() {
     let sliding = |capacity| Limit::calls("units", capacity, MINUTE).algorithm(Algorithm::SlidingWindow);
-    let gold = |capacity| keyed(sliding(2)).tier(Tier::new("gold").capacity("units", capacity));
+    let gold = |capacity| keyed(sliding(2)).add_tier(Tier::new("gold").capacity("units", capacity));
     let note = "its log keeps 2 entries: beyond as many requests in a window, units come back late by up to 1/2 of it; only \
                 a new segment can have more, by `entries = 60`";
     for (stored, asked) in [

@@ -22,10 +22,10 @@ fn limits(set: SetDeclaration) -> Declaration {
         .algorithm(Algorithm::TokenBucket)
         .on_death(OnDeath::Refund);
     let set = set
-        .limit(Limit::concurrency("slots", 2))
-        .limit(tokens)
-        .limit(Limit::rate("calls", 100, HOUR));
-    Declaration::new().participants(8).set(set)
+        .add_limit(Limit::concurrency("slots", 2))
+        .add_limit(tokens)
+        .add_limit(Limit::rate("calls", 100, HOUR));
+    Declaration::new().participants(8).add_set(set)
 }
 
 fn request(set: &LimitSet) -> Request {
@@ -174,15 +174,15 @@ fn a_killed_holder_of_a_key_is_left_out_of_that_key_only() {
         let reader = SegmentReader::open(&path).expect("a segment");
         for (key, standing, held, of_dead) in [("dead", (2, 2), 0, 1), ("live", (0, 0), 1, 0)] {
             let mut shown = vec![
-                reader.key("api", key).expect("works").expect("a row"),
-                segment.key("api", key).expect("works").expect("a row"),
+                reader.key_snapshot("api", key).expect("works").expect("a row"),
+                segment.key_snapshot("api", key).expect("works").expect("a row"),
             ];
             let visit = |seen: &shmlimit::KeySnapshot| {
                 if seen.key.text() == Some(key) {
                     shown.push(seen.clone());
                 }
             };
-            reader.keys("api", visit).expect("works");
+            reader.key_snapshots("api", visit).expect("works");
             assert_eq!(shown.len(), 3);
             for seen in shown {
                 assert_eq!(
@@ -240,10 +240,10 @@ fn what_is_held_for_longer_than_its_lease_is_left_out() {
     let path = directory.path().join("limits");
     let clock = VirtualClock::new(HOUR);
     let minute = Duration::from_secs(60);
-    let declaration = Declaration::new().set(
+    let declaration = Declaration::new().add_set(
         SetDeclaration::new("api")
-            .limit(Limit::concurrency("leased", 1).lease(minute))
-            .limit(Limit::concurrency("kept", 3)),
+            .add_limit(Limit::concurrency("leased", 1).lease(minute))
+            .add_limit(Limit::concurrency("kept", 3)),
     );
     let segment = OpenOptions::new()
         .virtual_clock(&clock)

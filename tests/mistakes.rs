@@ -44,13 +44,14 @@ pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::
 }
 
 fn create(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment = Segment::create(directory.join("limits"), &Declaration::new().set(set)).expect("a segment");
+    let segment =
+        Segment::create(directory.join("limits"), &Declaration::new().add_set(set)).expect("a segment");
     let set = segment.sets().next().expect("declared");
     (segment, set)
 }
 
 fn places(capacity: u64) -> SetDeclaration {
-    SetDeclaration::new("set").limit(Limit::concurrency("places", capacity))
+    SetDeclaration::new("set").add_limit(Limit::concurrency("places", capacity))
 }
 
 fn admitted<'a>(set: &'a LimitSet, request: &Request) -> Permit<'a> {
@@ -83,8 +84,8 @@ fn charging_the_first_bucket_and_then_refusing_on_the_second() {
         let (segment, set) = create(
             directory,
             SetDeclaration::new("set")
-                .limit(Limit::rate("input", 1_000, HOUR))
-                .limit(Limit::rate("output", 10, HOUR)),
+                .add_limit(Limit::rate("input", 1_000, HOUR))
+                .add_limit(Limit::rate("output", 10, HOUR)),
         );
         let request = set.request().with("input", 100).expect("declared");
         let request = request.with("output", 10).expect("declared");
@@ -115,7 +116,7 @@ fn reading_the_state_and_sleeping_and_then_taking_without_looking_again() {
         const WINDOW: Duration = Duration::from_millis(40);
         let (_segment, set) = create(
             directory,
-            SetDeclaration::new("set").limit(Limit::calls("calls", 1, WINDOW)),
+            SetDeclaration::new("set").add_limit(Limit::calls("calls", 1, WINDOW)),
         );
         let log = SharedWords::new(WAITERS);
         let before = now();
@@ -154,7 +155,7 @@ fn sleeping_the_whole_window_where_less_would_do() {
     for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket] {
         let directory = tempfile::tempdir().expect("a directory");
         let calls = Limit::calls("calls", 36_000, HOUR).algorithm(algorithm);
-        let (_segment, set) = create(directory.path(), SetDeclaration::new("set").limit(calls));
+        let (_segment, set) = create(directory.path(), SetDeclaration::new("set").add_limit(calls));
         let all = set.request().with("calls", 36_000).expect("declared");
         drop(admitted(&set, &all));
         // On a busy machine a unit may have come back already.
@@ -173,7 +174,7 @@ fn sleeping_the_whole_window_where_less_would_do() {
     let directory = tempfile::tempdir().expect("a directory");
     let calls = Limit::calls("calls", 1, HOUR).algorithm(Algorithm::FixedWindow);
     let calls = calls.align(Align::FirstUse);
-    let (_segment, set) = create(directory.path(), SetDeclaration::new("set").limit(calls));
+    let (_segment, set) = create(directory.path(), SetDeclaration::new("set").add_limit(calls));
     drop(admitted(&set, &set.request()));
     sleep(unit);
     let wait = refused(&set, &set.request())
@@ -210,8 +211,8 @@ fn a_cost_without_a_limit_charging_the_others_first() {
     let (segment, set) = create(
         directory.path(),
         SetDeclaration::new("set")
-            .limit(Limit::calls("calls", 10, HOUR))
-            .limit(Limit::rate("tokens", 10, HOUR)),
+            .add_limit(Limit::calls("calls", 10, HOUR))
+            .add_limit(Limit::rate("tokens", 10, HOUR)),
     );
     let taken = || {
         let snapshot = segment.snapshot().expect("a snapshot");
@@ -320,9 +321,9 @@ fn a_wall_clock_step_back_corrupting_the_state() {
             let (segment, set) = create(
                 directory,
                 SetDeclaration::new("set")
-                    .limit(window("by the day", Algorithm::FixedWindow))
-                    .limit(window("steady", Algorithm::Gcra))
-                    .limit(window("sliding", Algorithm::SlidingWindow)),
+                    .add_limit(window("by the day", Algorithm::FixedWindow))
+                    .add_limit(window("steady", Algorithm::Gcra))
+                    .add_limit(window("sliding", Algorithm::SlidingWindow)),
             );
             let wall_clock =
                 || Duration::from(nix::time::clock_gettime(ClockId::CLOCK_REALTIME).expect("a clock"));

@@ -15,8 +15,8 @@ use shmlimit::{Declaration, Error, Limit, Segment, SetDeclaration};
 const SLOTS: u64 = 3;
 
 fn create(path: &Path) -> Segment {
-    let set = SetDeclaration::new("api").limit(Limit::concurrency("slots", SLOTS));
-    Segment::create(path, &Declaration::new().participants(8).set(set)).expect("a segment")
+    let set = SetDeclaration::new("api").add_limit(Limit::concurrency("slots", SLOTS));
+    Segment::create(path, &Declaration::new().participants(8).add_set(set)).expect("a segment")
 }
 
 fn can_take_all(segment: &Segment) -> bool {

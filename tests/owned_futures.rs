@@ -9,7 +9,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn segment(set: SetDeclaration) -> (tempfile::TempDir, Segment) {
     let directory = tempfile::tempdir().expect("a directory");
-    let declaration = Declaration::new().set(set);
+    let declaration = Declaration::new().add_set(set);
     let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     (directory, segment)
 }
@@ -21,7 +21,8 @@ async fn admitted(future: AcquireFuture<'static>) -> Permit<'static> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn spawned_tasks_wait_in_order_after_every_handle_of_the_set_is_gone() {
-    let (_directory, segment) = segment(SetDeclaration::new("pool").limit(Limit::concurrency("places", 1)));
+    let (_directory, segment) =
+        segment(SetDeclaration::new("pool").add_limit(Limit::concurrency("places", 1)));
     let pool = segment.set("pool").expect("declared");
     let request = pool.request();
     let first = admitted(pool.acquire_owned(&request, None)).await;
@@ -55,7 +56,8 @@ async fn spawned_tasks_wait_in_order_after_every_handle_of_the_set_is_gone() {
 
 #[tokio::test]
 async fn a_task_that_is_aborted_leaves_the_queue() {
-    let (_directory, segment) = segment(SetDeclaration::new("pool").limit(Limit::concurrency("places", 1)));
+    let (_directory, segment) =
+        segment(SetDeclaration::new("pool").add_limit(Limit::concurrency("places", 1)));
     let pool = segment.set("pool").expect("declared");
     let held = admitted(pool.acquire_owned(&pool.request(), None)).await;
     let mut waiting = Box::pin(pool.acquire_owned(&pool.request(), None));
@@ -79,7 +81,7 @@ async fn a_task_that_is_aborted_leaves_the_queue() {
 async fn a_key_gives_owned_futures_too_and_refusals_come_with_them() {
     let set = SetDeclaration::new("tenants")
         .keyed(Keyed::new(10))
-        .limit(Limit::concurrency("places", 1));
+        .add_limit(Limit::concurrency("places", 1));
     let (_directory, segment) = segment(set);
     let tenants = segment.set("tenants").expect("declared");
     let future = {

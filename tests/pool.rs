@@ -16,13 +16,13 @@ use shmlimit::{
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn create(directory: &Path, sets: impl IntoIterator<Item = SetDeclaration>) -> Segment {
-    let declaration = sets.into_iter().fold(Declaration::new(), Declaration::set);
+    let declaration = sets.into_iter().fold(Declaration::new(), Declaration::add_set);
     Segment::create(directory.join("limits"), &declaration).expect("a segment")
 }
 
 /// A pool of sets with these limits each, named `0`, `1` and so on.
 fn pool(directory: &Path, strategy: PoolStrategy, limits: impl IntoIterator<Item = Limit>) -> LimitPool {
-    let named = |(index, limit): (usize, Limit)| SetDeclaration::new(index.to_string()).limit(limit);
+    let named = |(index, limit): (usize, Limit)| SetDeclaration::new(index.to_string()).add_limit(limit);
     let segment = create(directory, limits.into_iter().enumerate().map(named));
     pool_of(&segment, strategy)
 }
@@ -124,8 +124,8 @@ fn a_permit_carries_the_metadata_of_the_set_that_was_chosen() {
     let regions = ["east", "west"];
     let sets = [0, 1].map(|index| {
         let set = SetDeclaration::new("api")
-            .metadata("region", regions[index])
-            .limit(plenty());
+            .add_metadata("region", regions[index])
+            .add_limit(plenty());
         let segment = create(directories[index].path(), [set]);
         segment.set("api").expect("declared")
     });
@@ -195,7 +195,7 @@ fn failover_takes_elsewhere_what_one_refuses() {
 fn where_all_refuse_each_was_asked_once_and_the_shortest_wait_is_the_answer() {
     let directory = tempfile::tempdir().expect("a directory");
     let calls = |hours| Limit::calls("requests", 1, hours * HOUR);
-    let named = |(index, limit)| SetDeclaration::new(format!("{index}")).limit(limit);
+    let named = |(index, limit)| SetDeclaration::new(format!("{index}")).add_limit(limit);
     let limits = [calls(3), calls(1), calls(2)];
     let segment = create(directory.path(), limits.into_iter().enumerate().map(named));
     let pool = pool_of(&segment, PoolStrategy::RoundRobin).failover(true);
@@ -250,7 +250,7 @@ fn failover_passes_over_what_could_never_admit_the_request() {
         pool.acquire(&request, None),
         Err(Error::NeverAdmissible { .. })
     ));
-    request.set("tokens", 10).expect("declared");
+    request.set_cost("tokens", 10).expect("declared");
     assert_eq!(admitted(pool.acquire(&request, None).expect("works")).0, 0);
 }
 
@@ -345,9 +345,9 @@ fn names_are_resolved_in_every_member_that_has_them() {
         directory.path(),
         [
             SetDeclaration::new("0")
-                .limit(rate("other"))
-                .limit(rate("tokens")),
-            SetDeclaration::new("1").limit(rate("tokens")),
+                .add_limit(rate("other"))
+                .add_limit(rate("tokens")),
+            SetDeclaration::new("1").add_limit(rate("tokens")),
         ],
     );
     let strict = pool_of(&segment, PoolStrategy::RoundRobin);
@@ -368,7 +368,7 @@ fn names_are_resolved_in_every_member_that_has_them() {
 
 /// Takes the only place of every member, lets `wait` wait, and frees the place that it waits for.
 fn wait_for_a_place(directory: &Path, wait: impl Fn(&LimitPool) -> usize + Sync) {
-    let named = |index: u32| SetDeclaration::new(index.to_string()).limit(places(1));
+    let named = |index: u32| SetDeclaration::new(index.to_string()).add_limit(places(1));
     let segment = create(directory, (0..3).map(named));
     let pool = pool_of(&segment, PoolStrategy::RoundRobin).failover(true);
     let request = pool.request();

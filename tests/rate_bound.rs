@@ -135,7 +135,7 @@ fn run_until_used_up(test: &str, limit: Limit, allowed: impl Fn(&Run) -> u64, ch
 }
 
 fn run(path: &Path, limit: Limit) -> Run {
-    let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
+    let declaration = Declaration::new().add_set(SetDeclaration::new("api").add_limit(limit));
     let segment = OpenOptions::new()
         .lock_timeout(TIMEOUT)
         .create(path, &declaration)

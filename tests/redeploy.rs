@@ -18,8 +18,10 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// Of sets of limits of calls with one capacity.
 fn declaring(sets: &[&str], capacity: u64) -> Declaration {
-    let set = |name: &&str| SetDeclaration::new(*name).limit(Limit::calls("requests", capacity, HOUR));
-    sets.iter().map(set).fold(Declaration::new(), Declaration::set)
+    let set = |name: &&str| SetDeclaration::new(*name).add_limit(Limit::calls("requests", capacity, HOUR));
+    sets.iter()
+        .map(set)
+        .fold(Declaration::new(), Declaration::add_set)
 }
 
 fn api(capacity: u64) -> Declaration {
@@ -29,7 +31,7 @@ fn api(capacity: u64) -> Declaration {
 /// The same kind of limit by an algorithm that no live segment can change to.
 fn windowed(capacity: u64) -> Declaration {
     let requests = Limit::calls("requests", capacity, HOUR).algorithm(Algorithm::FixedWindow);
-    Declaration::new().set(SetDeclaration::new("api").limit(requests))
+    Declaration::new().add_set(SetDeclaration::new("api").add_limit(requests))
 }
 
 fn options(on_mismatch: OnMismatch) -> OpenOptions {
@@ -50,7 +52,7 @@ fn in_force(path: &Path) -> Vec<(u64, Option<u64>, bool)> {
             .find(|capacity| {
                 let set = declaring(&[name], *capacity);
                 let declared = declaration.sets().iter().find(|set| set.name() == name);
-                let declared = Declaration::new().set(declared.expect("a set").clone());
+                let declared = Declaration::new().add_set(declared.expect("a set").clone());
                 set.differences(&declared).is_empty()
             })
             .expect("a capacity that was declared")
@@ -77,7 +79,7 @@ fn mismatch(outcome: Result<Segment, Error>) -> (Vec<String>, String) {
             let Error::ConfigMismatch { differences, .. } = error else {
                 unreachable!("just matched")
             };
-            (differences, message)
+            (differences.iter().map(ToString::to_string).collect(), message)
         }
         other => panic!("{other:?} in place of a mismatch"),
     }
@@ -209,7 +211,7 @@ fn with_error_every_difference_is_one_but_of_a_lower_version() {
     );
     let path_text = path.to_str().expect("Unicode");
     assert!(message.starts_with(path_text), "{message}");
-    let command = format!("`limitctl set {path_text} api requests burst=20 capacity=20`");
+    let command = format!("`limitctl edit {path_text} api requests burst=20 capacity=20`");
     assert!(message.contains(&command), "{message}");
     let (differences, message) = mismatch(start(&api(10).version(3)));
     assert_eq!(

@@ -10,7 +10,7 @@ type AnyError = Box<dyn StdError + Send + Sync>;
 fn one_a_minute() -> (tempfile::TempDir, LimitSet) {
     let directory = tempfile::tempdir().expect("a directory");
     let limit = Limit::calls("sent", 1, Duration::from_secs(60));
-    let declaration = Declaration::new().set(SetDeclaration::new("mail").limit(limit));
+    let declaration = Declaration::new().add_set(SetDeclaration::new("mail").add_limit(limit));
     let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let set = segment.set("mail").expect("declared");
     (directory, set)
@@ -63,7 +63,7 @@ fn a_refusal_outlives_the_handle_of_the_set_and_is_read_by_another_thread() {
         assert!(
             refusal
                 .retry_after()
-                .is_some_and(|wait| wait <= Duration::from_secs(60))
+                .is_some_and(|wait| wait <= Duration::from_millis(60_001))
         );
         (refusal.limit_set().name().to_owned(), refusal.to_string())
     });

@@ -8,8 +8,8 @@ use shmlimit::{Declaration, Error, Limit, OpenOptions, Removal, Segment, SetDecl
 fn segment() -> (tempfile::TempDir, PathBuf, Segment) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("limits");
-    let set = SetDeclaration::new("api").limit(Limit::calls("requests", 10, Duration::from_secs(60)));
-    let segment = Segment::create(&path, &Declaration::new().set(set)).expect("a segment");
+    let set = SetDeclaration::new("api").add_limit(Limit::calls("requests", 10, Duration::from_secs(60)));
+    let segment = Segment::create(&path, &Declaration::new().add_set(set)).expect("a segment");
     (directory, path, segment)
 }
 

@@ -19,10 +19,10 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 fn declaration() -> Declaration {
     let set = SetDeclaration::new("api")
-        .limit(Limit::calls("requests", 20, HOUR))
-        .limit(Limit::rate("tokens", 1000, HOUR))
-        .limit(Limit::concurrency("slots", 20));
-    Declaration::new().participants(8).set(set)
+        .add_limit(Limit::calls("requests", 20, HOUR))
+        .add_limit(Limit::rate("tokens", 1000, HOUR))
+        .add_limit(Limit::concurrency("slots", 20));
+    Declaration::new().participants(8).add_set(set)
 }
 
 fn open(path: &Path) -> (Segment, LimitSet) {
@@ -35,7 +35,7 @@ fn open(path: &Path) -> (Segment, LimitSet) {
 fn removal(api: &LimitSet) -> Option<(std::path::PathBuf, RemovalCause)> {
     let mut request = api.request();
     for limit in ["requests", "tokens", "slots"] {
-        request.set(limit, 0).expect("declared");
+        request.set_cost(limit, 0).expect("declared");
     }
     match api.try_acquire(&request) {
         Ok(_) => None,
@@ -390,7 +390,7 @@ fn a_successor_that_takes_long_to_open_holds_up_one_thread_only() {
 fn a_process_that_admits_from_a_batch_finds_out_that_the_file_was_deleted_or_replaced() {
     let credit = Credit::batch(1_000_000);
     let limit = Limit::calls("requests", 2_000_000, HOUR).credit(credit);
-    let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
+    let declaration = Declaration::new().add_set(SetDeclaration::new("api").add_limit(limit));
     for cause in [RemovalCause::Deleted, RemovalCause::Replaced] {
         let directory = tempfile::tempdir().expect("a directory");
         let (path, aside) = (directory.path().join("limits"), directory.path().join("aside"));

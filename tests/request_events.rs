@@ -51,12 +51,12 @@ fn open(declaration: &Declaration) -> (tempfile::TempDir, Segment, Log) {
 
 fn calls_and_slots() -> Declaration {
     Declaration::new()
-        .set(SetDeclaration::new("mail").limit(Limit::calls("sent", 1, HOUR)))
-        .set(SetDeclaration::new("work").limit(Limit::concurrency("slots", 1)))
-        .set(
+        .add_set(SetDeclaration::new("mail").add_limit(Limit::calls("sent", 1, HOUR)))
+        .add_set(SetDeclaration::new("work").add_limit(Limit::concurrency("slots", 1)))
+        .add_set(
             SetDeclaration::new("tenants")
                 .keyed(Keyed::new(32))
-                .limit(Limit::calls("sent", 1, HOUR)),
+                .add_limit(Limit::calls("sent", 1, HOUR)),
         )
 }
 
@@ -89,9 +89,9 @@ fn each_way_to_be_refused_is_told_with_limit_reason_and_label() {
 #[test]
 fn a_refused_debit_is_told_of_a_set_and_of_a_permit() {
     let set = SetDeclaration::new("money")
-        .limit(Limit::budget("spent", 10, HOUR))
-        .limit(Limit::concurrency("slots", 1));
-    let (_directory, segment, log) = open(&Declaration::new().set(set));
+        .add_limit(Limit::budget("spent", 10, HOUR))
+        .add_limit(Limit::concurrency("slots", 1));
+    let (_directory, segment, log) = open(&Declaration::new().add_set(set));
     let money = segment.set("money").expect("declared");
     let mut permit = money
         .try_acquire(&money.request())
@@ -108,10 +108,10 @@ fn a_refused_debit_is_told_of_a_set_and_of_a_permit() {
 #[test]
 fn a_refused_address_is_told() {
     let networks = Limit::calls("network", 1, HOUR).prefix(24, 48);
-    let declaration = Declaration::new().set(
+    let declaration = Declaration::new().add_set(
         SetDeclaration::new("logins")
             .keyed(Keyed::new(64))
-            .limit(networks),
+            .add_limit(networks),
     );
     let (_directory, segment, log) = open(&declaration);
     let logins = segment.set("logins").expect("declared");

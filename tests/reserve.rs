@@ -11,7 +11,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 fn with_set(set: SetDeclaration, body: impl FnOnce(&LimitSet)) {
     let directory = tempfile::tempdir().expect("a directory");
-    let segment = Segment::create(directory.path().join("limits"), &Declaration::new().set(set));
+    let segment = Segment::create(directory.path().join("limits"), &Declaration::new().add_set(set));
     body(&segment.expect("a segment").sets().next().expect("declared"));
 }
 
@@ -25,7 +25,7 @@ fn reserve<'a>(set: &'a LimitSet, cost: u64, max_delay: Duration) -> Option<Rese
 }
 
 fn tokens(algorithm: Algorithm) -> SetDeclaration {
-    SetDeclaration::new("set").limit(Limit::rate("tokens", 3600, HOUR).burst(10).algorithm(algorithm))
+    SetDeclaration::new("set").add_limit(Limit::rate("tokens", 3600, HOUR).burst(10).algorithm(algorithm))
 }
 
 const AHEAD: [Algorithm; 3] = [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket];
@@ -95,7 +95,7 @@ fn windows_that_have_not_begun_are_not_charged() {
         Algorithm::SlidingWindowCounter,
     ] {
         let set = SetDeclaration::new("set")
-            .limit(Limit::rate("tokens", 10, Duration::from_secs(30 * 24 * 3600)).algorithm(algorithm));
+            .add_limit(Limit::rate("tokens", 10, Duration::from_secs(30 * 24 * 3600)).algorithm(algorithm));
         with_set(set, |set| {
             assert!(reserve(set, 10, Duration::ZERO).is_some());
             assert!(reserve(set, 1, Duration::from_secs(365 * 24 * 3600)).is_none());
@@ -106,8 +106,8 @@ fn windows_that_have_not_begun_are_not_charged() {
 #[test]
 fn every_limit_is_charged_as_of_the_instant_of_the_use() {
     let set = SetDeclaration::new("set")
-        .limit(Limit::rate("slow", 3600, HOUR).burst(10))
-        .limit(Limit::rate("fast", 3600 * 10, HOUR).burst(10));
+        .add_limit(Limit::rate("slow", 3600, HOUR).burst(10))
+        .add_limit(Limit::rate("fast", 3600 * 10, HOUR).burst(10));
     with_set(set, |set| {
         let request = |slow, fast| {
             let request = set.request().with("slow", slow).expect("declared");
@@ -123,7 +123,7 @@ fn every_limit_is_charged_as_of_the_instant_of_the_use() {
 
 #[test]
 fn what_is_held_or_debited_later_cannot_be_reserved() {
-    let set = tokens(Algorithm::Gcra).limit(Limit::concurrency("places", 1));
+    let set = tokens(Algorithm::Gcra).add_limit(Limit::concurrency("places", 1));
     with_set(set, |set| {
         let request = set.request().with("tokens", 1).expect("declared");
         let outcome = set.reserve(&request, HOUR);
@@ -131,7 +131,7 @@ fn what_is_held_or_debited_later_cannot_be_reserved() {
         let without = request.with("places", 0).expect("declared");
         assert!(set.reserve(&without, HOUR).expect("works").into_result().is_ok());
     });
-    let set = tokens(Algorithm::Gcra).limit(Limit::budget("dollars", 5, HOUR));
+    let set = tokens(Algorithm::Gcra).add_limit(Limit::budget("dollars", 5, HOUR));
     with_set(set, |set| {
         let outcome = set.reserve(&set.request().with("tokens", 1).expect("declared"), HOUR);
         assert!(matches!(outcome, Err(Error::NotReservable { limit, .. }) if limit == "dollars"));
@@ -178,4 +178,40 @@ fn a_forked_child_cannot_cancel_what_its_parent_reserved() {
             });
         },
     );
+}
+
+#[test]
+fn a_reservation_counts_as_a_request_does_that_is_admitted_at_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let in_shadow = Limit::rate("watched", 5, HOUR)
+        .algorithm(Algorithm::TokenBucket)
+        .shadow(true);
+    let set = tokens(Algorithm::TokenBucket).add_limit(in_shadow);
+    let segment = Segment::create(directory.path().join("limits"), &Declaration::new().add_set(set));
+    let segment = segment.expect("a segment");
+    let set = segment.set("set").expect("declared");
+    let request = |units| {
+        let request = set.request().with("tokens", units).expect("declared");
+        request.with("watched", units).expect("declared")
+    };
+    let mut counted = Vec::new();
+    for is_reserved in [true, false] {
+        for units in [1, 9] {
+            if is_reserved {
+                let reserved = set.reserve(&request(units), HOUR).expect("works");
+                drop(reserved.into_result().expect("within an hour"));
+            } else {
+                assert!(set.check(&request(units)).expect("works").is_admitted());
+            }
+        }
+        let limits = &segment.snapshot().expect("no error").sets[0].limits;
+        let counts = limits.iter().map(|limit| &limit.counts);
+        let counts: Vec<[u64; 4]> = counts
+            .map(|counts| [counts.admitted, counts.taken, counts.near, counts.would_refuse])
+            .collect();
+        counted.push(counts);
+        set.reset(&[], false).expect("no error");
+    }
+    assert_eq!(counted[0], [[2, 10, 1, 0], [1, 1, 0, 1]]);
+    assert_eq!(counted[1], [[4, 20, 2, 0], [2, 2, 0, 2]]);
 }

@@ -56,12 +56,12 @@ fn requests(capacity: u64) -> Limit {
 
 fn api(limits: impl IntoIterator<Item = Limit>) -> SetDeclaration {
     let in_flight = Limit::concurrency("in_flight", IN_FLIGHT);
-    let set = SetDeclaration::new("api").limit(in_flight);
-    limits.into_iter().fold(set, SetDeclaration::limit)
+    let set = SetDeclaration::new("api").add_limit(in_flight);
+    limits.into_iter().fold(set, SetDeclaration::add_limit)
 }
 
 fn open(path: &Path, version: u64, set: SetDeclaration) -> Segment {
-    let declaration = Declaration::new().version(version).set(set);
+    let declaration = Declaration::new().version(version).add_set(set);
     let options = OpenOptions::new().on_mismatch(OnMismatch::Apply);
     options.open_or_create(path, &declaration).expect("a segment")
 }
@@ -253,7 +253,7 @@ fn an_added_limit_is_rolled_out_in_a_segment_of_its_own_beside_the_former() {
         };
         let (path_again, added_again) = (path.clone(), added.clone());
         let latter = move |words| {
-            let of_bursts = SetDeclaration::new("bursts").limit(of_the_hour("burst", 600));
+            let of_bursts = SetDeclaration::new("bursts").add_limit(of_the_hour("burst", 600));
             let added = open(&added_again, 1, of_bursts);
             behind_both(&open(&path_again, 1, api([requests(1000)])), &added, words)
         };
@@ -299,7 +299,7 @@ fn a_limit_is_taken_out_by_a_shadow_first_and_dropped_when_no_process_uses_the_s
         crew.assert_limit_holds_at(600);
         crew.end();
         // At the next full stop the segment is made anew without it.
-        let without = Declaration::new().version(3).set(api([requests(600)]));
+        let without = Declaration::new().version(3).add_set(api([requests(600)]));
         let options = OpenOptions::new().on_mismatch(OnMismatch::RecreateIfUnused);
         let segment = options.open_or_create(&path, &without).expect("recreated");
         let names: Vec<_> = segment

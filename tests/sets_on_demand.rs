@@ -20,16 +20,16 @@ const CAPACITY: u64 = 6;
 fn template() -> SetDeclaration {
     SetDeclaration::new("operation")
         .waiters(8)
-        .limit(Limit::calls("requests", CAPACITY, HOUR))
+        .add_limit(Limit::calls("requests", CAPACITY, HOUR))
 }
 
 fn declaration(max_sets: u32) -> Declaration {
     let fixed = SetDeclaration::new("fixed")
         .waiters(8)
-        .limit(Limit::calls("requests", 1, HOUR));
+        .add_limit(Limit::calls("requests", 1, HOUR));
     Declaration::new()
-        .set(fixed)
-        .set(template())
+        .add_set(fixed)
+        .add_set(template())
         .sets_on_demand("operation", max_sets)
 }
 
@@ -168,11 +168,11 @@ fn who_looks_only_sees_the_sets_that_were_asked_for_and_makes_none() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let path = directory.path().join("limits");
     let keyed = template().keyed(Keyed::new(64));
-    let declared = Declaration::new().set(keyed).sets_on_demand("operation", 3);
+    let declared = Declaration::new().add_set(keyed).sets_on_demand("operation", 3);
     let segment = Segment::create(&path, &declared).expect("a segment");
     let reader = SegmentReader::open(&path).expect("a segment");
     assert!(matches!(
-        reader.key("upload", b"tenant"),
+        reader.key_snapshot("upload", b"tenant"),
         Err(Error::UnknownSet { .. })
     ));
     let upload = segment.set("upload").expect("made");
@@ -184,7 +184,12 @@ fn who_looks_only_sees_the_sets_that_were_asked_for_and_makes_none() {
             .expect("works")
             .is_admitted()
     );
-    assert!(reader.key("upload", b"tenant").expect("known by now").is_some());
+    assert!(
+        reader
+            .key_snapshot("upload", b"tenant")
+            .expect("known by now")
+            .is_some()
+    );
     let snapshot = reader.snapshot().expect("a copy");
     let sets: Vec<_> = snapshot
         .sets
@@ -228,8 +233,10 @@ fn a_change_of_the_template_reaches_its_copies_which_keep_their_names_and_what_t
 }
 
 fn template_of(limit: Limit) -> Declaration {
-    let template = SetDeclaration::new("operation").waiters(8).limit(limit);
-    Declaration::new().set(template).sets_on_demand("operation", 3)
+    let template = SetDeclaration::new("operation").waiters(8).add_limit(limit);
+    Declaration::new()
+        .add_set(template)
+        .sets_on_demand("operation", 3)
 }
 
 #[test]
@@ -251,7 +258,9 @@ fn the_number_of_copies_cannot_change_in_a_live_segment() {
         {
             Err(Error::ConfigMismatch { differences, .. }) => {
                 assert!(
-                    differences.iter().any(|difference| difference.contains(field)),
+                    differences
+                        .iter()
+                        .any(|difference| difference.to_string().contains(field)),
                     "{differences:?}"
                 );
             }

@@ -18,11 +18,11 @@ const SLOTS: u64 = 3;
 
 fn create(path: &Path) -> Segment {
     let set = SetDeclaration::new("api")
-        .limit(Limit::concurrency("slots", SLOTS))
-        .limit(Limit::rate("tokens", 1000, HOUR));
+        .add_limit(Limit::concurrency("slots", SLOTS))
+        .add_limit(Limit::rate("tokens", 1000, HOUR));
     OpenOptions::new()
         .lock_timeout(Duration::from_millis(20))
-        .create(path, &Declaration::new().participants(8).set(set))
+        .create(path, &Declaration::new().participants(8).add_set(set))
         .expect("a segment")
 }
 
@@ -197,7 +197,9 @@ fn work(api: &LimitSet) -> ! {
     let mut dice = Dice(1);
     let mut request = api.request().with("tokens", 0).expect("declared");
     loop {
-        request.set("slots", 1 + dice.below(SLOTS)).expect("declared");
+        request
+            .set_cost("slots", 1 + dice.below(SLOTS))
+            .expect("declared");
         let mut permit = api
             .try_acquire(&request)
             .expect("works")

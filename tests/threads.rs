@@ -13,13 +13,13 @@ const THREADS: usize = 8;
 
 fn segment(limits: SetDeclaration) -> (tempfile::TempDir, Segment) {
     let directory = tempfile::tempdir().expect("a directory");
-    let declaration = Declaration::new().participants(2).set(limits);
+    let declaration = Declaration::new().participants(2).add_set(limits);
     let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     (directory, segment)
 }
 
 fn slots() -> (tempfile::TempDir, Segment) {
-    segment(SetDeclaration::new("api").limit(Limit::concurrency("slots", SLOTS)))
+    segment(SetDeclaration::new("api").add_limit(Limit::concurrency("slots", SLOTS)))
 }
 
 fn try_take(api: &LimitSet) -> Option<Permit<'_>> {
@@ -66,7 +66,7 @@ fn threads_never_hold_more_than_the_capacity_between_them() {
 #[test]
 fn threads_share_one_rate_to_the_unit() {
     let (_directory, segment) =
-        segment(SetDeclaration::new("api").limit(Limit::calls("calls", 10_000, 1000 * HOUR)));
+        segment(SetDeclaration::new("api").add_limit(Limit::calls("calls", 10_000, 1000 * HOUR)));
     let api = segment.set("api").expect("declared");
     let admitted: u64 = thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)

@@ -30,7 +30,7 @@ impl Scene {
         let clock = VirtualClock::new(Duration::ZERO);
         let segment = OpenOptions::new()
             .virtual_clock(&clock)
-            .create(directory.path().join("limits"), &Declaration::new().set(set))
+            .create(directory.path().join("limits"), &Declaration::new().add_set(set))
             .expect("a segment");
         Self {
             clock,
@@ -59,8 +59,8 @@ fn throttle(set: &LimitSet, wait: Duration) {
 fn admits_nothing_before_the_instant_and_everything_at_it() {
     let scene = Scene::new(
         SetDeclaration::new("api")
-            .limit(Limit::calls("requests", 1_000, MINUTE))
-            .limit(Limit::concurrency("in_flight", 2)),
+            .add_limit(Limit::calls("requests", 1_000, MINUTE))
+            .add_limit(Limit::concurrency("in_flight", 2)),
     );
     let set = scene.set();
     throttle(&set, HALF);
@@ -86,21 +86,21 @@ fn admits_nothing_before_the_instant_and_everything_at_it() {
         );
     }
     let snapshot = scene.segment.snapshot().expect("readable");
-    assert_eq!(snapshot.sets[0].throttled_for_ns, 1);
+    assert_eq!(snapshot.sets[0].throttled_for, Duration::from_nanos(1));
     assert_eq!(snapshot.sets[0].counts.refused_throttled, 2);
     assert_eq!(snapshot.sets[0].active, 0, "the permit was given back");
 
     scene.clock.advance_to(HALF);
     assert!(set.try_acquire(&set.request()).expect("works").is_admitted());
     assert_eq!(
-        scene.segment.snapshot().expect("readable").sets[0].throttled_for_ns,
-        0
+        scene.segment.snapshot().expect("readable").sets[0].throttled_for,
+        Duration::ZERO
     );
 }
 
 #[test]
 fn a_limit_that_takes_longer_binds_and_a_longer_throttling_stays() {
-    let scene = Scene::new(SetDeclaration::new("api").limit(Limit::calls("requests", 1, MINUTE)));
+    let scene = Scene::new(SetDeclaration::new("api").add_limit(Limit::calls("requests", 1, MINUTE)));
     let set = scene.set();
     throttle(&set, HALF);
     let refusal = refused(&set);
@@ -123,7 +123,7 @@ fn throttles_one_key_and_keeps_its_row_until_then() {
     let scene = Scene::new(
         SetDeclaration::new("api")
             .keyed(Keyed::new(32))
-            .limit(Limit::calls("requests", 1_000_000, MINUTE)),
+            .add_limit(Limit::calls("requests", 1_000_000, MINUTE)),
     );
     let set = scene.set();
     let request = set.request();
@@ -148,10 +148,10 @@ fn throttles_one_key_and_keeps_its_row_until_then() {
     }
     let key = scene
         .segment
-        .key("api", b"throttled")
+        .key_snapshot("api", b"throttled")
         .expect("keyed")
         .expect("a row");
-    assert_eq!(key.throttled_for_ns, Duration::from_secs(21).as_nanos() as u64);
+    assert_eq!(key.throttled_for, Duration::from_secs(21));
 
     scene.clock.advance_to(HALF);
     assert_eq!(reason(), None);
@@ -162,7 +162,7 @@ fn a_reset_ends_it() {
     let scene = Scene::new(
         SetDeclaration::new("api")
             .keyed(Keyed::new(100))
-            .limit(Limit::calls("requests", 1_000, MINUTE)),
+            .add_limit(Limit::calls("requests", 1_000, MINUTE)),
     );
     let set = scene.set();
     let keys = ["one", "other"].map(|key| set.key(key).expect("keyed"));
@@ -180,7 +180,7 @@ fn a_reset_ends_it() {
 #[test]
 fn shrinks_an_adaptive_limit_once() {
     let scene = Scene::new(
-        SetDeclaration::new("api").limit(
+        SetDeclaration::new("api").add_limit(
             Limit::concurrency("in_flight", 20)
                 .adaptive(Adaptive::Aimd)
                 .ceiling(100),
@@ -198,7 +198,7 @@ fn shrinks_an_adaptive_limit_once() {
 
 #[test]
 fn what_was_used_is_counted_and_what_is_in_shadow_goes_on() {
-    let scene = Scene::new(SetDeclaration::new("api").limit(Limit::budget("tokens", 100, MINUTE)));
+    let scene = Scene::new(SetDeclaration::new("api").add_limit(Limit::budget("tokens", 100, MINUTE)));
     let set = scene.set();
     let mut streaming = set
         .try_acquire(&set.request())
@@ -213,7 +213,7 @@ fn what_was_used_is_counted_and_what_is_in_shadow_goes_on() {
     let shadow = Scene::new(
         SetDeclaration::new("api")
             .shadow(true)
-            .limit(Limit::calls("requests", 10, MINUTE)),
+            .add_limit(Limit::calls("requests", 10, MINUTE)),
     );
     throttle(&shadow.set(), HALF);
     let request = shadow.set().request();
@@ -222,7 +222,7 @@ fn what_was_used_is_counted_and_what_is_in_shadow_goes_on() {
 
 #[test]
 fn reservations_begin_after_it_and_batches_of_credit_wait_for_it() {
-    let scene = Scene::new(SetDeclaration::new("api").limit(Limit::calls("requests", 1_000, MINUTE)));
+    let scene = Scene::new(SetDeclaration::new("api").add_limit(Limit::calls("requests", 1_000, MINUTE)));
     let set = scene.set();
     set.throttle(HALF).expect("works");
     let reserve = |longest| set.reserve(&set.request(), longest).expect("works");
@@ -241,7 +241,7 @@ fn reservations_begin_after_it_and_batches_of_credit_wait_for_it() {
 #[test]
 fn batches_that_were_drawn_are_not_spent_meanwhile() {
     let limit = Limit::calls("requests", 1_000, MINUTE).credit(Credit::batch(100));
-    let scene = Scene::new(SetDeclaration::new("api").limit(limit));
+    let scene = Scene::new(SetDeclaration::new("api").add_limit(limit));
     let set = scene.set();
     let admitted = || set.try_acquire(&set.request()).expect("works").is_admitted();
     assert!(admitted(), "and a batch is drawn");
@@ -257,7 +257,7 @@ fn batches_that_were_drawn_are_not_spent_meanwhile() {
 
 #[test]
 fn a_permit_says_it_once_and_while_it_holds_something() {
-    let scene = Scene::new(SetDeclaration::new("api").limit(Limit::concurrency("in_flight", 2)));
+    let scene = Scene::new(SetDeclaration::new("api").add_limit(Limit::concurrency("in_flight", 2)));
     let set = scene.set();
     let outcome = set.try_acquire(&set.request()).expect("works");
     let mut permit = outcome.into_result().expect("room");
@@ -271,9 +271,9 @@ fn a_permit_says_it_once_and_while_it_holds_something() {
 #[test]
 fn those_who_wait_are_served_in_their_order_when_it_is_over_or_reset() {
     let directory = tempfile::tempdir().expect("a directory");
-    let set = SetDeclaration::new("api").limit(Limit::concurrency("in_flight", 1));
-    let segment =
-        Segment::create(directory.path().join("limits"), &Declaration::new().set(set)).expect("a segment");
+    let set = SetDeclaration::new("api").add_limit(Limit::concurrency("in_flight", 1));
+    let segment = Segment::create(directory.path().join("limits"), &Declaration::new().add_set(set))
+        .expect("a segment");
     let set = segment.set("api").expect("declared");
     for ends_by_itself in [true, false] {
         let wait = if ends_by_itself {
@@ -312,7 +312,7 @@ fn those_who_wait_are_served_in_their_order_when_it_is_over_or_reset() {
 fn a_shorter_throttling_does_not_hide_for_how_long_the_first_in_line_waits() {
     let scene = Scene::new(
         SetDeclaration::new("api")
-            .limit(Limit::calls("requests", 10, MINUTE).algorithm(Algorithm::SlidingWindow)),
+            .add_limit(Limit::calls("requests", 10, MINUTE).algorithm(Algorithm::SlidingWindow)),
     );
     let set = scene.set();
     let five = set.request().with("requests", 5).expect("declared");
@@ -346,7 +346,7 @@ fn what_was_admitted_without_a_row_throttles_no_other_key() {
         SetDeclaration::new("api")
             .shadow(true)
             .keyed(Keyed::new(32).when_full(WhenFull::Refuse))
-            .limit(Limit::calls("requests", 10, MINUTE)),
+            .add_limit(Limit::calls("requests", 10, MINUTE)),
     );
     let set = scene.set();
     // More than there are rows.

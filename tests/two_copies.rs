@@ -87,8 +87,8 @@ fn two_copies_in_one_process_are_two_participants() {
     let test = "two_copies_in_one_process_are_two_participants";
     in_own_process(test, 2 * TIMEOUT, |directory| {
         let path = directory.join("limits");
-        let set = SetDeclaration::new("api").limit(Limit::concurrency("slots", 1));
-        let segment = Segment::create(&path, &Declaration::new().set(set)).expect("a segment");
+        let set = SetDeclaration::new("api").add_limit(Limit::concurrency("slots", 1));
+        let segment = Segment::create(&path, &Declaration::new().add_set(set)).expect("a segment");
         let first = Copy::load(&directory.join("first.so"), &path);
         assert!(first.try_take());
         let second = Copy::load(&directory.join("second.so"), &path);

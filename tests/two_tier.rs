@@ -148,7 +148,9 @@ fn each_key_has_a_batch_of_its_own_and_more_keys_than_places_give_theirs_back() 
     const KEYS: u64 = 5_000;
     let directory = tempfile::tempdir().expect("a directory");
     let limit = calls(100, Algorithm::Gcra, 10);
-    let declared = SetDeclaration::new("api").keyed(Keyed::new(10_000)).limit(limit);
+    let declared = SetDeclaration::new("api")
+        .keyed(Keyed::new(10_000))
+        .add_limit(limit);
     let (segment, set) = create(directory.path(), declared);
     let request = set.request();
     for _ in 0..3 {
@@ -215,10 +217,10 @@ fn what_is_not_used_is_returned_by_the_background_worker() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyed = SetDeclaration::new("keyed")
         .keyed(Keyed::new(100))
-        .limit(calls(100, Algorithm::Gcra, 10));
+        .add_limit(calls(100, Algorithm::Gcra, 10));
     let declaration = Declaration::new()
-        .set(SetDeclaration::new("api").limit(calls(100, Algorithm::Gcra, 10)))
-        .set(keyed);
+        .add_set(SetDeclaration::new("api").add_limit(calls(100, Algorithm::Gcra, 10)))
+        .add_set(keyed);
     let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let (set, keyed) = (
         segment.set("api").expect("declared"),
@@ -309,10 +311,10 @@ fn what_a_killed_process_had_drawn_comes_back_and_is_counted() {
             let directory = tempfile::tempdir_in(directory).expect("a directory");
             let keyed = SetDeclaration::new("keyed")
                 .keyed(Keyed::new(100))
-                .limit(calls(100, algorithm, 10));
+                .add_limit(calls(100, algorithm, 10));
             let declaration = Declaration::new()
-                .set(SetDeclaration::new("api").limit(calls(100, algorithm, 10)))
-                .set(keyed);
+                .add_set(SetDeclaration::new("api").add_limit(calls(100, algorithm, 10)))
+                .add_set(keyed);
             let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
             let (set, keyed) = (
                 segment.set("api").expect("declared"),
@@ -473,7 +475,7 @@ fn a_reset_takes_the_batches_away() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyed = SetDeclaration::new("api")
         .keyed(Keyed::new(100))
-        .limit(calls(100, Algorithm::Gcra, 10));
+        .add_limit(calls(100, Algorithm::Gcra, 10));
     let (segment, set) = create(directory.path(), keyed);
     let (a, b) = (set.key("a").expect("a key"), set.key("b").expect("a key"));
     let request = set.request();
@@ -499,7 +501,7 @@ fn a_change_ends_the_batches_and_may_change_their_size() {
     let directory = tempfile::tempdir().expect("a directory");
     let (segment, set) = one_limit(directory.path(), calls(100, Algorithm::Gcra, 10));
     assert!(check(&set, 1));
-    let changed = |limit: Limit| Declaration::new().set(SetDeclaration::new("api").limit(limit));
+    let changed = |limit: Limit| Declaration::new().add_set(SetDeclaration::new("api").add_limit(limit));
     segment
         .apply(&changed(calls(50, Algorithm::Gcra, 5)))
         .expect("applied");
@@ -550,17 +552,17 @@ fn processes_together_admit_what_the_limit_gives() {
 #[test]
 fn credit_that_cannot_be_drawn_is_refused_where_it_is_declared() {
     let credit = || Credit::batch(10);
-    let one = |limit: Limit| SetDeclaration::new("api").limit(limit);
+    let one = |limit: Limit| SetDeclaration::new("api").add_limit(limit);
     let refused = [
         one(Limit::concurrency("places", 10).credit(credit())),
         one(Limit::budget("money", 10, LONG).credit(credit())),
         one(Limit::calls("calls", shmlimit::Amount::Unlimited, LONG).credit(credit())),
         one(Limit::calls("calls", 10, LONG).shadow(true).credit(credit())),
         one(Limit::calls("calls", 10, LONG).credit(credit())).shadow(true),
-        one(Limit::calls("calls", 10, LONG).credit(credit())).limit(Limit::calls("more", 10, LONG)),
+        one(Limit::calls("calls", 10, LONG).credit(credit())).add_limit(Limit::calls("more", 10, LONG)),
         one(Limit::calls("calls", 10, LONG).credit(credit()))
             .keyed(Keyed::new(10))
-            .tier(Tier::new("gold").capacity("calls", 20)),
+            .add_tier(Tier::new("gold").capacity("calls", 20)),
         one(Limit::calls("calls", 10, LONG).prefix(24, 48).credit(credit())).keyed(Keyed::new(10)),
         one(Limit::rate("calls", 10, LONG)
             .on_death(OnDeath::Refund)
@@ -569,7 +571,7 @@ fn credit_that_cannot_be_drawn_is_refused_where_it_is_declared() {
     ];
     for set in refused {
         let error = Declaration::new()
-            .set(set)
+            .add_set(set)
             .validate()
             .expect_err("no such credit");
         let DeclarationError::Misplaced { place, .. } = &error else {
@@ -580,7 +582,7 @@ fn credit_that_cannot_be_drawn_is_refused_where_it_is_declared() {
     for batch in [0, 1 << 20, u64::MAX] {
         let limit = Limit::calls("calls", 10, LONG).credit(Credit::batch(batch));
         let error = Declaration::new()
-            .set(one(limit))
+            .add_set(one(limit))
             .validate()
             .expect_err("no such batch");
         assert!(matches!(error, DeclarationError::OutOfRange { .. }), "{error}");

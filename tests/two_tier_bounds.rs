@@ -70,7 +70,7 @@ fn trace(directory: &Path, set: SetDeclaration, window: u64, seed: u64) -> Vec<(
     let clock = VirtualClock::new(Duration::from_nanos(NEW_YEAR));
     let segment = OpenOptions::new()
         .virtual_clock(&clock)
-        .create(directory.join("limits"), &Declaration::new().set(set))
+        .create(directory.join("limits"), &Declaration::new().add_set(set))
         .expect("a segment");
     let set = segment.set("api").expect("declared");
     let words = SharedWords::new(PROCESSES * Post::WORDS);
@@ -140,7 +140,7 @@ fn no_window_sees_more_than_the_bound_and_less_than_a_batch_for_each_process() {
             let limit = limit(window, algorithm, Credit::batch(BATCH));
             let bound = limit.bound().expect("a rate");
             assert_eq!(bound.per_process, BATCH - 1);
-            let set = SetDeclaration::new("api").limit(limit);
+            let set = SetDeclaration::new("api").add_limit(limit);
             let set = if seed % 2 == 0 {
                 set.keyed(Keyed::new(10))
             } else {
@@ -169,7 +169,7 @@ fn no_window_sees_more_than_its_capacity_where_batches_end_with_it() {
                 Credit::batch(BATCH).window_coupled(true),
             );
             assert_eq!(limit.bound().expect("a rate").per_process, 0);
-            let set = SetDeclaration::new("api").limit(limit);
+            let set = SetDeclaration::new("api").add_limit(limit);
             let set = if is_keyed { set.keyed(Keyed::new(10)) } else { set };
             let directory = tempfile::tempdir_in(directory).expect("a directory");
             let admitted = trace(directory.path(), set, window, seed);
@@ -192,10 +192,10 @@ fn a_batch_ends_with_the_window_that_began_with_the_first_use() {
         Algorithm::FixedWindow,
         Credit::batch(BATCH).window_coupled(true),
     );
-    let set = SetDeclaration::new("api").limit(limit.align(Align::FirstUse));
+    let set = SetDeclaration::new("api").add_limit(limit.align(Align::FirstUse));
     let segment = OpenOptions::new()
         .virtual_clock(&clock)
-        .create(directory.path().join("limits"), &Declaration::new().set(set))
+        .create(directory.path().join("limits"), &Declaration::new().add_set(set))
         .expect("a segment");
     let set = segment.set("api").expect("declared");
     let at = |nanos| clock.advance_to(Duration::from_nanos(NEW_YEAR + nanos));
@@ -224,10 +224,10 @@ fn no_window_sees_more_used_than_the_bound_whatever_permits_give_back() {
         let clock = VirtualClock::new(Duration::from_nanos(NEW_YEAR));
         let limit = limit(WINDOW, algorithm, Credit::batch(BATCH));
         let bound = limit.bound().expect("a rate");
-        let set = SetDeclaration::new("api").limit(limit);
+        let set = SetDeclaration::new("api").add_limit(limit);
         let segment = OpenOptions::new()
             .virtual_clock(&clock)
-            .create(directory.path().join("limits"), &Declaration::new().set(set))
+            .create(directory.path().join("limits"), &Declaration::new().add_set(set))
             .expect("a segment");
         let set = segment.set("api").expect("declared");
         let mut dice = Dice(seed);
@@ -278,11 +278,11 @@ fn processes_killed_at_random_spend_nothing_twice_and_lose_less_than_a_batch_eac
         const CAPACITY: u64 = 1 << 40;
         let year = Duration::from_secs(3600 * 24 * 365);
         let limit = Limit::calls("calls", CAPACITY, year).credit(Credit::batch(BATCH));
-        let set = SetDeclaration::new("api").limit(limit).keyed(Keyed::new(10));
+        let set = SetDeclaration::new("api").add_limit(limit).keyed(Keyed::new(10));
         let clock = VirtualClock::new(Duration::from_nanos(NEW_YEAR));
         let segment: Segment = OpenOptions::new()
             .virtual_clock(&clock)
-            .create(directory.join("limits"), &Declaration::new().set(set))
+            .create(directory.join("limits"), &Declaration::new().add_set(set))
             .expect("a segment");
         let set = segment.set("api").expect("declared");
         // Before each request and after it, so that one that is admitted at the kill counts as either.

@@ -136,7 +136,7 @@ fn several_permits_of_one_batch_get_back_no_more_than_time_has_left_of_it() {
         let limit = Limit::rate("calls", 100, Duration::from_micros(1_000))
             .algorithm(algorithm)
             .credit(Credit::batch(10));
-        let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
+        let declaration = Declaration::new().add_set(SetDeclaration::new("api").add_limit(limit));
         let segment = OpenOptions::new()
             .virtual_clock(&clock)
             .create(directory.path().join("limits"), &declaration)
@@ -173,7 +173,7 @@ fn a_refusal_says_when_the_whole_cost_is_there_whatever_becomes_of_the_batch() {
         let limit = Limit::calls("calls", 8, Duration::from_secs(8))
             .algorithm(algorithm)
             .credit(Credit::batch(6));
-        let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
+        let declaration = Declaration::new().add_set(SetDeclaration::new("api").add_limit(limit));
         let segment = OpenOptions::new()
             .virtual_clock(&clock)
             .create(directory.path().join("limits"), &declaration)

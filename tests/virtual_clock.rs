@@ -16,7 +16,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 fn set_by(clock: &VirtualClock, limit: Limit) -> (TempDir, LimitSet) {
     let directory = tempfile::tempdir().expect("a directory");
-    let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
+    let declaration = Declaration::new().add_set(SetDeclaration::new("api").add_limit(limit));
     let segment = OpenOptions::new()
         .virtual_clock(clock)
         .create(directory.path().join("limits"), &declaration)
@@ -179,7 +179,7 @@ fn who_waits_is_served_when_the_clock_has_been_moved_on_and_sleeps_until_then() 
     let clock = VirtualClock::new(Duration::from_secs(1));
     let hour = Duration::from_secs(3600);
     let declaration =
-        Declaration::new().set(SetDeclaration::new("set").limit(Limit::calls("calls", 1, hour)));
+        Declaration::new().add_set(SetDeclaration::new("set").add_limit(Limit::calls("calls", 1, hour)));
     let segment = OpenOptions::new()
         .virtual_clock(&clock)
         .create(directory.path().join("limits"), &declaration)
@@ -210,11 +210,11 @@ fn a_lease_that_ran_out_is_lost_although_its_permit_still_holds_something_else()
     let folder = tempfile::tempdir().expect("a folder");
     let clock = VirtualClock::new(NEW_YEAR);
     let set = SetDeclaration::new("jobs")
-        .limit(Limit::concurrency("leased", 1).lease(MINUTE))
-        .limit(Limit::concurrency("running", 2));
+        .add_limit(Limit::concurrency("leased", 1).lease(MINUTE))
+        .add_limit(Limit::concurrency("running", 2));
     let segment = OpenOptions::new()
         .virtual_clock(&clock)
-        .create(folder.path().join("limits"), &Declaration::new().set(set))
+        .create(folder.path().join("limits"), &Declaration::new().add_set(set))
         .expect("a segment");
     let jobs = segment.set("jobs").expect("declared");
     let take = || {

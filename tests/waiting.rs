@@ -12,13 +12,14 @@ use shmlimit::{Declaration, Error, Limit, LimitSet, RefusalReason, Segment, SetD
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn create(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment = Segment::create(directory.join("limits"), &Declaration::new().set(set)).expect("a segment");
+    let segment =
+        Segment::create(directory.join("limits"), &Declaration::new().add_set(set)).expect("a segment");
     let set = segment.sets().next().expect("declared");
     (segment, set)
 }
 
 fn places(capacity: u64) -> SetDeclaration {
-    SetDeclaration::new("set").limit(Limit::concurrency("places", capacity))
+    SetDeclaration::new("set").add_limit(Limit::concurrency("places", capacity))
 }
 
 fn queued(segment: &Segment) -> usize {
@@ -85,7 +86,7 @@ fn a_wait_that_is_too_long_ends_in_a_refusal_that_says_what_bound() {
 #[test]
 fn a_rate_is_waited_for_to_the_instant() {
     let directory = tempfile::tempdir().expect("a directory");
-    let set = SetDeclaration::new("set").limit(Limit::calls("calls", 1, Duration::from_millis(30)));
+    let set = SetDeclaration::new("set").add_limit(Limit::calls("calls", 1, Duration::from_millis(30)));
     let (_segment, set) = create(directory.path(), set);
     let first = Instant::now();
     for _ in 0..5 {
@@ -261,7 +262,7 @@ fn a_refund_serves_the_first_in_line_before_its_time() {
         "a_refund_serves_the_first_in_line_before_its_time",
         TIMEOUT,
         |directory| {
-            let set = SetDeclaration::new("set").limit(Limit::rate("tokens", 100, 60 * MINUTE));
+            let set = SetDeclaration::new("set").add_limit(Limit::rate("tokens", 100, 60 * MINUTE));
             let (segment, set) = create(directory, set);
             let request = |cost| set.request().with("tokens", cost).expect("declared");
             let mut permit = set
@@ -283,7 +284,7 @@ fn a_refund_serves_the_first_in_line_before_its_time() {
 fn an_expired_lease_serves_the_first_in_line_and_the_late_holder_is_told() {
     let directory = tempfile::tempdir().expect("a directory");
     let lease = Duration::from_millis(30);
-    let set = SetDeclaration::new("set").limit(Limit::concurrency("places", 1).lease(lease));
+    let set = SetDeclaration::new("set").add_limit(Limit::concurrency("places", 1).lease(lease));
     let (segment, set) = create(directory.path(), set);
     let started = Instant::now();
     let mut late = set

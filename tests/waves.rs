@@ -28,8 +28,8 @@ fn now() -> u64 {
 /// Runs that many tasks at once, each in a process of its own; answers when each held its place, in the order in which
 /// they began.
 fn run(directory: &std::path::Path, capacity: u64, tasks: usize) -> Vec<Stay> {
-    let places = SetDeclaration::new("set").limit(Limit::concurrency("places", capacity));
-    let segment = Segment::create(directory.join("limits"), &Declaration::new().set(places));
+    let places = SetDeclaration::new("set").add_limit(Limit::concurrency("places", capacity));
+    let segment = Segment::create(directory.join("limits"), &Declaration::new().add_set(places));
     let segment = segment.expect("a segment");
     let set = segment.set("set").expect("declared");
     let log = SharedWords::new(2 * tasks);

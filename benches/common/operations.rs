@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use shmlimit::{
-    Algorithm, Align, Batch, CreditOutcome, Declaration, Limit, LimitSet, Outcome, Request, Segment,
-    SetDeclaration,
+    Algorithm, Align, Batch, ClockSource, CreditOutcome, Declaration, Keyed, Limit, LimitSet, Outcome,
+    Request, Segment, SetDeclaration,
 };
 
 use super::floor::Floor;
@@ -16,6 +16,25 @@ pub const PLENTY: u64 = 1_000_000_007;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
+
+/// Where segments are made for what is measured.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// The directory.
+    pub directory: &'a Path,
+    /// What they read the time from.
+    pub clock: ClockSource,
+}
+
+impl<'a> Place<'a> {
+    /// With the clock that segments have unless another is declared.
+    pub fn new(directory: &'a Path) -> Self {
+        Self {
+            directory,
+            clock: ClockSource::default(),
+        }
+    }
+}
 
 /// What is measured.
 pub struct Operation {
@@ -75,55 +94,58 @@ pub fn floors(directory: &Path) -> Vec<Operation> {
 }
 
 /// What the library does.
-pub fn operations(directory: &Path) -> Vec<Operation> {
+pub fn operations(place: Place<'_>) -> Vec<Operation> {
     let mut operations = vec![
-        acquire(directory, ONE_LIMIT, [calls(Algorithm::Gcra)]),
-        acquire(directory, THREE_LIMITS, (0..3).map(|_| calls(Algorithm::Gcra))),
+        acquire(place, ONE_LIMIT, [calls(Algorithm::Gcra)]),
+        acquire(place, THREE_LIMITS, (0..3).map(|_| calls(Algorithm::Gcra))),
         acquire(
-            directory,
+            place,
             "16 limits (GCRA calls): try_acquire, drop",
             (0..16).map(|_| calls(Algorithm::Gcra)),
         ),
-        acquire(directory, "1 token bucket", [calls(Algorithm::TokenBucket)]),
-        acquire(directory, "1 leaky bucket", [calls(Algorithm::LeakyBucket)]),
-        acquire(directory, "1 fixed window (UTC)", [calls(Algorithm::FixedWindow)]),
+        acquire(place, "1 token bucket", [calls(Algorithm::TokenBucket)]),
+        acquire(place, "1 leaky bucket", [calls(Algorithm::LeakyBucket)]),
+        acquire(place, "1 fixed window (UTC)", [calls(Algorithm::FixedWindow)]),
         acquire(
-            directory,
+            place,
             "1 fixed window (first use)",
             [calls(Algorithm::FixedWindow).align(Align::FirstUse)],
         ),
         acquire(
-            directory,
+            place,
             "1 sliding window (full log)",
             [calls(Algorithm::SlidingWindow)],
         ),
         acquire(
-            directory,
+            place,
             "1 sliding window counter",
             [calls(Algorithm::SlidingWindowCounter)],
         ),
         acquire(
-            directory,
+            place,
             "1 concurrency limit: try_acquire, drop",
             [Limit::concurrency("in flight", 64)],
         ),
         acquire(
-            directory,
+            place,
             "calls and concurrency: try_acquire, drop",
             [calls(Algorithm::Gcra), Limit::concurrency("in flight", 64)],
         ),
-        refused(directory, "refused by rate", Limit::calls("a", 1, HOUR)),
-        refused(directory, "refused by concurrency", Limit::concurrency("a", 1)),
+        refused(place, "refused by rate", Limit::calls("a", 1, HOUR)),
+        refused(place, "refused by concurrency", Limit::concurrency("a", 1)),
     ];
-    operations.push(settle(directory));
-    operations.push(peek(directory));
+    operations.push(check(place));
+    operations.push(check_key(place));
+    operations.push(check_keys(place));
+    operations.push(settle(place));
+    operations.push(peek(place));
     operations.push(local_credit(
-        directory,
+        place,
         "1 unit of local credit (GCRA)",
         Algorithm::Gcra,
     ));
     operations.push(local_credit(
-        directory,
+        place,
         "1 unit of local credit (fixed window)",
         Algorithm::FixedWindow,
     ));
@@ -131,13 +153,13 @@ pub fn operations(directory: &Path) -> Vec<Operation> {
 }
 
 /// A set of its own segment, and the request that takes one of everything.
-pub fn set(path: &Path, limits: impl IntoIterator<Item = Limit>) -> (LimitSet, Request) {
-    let declaration = Declaration::new().set(
+pub fn set(place: Place<'_>, name: &str, limits: impl IntoIterator<Item = Limit>) -> (LimitSet, Request) {
+    let declaration = Declaration::new().clock(place.clock).add_set(
         limits
             .into_iter()
-            .fold(SetDeclaration::new("bench"), SetDeclaration::limit),
+            .fold(SetDeclaration::new("bench"), SetDeclaration::add_limit),
     );
-    let segment = Segment::open_or_create(path, &declaration).expect("a segment");
+    let segment = Segment::open_or_create(place.directory.join(name), &declaration).expect("a segment");
     let set = segment.set("bench").expect("declared");
     let request = set.request();
     (set, request)
@@ -160,13 +182,55 @@ pub fn acquire_once(set: &LimitSet, request: &Request) {
     }
 }
 
-fn acquire(directory: &Path, name: &'static str, limits: impl IntoIterator<Item = Limit>) -> Operation {
-    let (set, request) = set(&directory.join(name.replace('/', " ")), limits);
+fn acquire(place: Place<'_>, name: &'static str, limits: impl IntoIterator<Item = Limit>) -> Operation {
+    let (set, request) = set(place, &name.replace('/', " "), limits);
     Operation::new(SHMLIMIT, name, move || acquire_once(&set, &request))
 }
 
-fn refused(directory: &Path, name: &'static str, limit: Limit) -> Operation {
-    let (set, request) = set(&directory.join(name), [limit]);
+fn check(place: Place<'_>) -> Operation {
+    let (set, request) = set(place, "check", [calls(Algorithm::Gcra)]);
+    Operation::new(SHMLIMIT, "1 limit (GCRA calls): check", move || {
+        assert!(
+            black_box(&set)
+                .check(black_box(&request))
+                .expect("works")
+                .is_admitted()
+        );
+    })
+}
+
+/// A set of which each key has one limit, and a request for it.
+fn keyed(place: Place<'_>, name: &str) -> (LimitSet, Request) {
+    let declaration = Declaration::new().clock(place.clock).add_set(
+        SetDeclaration::new("bench")
+            .keyed(Keyed::new(10_000))
+            .add_limit(calls(Algorithm::Gcra)),
+    );
+    let segment = Segment::open_or_create(place.directory.join(name), &declaration).expect("a segment");
+    let set = segment.set("bench").expect("declared");
+    let request = set.request();
+    (set, request)
+}
+
+fn check_key(place: Place<'_>) -> Operation {
+    let (set, request) = keyed(place, "check a key");
+    Operation::new(SHMLIMIT, "1 key (GCRA calls): check", move || {
+        let key = black_box(&set).key(black_box("client")).expect("a keyed set");
+        assert!(key.check(black_box(&request)).expect("works").is_admitted());
+    })
+}
+
+fn check_keys(place: Place<'_>) -> Operation {
+    let (set, request) = keyed(place, "check keys");
+    let keys: Vec<String> = (0..64).map(|number| format!("client {number}")).collect();
+    Operation::new(SHMLIMIT, "64 keys (GCRA calls): check_many", move || {
+        let checked = black_box(&set).check_many(black_box(&keys), black_box(&request));
+        assert_eq!(checked.expect("works").len(), keys.len());
+    })
+}
+
+fn refused(place: Place<'_>, name: &'static str, limit: Limit) -> Operation {
+    let (set, request) = set(place, name, [limit]);
     // The permit outlives the measurement: what it holds must stay held.
     let owned = set
         .try_acquire(&request)
@@ -185,11 +249,8 @@ fn refused(directory: &Path, name: &'static str, limit: Limit) -> Operation {
     })
 }
 
-fn settle(directory: &Path) -> Operation {
-    let (set, request) = set(
-        &directory.join("settle"),
-        [Limit::rate("tokens", PLENTY * 1000, SECOND)],
-    );
+fn settle(place: Place<'_>) -> Operation {
+    let (set, request) = set(place, "settle", [Limit::rate("tokens", PLENTY * 1000, SECOND)]);
     let tokens = set.limit_index("tokens").expect("declared");
     let request = request.with(tokens, 100).expect("declared");
     Operation::new(
@@ -204,9 +265,9 @@ fn settle(directory: &Path) -> Operation {
     )
 }
 
-fn local_credit(directory: &Path, name: &'static str, algorithm: Algorithm) -> Operation {
+fn local_credit(place: Place<'_>, name: &'static str, algorithm: Algorithm) -> Operation {
     let limit = Limit::calls("calls", PLENTY * 1000, SECOND).algorithm(algorithm);
-    let (set, _) = set(&directory.join(name), [limit]);
+    let (set, _) = set(place, name, [limit]);
     let mut credit = set
         .local_credit("calls", Batch::between(100, 10_000))
         .expect("a calls limit");
@@ -218,8 +279,8 @@ fn local_credit(directory: &Path, name: &'static str, algorithm: Algorithm) -> O
     })
 }
 
-fn peek(directory: &Path) -> Operation {
-    let (set, request) = set(&directory.join("peek"), [calls(Algorithm::Gcra)]);
+fn peek(place: Place<'_>) -> Operation {
+    let (set, request) = set(place, "peek", [calls(Algorithm::Gcra)]);
     Operation::new(SHMLIMIT, "1 limit (GCRA calls): peek", move || {
         black_box(black_box(&set).peek(black_box(&request)).expect("works"));
     })

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use shmlimit::{Algorithm, Limit};
 
 use super::floor::Floor;
-use super::operations::{PLENTY, acquire_once, set};
+use super::operations::{PLENTY, Place, acquire_once, set};
 
 const ROLE: &str = "SHMLIMIT_BENCH_ROLE";
 const PATH: &str = "SHMLIMIT_BENCH_PATH";
@@ -75,7 +75,10 @@ pub fn work_if_told_to() {
             floor.with_lock(Floor::now);
         })
     } else {
-        let (set, request) = set(&path, work.limits());
+        // An absolute path stands for itself, whatever it is joined to.
+        let place = Place::new(Path::new("/"));
+        let name = path.to_str().expect("a name in UTF-8");
+        let (set, request) = set(place, name, work.limits());
         repeat(time, || acquire_once(&set, &request))
     };
     println!("{done} {}", taken.as_nanos());

@@ -12,9 +12,12 @@ import os
 import sys
 import threading
 import weakref
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 from shmlimit import _native
+
+Result = TypeVar("Result")
 
 
 class Place(Protocol):
@@ -183,6 +186,22 @@ def waiting_room() -> WaitingRoom:
         room = _AsyncioRoom(loop)
         _rooms.asyncio = weakref.ref(room)
     return room
+
+
+async def in_thread(function: Callable[..., Result], *arguments: object) -> Result:
+    """Runs what may block in a thread of its own; the event loop serves other tasks meanwhile.
+
+    Args:
+        function: What may block.
+        *arguments: What it is called with.
+
+    Returns:
+        What it returns.
+    """
+    trio = _trio_of_the_caller()
+    run = asyncio.to_thread if trio is None else trio.to_thread.run_sync
+    result: Result = await run(function, *arguments)
+    return result
 
 
 def current_task() -> object:

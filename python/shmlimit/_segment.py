@@ -145,7 +145,7 @@ class Segment(_native.Segment, Mapping[str, Limits]):
         """Copies everything, without a lock: as `limitctl inspect --json`.
 
         Returns:
-            Plain dictionaries, lists, strings and numbers. Amounts in it are in whole units.
+            Plain dictionaries, lists, strings and numbers. Amounts in it are in whole units, times in seconds.
         """
         snapshot: dict[str, Any] = json.loads(self._snapshot())
         return snapshot

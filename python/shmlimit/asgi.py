@@ -81,7 +81,7 @@ class LimitMiddleware:
                     return
                 decision = waited
             else:
-                decision = self._control.decide(head)
+                decision = await self._control.decide_async(head)
             if isinstance(decision, Admission):
                 await self._serve(decision, scope, departures.receive, send, departures.has_left)
             else:

@@ -84,8 +84,7 @@ class LimitMiddleware:
             return _answered(decision)
         get_response: Callable[[HttpRequest], HttpResponseBase] = self._get_response
         with decision.released_by_exceptions():
-            response = get_response(request)
-        return _held(response, decision)
+            return _held(get_response(request), decision)
 
     async def _serve_async(self, request: HttpRequest) -> HttpResponseBase:
         decision = await self._control.decide_async(_RequestHead(request))
@@ -93,8 +92,7 @@ class LimitMiddleware:
             return _answered(decision)
         get_response: Callable[[HttpRequest], Awaitable[HttpResponseBase]] = self._get_response
         with decision.released_by_exceptions():
-            response = await get_response(request)
-        return _held(response, decision)
+            return _held(await get_response(request), decision)
 
 
 class _RequestHead:
@@ -127,11 +125,15 @@ def _held(response: HttpResponseBase, admission: Admission) -> HttpResponseBase:
             )
         else:
             response.streaming_content = _parts(cast("Iterator[bytes]", response.streaming_content), admission)
-    close = response.close
+    close: Callable[[], None] | None = response.close
 
     def close_and_release() -> None:
+        nonlocal close
+        # A response that went on referring to itself would stay until the garbage collector finds it.
+        close_once, close = close, None
         try:
-            close()
+            if close_once is not None:
+                close_once()
         finally:
             admission.release()
 

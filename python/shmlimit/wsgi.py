@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shmlimit import Limits
 from shmlimit._web.admission import Admission, AdmissionControl, Answer
@@ -25,12 +25,15 @@ from shmlimit._web.keys import ClientAddress, Header
 from shmlimit._web.options import with_options_of
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
     from typing_extensions import Unpack
 
     from shmlimit._web.options import LimitOptions
 
 __all__ = ["ClientAddress", "Header", "LimitMiddleware"]
+
+WSGIEnvironment: TypeAlias = dict[str, Any]
+StartResponse: TypeAlias = Callable[..., Callable[[bytes], object]]
+WSGIApplication: TypeAlias = Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]
 
 
 class LimitMiddleware:

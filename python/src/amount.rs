@@ -76,7 +76,7 @@ pub fn natural_of<'py>(
 
 /// Whether a unit of the limit is not the natural one, so that amounts may be decimals.
 pub fn counts_in_parts(limit: &Limit) -> bool {
-    limit.unit_size().is_some_and(|unit| unit != "1")
+    limit.options().unit().is_some_and(|unit| unit != "1")
 }
 
 fn decimal_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {

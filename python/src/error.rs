@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
-use shmlimit::{DeclarationError, Error, RemovalCause};
+use shmlimit::{DeclarationError, Difference, Error, RemovalCause};
 
 use crate::log;
 
@@ -32,10 +32,10 @@ pub fn raised_saying(py: Python<'_>, error: &Error, message: String) -> PyErr {
             Error::ConfigMismatch {
                 differences, remedy, ..
             } => {
-                value.setattr("differences", differences.clone())?;
+                value.setattr("differences", in_words(differences))?;
                 value.setattr("remedy", remedy.as_str())?;
             }
-            Error::CannotApply { differences, .. } => value.setattr("differences", differences.clone())?,
+            Error::CannotApply { differences, .. } => value.setattr("differences", in_words(differences))?,
             Error::InUse { pids, .. } => value.setattr("pids", pids.clone())?,
             Error::Removed { path, cause: why } => {
                 value.setattr("cause", cause(*why))?;
@@ -97,6 +97,10 @@ fn message(error: &Error) -> String {
 }
 
 /// What the system's number for an error is.
+fn in_words(differences: &[Difference]) -> Vec<String> {
+    differences.iter().map(ToString::to_string).collect()
+}
+
 fn errno(error: &Error) -> Option<i32> {
     let errno = match error {
         Error::Io { source, .. } | Error::Denied { source, .. } | Error::Unsupported { source, .. } => {

@@ -51,7 +51,7 @@ pub fn prepare<'a>(handle: &'a Handle, costs: Option<&Bound<'_, PyAny>>) -> PyRe
     for_each(costs, |name, amount| {
         warn_of_unknown(handle, name, amount)?;
         let units = units(handle, name, amount)?;
-        request.set(name, units).or_raise(amount.py())
+        request.set_cost(name, units).or_raise(amount.py())
     })?;
     Ok(Cow::Owned(request))
 }

@@ -195,7 +195,7 @@ impl Segment {
     fn _keys(&self, py: Python<'_>, set_name: &str) -> PyResult<String> {
         let mut keys = Vec::new();
         self.get(py)?
-            .keys(set_name, |key| keys.push(key.clone()))
+            .key_snapshots(set_name, |key| keys.push(key.clone()))
             .or_raise(py)?;
         json(py, &keys)
     }
@@ -209,10 +209,10 @@ impl Segment {
             .any(|set| set.name() == set_name && set.is_by_address());
         if is_by_address {
             let address = key::address(key)?;
-            return json(py, &segment.address(set_name, address).or_raise(py)?);
+            return json(py, &segment.address_snapshots(set_name, address).or_raise(py)?);
         }
         let key = key::bytes(key)?;
-        json(py, &segment.key(set_name, key).or_raise(py)?)
+        json(py, &segment.key_snapshot(set_name, key).or_raise(py)?)
     }
 
     /// The changes that were made, in words.

@@ -12,6 +12,9 @@ import shmlimit as sl
 
 pytest_plugins = ["shmlimit.testing"]
 
+CLOCK_LAG = 20e-6
+"""Seconds by which two readings of a segment's clock may differ from the time between them, there and back."""
+
 TIMEOUT = 60.0
 """Seconds after which a test that waits gives up. Nothing takes as long but where something is wrong."""
 

@@ -75,7 +75,7 @@ def test_a_version_may_stand_in_the_file_or_beside_it(segment_path, tmp_path):
 
 def test_an_operators_change_survives_a_redeploy_of_the_same_version(segment_path, caplog):
     sl.open(segment_path, of(5), version=7)
-    done = limitctl("set", str(segment_path), "api", "requests", "capacity=50")
+    done = limitctl("edit", str(segment_path), "api", "requests", "capacity=50")
     assert done.returncode == 0, done.stderr
     [kept] = sl.open(segment_path, of(6), version=7).mismatches
     assert kept["outcome"] == "kept_edited"
@@ -98,7 +98,7 @@ def test_what_is_refused_says_the_command_that_helps(segment_path):
     assert message.startswith(str(segment_path))
     assert "capacity: declared 6, in the segment 5" in message
     command = shlex.split(raised.value.remedy.split("`")[1])
-    assert command[:2] == ["limitctl", "set"]
+    assert command[:2] == ["limitctl", "edit"]
     assert limitctl(*command[1:]).returncode == 0
     sl.open(segment_path, of(6), on_mismatch="error")
     assert pickle.loads(pickle.dumps(raised.value)).remedy == raised.value.remedy

@@ -18,6 +18,7 @@ import httpx
 import pytest
 import requests
 import urllib3
+from conftest import CLOCK_LAG
 from observing import DEADLINE, queued, until
 from throttled_roles import ask_a_server, try_when_told
 
@@ -90,7 +91,7 @@ def test_what_one_process_hears_holds_for_the_others(shmlimit_segment: OpenSegme
         for line in (one, other):
             admitted, reason, wait = asked(line)
             assert (admitted, reason) == (False, "throttled")
-            assert 0 < wait <= 3600
+            assert 0 < wait <= 3600 + CLOCK_LAG
         limits.reset()
         assert [asked(line)[0] for line in (one, other)] == [True, True]
 
@@ -152,7 +153,7 @@ def test_an_adaptive_limit_shrinks(shmlimit_segment: OpenSegment) -> None:
         assert permit.respect({"Retry-After": "30"}, status=429)
     (described,) = segment.snapshot()["sets"]
     assert described["limits"][0]["found_capacity"] < 20
-    assert described["throttled_for_ns"] > 0
+    assert described["throttled_for"] > 0
 
 
 def test_who_waits_goes_on_waiting_and_is_admitted_when_it_is_over(shmlimit_segment: OpenSegment) -> None:
@@ -223,7 +224,7 @@ def test_the_responses_of_the_usual_clients_are_read(
     assert limits.respect(client(provider))
     wait = limits.check().retry_after
     assert wait is not None
-    assert 1 < wait <= 3600
+    assert 1 < wait <= 3600 + CLOCK_LAG
 
 
 @pytest.mark.parametrize(
@@ -287,7 +288,7 @@ def test_a_date_is_read(shmlimit_segment: OpenSegment) -> None:
     assert limits.respect({"Retry-After": date}, status=503)
     wait = limits.check().retry_after
     assert wait is not None
-    assert 1 < wait <= 3600
+    assert 1 < wait <= 3600 + CLOCK_LAG
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,14 @@ def test_the_language_model_never_answers_429_and_its_quota_is_used() -> None:
     assert max(requests, tokens) >= 50
 
 
+def test_four_processes_use_the_quota_up_and_not_more() -> None:
+    code, output, errors = output_of(run_role(EXAMPLES.parents[1] / "examples" / "llm_quota.py"))
+    assert code == 0, errors
+    [used] = numbers_in(output, r"used (\d+) of 20000 tokens")
+    # The most that four processes leave is a reservation; the least that time adds is 20,000 in an hour.
+    assert 19_000 <= used <= 22_000
+
+
 def test_the_process_pools_run_two_at_once() -> None:
     assert_at_most_two(output_of_example("process_pool.py"))
 

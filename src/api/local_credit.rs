@@ -1,23 +1,18 @@
 //! Units that a process has taken in advance and spends by itself.
 
-use std::sync::{Arc, Mutex, TryLockError, Weak};
+use std::sync::Arc;
 
 use super::refusal::Refusal;
-use super::segment::SharedSegment;
+use super::segment::shared_segment::SharedSegment;
 use super::set::limit_set::{LimitName, LimitSet};
 use super::wait::background_worker;
-use super::wait::background_worker::{Return, UnspentBatch};
-use super::wait::waiters::lock;
+use super::wait::background_worker::DelayedReturn;
+use super::wait::unused_batches::UnusedBatches;
 use crate::engine::definition::plan::Kind;
-use crate::engine::{BatchAnswer, BatchWish, LockWait, SetEngine, TakenBatch};
+use crate::engine::{BatchAnswer, BatchWish, LockWait, TakenBatch};
 use crate::error::Error;
-use crate::shm::process::fork_identity::{IdentityPage, PerProcess, ProcessIdentity};
-use crate::shm::process::participant::Membership;
-use crate::shm::time::clock::{boot_nanos, coarse_tick, coarse_utc_nanos};
-use crate::units::NANOS_PER_SECOND;
-
-/// A batch from which nothing was spent for so long is returned.
-const UNUSED_AFTER: u64 = NANOS_PER_SECOND;
+use crate::shm::process::fork_identity::{IdentityPage, ProcessIdentity};
+use crate::shm::time::clock::{coarse_tick, coarse_utc_nanos};
 
 /// How many units a [`LocalCredit`] takes at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,8 +78,8 @@ impl CreditOutcome {
 /// # use std::time::Duration;
 /// # use shmlimit::{Batch, CreditOutcome, Declaration, Limit, Segment, SetDeclaration};
 /// # let directory = tempfile::tempdir()?;
-/// # let declaration = Declaration::new().set(SetDeclaration::new("telemetry")
-/// #     .limit(Limit::calls("events", 1_000_000, Duration::from_secs(1))));
+/// # let declaration = Declaration::new().add_set(SetDeclaration::new("telemetry")
+/// #     .add_limit(Limit::calls("events", 1_000_000, Duration::from_secs(1))));
 /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
 /// let telemetry = segment.set("telemetry")?;
 /// let mut events = telemetry.local_credit("events", Batch::between(10, 1_000))?;
@@ -285,7 +280,7 @@ impl LocalCredit {
             Err(Error::LockStuck { .. }) => {
                 if let Some(taken) = self.taken {
                     let unspent = UnspentBatch::new(&self.set, self.limit, taken, self.left);
-                    background_worker::give_back_later(Return::Unspent(unspent));
+                    background_worker::give_back_later(unspent);
                 }
                 Ok(())
             }
@@ -307,117 +302,40 @@ impl Drop for LocalCredit {
     }
 }
 
-/// The open handles of segments from whose sets this process draws [batches](crate::Limit::credit): all handles of one
-/// segment share them, and whichever is still open will do to return them.
-#[derive(Debug, Default)]
-struct DrawingHandles {
-    open: Mutex<Vec<OpenHandle>>,
-}
-
-/// A segment, and a handle of it.
-type OpenHandle = (Weak<Membership>, Weak<SharedSegment>);
-
-static DRAWING_HANDLES: PerProcess<DrawingHandles> = PerProcess::new();
-
-impl DrawingHandles {
-    /// Those of this process.
-    fn get() -> Option<&'static Self> {
-        DRAWING_HANDLES
-            .get_or(|parent| parent.map(Self::inherited).unwrap_or_default())
-            .ok()
-    }
-
-    /// Those that a forked child has from its parent, unless another thread was just using the list: then it has those by
-    /// which it [draws](UnusedBatches::of) and those that it opens.
-    fn inherited(&self) -> Self {
-        let open = match self.open.try_lock() {
-            Ok(open) => open.clone(),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().clone(),
-            Err(TryLockError::WouldBlock) => Vec::new(),
-        };
-        Self {
-            open: Mutex::new(open),
-        }
-    }
-
-    /// Notes an open handle, if it is not known yet.
-    fn add(&self, shared: &Arc<SharedSegment>) {
-        let mut open = lock(&self.open);
-        open.retain(|(_, handle)| handle.strong_count() > 0);
-        if !open
-            .iter()
-            .any(|(_, handle)| handle.as_ptr() == Arc::as_ptr(shared))
-        {
-            open.push((Arc::downgrade(&shared.engine.membership), Arc::downgrade(shared)));
-        }
-    }
-
-    /// The handles of one segment. Those of others stay as they are, and none is dropped under the list's lock: dropping the
-    /// last handle of a segment detaches, which waits for locks.
-    fn of(&self, membership: &Weak<Membership>) -> Vec<Arc<SharedSegment>> {
-        let open = lock(&self.open).clone();
-        let of_segment = open.iter().filter(|(of, _)| of.ptr_eq(membership));
-        of_segment.filter_map(|(_, handle)| handle.upgrade()).collect()
-    }
-}
-
-/// Notes a handle that was opened, if batches are drawn by it.
-pub(crate) fn note_handle(shared: &Arc<SharedSegment>) {
-    let draws = shared.engine.sets().iter().any(SetEngine::has_credit);
-    if let Some(handles) = DrawingHandles::get().filter(|_| draws) {
-        handles.add(shared);
-    }
-}
-
-/// The batches that this process has drawn by itself from a set [with credit](crate::Limit::credit): looked after by the
-/// background worker, which returns those that are not used, and looks whether the segment was removed: what is admitted
-/// from batches does not look.
+/// What a dropped handle of local credit had left.
 #[derive(Debug)]
-pub(crate) struct UnusedBatches {
-    membership: Weak<Membership>,
+struct UnspentBatch {
+    shared: Arc<SharedSegment>,
     set: usize,
-    /// When to look again, on the boot-time clock.
-    next: u64,
+    limit: usize,
+    batch: TakenBatch,
+    units: u64,
 }
 
-impl UnusedBatches {
-    fn of(set: &LimitSet) -> Self {
-        // A forked child may not have it from its parent.
-        if let Some(handles) = DrawingHandles::get() {
-            handles.add(set.shared());
-        }
+impl UnspentBatch {
+    fn new(set: &LimitSet, limit: usize, batch: TakenBatch, units: u64) -> Self {
         Self {
-            membership: Arc::downgrade(&set.shared().engine.membership),
+            shared: Arc::clone(set.shared()),
             set: set.position(),
-            next: boot_nanos().saturating_add(UNUSED_AFTER),
+            limit,
+            batch,
+            units,
         }
     }
+}
 
-    /// When to look again, on the boot-time clock.
-    pub(crate) fn next(&self) -> u64 {
-        self.next
+impl DelayedReturn for UnspentBatch {
+    fn is_left(&mut self) -> bool {
+        let engine = &self.shared.engine;
+        engine.sets().get(self.set).is_some_and(|set| {
+            engine
+                .return_batch(set.shard(0), self.limit, &self.batch, self.units, LockWait::NOT)
+                .is_err_and(|error| matches!(*error, Error::LockStuck { .. }))
+        })
     }
 
-    /// Returns what was not used since the last look, if it is time; answers whether to go on.
-    pub(crate) fn look(&mut self) -> bool {
-        let now = boot_nanos();
-        if now < self.next {
-            return true;
-        }
-        self.next = now.saturating_add(UNUSED_AFTER);
-        let handles = DrawingHandles::get().map_or_else(Vec::new, |handles| handles.of(&self.membership));
-        for shared in &handles {
-            // Each by the path that it was opened by.
-            shared.engine.look_for_removal_if_due();
-        }
-        match handles.first() {
-            Some(shared) => {
-                let set = shared.engine.sets().get(self.set);
-                set.is_some_and(|set| shared.engine.return_unused_batches(set))
-            }
-            // One that is just being opened is not known yet.
-            None => self.membership.strong_count() > 0,
-        }
+    fn shared(&self) -> &Arc<SharedSegment> {
+        &self.shared
     }
 }
 
@@ -436,68 +354,5 @@ impl LimitSet {
         if background_worker::return_unused(UnusedBatches::of(self), self.shared()).is_err() {
             self.engine_set().leave_batches_unattended();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::super::local_credit::*;
-    use crate::{Credit, Declaration, Limit, Segment, SetDeclaration};
-
-    fn opened(directory: &tempfile::TempDir, name: &str) -> (Segment, LimitSet) {
-        let limit = Limit::calls("requests", 100, Duration::from_secs(60)).credit(Credit::batch(10));
-        let declaration = Declaration::new().set(SetDeclaration::new("api").limit(limit));
-        let segment = Segment::create(directory.path().join(name), &declaration).expect("a segment");
-        let set = segment.set("api").expect("declared");
-        (segment, set)
-    }
-
-    #[test]
-    fn a_child_has_the_handles_of_its_parent_also_after_a_panic_among_them() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let (_segment, set) = opened(&directory, "limits");
-        let membership = Arc::downgrade(&set.shared().engine.membership);
-        let parent = DrawingHandles::default();
-        parent.add(set.shared());
-        parent.add(set.shared());
-        std::thread::scope(|scope| {
-            let panics = scope.spawn(|| {
-                let _open = parent.open.lock();
-                panic!("with the list's lock");
-            });
-            assert!(panics.join().is_err());
-        });
-        assert_eq!(parent.inherited().of(&membership).len(), 1);
-    }
-
-    #[test]
-    fn handles_are_found_by_their_segment() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let (_one, set_of_one) = opened(&directory, "one");
-        let (other, set_of_other) = opened(&directory, "other");
-        let handles = DrawingHandles::default();
-        handles.add(set_of_one.shared());
-        handles.add(set_of_other.shared());
-        let of_other = Arc::downgrade(&set_of_other.shared().engine.membership);
-        let found = handles.of(&of_other);
-        assert_eq!(found.len(), 1);
-        assert!(Arc::ptr_eq(&found[0], set_of_other.shared()));
-        drop((found, other, set_of_other));
-        assert!(handles.of(&of_other).is_empty());
-    }
-
-    #[test]
-    fn a_handle_that_a_child_did_not_inherit_is_known_when_batches_are_drawn_by_it() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let (_segment, set) = opened(&directory, "limits");
-        let membership = Arc::downgrade(&set.shared().engine.membership);
-        let handles = DrawingHandles::get().expect("a page");
-        // As after a fork while another thread used the list.
-        lock(&handles.open).retain(|(of, _)| !of.ptr_eq(&membership));
-        assert!(handles.of(&membership).is_empty());
-        let _batches = UnusedBatches::of(&set);
-        assert_eq!(handles.of(&membership).len(), 1);
     }
 }

@@ -1,14 +1,16 @@
 //! What an admitted request holds.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::refusal::{Refusal, Verdict};
+use super::segment::shared_segment::SharedSegment;
 use super::set::limit_set::{LimitName, LimitSet};
 use super::set::set_reference::SetReference;
 use super::wait::background_worker;
-use super::wait::background_worker::{LeaseRenewal, Return};
+use super::wait::background_worker::{DelayedReturn, LeaseRenewal};
 use crate::engine::definition::plan::Kind;
 use crate::engine::{
     Costs, Decision, LockWait, Released, Renewed, SettledLimit, SettledLimits, Shard, Stage,
@@ -145,7 +147,8 @@ impl<'a> Permit<'a> {
             | Stage::NoRow
             | Stage::Throttled
             | Stage::Behind
-            | Stage::QueueFull => Err(Error::AlreadyReleased { set: set() }),
+            | Stage::QueueFull
+            | Stage::CapacityRefused => Err(Error::AlreadyReleased { set: set() }),
         }
     }
 
@@ -207,7 +210,7 @@ impl<'a> Permit<'a> {
     /// What is left when the process ends stays charged.
     pub fn abandon(&mut self) {
         if let Err(Error::LockStuck { .. }) = self.cancel_within(LockWait::Briefly) {
-            background_worker::give_back_later(Return::Unused(self.take_owned()));
+            background_worker::give_back_later(self.take_owned());
         }
     }
 
@@ -250,8 +253,8 @@ impl<'a> Permit<'a> {
     /// # use std::time::Duration;
     /// # use shmlimit::{Adaptive, Declaration, Limit, Segment, SetDeclaration};
     /// # let directory = tempfile::tempdir()?;
-    /// # let declaration = Declaration::new().set(SetDeclaration::new("backend")
-    /// #     .limit(Limit::concurrency("in_flight", 20).adaptive(Adaptive::Aimd).ceiling(100)));
+    /// # let declaration = Declaration::new().add_set(SetDeclaration::new("backend")
+    /// #     .add_limit(Limit::concurrency("in_flight", 20).adaptive(Adaptive::Aimd).ceiling(100)));
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// # fn call_the_backend() -> Result<(), ()> { Err(()) }
     /// let backend = segment.set("backend")?;
@@ -327,8 +330,8 @@ impl<'a> Permit<'a> {
     /// # use std::time::Duration;
     /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
     /// # let directory = tempfile::tempdir()?;
-    /// # let declaration = Declaration::new().set(SetDeclaration::new("jobs")
-    /// #     .limit(Limit::concurrency("running", 2).lease(Duration::from_secs(30))));
+    /// # let declaration = Declaration::new().add_set(SetDeclaration::new("jobs")
+    /// #     .add_limit(Limit::concurrency("running", 2).lease(Duration::from_secs(30))));
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let jobs = segment.set("jobs")?;
     /// let permit = jobs.try_acquire(&jobs.request())?.into_result().expect("no other process holds any");
@@ -460,6 +463,17 @@ impl<'a> Permit<'a> {
             Some(Kind::Calls) => taken.cost_or_wait > 1,
             Some(Kind::Concurrency) | None => false,
         }
+    }
+}
+
+/// What was admitted and not made use of.
+impl DelayedReturn for Permit<'static> {
+    fn is_left(&mut self) -> bool {
+        matches!(self.cancel_within(LockWait::NOT), Err(Error::LockStuck { .. }))
+    }
+
+    fn shared(&self) -> &Arc<SharedSegment> {
+        self.set.shared()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::request_events::{RequestEventKind, RequestEvents};
 use super::set::limit_set::LimitSet;
 use crate::engine::{Decided, Decision, Details, NEVER, RefusalReason};
 
@@ -22,8 +23,8 @@ use crate::engine::{Decided, Decision, Details, NEVER, RefusalReason};
 /// }
 ///
 /// # let directory = tempfile::tempdir()?;
-/// # let declaration = Declaration::new().set(SetDeclaration::new("mail")
-/// #     .limit(Limit::calls("sent", 1, Duration::from_secs(60))));
+/// # let declaration = Declaration::new().add_set(SetDeclaration::new("mail")
+/// #     .add_limit(Limit::calls("sent", 1, Duration::from_secs(60))));
 /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
 /// let mail = segment.set("mail")?; // one a minute
 /// assert!(send(&mail).is_ok());
@@ -92,7 +93,7 @@ impl Refusal {
     /// Of a new key for which the table had no row: when the first of the limited keys in its places is limited no
     /// longer, where the set was declared to evict the least used.
     pub fn retry_after(&self) -> Option<Duration> {
-        retry_after(&self.details)
+        retry_after(&self.set, &self.details)
     }
 
     /// What each requested limit said.
@@ -110,13 +111,19 @@ pub(crate) fn binding<'a>(set: &'a LimitSet, details: &Details) -> Option<&'a st
 }
 
 /// How long a refused request would have to wait: see [`Refusal::retry_after`].
-pub(crate) fn retry_after(details: &Details) -> Option<Duration> {
+pub(crate) fn retry_after(set: &LimitSet, details: &Details) -> Option<Duration> {
     let wait = match details.binding() {
         Some((_, NEVER)) => None,
         Some((_, wait)) => Some(wait),
         None => details.unbound_in(),
     };
-    wait.map(Duration::from_nanos)
+    wait.map(|wait| wait_of_callers(set, wait))
+}
+
+/// How long callers are to wait for what was computed by one reading of the clock and is decided by another; no time at all
+/// for what has come.
+pub(crate) fn wait_of_callers(set: &LimitSet, wait: u64) -> Duration {
+    Duration::from_nanos(set.shared().engine.wait_by_any_reading(wait))
 }
 
 /// Not a failure: see [`Error`](crate::Error) for those.
@@ -180,7 +187,7 @@ impl<'a> Verdict<'a> {
             },
             wait => Self {
                 admitted: false,
-                retry_after: Some(Duration::from_nanos(wait)),
+                retry_after: Some(wait_of_callers(set, wait)),
                 ..verdict
             },
         }
@@ -208,4 +215,17 @@ fn name(set: &LimitSet, index: usize) -> Option<&str> {
         .limits
         .get(index)
         .map(|limit| limit.name.as_str())
+}
+
+impl RequestEvents {
+    #[cold]
+    pub(crate) fn denied(&self, set: usize, refusal: &Refusal, label: Option<&str>) {
+        self.tell(set, 0, refusal.limit_set().name(), label, || {
+            RequestEventKind::Denied {
+                limit: refusal.binding(),
+                reason: refusal.reason(),
+                retry_after: refusal.retry_after(),
+            }
+        });
+    }
 }

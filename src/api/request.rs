@@ -19,15 +19,15 @@ use crate::shm::layout::label::MAX_LABEL_BYTES;
 /// # use std::time::Duration;
 /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
 /// # let directory = tempfile::tempdir()?;
-/// # let declaration = Declaration::new().set(SetDeclaration::new("openai")
-/// #     .limit(Limit::calls("requests", 10, Duration::from_secs(60)))
-/// #     .limit(Limit::rate("tokens", 10_000, Duration::from_secs(60))));
+/// # let declaration = Declaration::new().add_set(SetDeclaration::new("openai")
+/// #     .add_limit(Limit::calls("requests", 10, Duration::from_secs(60)))
+/// #     .add_limit(Limit::rate("tokens", 10_000, Duration::from_secs(60))));
 /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
 /// let openai = segment.set("openai")?;
 /// let tokens = openai.limit_index("tokens").expect("declared");
 /// let mut request = openai.request().with("tokens", 0)?;
 /// for estimate in [800, 1_500] {
-///     request.set(tokens, estimate)?; // compares no strings
+///     request.set_cost(tokens, estimate)?; // compares no strings
 ///     let permit = openai.try_acquire(&request)?.into_result();
 ///     assert!(permit.is_ok());
 /// }
@@ -63,9 +63,9 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// As [`set`](Self::set).
+    /// As [`set_cost`](Self::set_cost).
     pub fn with(mut self, limit: impl LimitName, cost: u64) -> Result<Self, Error> {
-        self.set(limit, cost)?;
+        self.set_cost(limit, cost)?;
         Ok(self)
     }
 
@@ -74,7 +74,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidAmount`] where it is no whole number of units, and as [`set`](Self::set).
+    /// [`Error::InvalidAmount`] where it is no whole number of units, and as [`set_cost`](Self::set_cost).
     pub fn with_decimal(mut self, limit: impl LimitName, cost: &str) -> Result<Self, Error> {
         let Some(index) = self.set.resolve(&limit)? else {
             self.names_something = true;
@@ -91,7 +91,7 @@ impl Request {
     ///
     /// [`Error::UnknownLimit`], unless the set's handle [skips](LimitSet::strict) names that it does not have.
     #[inline]
-    pub fn set(&mut self, limit: impl LimitName, cost: u64) -> Result<(), Error> {
+    pub fn set_cost(&mut self, limit: impl LimitName, cost: u64) -> Result<(), Error> {
         match limit.find(&self.set) {
             Some(index) => self.put(index.0, cost),
             None => {
@@ -133,7 +133,7 @@ impl Request {
             let cost = |of: &Self| of.costs.limits.contains(index).then_some(of.costs.amounts[index]);
             let (wanted, default) = (cost(self), cost(&by_default));
             if let Some(cost) = wanted.filter(|_| wanted != default) {
-                request.set(name, cost)?;
+                request.set_cost(name, cost)?;
             }
         }
         request.names_something = self.names_something;
@@ -164,8 +164,8 @@ impl Request {
     /// ```
     /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
     /// # let directory = tempfile::tempdir()?;
-    /// let set = SetDeclaration::new("pool").labels(true).limit(Limit::concurrency("connections", 2));
-    /// # let segment = Segment::create(directory.path().join("limits"), &Declaration::new().set(set))?;
+    /// let set = SetDeclaration::new("pool").labels(true).add_limit(Limit::concurrency("connections", 2));
+    /// # let segment = Segment::create(directory.path().join("limits"), &Declaration::new().add_set(set))?;
     /// let pool = segment.set("pool")?;
     /// let permit = pool.try_acquire(&pool.request().label("nightly import"))?;
     /// let holds = &segment.snapshot()?.sets[0].holds;

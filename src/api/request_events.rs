@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::refusal::Refusal;
 use crate::engine::RefusalReason;
 use crate::shm::time::clock::boot_nanos;
 use crate::units::NANOS_PER_SECOND;
@@ -37,11 +36,11 @@ pub struct RequestEvent<'a> {
 pub enum RequestEventKind<'a> {
     /// It was refused, at once or after it had waited.
     Denied {
-        /// The limit that bound: see [`Refusal::binding`].
+        /// The limit that bound: see [`Refusal::binding`](crate::Refusal::binding).
         limit: Option<&'a str>,
         /// Why.
         reason: RefusalReason,
-        /// See [`Refusal::retry_after`].
+        /// See [`Refusal::retry_after`](crate::Refusal::retry_after).
         retry_after: Option<Duration>,
     },
     /// It waited in the queue. Where it was refused then, because its time was up, it is denied as well.
@@ -107,17 +106,6 @@ impl RequestEvents {
     }
 
     #[cold]
-    pub(crate) fn denied(&self, set: usize, refusal: &Refusal, label: Option<&str>) {
-        self.tell(set, 0, refusal.limit_set().name(), label, || {
-            RequestEventKind::Denied {
-                limit: refusal.binding(),
-                reason: refusal.reason(),
-                retry_after: refusal.retry_after(),
-            }
-        });
-    }
-
-    #[cold]
     pub(crate) fn waited(&self, set: usize, name: &str, label: Option<&str>, nanos: u64, admitted: bool) {
         self.tell(set, 1, name, label, || RequestEventKind::Waited {
             waited: Duration::from_nanos(nanos),
@@ -125,7 +113,7 @@ impl RequestEvents {
         });
     }
 
-    fn tell<'a>(
+    pub(super) fn tell<'a>(
         &self,
         set: usize,
         kind: usize,

@@ -94,8 +94,8 @@ impl LimitSet {
     /// # use std::time::Duration;
     /// # use shmlimit::{Declaration, Limit, ReserveOutcome, Segment, SetDeclaration};
     /// # let directory = tempfile::tempdir()?;
-    /// # let declaration = Declaration::new().set(SetDeclaration::new("mail")
-    /// #     .limit(Limit::calls("sent", 1, Duration::from_secs(1))));
+    /// # let declaration = Declaration::new().add_set(SetDeclaration::new("mail")
+    /// #     .add_limit(Limit::calls("sent", 1, Duration::from_secs(1))));
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let mail = segment.set("mail")?;
     /// for second in 0..3 {

@@ -110,7 +110,7 @@
 //!
 //! # Waiting in the queue
 //!
-//! [`LimitSet::acquire`](crate::LimitSet::acquire) and [`acquire_async`](crate::LimitSet::acquire_async) wait in one line
+//! [`LimitSet::acquire`](crate::LimitSet::acquire) and [`acquire_async`](crate::LimitSet::acquire_async) wait in one queue
 //! for each set, and only its first is served: a request that needs much holds up those behind it that need little. Put
 //! into one set what should wait together. [`try_acquire`](crate::LimitSet::try_acquire) is refused while others wait.
 //!

@@ -1,6 +1,8 @@
 //! What can go wrong. What the limits say is never an error: see [`Refusal`](crate::Refusal).
 
 mod declaration;
+mod difference;
+mod parse_error;
 
 use std::fmt;
 use std::io;
@@ -8,6 +10,9 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::PathBuf;
 
 pub use declaration::DeclarationError;
+pub(crate) use difference::Assignment;
+pub use difference::Difference;
+pub use parse_error::ParseError;
 
 /// What happened to a segment that was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,22 +208,22 @@ pub enum Error {
         source: io::Error,
     },
     /// The segment's declaration is not the one asked for.
-    #[error("{} has another declaration: {}; {remedy}", path.display(), join(differences))]
+    #[error("{} has another declaration: {}; {remedy}", path.display(), joined(differences))]
     ConfigMismatch {
         /// The file.
         path: PathBuf,
-        /// Each difference, in words.
-        differences: Vec<String>,
+        /// Each difference.
+        differences: Vec<Difference>,
         /// What to do, with the commands.
         remedy: String,
     },
     /// What differs from the live segment cannot change in place. Nothing was changed.
-    #[error("{} cannot be changed in place to this: {}; create a new segment for it", path.display(), join(differences))]
+    #[error("{} cannot be changed in place to this: {}; create a new segment for it", path.display(), joined(differences))]
     CannotApply {
         /// The file.
         path: PathBuf,
-        /// Each difference that cannot change in place, in words.
-        differences: Vec<String>,
+        /// Each difference that cannot change in place.
+        differences: Vec<Difference>,
     },
     /// The segment is not to be used any more: it was retired, its file was deleted, or another segment is at its path.
     /// Handles of it admit nothing from then on; permits that are out are settled and released as ever.
@@ -485,6 +490,11 @@ impl From<Box<Error>> for Error {
 
 fn join(items: &[String]) -> String {
     items.join(", ")
+}
+
+fn joined(differences: &[Difference]) -> String {
+    let differences: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    join(&differences)
 }
 
 /// The first of the items, as many as a line bears, and how many more there are.

@@ -12,7 +12,7 @@
 //! # let directory = tempfile::tempdir()?;
 //! # let path = directory.path().join("api.limits");
 //! let minute = Duration::from_secs(60);
-//! let declaration = Declaration::new().set(SetDeclaration::new("api").limit(Limit::calls("requests", 1, minute)));
+//! let declaration = Declaration::new().add_set(SetDeclaration::new("api").add_limit(Limit::calls("requests", 1, minute)));
 //! let segment = Segment::open_or_create(&path, &declaration)?;
 //! let api = segment.set("api")?;
 //! let headers = PolicyHeaders::new(&api); // once, for all responses

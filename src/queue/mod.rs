@@ -1,6 +1,6 @@
 //! The queues in which requests wait: doubly linked lists of tickets in a fixed table, each first in, first out.
 //!
-//! A table has one line, or one for each key; its tickets, and the list of those that are free, serve all of them.
+//! A table has one queue, or one for each key; its tickets, and the list of those that are free, serve all of them.
 //!
 //! Pure, as the limit rules are: it knows no clock, no memory and no lock. It reads and changes words behind [`Queue`]
 //! and [`QueueMut`], and a row of zeros is a table that no process has used yet. The one truth is the state of each

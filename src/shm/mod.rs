@@ -3,6 +3,7 @@
 //! The files of this directory that opt in to `unsafe_code` are the whole audit list of the library:
 //!
 //! - `time/clock.rs` (a system call that cannot afford a wrapper)
+//! - `time/processor_counter.rs` (the instruction that reads the counter, and whether it may be used)
 //! - `file/descriptor.rs` (a file number that others may close)
 //! - `file/file_system.rs` (a system call without a wrapper)
 //! - `process/fork_identity.rs` (the page that a fork wipes)

@@ -1,6 +1,6 @@
 //! Which key loses its row to a new one, where the declaration lets that happen.
 
-use super::Place;
+use super::row_for_key::Place;
 
 /// What the key of a row that is in use has to say when another needs one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

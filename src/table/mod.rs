@@ -13,6 +13,7 @@
 mod eviction;
 mod fingerprint;
 mod repair;
+mod row_for_key;
 mod sizing;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ mod tests;
 pub(crate) use eviction::{Claim, Usage};
 pub(crate) use fingerprint::Fingerprint;
 pub(crate) use repair::{is_consistent, rebuild};
+pub(crate) use row_for_key::Place;
 pub(crate) use sizing::{buckets_for, holds_for, shards_for};
 
 use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS, WORD_TAGS};
@@ -45,23 +47,6 @@ pub(crate) trait Table {
 pub(crate) trait TableMut: Table {
     fn store_tag_word(&mut self, bucket: u64, word: u64, value: u64);
     fn store_fingerprint(&mut self, row: u64, fingerprint: Fingerprint);
-}
-
-/// A row for a new key. In all cases but the first it may still hold what belonged to its former key, and even in that
-/// one after a [`rebuild`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// No process used this row.
-    Unused(u64),
-    /// What this row said of its key was nothing.
-    Reused(u64),
-    /// This row's key is forgotten for it.
-    Evicted(u64),
-    /// There is none.
-    None {
-        /// Nanoseconds, positive, until there will be one, if nothing else happens; `None` where time alone does not help.
-        room_in: Option<u64>,
-    },
 }
 
 /// The rows of a bucket that have a tag.

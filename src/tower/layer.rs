@@ -1,6 +1,5 @@
 //! The layer: what is decided once, when a service is built.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use tower_layer::Layer;
 use super::answer::{Rejection, Shape};
 use super::extract::demand::Extractor;
 use super::service::LimitService;
+use super::settings::{OnError, Settings};
 use crate::http::Advertise;
 
 /// Puts limits before a service: see the [module](super).
@@ -21,58 +21,6 @@ use crate::http::Advertise;
 pub struct LimitLayer<E> {
     extractor: Arc<E>,
     settings: Settings,
-}
-
-/// What a service does beyond asking the limits.
-#[derive(Clone)]
-pub(super) struct Settings {
-    pub(super) advertise: Advertise,
-    pub(super) on_error: OnError,
-    pub(super) wait: Option<Duration>,
-    pub(super) is_failure: fn(StatusCode) -> bool,
-    pub(super) shape: Option<Shape>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            advertise: Advertise::default(),
-            on_error: OnError::default(),
-            wait: None,
-            is_failure: |status| status.is_server_error(),
-            shape: None,
-        }
-    }
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("advertise", &self.advertise)
-            .field("on_error", &self.on_error)
-            .field("wait", &self.wait)
-            .field("is_failure", &self.is_failure)
-            .field("shape", &self.shape.as_ref().map(|_| ".."))
-            .finish()
-    }
-}
-
-/// What to do with a request when the limits cannot be asked: the lock of the set is [stuck](crate::Error::LockStuck),
-/// the segment was [removed](crate::Error::Removed) and has no [successor](crate::Segment::successor) yet, a rate limit
-/// was given [no cost](crate::Error::CostRequired).
-///
-/// The error is in the response's extensions, as an `Arc<`[`Error`](crate::Error)`>`, for a layer around this one to
-/// report; with the feature `tracing` it is an event as well. That a request to a keyed set has
-/// [no key](crate::Error::KeyRequired), or one that [cannot be](crate::Error::InvalidKey), is the client's affair: it is
-/// answered 400 in either case and is no event.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OnError {
-    /// Answers 500 and does not call the service: what the limits protect stays protected.
-    #[default]
-    Refuse,
-    /// Calls the service as though the request were not limited: the service stays up.
-    Admit,
 }
 
 impl<E: Extractor> LimitLayer<E> {

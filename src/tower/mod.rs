@@ -16,10 +16,10 @@
 //!
 //! # let directory = tempfile::tempdir()?;
 //! # let path = directory.path().join("api.limits");
-//! let declaration = Declaration::new().set(
+//! let declaration = Declaration::new().add_set(
 //!     SetDeclaration::new("api")
-//!         .limit(Limit::calls("requests", 1, Duration::from_secs(60)))
-//!         .limit(Limit::concurrency("in_flight", 8)),
+//!         .add_limit(Limit::calls("requests", 1, Duration::from_secs(60)))
+//!         .add_limit(Limit::concurrency("in_flight", 8)),
 //! );
 //! // In each worker process, or once before they are forked.
 //! let segment = Segment::open_or_create(&path, &declaration)?;
@@ -66,7 +66,7 @@
 //!   [`Refusal`](crate::Refusal) is in the response's extensions.
 //! - On a [keyed](crate::SetDeclaration::keyed) set it limits each client by itself: by a header
 //!   ([`Demand::by_header`]), by address or network ([`Demand::by_address`]) or by whatever else the request's head says ([`Demand::key`]). What clients read is then
-//!   how the limits of their key stand, and they wait in a line of their key's own.
+//!   how the limits of their key stand, and they wait in a queue of their key's own.
 //!
 //! Asking blocks a thread of the runtime for about a microsecond. Only where a process is stopped while it holds the
 //! lock of the set is it longer: up to the segment's [`lock_timeout`](crate::OpenOptions::lock_timeout).
@@ -94,6 +94,7 @@ mod layer;
 mod permit_handle;
 mod response;
 mod service;
+mod settings;
 
 pub use answer::Rejection;
 pub use body::LimitBody;
@@ -105,8 +106,9 @@ pub use extract::by_header::ByHeader;
 pub use extract::client_address::ClientAddress;
 pub use extract::demand::{Demand, Extractor};
 pub use future::LimitFuture;
-pub use layer::{LimitLayer, OnError};
+pub use layer::LimitLayer;
 pub use permit_handle::{CarriedPermit, PermitHandle};
 pub use service::LimitService;
+pub use settings::OnError;
 
 pub use crate::http::Advertise;

@@ -32,8 +32,8 @@ use crate::error::Error;
 /// # use tower::{ServiceBuilder, ServiceExt, service_fn};
 ///
 /// # let directory = tempfile::tempdir()?;
-/// # let declaration = Declaration::new().set(SetDeclaration::new("openai")
-/// #     .limit(Limit::rate("tokens", 10_000, Duration::from_secs(3600))));
+/// # let declaration = Declaration::new().add_set(SetDeclaration::new("openai")
+/// #     .add_limit(Limit::rate("tokens", 10_000, Duration::from_secs(3600))));
 /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
 /// let request = segment.set("openai")?.request().with("tokens", 1_500)?; // an estimate
 /// let service = ServiceBuilder::new()
@@ -76,6 +76,8 @@ impl PermitHandle {
     ///
     /// As [`Permit::settle`]; [`Error::AlreadyReleased`] also where the response has ended.
     pub fn settle<N: LimitName>(&self, actual: impl IntoIterator<Item = (N, u64)>) -> Result<(), Error> {
+        // Run before the permit is reached for: what the caller iterates over may reach for it as well.
+        let actual: Vec<(N, u64)> = actual.into_iter().collect();
         self.reach(|permit| permit.settle(actual).map(|_| ()))
     }
 

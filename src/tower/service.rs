@@ -11,7 +11,7 @@ use super::admission::Decision;
 use super::body::LimitBody;
 use super::extract::demand::Extractor;
 use super::future::LimitFuture;
-use super::layer::Settings;
+use super::settings::Settings;
 
 /// A service behind limits: what a [`LimitLayer`](super::LimitLayer) makes of a service.
 ///

@@ -62,12 +62,12 @@ impl Subject {
                 .floor(1)
                 .ceiling(terms.ceiling),
         };
-        let set = SetDeclaration::new("api").limit(limit);
+        let set = SetDeclaration::new("api").add_limit(limit);
         let set = match self.kind {
             Kind::Concurrency(_) => set.holds(STEPS as u32),
             Kind::Rate(_) | Kind::Budget => set,
         };
-        Declaration::new().set(if self.is_keyed {
+        Declaration::new().add_set(if self.is_keyed {
             set.keyed(Keyed::new(ROWS).when_full(WhenFull::EvictOldest))
         } else {
             set
@@ -559,7 +559,7 @@ impl<'a> Scene<'a> {
         }
         let mut present = BTreeSet::new();
         self.segments[0]
-            .keys("api", |key| {
+            .key_snapshots("api", |key| {
                 present.insert(key.key.text().map(str::to_owned));
             })
             .expect("keyed");

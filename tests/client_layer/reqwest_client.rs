@@ -20,7 +20,7 @@ fn refusal(error: ClientError) -> Refusal {
 
 #[tokio::test]
 async fn a_refusal_of_this_host_is_an_error_and_the_place_is_held_until_the_body_is_read() {
-    let set = SetDeclaration::new("provider").limit(Limit::concurrency("in_flight", 1));
+    let set = SetDeclaration::new("provider").add_limit(Limit::concurrency("in_flight", 1));
     let limits = Limits::new(set);
     let upstream = Upstream::answering([(200, &[("ratelimit", "\"theirs\";r=7")])]).await;
     let client = client(&limits);
@@ -40,7 +40,7 @@ async fn a_refusal_of_this_host_is_an_error_and_the_place_is_held_until_the_body
 
 #[tokio::test]
 async fn an_upstream_that_says_to_wait_is_left_alone() {
-    let set = SetDeclaration::new("provider").limit(Limit::calls("requests", 100, MINUTE));
+    let set = SetDeclaration::new("provider").add_limit(Limit::calls("requests", 100, MINUTE));
     let limits = Limits::new(set);
     let upstream = Upstream::answering([(429, &[("retry-after", "30")])]).await;
     let client = client(&limits);

@@ -30,7 +30,7 @@ impl Limits {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("limits");
         Self {
-            segment: Segment::create(path, &Declaration::new().set(set)).expect("a segment"),
+            segment: Segment::create(path, &Declaration::new().add_set(set)).expect("a segment"),
             _directory: directory,
         }
     }
@@ -41,7 +41,7 @@ impl Limits {
         OpenOptions::new()
             .remove(&path, Removal::Forced)
             .expect("removed");
-        self.segment = Segment::create(path, &Declaration::new().set(set)).expect("a segment");
+        self.segment = Segment::create(path, &Declaration::new().add_set(set)).expect("a segment");
     }
 
     pub fn set(&self) -> LimitSet {
@@ -57,7 +57,9 @@ impl Limits {
     }
 
     pub fn is_throttled(&self) -> bool {
-        self.segment.snapshot().expect("readable").sets[0].throttled_for_ns > 0
+        !self.segment.snapshot().expect("readable").sets[0]
+            .throttled_for
+            .is_zero()
     }
 }
 

@@ -22,13 +22,14 @@ pub const ALGORITHMS: [Algorithm; 6] = [
 pub const REFUNDING: [Algorithm; 2] = [Algorithm::Gcra, Algorithm::TokenBucket];
 
 pub fn create(directory: &Path, set: SetDeclaration) -> (Segment, LimitSet) {
-    let segment = Segment::create(directory.join("limits"), &Declaration::new().set(set)).expect("a segment");
+    let segment =
+        Segment::create(directory.join("limits"), &Declaration::new().add_set(set)).expect("a segment");
     let set = segment.set("api").expect("declared");
     (segment, set)
 }
 
 pub fn one_limit(directory: &Path, limit: Limit) -> (Segment, LimitSet) {
-    create(directory, SetDeclaration::new("api").limit(limit))
+    create(directory, SetDeclaration::new("api").add_limit(limit))
 }
 
 pub fn check(set: &LimitSet, cost: u64) -> bool {

@@ -91,12 +91,15 @@ impl Oracle {
         };
         let declared = limits
             .iter()
-            .fold(declared, |set, (limit, _)| set.limit(limit.clone()));
+            .fold(declared, |set, (limit, _)| set.add_limit(limit.clone()));
         let directory = tempfile::tempdir().expect("a directory");
         let clock = VirtualClock::new(Duration::from_nanos(START));
         let segment = OpenOptions::new()
             .virtual_clock(&clock)
-            .create(directory.path().join("limits"), &Declaration::new().set(declared))
+            .create(
+                directory.path().join("limits"),
+                &Declaration::new().add_set(declared),
+            )
             .expect("a segment");
         let set = segment.set("api").expect("declared");
         let rows = if max_keys <= ROWS as u64 { ROWS } else { usize::MAX };
@@ -176,7 +179,7 @@ impl Oracle {
     fn check_key(&self, key: usize) {
         let mut request = self.set.request();
         for index in 0..self.fresh.len() {
-            request.set(format!("limit-{index}"), 0).expect("declared");
+            request.set_cost(format!("limit-{index}"), 0).expect("declared");
         }
         let verdicts = self
             .set
@@ -199,7 +202,9 @@ impl Oracle {
     ) -> Option<(Permit<'a>, PermitModel)> {
         let mut request = set.request();
         for (index, cost) in costs.iter().enumerate() {
-            request.set(format!("limit-{index}"), *cost).expect("declared");
+            request
+                .set_cost(format!("limit-{index}"), *cost)
+                .expect("declared");
         }
         let outcome = set.key(name(key)).expect("a key").try_acquire(&request);
         let limits = self.fresh.iter().zip(costs);

@@ -186,8 +186,8 @@ fn a_limit_in_shadow_or_without_a_capacity_keeps_no_row() {
     let table = Table::new(WhenFull::EvictLeastUsed, [rate(60), shadow, unlimited]);
     for number in 0..ROWS {
         let mut request = table.request(1);
-        request.set("shadow", 10).expect("declared");
-        request.set("unlimited", 1_000_000).expect("declared");
+        request.set_cost("shadow", 10).expect("declared");
+        request.set_cost("unlimited", 1_000_000).expect("declared");
         let key = table.set.key(format!("key-{number}")).expect("a key");
         drop(
             key.try_acquire(&request)

@@ -34,11 +34,14 @@ impl Table {
         let keyed = Keyed::new(ROWS).when_full(when_full);
         let declared = limits
             .into_iter()
-            .fold(SetDeclaration::new("api").keyed(keyed), SetDeclaration::limit);
+            .fold(SetDeclaration::new("api").keyed(keyed), SetDeclaration::add_limit);
         let clock = VirtualClock::new(NEW_YEAR);
         let segment = OpenOptions::new()
             .virtual_clock(&clock)
-            .create(directory.path().join("limits"), &Declaration::new().set(declared))
+            .create(
+                directory.path().join("limits"),
+                &Declaration::new().add_set(declared),
+            )
             .expect("a segment");
         let set = segment.set("api").expect("declared");
         let table = Self {

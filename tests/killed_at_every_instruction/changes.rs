@@ -7,34 +7,34 @@ use crate::subject::{KEY, Subject};
 
 /// One limit of each way to go on counting under another definition.
 fn before(set: SetDeclaration) -> SetDeclaration {
-    set.limit(Limit::calls("requests", 100, YEAR))
-        .limit(
+    set.add_limit(Limit::calls("requests", 100, YEAR))
+        .add_limit(
             Limit::rate("tokens", 10_000, YEAR)
                 .algorithm(Algorithm::TokenBucket)
                 .on_death(OnDeath::Refund),
         )
-        .limit(
+        .add_limit(
             Limit::rate("counted", 1_000, YEAR)
                 .algorithm(Algorithm::SlidingWindow)
                 .entries(2),
         )
-        .limit(Limit::concurrency("in_flight", 3))
+        .add_limit(Limit::concurrency("in_flight", 3))
 }
 
 /// Some more, some less, over another time.
 fn after(set: SetDeclaration) -> SetDeclaration {
-    set.limit(Limit::calls("requests", 1_000, YEAR))
-        .limit(
+    set.add_limit(Limit::calls("requests", 1_000, YEAR))
+        .add_limit(
             Limit::rate("tokens", 5_000, YEAR * 2)
                 .algorithm(Algorithm::TokenBucket)
                 .on_death(OnDeath::Refund),
         )
-        .limit(
+        .add_limit(
             Limit::rate("counted", 2_000, YEAR)
                 .algorithm(Algorithm::SlidingWindow)
                 .entries(2),
         )
-        .limit(Limit::concurrency("in_flight", 2))
+        .add_limit(Limit::concurrency("in_flight", 2))
 }
 
 fn unkeyed() -> SetDeclaration {
@@ -78,8 +78,8 @@ fn apply_to_keys(victim: &Victim) {
 fn budgets() -> SetDeclaration {
     keyed()
         .holds(0)
-        .limit(Limit::calls("requests", 100, YEAR))
-        .limit(Limit::budget("budget", 10_000, YEAR))
+        .add_limit(Limit::calls("requests", 100, YEAR))
+        .add_limit(Limit::budget("budget", 10_000, YEAR))
 }
 
 /// One key that has a row and two that get one.
@@ -109,7 +109,7 @@ fn debit(victim: &Victim) {
 pub const ADAPTING: &str = "adapting";
 
 fn adaptive(set: SetDeclaration, algorithm: Adaptive) -> SetDeclaration {
-    set.holds(12).limit(
+    set.holds(12).add_limit(
         Limit::concurrency(ADAPTING, 8)
             .adaptive(algorithm)
             .floor(2)

@@ -5,6 +5,7 @@ use crate::drawing::BATCH;
 use crate::image::Layout;
 use crate::operations::{Operation, Recoverer};
 use crate::report::Tally;
+use crate::sample::Sample;
 use crate::stage::{Others, RECOVERER_SLOT, Stage};
 use crate::survivor::Judgement;
 use crate::trace::Trace;
@@ -26,8 +27,13 @@ pub fn note(tally: &mut Tally, what: impl FnOnce() -> String, judgement: &Judgem
     }
 }
 
+/// Without the journal one torn state of an operation is enough to see that the harness finds it.
+pub fn proves_that_torn_is_found(tally: &Tally) -> bool {
+    crate::WITHOUT_JOURNAL && tally.torn > 0
+}
+
 /// Depth one.
-pub fn kill_once(operation: Operation) -> Tally {
+pub fn kill_once(operation: Operation, sample: Sample) -> Tally {
     let stage = Stage::new(operation, None);
     stage.check_layout();
     let mut scene = stage.set_scene(Others::Stopped);
@@ -46,7 +52,7 @@ pub fn kill_once(operation: Operation) -> Tally {
             stage.copyist.standing_of(&image)
         })
     });
-    for state in trace.crash_states(layout) {
+    for state in sample.of(trace.crash_state_count(), trace.crash_states(layout)) {
         let mut image = state.image;
         layout.bury(&mut image, stage.victim_slot);
         let mut judgement = stage.copyist.judge_copy(&image, |recovered| {
@@ -70,6 +76,9 @@ pub fn kill_once(operation: Operation) -> Tally {
             || format!("{}, state {nth}", operation.name),
             &judgement,
         );
+        if proves_that_torn_is_found(&tally) {
+            break;
+        }
     }
     tally
 }
@@ -121,14 +130,15 @@ fn record(tracee: &mut Tracee, stage: &Stage, slot: usize) -> Trace {
 
 /// Depth two: from every `stride`-th distinct state of depth one, the survivor's next operation is stepped in its
 /// turn, and every distinct state on its way is recovered by a third process.
-pub fn kill_twice(operation: Operation, recoverer: Recoverer, stride: usize) -> Tally {
+pub fn kill_twice(operation: Operation, recoverer: Recoverer, stride: usize, sample: Sample) -> Tally {
     let mut stage = Stage::new(operation, Some(recoverer));
     let mut second = stage.recoverer.take().expect("asked for");
     let mut scene = stage.set_scene(Others::Stopped);
     let trace = record(&mut scene.victim, &stage, stage.victim_slot);
     let layout = &stage.layout;
     let mut tally = Tally::default();
-    for state in trace.crash_states(layout).step_by(stride) {
+    let count = trace.crash_state_count().div_ceil(stride);
+    for state in sample.of(count, trace.crash_states(layout).step_by(stride)) {
         let mut image = state.image;
         layout.bury(&mut image, stage.victim_slot);
         // What a survivor sees that is not killed: checked at depth one, the beginning here.

@@ -459,7 +459,7 @@ fn fill_up(post: &Post<'_>) {
             let Some(max) = limit.burst else { continue };
             let taken = max.saturating_sub(limit.remaining);
             let left = room.saturating_sub(taken);
-            request.set(limit.name.as_str(), left).expect("declared");
+            request.set_cost(limit.name.as_str(), left).expect("declared");
         }
         let outcome = Subject::of(post.set).try_acquire(&request).expect("works");
         rest = Some(outcome.into_result().expect("there is room"));

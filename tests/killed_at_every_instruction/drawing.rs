@@ -10,7 +10,7 @@ pub const BATCH: u64 = 8;
 
 fn one_limit() -> SetDeclaration {
     let limit = Limit::rate("tokens", 100, YEAR).credit(Credit::batch(BATCH));
-    SetDeclaration::new(SET).waiters(2).holds(4).limit(limit)
+    SetDeclaration::new(SET).waiters(2).holds(4).add_limit(limit)
 }
 
 fn one_limit_by_key() -> SetDeclaration {

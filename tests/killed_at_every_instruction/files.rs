@@ -15,6 +15,7 @@ use crate::copies::note;
 use crate::image::{Image, PARTICIPANT_SIZE, RawFile};
 use crate::operations::SET;
 use crate::report::Tally;
+use crate::sample::Sample;
 use crate::survivor::Judgement;
 use crate::tracee::{Stop, Tracee, live_and_die, mark};
 
@@ -77,21 +78,21 @@ pub const FILE_OPERATIONS: &[FileOperation] = &[
 
 /// Two processes can be attached: one too few if a dead one's place is lost.
 fn declaration() -> Declaration {
-    Declaration::new().participants(2).set(
+    Declaration::new().participants(2).add_set(
         SetDeclaration::new(SET)
-            .limit(Limit::calls(
+            .add_limit(Limit::calls(
                 "requests",
                 1_000_000,
                 std::time::Duration::from_secs(3600),
             ))
-            .limit(Limit::concurrency("in_flight", 1)),
+            .add_limit(Limit::concurrency("in_flight", 1)),
     )
 }
 
 /// Another one, of which no live segment can be changed to the first.
 fn former_declaration() -> Declaration {
     let requests = Limit::calls("requests", 1, std::time::Duration::from_secs(60));
-    Declaration::new().set(SetDeclaration::new(SET).limit(requests))
+    Declaration::new().add_set(SetDeclaration::new(SET).add_limit(requests))
 }
 
 /// A segment of another declaration is replaced, since no other process is attached.
@@ -378,11 +379,12 @@ fn advance(tracee: &mut Tracee, point: Point) -> bool {
 }
 
 /// Depth one. Leaves out `every - 1` of as many changes.
-pub fn kill_once(operation: FileOperation, every: usize) -> Tally {
+pub fn kill_once(operation: FileOperation, every: usize, sample: Sample) -> Tally {
     let place = Place::new();
     let prepare = |place: &Place| place.prepare(operation);
     let mut tally = Tally::default();
-    for point in place.points(operation, prepare, every) {
+    let points = place.points(operation, prepare, every);
+    for point in sample.of(points.len(), points) {
         place.prepare(operation);
         place.kill_at(operation, point);
         tally.instructions += point.instructions;
@@ -396,7 +398,7 @@ pub fn kill_once(operation: FileOperation, every: usize) -> Tally {
 }
 
 /// Depth two: the process that opens or creates next is killed as well.
-pub fn kill_twice(operation: FileOperation, every: usize) -> Tally {
+pub fn kill_twice(operation: FileOperation, every: usize, sample: Sample) -> Tally {
     let place = Place::new();
     let next = FileOperation {
         name: "open_or_create",
@@ -405,18 +407,20 @@ pub fn kill_twice(operation: FileOperation, every: usize) -> Tally {
     };
     let mut tally = Tally::default();
     let mut seen = BTreeSet::new();
-    for first in place.points(operation, |place| place.prepare(operation), 1) {
+    let mut first_deaths = place.points(operation, |place| place.prepare(operation), 1);
+    first_deaths.retain(|first| {
+        place.prepare(operation);
+        let before = place.contents();
+        place.kill_at(operation, *first);
+        seen.insert(place.outline(&before))
+    });
+    for first in sample.of(first_deaths.len(), first_deaths) {
         let kill_first = |place: &Place| {
             place.prepare(operation);
             place.kill_at(operation, first);
         };
-        place.prepare(operation);
-        let before = place.contents();
-        place.kill_at(operation, first);
-        if !seen.insert(place.outline(&before)) {
-            continue;
-        }
-        for second in place.points(next, kill_first, every) {
+        let points = place.points(next, kill_first, every);
+        for second in sample.of(points.len(), points) {
             kill_first(&place);
             place.kill_at(next, second);
             tally.instructions += second.instructions;

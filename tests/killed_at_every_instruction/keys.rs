@@ -15,7 +15,7 @@ fn one_limit() -> SetDeclaration {
     SetDeclaration::new(SET)
         .waiters(2)
         .keyed(Keyed::new(20))
-        .limit(Limit::calls("requests", 100, YEAR))
+        .add_limit(Limit::calls("requests", 100, YEAR))
 }
 
 fn one_limit_that_evicts() -> SetDeclaration {
@@ -40,9 +40,9 @@ fn three_limits() -> SetDeclaration {
         .waiters(2)
         .holds(4)
         .keyed(Keyed::new(20).when_full(WhenFull::EvictOldest))
-        .limit(Limit::calls("requests", 100, YEAR))
-        .limit(Limit::rate("tokens", 10_000, YEAR).on_death(OnDeath::Refund))
-        .limit(Limit::concurrency("in_flight", 3))
+        .add_limit(Limit::calls("requests", 100, YEAR))
+        .add_limit(Limit::rate("tokens", 10_000, YEAR).on_death(OnDeath::Refund))
+        .add_limit(Limit::concurrency("in_flight", 3))
 }
 
 /// A place first, so that a look that finds none has changed nothing yet.
@@ -51,9 +51,9 @@ fn places_and_rates() -> SetDeclaration {
         .waiters(u32::try_from(MAX_WAITERS).expect("few") + 2)
         .holds(12)
         .keyed(Keyed::new(20))
-        .limit(Limit::concurrency("in_flight", PLACES))
-        .limit(Limit::calls("requests", 100, YEAR))
-        .limit(Limit::rate("tokens", 10_000, YEAR).on_death(OnDeath::Refund))
+        .add_limit(Limit::concurrency("in_flight", PLACES))
+        .add_limit(Limit::calls("requests", 100, YEAR))
+        .add_limit(Limit::rate("tokens", 10_000, YEAR).on_death(OnDeath::Refund))
 }
 
 /// So many keys have something used that is not replenished while the proof runs.

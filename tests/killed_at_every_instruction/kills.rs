@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 
 use crate::bystanders::{HandedOver, monotonic_nanos};
-use crate::copies::note;
+use crate::copies::{note, proves_that_torn_is_found};
 use crate::image::{Image, Layout};
 use crate::operations::Operation;
 use crate::report::Tally;
+use crate::sample::Sample;
 use crate::stage::{Others, Stage};
 use crate::survivor::Judgement;
 use crate::trace::Trace;
@@ -72,7 +73,7 @@ impl Reference {
 }
 
 /// Depth one, with twice `spread` kills at most unless the operation is killed everywhere.
-pub fn kill_for_real(operation: Operation, spread: usize) -> Tally {
+pub fn kill_for_real(operation: Operation, spread: usize, sample: Sample) -> Tally {
     let operation = operation.killed();
     let stage = Stage::new(operation, None);
     let reference = Reference::record(&stage);
@@ -82,7 +83,8 @@ pub fn kill_for_real(operation: Operation, spread: usize) -> Tally {
         spread
     };
     let mut tally = Tally::default();
-    for point in reference.kill_points(spread) {
+    let points = reference.kill_points(spread);
+    for point in sample.of(points.len(), points) {
         let mut scene = stage.set_scene(Others::Running);
         let old = stage.file.copy();
         let reached = (0..point).all(|_| scene.victim.step() == Stop::Moved);
@@ -110,6 +112,9 @@ pub fn kill_for_real(operation: Operation, spread: usize) -> Tally {
             || format!("{}, killed at {point}", operation.name),
             &judgement,
         );
+        if proves_that_torn_is_found(&tally) {
+            break;
+        }
         if !reached && !operation.has_company() {
             // The clock was read a little faster this time: the operation has come to its end before. Where others are
             // active, it finds less to do some times than others.

@@ -28,8 +28,8 @@ fn labelled_places() -> SetDeclaration {
         .waiters(2)
         .holds(4)
         .labels(true)
-        .limit(Limit::concurrency("in_flight", PLACES))
-        .limit(Limit::calls("requests", 100, YEAR))
+        .add_limit(Limit::concurrency("in_flight", PLACES))
+        .add_limit(Limit::calls("requests", 100, YEAR))
 }
 
 fn places(set: &LimitSet, count: u64) -> Request {

@@ -31,9 +31,9 @@ fn with_places(places: Limit) -> SetDeclaration {
     SetDeclaration::new(SET)
         .waiters(2)
         .holds(4)
-        .limit(places)
-        .limit(Limit::calls("requests", 100, YEAR))
-        .limit(Limit::rate("tokens", 10_000, YEAR).on_death(OnDeath::Refund))
+        .add_limit(places)
+        .add_limit(Limit::calls("requests", 100, YEAR))
+        .add_limit(Limit::rate("tokens", 10_000, YEAR).on_death(OnDeath::Refund))
 }
 
 /// The lock of the victim's set, as pthread sees it, on any mapping of it: the library may have it on another.

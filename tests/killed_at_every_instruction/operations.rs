@@ -133,7 +133,7 @@ impl Victim {
     /// Brings another definition of the set into force.
     pub fn apply(&self, set: SetDeclaration) {
         let set = if self.has_crew { with_room(set) } else { set };
-        let declaration = Declaration::new().participants(PARTICIPANTS).set(set);
+        let declaration = Declaration::new().participants(PARTICIPANTS).add_set(set);
         self.begins();
         let applied = self
             .segment
@@ -169,7 +169,7 @@ pub fn everything(set: &LimitSet, cost: u64) -> Request {
             "in_flight" | "connections" | ADAPTING => cost.min(1),
             _ => cost,
         };
-        request.set(name, cost).expect("declared");
+        request.set_cost(name, cost).expect("declared");
     }
     request
 }
@@ -188,70 +188,70 @@ fn small_set() -> SetDeclaration {
 }
 
 fn one_limit() -> SetDeclaration {
-    small_set().limit(Limit::calls("requests", 100, YEAR))
+    small_set().add_limit(Limit::calls("requests", 100, YEAR))
 }
 
 fn three_limits() -> SetDeclaration {
     small_set()
-        .limit(Limit::calls("requests", 100, YEAR))
-        .limit(
+        .add_limit(Limit::calls("requests", 100, YEAR))
+        .add_limit(
             Limit::rate("tokens", 10_000, YEAR)
                 .algorithm(Algorithm::TokenBucket)
                 .on_death(OnDeath::Refund),
         )
-        .limit(Limit::concurrency("in_flight", CONCURRENCY))
+        .add_limit(Limit::concurrency("in_flight", CONCURRENCY))
 }
 
 fn sixteen_limits() -> SetDeclaration {
     let rate = |name: &str| Limit::rate(name, 10_000, YEAR);
     small_set()
         .holds(4)
-        .limit(Limit::calls("calls by gcra", 100, YEAR))
-        .limit(rate("gcra that refunds").on_death(OnDeath::Refund))
-        .limit(rate("token bucket").algorithm(Algorithm::TokenBucket).burst(50))
-        .limit(rate("leaky bucket").algorithm(Algorithm::LeakyBucket))
-        .limit(rate("window by the clock").algorithm(Algorithm::FixedWindow))
-        .limit(
+        .add_limit(Limit::calls("calls by gcra", 100, YEAR))
+        .add_limit(rate("gcra that refunds").on_death(OnDeath::Refund))
+        .add_limit(rate("token bucket").algorithm(Algorithm::TokenBucket).burst(50))
+        .add_limit(rate("leaky bucket").algorithm(Algorithm::LeakyBucket))
+        .add_limit(rate("window by the clock").algorithm(Algorithm::FixedWindow))
+        .add_limit(
             rate("window from first use")
                 .algorithm(Algorithm::FixedWindow)
                 .align(Align::FirstUse),
         )
-        .limit(
+        .add_limit(
             Limit::rate("window of a month", 10_000, shmlimit::Window::Month)
                 .algorithm(Algorithm::FixedWindow),
         )
-        .limit(
+        .add_limit(
             rate("sliding window")
                 .algorithm(Algorithm::SlidingWindow)
                 .entries(4),
         )
-        .limit(
+        .add_limit(
             rate("sliding window of one")
                 .algorithm(Algorithm::SlidingWindow)
                 .entries(1),
         )
-        .limit(rate("sliding counter").algorithm(Algorithm::SlidingWindowCounter))
-        .limit(
+        .add_limit(rate("sliding counter").algorithm(Algorithm::SlidingWindowCounter))
+        .add_limit(
             rate("two counters")
                 .algorithm(Algorithm::SlidingWindowCounter)
                 .buckets(1),
         )
-        .limit(Limit::budget("budget", 10_000, YEAR))
-        .limit(Limit::budget(
+        .add_limit(Limit::budget("budget", 10_000, YEAR))
+        .add_limit(Limit::budget(
             "budget by the clock",
             10_000,
             shmlimit::Window::Month,
         ))
-        .limit(Limit::calls("unlimited", Amount::Unlimited, YEAR))
-        .limit(Limit::concurrency("in_flight", CONCURRENCY))
-        .limit(Limit::concurrency("connections", CONCURRENCY))
+        .add_limit(Limit::calls("unlimited", Amount::Unlimited, YEAR))
+        .add_limit(Limit::concurrency("in_flight", CONCURRENCY))
+        .add_limit(Limit::concurrency("connections", CONCURRENCY))
 }
 
 fn sliding_windows() -> SetDeclaration {
     (1..16).fold(
-        small_set().limit(Limit::concurrency("in_flight", CONCURRENCY)),
+        small_set().add_limit(Limit::concurrency("in_flight", CONCURRENCY)),
         |set, number| {
-            set.limit(
+            set.add_limit(
                 Limit::rate(format!("window {number}"), 10_000, YEAR)
                     .algorithm(Algorithm::SlidingWindow)
                     .entries(2),

@@ -14,7 +14,7 @@ const TICKETS: u64 = 4;
 
 /// The same set with room for the crew. Sets with keys have more holds and tickets only: the crew has other keys.
 pub fn with_room(set: SetDeclaration) -> SetDeclaration {
-    let text = Declaration::new().set(set).to_toml().expect("valid");
+    let text = Declaration::new().add_set(set).to_toml().expect("valid");
     let mut declaration: Table = text.parse().expect("the library's own text");
     for set in tables(&mut declaration, "set") {
         let is_keyed = set.contains_key("keyed");

@@ -64,7 +64,7 @@ impl Stage {
 
     fn with_set(operation: Operation, set: SetDeclaration, recoverer: Option<Recoverer>) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let declaration = Declaration::new().participants(PARTICIPANTS).set(set);
+        let declaration = Declaration::new().participants(PARTICIPANTS).add_set(set);
         let path = directory.path().join("victims");
         let copies = directory.path().join("copies");
         let admitted_at = directory.path().join("admitted_at");
@@ -162,6 +162,10 @@ impl Stage {
             line.lose(operation.dying);
         }
         victim.run_to_mark();
+        if operation.applies && !crate::is_thorough() {
+            // Before that texts are read, which is most of what it does and changes nothing.
+            victim.run_to_lock();
+        }
         if operation.has_leases_run_out {
             self.layout.let_leases_run_out(&self.file);
         }

@@ -18,6 +18,7 @@ use crate::crew::{BOUND_WITH_RESULT, Crew, MEMBERS};
 use crate::gate::{Gate, Step};
 use crate::operations::{Operation, Victim};
 use crate::report::Tally;
+use crate::sample::Sample;
 use crate::stage::{Others, Stage};
 use crate::survivor::Judgement;
 use crate::trace::Trace;
@@ -62,7 +63,7 @@ struct Rehearsal<'a> {
 
 /// Tries every place to stop at outside of the critical section, and `max` within it, or all where there are fewer.
 /// `everywhere`: behind each instruction.
-pub fn stop_everywhere(operation: Operation, max: usize, everywhere: bool) -> Tally {
+pub fn stop_everywhere(operation: Operation, max: usize, everywhere: bool, sample: Sample) -> Tally {
     let stage = Stage::with_room(operation);
     let rehearsal = Rehearsal {
         stage: &stage,
@@ -89,6 +90,7 @@ pub fn stop_everywhere(operation: Operation, max: usize, everywhere: bool) -> Ta
             })
             .collect()
     };
+    let stops: BTreeSet<u64> = sample.of(stops.len(), stops).collect();
     let between = places(&addresses).filter(|place| stops.contains(&place.instructions));
     // The first and the last say what is used where the crew comes first and where it comes last.
     let mut expected: Option<Vec<RangeInclusive<u64>>> = None;

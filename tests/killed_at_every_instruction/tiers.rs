@@ -11,18 +11,18 @@ fn limits() -> SetDeclaration {
     SetDeclaration::new(SET)
         .waiters(2)
         .holds(4)
-        .limit(Limit::calls("requests", 100, YEAR))
-        .limit(
+        .add_limit(Limit::calls("requests", 100, YEAR))
+        .add_limit(
             Limit::rate("tokens", 10_000, YEAR)
                 .algorithm(Algorithm::TokenBucket)
                 .on_death(OnDeath::Refund),
         )
-        .limit(
+        .add_limit(
             Limit::rate("counted", 1_000, YEAR)
                 .algorithm(Algorithm::SlidingWindow)
                 .entries(2),
         )
-        .limit(Limit::concurrency("in_flight", 3))
+        .add_limit(Limit::concurrency("in_flight", 3))
 }
 
 fn table() -> Keyed {
@@ -30,19 +30,26 @@ fn table() -> Keyed {
 }
 
 /// Some with more, some with less, over another time.
-fn tiers() -> SetDeclaration {
-    let gold = Tier::new("gold")
+fn gold() -> Tier {
+    Tier::new("gold")
         .capacity("requests", 1_000)
         .capacity("tokens", 5_000)
         .window("tokens", YEAR * 2)
         .capacity("counted", 2_000)
         .window("counted", YEAR / 2)
-        .capacity("in_flight", 2);
-    limits().keyed(table()).tier(gold)
+        .capacity("in_flight", 2)
+}
+
+fn tiers() -> SetDeclaration {
+    limits().keyed(table()).add_tier(gold())
 }
 
 fn overrides() -> SetDeclaration {
     limits().keyed(table().overrides(true))
+}
+
+fn tiers_and_overrides() -> SetDeclaration {
+    overrides().add_tier(gold())
 }
 
 fn assign(victim: &Victim) {
@@ -180,6 +187,22 @@ fn request_naming_other_capacities(victim: &Victim) {
     request_naming_capacities(victim);
 }
 
+/// Asks for everything, saying in which tier the key is and how much it may have of two limits.
+fn request_naming_a_tier_and_capacities(victim: &Victim) {
+    let set = victim.set();
+    let _held = admitted(&set, &everything(&set, 2));
+    let request = everything(&set, 1)
+        .with_tier("gold")
+        .and_then(|request| request.with_override("tokens", 7_000))
+        .and_then(|request| request.with_override("in_flight", 3))
+        .expect("declared");
+    let subject = Subject::of(&set);
+    victim.begins();
+    let outcome = subject.try_acquire(&request);
+    victim.ends();
+    victim.expects(outcome.expect("works").is_admitted());
+}
+
 /// The one that a request has named is said by name, with nothing else changed.
 fn override_with_the_same_by_name(victim: &Victim) {
     let set = victim.set();
@@ -283,6 +306,16 @@ pub const TIER_OPERATIONS: &[Operation] = &[
         2,
         request_naming_other_capacities,
     ),
+    // The tier and both capacities at once, and the decision.
+    Operation {
+        is_keyed: true,
+        ..operation(
+            "override, with a tier by a request",
+            tiers_and_overrides,
+            2,
+            request_naming_a_tier_and_capacities,
+        )
+    },
     by_override(
         "override, by name after a request",
         1,

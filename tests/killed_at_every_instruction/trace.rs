@@ -145,6 +145,11 @@ impl Trace {
         [within, outside]
     }
 
+    /// How many [`crash_states`](Self::crash_states) there are.
+    pub fn crash_state_count(&self) -> usize {
+        self.changes.len() + 1
+    }
+
     /// Every distinct state that the segment went through, as the thread's death would leave it. The first is the
     /// one before the operation.
     pub fn crash_states<'a>(&'a self, layout: &'a Layout) -> impl Iterator<Item = CrashState> + 'a {

@@ -125,6 +125,19 @@ impl Tracee {
         stop
     }
 
+    /// Runs to where it takes the lock, at full speed. Where the processor has no breakpoints, it stays where it is.
+    pub fn run_to_lock(&mut self) {
+        // It is this process's child, which has everything at the same addresses.
+        let lock = libc::pthread_mutex_trylock as *const () as u64;
+        if breakpoint::set(self.pid, lock) {
+            ptrace::cont(self.pid, None).expect("a stopped child");
+            let stop = self.wait();
+            assert_eq!(stop, Stop::Moved, "the operation takes no lock");
+            assert_eq!(self.next_instruction(), lock, "it stopped elsewhere");
+            breakpoint::clear(self.pid);
+        }
+    }
+
     /// Runs to the beginning or the end of the next system call.
     pub fn run_to_system_call(&mut self) -> Stop {
         ptrace::syscall(self.pid, None).expect("a stopped child");

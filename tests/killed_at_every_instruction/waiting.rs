@@ -33,9 +33,9 @@ fn set_with(places: Limit) -> SetDeclaration {
     SetDeclaration::new(SET)
         .waiters(u32::try_from(MAX_WAITERS).expect("few") + 2)
         .holds(12)
-        .limit(places)
-        .limit(Limit::calls("requests", 100, YEAR))
-        .limit(Limit::rate("tokens", 10_000, YEAR).on_death(OnDeath::Refund))
+        .add_limit(places)
+        .add_limit(Limit::calls("requests", 100, YEAR))
+        .add_limit(Limit::rate("tokens", 10_000, YEAR).on_death(OnDeath::Refund))
 }
 
 fn places(set: &LimitSet, count: u64) -> Request {
@@ -256,8 +256,8 @@ fn release_what_ran_out(victim: &Victim) {
 fn rates_only() -> SetDeclaration {
     SetDeclaration::new(SET)
         .waiters(2)
-        .limit(Limit::calls("requests", 100, YEAR))
-        .limit(Limit::rate("tokens", 10_000, YEAR))
+        .add_limit(Limit::calls("requests", 100, YEAR))
+        .add_limit(Limit::rate("tokens", 10_000, YEAR))
 }
 
 fn spend_credit(victim: &Victim) {

@@ -128,49 +128,49 @@ fn declaration() -> Declaration {
     Declaration::new()
         .participants(4)
         .version(7)
-        .set(
+        .add_set(
             SetDeclaration::new("every")
                 .waiters(2)
-                .metadata("region", "nowhere")
-                .limit(calls("gcra", Algorithm::Gcra))
-                .limit(calls("bucket", Algorithm::TokenBucket).burst(1000))
-                .limit(calls("leaky", Algorithm::LeakyBucket))
-                .limit(calls("fixed", Algorithm::FixedWindow))
-                .limit(calls("first", Algorithm::FixedWindow).align(Align::FirstUse))
-                .limit(
+                .add_metadata("region", "nowhere")
+                .add_limit(calls("gcra", Algorithm::Gcra))
+                .add_limit(calls("bucket", Algorithm::TokenBucket).burst(1000))
+                .add_limit(calls("leaky", Algorithm::LeakyBucket))
+                .add_limit(calls("fixed", Algorithm::FixedWindow))
+                .add_limit(calls("first", Algorithm::FixedWindow).align(Align::FirstUse))
+                .add_limit(
                     Limit::calls("monthly", 1_000_003, Window::Month)
                         .algorithm(Algorithm::FixedWindow)
                         .utc_offset_minutes(330),
                 )
-                .limit(calls("log", Algorithm::SlidingWindow).entries(3))
-                .limit(calls("counter", Algorithm::SlidingWindowCounter).buckets(4))
-                .limit(Limit::budget("budget", 1_000_000, Window::Day))
-                .limit(Limit::rate("tokens", u64::MAX / 7, MINUTE).on_death(OnDeath::Refund))
-                .limit(
+                .add_limit(calls("log", Algorithm::SlidingWindow).entries(3))
+                .add_limit(calls("counter", Algorithm::SlidingWindowCounter).buckets(4))
+                .add_limit(Limit::budget("budget", 1_000_000, Window::Day))
+                .add_limit(Limit::rate("tokens", u64::MAX / 7, MINUTE).on_death(OnDeath::Refund))
+                .add_limit(
                     Limit::rate("decimal", "99.5", MINUTE)
                         .unit("0.001")
                         .algorithm(Algorithm::TokenBucket),
                 )
-                .limit(Limit::concurrency("held", 5).lease(MINUTE)),
+                .add_limit(Limit::concurrency("held", 5).lease(MINUTE)),
         )
-        .set(
+        .add_set(
             SetDeclaration::new("holds")
                 .holds(4)
                 .labels(true)
                 .waiters(4)
-                .limit(Limit::concurrency("a", 5))
-                .limit(Limit::concurrency("b", u64::MAX)),
+                .add_limit(Limit::concurrency("a", 5))
+                .add_limit(Limit::concurrency("b", u64::MAX)),
         )
-        .set(
+        .add_set(
             // Two buckets, and keys enough to fill both.
             SetDeclaration::new("keyed")
                 .keyed(Keyed::new(40).when_full(WhenFull::EvictOldest).overrides(true))
                 .holds(4)
                 .labels(true)
                 .waiters(4)
-                .limit(calls("calls", Algorithm::Gcra))
-                .limit(Limit::concurrency("a", 5))
-                .tier(Tier::new("gold").capacity("calls", 3_000_017)),
+                .add_limit(calls("calls", Algorithm::Gcra))
+                .add_limit(Limit::concurrency("a", 5))
+                .add_tier(Tier::new("gold").capacity("calls", 3_000_017)),
         )
 }
 
@@ -207,7 +207,9 @@ fn leave_traces(segment: &Segment) {
         ForkResult::Child => {
             for set in segment.sets() {
                 let Ok(mut request) = request(&set) else { continue };
-                let _ = request.set("held", 5).and_then(|()| request.set("a", 5));
+                let _ = request
+                    .set_cost("held", 5)
+                    .and_then(|()| request.set_cost("a", 5));
                 let subject = set.key(KEY).ok();
                 let mut waiting = Box::pin(match &subject {
                     Some(key) => key.acquire_async(&request, None),
@@ -280,7 +282,7 @@ fn request(set: &LimitSet) -> Result<Request, Error> {
     let mut request = set.request();
     for (name, cost) in [("tokens", 12_345), ("decimal", 77)] {
         if let Some(index) = set.limit_index(name) {
-            request.set(index, cost)?;
+            request.set_cost(index, cost)?;
         }
     }
     Ok(request.label("größer als ein Wort"))

@@ -39,14 +39,14 @@ fn seconds() -> u64 {
 fn declaration() -> Declaration {
     Declaration::new()
         .participants(WORKERS as u32 + 4)
-        .set(SetDeclaration::new("plain").limit(Limit::concurrency("slots", SLOTS)))
-        .set(
+        .add_set(SetDeclaration::new("plain").add_limit(Limit::concurrency("slots", SLOTS)))
+        .add_set(
             SetDeclaration::new("mixed")
-                .limit(Limit::concurrency("seats", SEATS))
-                .limit(Limit::calls("calls", 200_000, SECOND))
-                .limit(Limit::rate("tokens", 5_000_000, SECOND).on_death(OnDeath::Refund)),
+                .add_limit(Limit::concurrency("seats", SEATS))
+                .add_limit(Limit::calls("calls", 200_000, SECOND))
+                .add_limit(Limit::rate("tokens", 5_000_000, SECOND).on_death(OnDeath::Refund)),
         )
-        .set(plans::declaration())
+        .add_set(plans::declaration())
 }
 
 /// The sets and requests of one worker.
@@ -115,12 +115,12 @@ fn use_handles(truth: &Truth, worker: usize, handles: &Handles, dice: &mut Dice,
         match dice.below(12) {
             0..=2 => {
                 let units = 1 + dice.below(3);
-                plain.set("slots", units).expect("declared");
+                plain.set_cost("slots", units).expect("declared");
                 holdings.extend(acquire(truth, worker, &handles.plain, &plain, units));
             }
             3..=5 => {
                 let tokens = 1 + dice.below(1000);
-                mixed.set("tokens", tokens).expect("declared");
+                mixed.set_cost("tokens", tokens).expect("declared");
                 holdings.extend(acquire(truth, worker, &handles.mixed, &mixed, 1));
                 if let Some(last) = holdings.back_mut().filter(|last| last.pool == Pool::Seats) {
                     // Settled twice where the last is not new: that is an error and changes nothing.

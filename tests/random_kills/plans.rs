@@ -26,16 +26,16 @@ pub fn declaration() -> SetDeclaration {
     SetDeclaration::new(SET)
         .keyed(Keyed::new(10).overrides(true))
         .holds(128)
-        .limit(Limit::concurrency("places", PLACES))
-        .limit(Limit::rate("tokens", 3_000_000, SECOND).on_death(OnDeath::Refund))
-        .limit(Limit::calls("calls", 200_000, SECOND))
-        .tier(
+        .add_limit(Limit::concurrency("places", PLACES))
+        .add_limit(Limit::rate("tokens", 3_000_000, SECOND).on_death(OnDeath::Refund))
+        .add_limit(Limit::calls("calls", 200_000, SECOND))
+        .add_tier(
             Tier::new("large")
                 .capacity("places", 5)
                 .capacity("tokens", 9_000_000)
                 .window("tokens", 2 * SECOND),
         )
-        .tier(
+        .add_tier(
             Tier::new("small")
                 .capacity("places", 1)
                 .capacity("calls", 100_000),
@@ -60,8 +60,8 @@ impl<'a> Plans<'a> {
     pub fn acquire(&mut self, dice: &mut Dice) -> Option<(Permit<'a>, Pool, u64)> {
         let number = dice.below(2) as usize;
         let units = 1 + dice.below(3);
-        self.plain.set("places", units).expect("declared");
-        self.plain.set("tokens", dice.below(1000)).expect("declared");
+        self.plain.set_cost("places", units).expect("declared");
+        self.plain.set_cost("tokens", dice.below(1000)).expect("declared");
         let named = match dice.below(8) {
             0 => Some(self.plain.clone().with_tier(some_tier(dice)).expect("declared")),
             1..=3 => Some(with_capacities(self.plain.clone(), dice)),
@@ -117,7 +117,11 @@ pub fn check_held(set: &SetSnapshot) {
 /// What the rows say: no change of a key is ever seen in part.
 pub fn check_keys(reader: &SegmentReader) {
     for key in KEYS {
-        let Some(seen) = reader.key(SET, key).expect("readable").filter(|seen| !seen.torn) else {
+        let Some(seen) = reader
+            .key_snapshot(SET, key)
+            .expect("readable")
+            .filter(|seen| !seen.torn)
+        else {
             continue;
         };
         let own: Vec<Option<u64>> = seen.limits.iter().map(|limit| limit.override_capacity).collect();

@@ -3,7 +3,9 @@
 mod migration;
 mod overrides;
 mod requested;
+mod settled;
 mod table;
+mod together;
 mod waiting;
 
 use std::time::Duration;
@@ -28,7 +30,7 @@ impl Scene {
         let clock = VirtualClock::new(Duration::from_secs(1_000_000));
         let segment = OpenOptions::new()
             .virtual_clock(&clock)
-            .create(directory.path().join("limits"), &Declaration::new().set(set))
+            .create(directory.path().join("limits"), &Declaration::new().add_set(set))
             .expect("a segment");
         Self {
             directory,
@@ -60,14 +62,14 @@ fn keyed(max_keys: u64) -> SetDeclaration {
 
 fn plans() -> SetDeclaration {
     keyed(100)
-        .limit(Limit::calls("requests", 10, MINUTE).algorithm(Algorithm::SlidingWindow))
-        .limit(Limit::concurrency("in_flight", 1))
-        .tier(
+        .add_limit(Limit::calls("requests", 10, MINUTE).algorithm(Algorithm::SlidingWindow))
+        .add_limit(Limit::concurrency("in_flight", 1))
+        .add_tier(
             Tier::new("gold")
                 .capacity("requests", 100)
                 .capacity("in_flight", 3),
         )
-        .tier(Tier::new("free").capacity("requests", 2))
+        .add_tier(Tier::new("free").capacity("requests", 2))
 }
 
 /// How many requests the key is admitted at once, without holding any.
@@ -210,7 +212,7 @@ fn a_tier_that_there_is_not_is_an_error_that_names_those_there_are() {
         unknown(set.request().with_tier("silver").expect_err("unknown")),
         expected
     );
-    let without = Scene::new(keyed(10).limit(Limit::calls("requests", 1, MINUTE)));
+    let without = Scene::new(keyed(10).add_limit(Limit::calls("requests", 1, MINUTE)));
     let set = without.set();
     assert!(matches!(set.assign("a", "gold"), Err(Error::UnknownTier { .. })));
     set.assign("a", "default").expect("always there");
@@ -232,7 +234,7 @@ fn keys_are_shown_with_their_tiers_and_its_limits() {
     let reader = SegmentReader::open(scene.directory.path().join("limits")).expect("a segment");
     let show = |key: &str| {
         let key = reader
-            .key("api", key.as_bytes())
+            .key_snapshot("api", key.as_bytes())
             .expect("no error")
             .expect("a row");
         (key.tier, key.tier_assigned, key.limits[0].burst)

@@ -115,15 +115,15 @@ impl Twins {
     }
 
     fn plain(kind: Kind, terms: Terms) -> SetDeclaration {
-        SetDeclaration::new("api").limit(kind.limit(terms))
+        SetDeclaration::new("api").add_limit(kind.limit(terms))
     }
 
     fn tiered(kind: Kind, tiers: [Terms; 3], has_overrides: bool) -> SetDeclaration {
         SetDeclaration::new("api")
             .keyed(Keyed::new(10).overrides(has_overrides))
-            .limit(kind.limit(tiers[0]))
-            .tier(kind.tier(NAMES[1], tiers[1]))
-            .tier(kind.tier(NAMES[2], tiers[2]))
+            .add_limit(kind.limit(tiers[0]))
+            .add_tier(kind.tier(NAMES[1], tiers[1]))
+            .add_tier(kind.tier(NAMES[2], tiers[2]))
     }
 
     /// One change of either, or none where the key would not notice.
@@ -151,12 +151,12 @@ impl Twins {
             Change::Own(None) => key.clear_override("units").expect("no error"),
             Change::Declared(_) => {
                 let set = Self::tiered(self.kind, next.tiers, self.has_overrides);
-                let applied = self.scene.segment.apply(&Declaration::new().set(set));
+                let applied = self.scene.segment.apply(&Declaration::new().add_set(set));
                 assert!(!applied.expect("applicable").is_empty());
             }
         }
         let beside = Self::plain(self.kind, next.terms());
-        let applied = self.beside.segment.apply(&Declaration::new().set(beside));
+        let applied = self.beside.segment.apply(&Declaration::new().add_set(beside));
         assert!(!applied.expect("applicable").is_empty());
         *now = next;
     }
@@ -365,8 +365,8 @@ fn what_was_reserved_before_two_changes_of_tier_is_not_refunded() {
     let limit = || Limit::rate("units", 10, MINUTE).algorithm(Algorithm::TokenBucket);
     let scene = Scene::new(
         keyed(10)
-            .limit(limit())
-            .tier(Tier::new("gold").capacity("units", 100)),
+            .add_limit(limit())
+            .add_tier(Tier::new("gold").capacity("units", 100)),
     );
     let set = scene.set();
     let key = set.key("a").expect("keyed");
@@ -401,15 +401,15 @@ fn what_was_reserved_before_a_change_of_tier_and_one_of_the_definition_is_not_re
             .algorithm(Algorithm::TokenBucket)
             .on_death(OnDeath::Charge);
         keyed(10)
-            .limit(limit)
-            .tier(Tier::new("gold").capacity("units", gold))
+            .add_limit(limit)
+            .add_tier(Tier::new("gold").capacity("units", gold))
     };
     let scene = Scene::new(of(100));
     let set = scene.set();
     let key = set.key("a").expect("keyed");
     let five = set.request().with("units", 5).expect("declared");
     let apply = |gold| {
-        let applied = scene.segment.apply(&Declaration::new().set(of(gold)));
+        let applied = scene.segment.apply(&Declaration::new().add_set(of(gold)));
         assert!(!applied.expect("applicable").is_empty());
     };
     let take = || {
@@ -439,8 +439,8 @@ fn a_definition_that_changes_migrates_each_key_by_its_tier() {
     let of = |default, gold| {
         let limit = Limit::calls("requests", default, MINUTE).algorithm(Algorithm::SlidingWindow);
         keyed(100)
-            .limit(limit.entries(64))
-            .tier(Tier::new("gold").capacity("requests", gold))
+            .add_limit(limit.entries(64))
+            .add_tier(Tier::new("gold").capacity("requests", gold))
     };
     let scene = Scene::new(of(10, 20));
     let set = scene.set();
@@ -467,7 +467,7 @@ fn a_definition_that_changes_migrates_each_key_by_its_tier() {
     };
     let changes = scene
         .segment
-        .apply(&Declaration::new().set(of(10, 30)))
+        .apply(&Declaration::new().add_set(of(10, 30)))
         .expect("applicable");
     assert_eq!(
         changes.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -476,7 +476,7 @@ fn a_definition_that_changes_migrates_each_key_by_its_tier() {
     assert_eq!((remaining("rich"), remaining("other")), (15, 5));
     scene
         .segment
-        .apply(&Declaration::new().set(of(7, 16)))
+        .apply(&Declaration::new().add_set(of(7, 16)))
         .expect("applicable");
     assert_eq!((remaining("rich"), remaining("other")), (1, 2));
 }
@@ -486,8 +486,10 @@ fn a_tier_can_be_added_to_others_while_the_segment_is_in_use() {
     let scene = Scene::new(plans());
     let (set, other) = (scene.set(), scene.other());
     set.assign("a", "gold").expect("a tier");
-    let more = plans().tier(Tier::new("platinum").capacity("requests", 1_000));
-    other.apply(&Declaration::new().set(more)).expect("applicable");
+    let more = plans().add_tier(Tier::new("platinum").capacity("requests", 1_000));
+    other
+        .apply(&Declaration::new().add_set(more))
+        .expect("applicable");
     assert_eq!(
         set.tiers().collect::<Vec<_>>(),
         ["default", "gold", "free"],
@@ -502,27 +504,31 @@ fn a_tier_can_be_added_to_others_while_the_segment_is_in_use() {
 
 #[test]
 fn no_tier_goes_and_the_first_does_not_come_while_the_segment_is_in_use() {
-    let refused = |scene: &Scene, set: SetDeclaration| match scene.segment.apply(&Declaration::new().set(set))
-    {
-        Err(Error::CannotApply { differences, .. }) => differences.join("; "),
-        other => panic!("{other:?}"),
-    };
+    let refused =
+        |scene: &Scene, set: SetDeclaration| match scene.segment.apply(&Declaration::new().add_set(set)) {
+            Err(Error::CannotApply { differences, .. }) => differences
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("; "),
+            other => panic!("{other:?}"),
+        };
     let limit = || Limit::calls("requests", 10, MINUTE);
     let gold = || Tier::new("gold").capacity("requests", 20);
-    let without = Scene::new(keyed(10).limit(limit()));
-    let with = Scene::new(keyed(10).limit(limit()).tier(gold()));
+    let without = Scene::new(keyed(10).add_limit(limit()));
+    let with = Scene::new(keyed(10).add_limit(limit()).add_tier(gold()));
     for (scene, asked, part) in [
         (
             &without,
-            keyed(10).limit(limit()).tier(gold()),
+            keyed(10).add_limit(limit()).add_tier(gold()),
             "in the segment absent",
         ),
-        (&with, keyed(10).limit(limit()), "declared absent"),
+        (&with, keyed(10).add_limit(limit()), "declared absent"),
         (
             &with,
             keyed(10)
-                .limit(limit())
-                .tier(Tier::new("silver").capacity("requests", 20)),
+                .add_limit(limit())
+                .add_tier(Tier::new("silver").capacity("requests", 20)),
             "tier \"gold\": declared absent",
         ),
     ] {

@@ -12,7 +12,7 @@ fn with_overrides(max_keys: u64) -> SetDeclaration {
 }
 
 fn one_limit() -> SetDeclaration {
-    with_overrides(100).limit(Limit::calls("requests", 2, MINUTE).algorithm(Algorithm::SlidingWindow))
+    with_overrides(100).add_limit(Limit::calls("requests", 2, MINUTE).algorithm(Algorithm::SlidingWindow))
 }
 
 fn naming(set: &LimitSet, capacity: impl Into<Option<u64>>) -> shmlimit::Request {
@@ -114,7 +114,11 @@ fn a_new_key_is_decided_by_the_capacity_that_its_first_request_names() {
 #[test]
 fn a_request_that_names_what_its_key_has_changes_nothing() {
     let limit = |name: &str| Limit::rate(name, 10, MINUTE).algorithm(Algorithm::TokenBucket);
-    let scene = Scene::new(with_overrides(10).limit(limit("units")).limit(limit("others")));
+    let scene = Scene::new(
+        with_overrides(10)
+            .add_limit(limit("units"))
+            .add_limit(limit("others")),
+    );
     let set = scene.set();
     let five = set.request().with("units", 5).expect("declared");
     let naming = |units: u64, others: u64| {
@@ -149,7 +153,7 @@ fn a_request_that_names_what_its_key_has_changes_nothing() {
 fn requests_that_disagree_are_each_decided_by_their_own_and_the_last_stays() {
     let scene = Scene::new(
         with_overrides(10)
-            .limit(Limit::concurrency("in_flight", 1))
+            .add_limit(Limit::concurrency("in_flight", 1))
             .holds(64),
     );
     let set = scene.set();
@@ -192,7 +196,7 @@ fn requests_that_disagree_are_each_decided_by_their_own_and_the_last_stays() {
 
 #[test]
 fn a_capacity_that_a_request_named_keeps_no_row() {
-    let scene = Scene::new(with_overrides(1).limit(Limit::calls("requests", 2, MINUTE)));
+    let scene = Scene::new(with_overrides(1).add_limit(Limit::calls("requests", 2, MINUTE)));
     let set = scene.set();
     let five = naming(&set, 5);
     for key in 0..ROWS {
@@ -211,8 +215,8 @@ fn a_capacity_that_a_request_named_keeps_no_row() {
 fn a_capacity_that_was_given_by_name_keeps_its_row_whatever_requests_name() {
     let scene = Scene::new(
         with_overrides(1)
-            .limit(Limit::calls("requests", 2, MINUTE))
-            .limit(Limit::calls("others", 100, MINUTE)),
+            .add_limit(Limit::calls("requests", 2, MINUTE))
+            .add_limit(Limit::calls("others", 100, MINUTE)),
     );
     let set = scene.set();
     let five = naming(&set, 5);
@@ -245,8 +249,8 @@ fn a_capacity_that_was_given_by_name_keeps_its_row_whatever_requests_name() {
 fn to_clear_one_capacity_keeps_no_row_for_another_that_a_request_named() {
     let scene = Scene::new(
         with_overrides(1)
-            .limit(Limit::calls("requests", 2, MINUTE))
-            .limit(Limit::calls("others", 100, MINUTE)),
+            .add_limit(Limit::calls("requests", 2, MINUTE))
+            .add_limit(Limit::calls("others", 100, MINUTE)),
     );
     let set = scene.set();
     let five = naming(&set, 5);
@@ -273,7 +277,7 @@ fn a_row_says_nothing_of_its_former_key_to_one_with_another_capacity() {
     ] {
         for (before, after) in [(7, None), (7, Some(11)), (700, Some(3))] {
             let limit = Limit::calls("requests", 2, MINUTE).algorithm(algorithm);
-            let scene = Scene::new(with_overrides(1).limit(limit));
+            let scene = Scene::new(with_overrides(1).add_limit(limit));
             let set = scene.set();
             for key in 0..ROWS {
                 let key = set.key(key.to_string()).expect("keyed");
@@ -296,9 +300,9 @@ fn a_row_says_nothing_of_its_former_key_to_one_with_another_capacity() {
 fn a_capacity_that_its_key_cannot_have_changes_nothing() {
     let scene = Scene::new(
         with_overrides(1)
-            .limit(Limit::calls("requests", 2, MINUTE))
-            .limit(Limit::concurrency("in_flight", 2))
-            .limit(Limit::calls("unlimited", "unlimited", MINUTE))
+            .add_limit(Limit::calls("requests", 2, MINUTE))
+            .add_limit(Limit::concurrency("in_flight", 2))
+            .add_limit(Limit::calls("unlimited", "unlimited", MINUTE))
             .holds(8),
     );
     let set = scene.set();
@@ -340,14 +344,14 @@ fn a_capacity_that_its_key_cannot_have_changes_nothing() {
 #[test]
 fn sets_without_overrides_have_none_by_request_either() {
     let limit = || Limit::calls("requests", 2, MINUTE);
-    let without = Scene::new(keyed(10).limit(limit())).set();
+    let without = Scene::new(keyed(10).add_limit(limit())).set();
     assert!(matches!(
         without.request().set_override("requests", 5),
         Err(Error::CannotOverride { .. })
     ));
     let nothing = without.request().with_override("requests", None).expect("none");
     assert_eq!(admitted_of(&without.key("a").expect("keyed"), &nothing), 2);
-    let plain = Scene::new(SetDeclaration::new("api").limit(limit())).set();
+    let plain = Scene::new(SetDeclaration::new("api").add_limit(limit())).set();
     for capacity in [None, Some(5)] {
         let named = plain.request().with_override("requests", capacity);
         assert!(matches!(named, Err(Error::NotKeyed { .. })));
@@ -358,9 +362,9 @@ fn sets_without_overrides_have_none_by_request_either() {
 fn a_request_names_a_tier_and_a_capacity_at_once() {
     let scene = Scene::new(
         with_overrides(1)
-            .limit(Limit::calls("requests", 2, MINUTE))
-            .limit(Limit::calls("others", 100, MINUTE))
-            .tier(Tier::new("gold").capacity("requests", 3).capacity("others", 4)),
+            .add_limit(Limit::calls("requests", 2, MINUTE))
+            .add_limit(Limit::calls("others", 100, MINUTE))
+            .add_tier(Tier::new("gold").capacity("requests", 3).capacity("others", 4)),
     );
     let set = scene.set();
     let request = naming(&set, 5).with_tier("gold").expect("a tier");
@@ -374,4 +378,39 @@ fn a_request_names_a_tier_and_a_capacity_at_once() {
     plain.assign("default").expect("a tier");
     let peeked = plain.peek(&set.request()).expect("no error");
     assert_eq!((peeked[0].burst, peeked[1].burst), (5, 100), "which stays");
+}
+
+/// Another definition may be one that cannot count with what a key was given under the one before.
+#[test]
+fn a_capacity_that_the_definition_of_now_cannot_count_with_is_refused_whichever_key_has_it() {
+    const PLENTY: u64 = u64::MAX - 1;
+    let tokens = |window| {
+        let limit = Limit::rate("tokens", 10, window).algorithm(Algorithm::TokenBucket);
+        with_overrides(10)
+            .add_limit(limit)
+            .add_limit(Limit::calls("requests", 9, MINUTE))
+    };
+    let scene = Scene::new(tokens(MINUTE));
+    let set = scene.set();
+    let named = |capacity| {
+        let request = set.request().with("tokens", 0).expect("declared");
+        request.with_override("tokens", capacity).expect("a capacity")
+    };
+    let refused = |request: &shmlimit::Request| {
+        ["known", "new"].map(|key| match set.key(key).expect("keyed").check(request) {
+            Ok(_) => false,
+            Err(Error::CannotOverride { capacity, .. }) => {
+                assert_eq!(capacity, PLENTY);
+                true
+            }
+            other => panic!("{other:?}"),
+        })
+    };
+    assert!(set.key("known").expect("keyed").check(&named(PLENTY)).is_ok());
+    let longest = Declaration::new().add_set(tokens(Duration::from_nanos(u64::MAX - 2)));
+    scene.segment.apply(&longest).expect("applicable");
+    assert_eq!(refused(&named(PLENTY)), [true; 2]);
+    let others = named(PLENTY).with_override("requests", 8).expect("a capacity");
+    assert_eq!(refused(&others), [true; 2]);
+    assert_eq!(refused(&named(20)), [false; 2]);
 }

@@ -10,8 +10,8 @@ const ROWS: usize = 32;
 fn small(when_full: WhenFull) -> SetDeclaration {
     SetDeclaration::new("api")
         .keyed(Keyed::new(1).when_full(when_full))
-        .limit(Limit::calls("requests", 10, MINUTE))
-        .tier(Tier::new("gold").capacity("requests", 100))
+        .add_limit(Limit::calls("requests", 10, MINUTE))
+        .add_tier(Tier::new("gold").capacity("requests", 100))
 }
 
 fn is_admitted(set: &LimitSet, key: &str) -> bool {
@@ -70,8 +70,8 @@ fn a_row_says_nothing_of_its_former_key_to_one_of_another_tier() {
             let [(capacity, window), (gold, of_gold)] = tiers;
             SetDeclaration::new("api")
                 .keyed(Keyed::new(1))
-                .limit(Limit::calls("requests", capacity, window).algorithm(algorithm))
-                .tier(
+                .add_limit(Limit::calls("requests", capacity, window).algorithm(algorithm))
+                .add_tier(
                     Tier::new("gold")
                         .capacity("requests", gold)
                         .window("requests", of_gold),
@@ -142,21 +142,21 @@ fn a_row_is_as_large_as_it_was_where_there_are_no_tiers() {
     // Of two words of state: the row of a key is one cache line, and with tiers two.
     for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket] {
         let limit = || Limit::calls("requests", 10, MINUTE).algorithm(algorithm);
-        let (without, rows) = bytes(keyed(10_000).limit(limit()));
+        let (without, rows) = bytes(keyed(10_000).add_limit(limit()));
         let (with, _) = bytes(
             keyed(10_000)
-                .limit(limit())
-                .tier(Tier::new("gold").capacity("requests", 20)),
+                .add_limit(limit())
+                .add_tier(Tier::new("gold").capacity("requests", 20)),
         );
         assert_eq!((with - without) / rows, 64, "{algorithm:?}");
     }
     // Of a limit with one word, or of several, there is room for it without more lines.
     let fixed = || Limit::concurrency("in_flight", 10);
-    let (without, rows) = bytes(keyed(10_000).limit(fixed()));
+    let (without, rows) = bytes(keyed(10_000).add_limit(fixed()));
     let (with, _) = bytes(
         keyed(10_000)
-            .limit(fixed())
-            .tier(Tier::new("gold").capacity("in_flight", 9)),
+            .add_limit(fixed())
+            .add_tier(Tier::new("gold").capacity("in_flight", 9)),
     );
     assert_eq!((with - without) / rows, 0);
 }

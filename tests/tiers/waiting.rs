@@ -16,7 +16,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// may use at once by what the request was admitted.
 fn waits_while(declared: SetDeclaration, change: impl FnOnce(&Key<'_>, &Request)) -> Result<u64, Error> {
     let directory = tempfile::tempdir().expect("a directory");
-    let declaration = Declaration::new().set(declared);
+    let declaration = Declaration::new().add_set(declared);
     let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let set = segment.set("api").expect("declared");
     let two = set.request().with("requests", 2).expect("declared");
@@ -48,15 +48,15 @@ fn with_tiers() -> SetDeclaration {
         .algorithm(Algorithm::FixedWindow)
         .align(Align::FirstUse);
     keyed(10)
-        .limit(fixed)
-        .tier(Tier::new("gold").capacity("requests", 10))
-        .tier(Tier::new("free").capacity("requests", 1))
+        .add_limit(fixed)
+        .add_tier(Tier::new("gold").capacity("requests", 10))
+        .add_tier(Tier::new("free").capacity("requests", 1))
 }
 
 fn with_overrides() -> SetDeclaration {
     SetDeclaration::new("api")
         .keyed(Keyed::new(10).overrides(true))
-        .limit(two_a_day())
+        .add_limit(two_a_day())
 }
 
 /// Of a day's refill of so many, two come in no time.
@@ -126,8 +126,8 @@ fn what_was_granted_by_another_capacity_is_claimed_and_refunded_by_what_is_known
     let scene = Scene::new(
         SetDeclaration::new("api")
             .keyed(Keyed::new(10).overrides(true))
-            .limit(Limit::rate("units", 4, hour).algorithm(Algorithm::TokenBucket))
-            .limit(Limit::concurrency("in_flight", 1)),
+            .add_limit(Limit::rate("units", 4, hour).algorithm(Algorithm::TokenBucket))
+            .add_limit(Limit::concurrency("in_flight", 1)),
     );
     let set = scene.set();
     let key = set.key("a").expect("keyed");
@@ -160,10 +160,10 @@ fn what_was_granted_by_another_capacity_is_claimed_and_refunded_by_what_is_known
 #[test]
 fn who_waits_in_vain_for_more_than_its_key_may_have_since_learns_that() {
     let directory = tempfile::tempdir().expect("a directory");
-    let declaration = Declaration::new().set(
+    let declaration = Declaration::new().add_set(
         SetDeclaration::new("api")
             .keyed(Keyed::new(10).overrides(true))
-            .limit(Limit::concurrency("slots", 5)),
+            .add_limit(Limit::concurrency("slots", 5)),
     );
     let segment = Segment::create(directory.path().join("limits"), &declaration).expect("a segment");
     let set = segment.set("api").expect("declared");

@@ -11,7 +11,7 @@ use crate::server::{Limits, MINUTE, answer, answer_to, problem};
 
 fn keyed(limits: impl IntoIterator<Item = Limit>) -> Limits {
     let set = SetDeclaration::new("api").keyed(Keyed::new(100));
-    Limits::declared(limits.into_iter().fold(set, SetDeclaration::limit))
+    Limits::declared(limits.into_iter().fold(set, SetDeclaration::add_limit))
 }
 
 /// One for each address, two for each network.

@@ -121,7 +121,7 @@ async fn names_that_no_field_can_hold_are_the_same_wherever_they_are_told() {
 #[tokio::test]
 async fn no_policy_is_violated_where_there_is_no_room_for_another_permit() {
     let set = SetDeclaration::new("api")
-        .limit(Limit::concurrency("in_flight", 8))
+        .add_limit(Limit::concurrency("in_flight", 8))
         .holds(1);
     let limits = Limits::declared(set);
     let layer = limits.layer();
@@ -135,7 +135,7 @@ async fn no_policy_is_violated_where_there_is_no_room_for_another_permit() {
 #[tokio::test]
 async fn a_full_queue_is_no_fault_of_the_request() {
     let set = SetDeclaration::new("api").waiters(0);
-    let limits = Limits::declared(set.limit(Limit::calls("requests", 1, 60 * MINUTE)));
+    let limits = Limits::declared(set.add_limit(Limit::calls("requests", 1, 60 * MINUTE)));
     let layer = limits.layer();
     assert_eq!(answer(&layer, "/").await.status(), 200);
     assert_eq!(answer(&layer, "/").await.status(), 429);

@@ -16,7 +16,7 @@ const HEADER: HeaderName = HeaderName::from_static("x-api-key");
 
 fn limits(keyed: Keyed, limits: impl IntoIterator<Item = Limit>) -> Limits {
     let set = SetDeclaration::new("api").keyed(keyed);
-    Limits::declared(limits.into_iter().fold(set, SetDeclaration::limit))
+    Limits::declared(limits.into_iter().fold(set, SetDeclaration::add_limit))
 }
 
 fn by_header(limits: &Limits) -> ByHeader {

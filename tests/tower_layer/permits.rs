@@ -1,7 +1,9 @@
 //! The permit of a request in the hands of the service.
 
 use std::convert::Infallible;
-use std::sync::Mutex;
+use std::sync::{Mutex, mpsc};
+use std::time::Duration;
+use std::{iter, thread};
 
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -11,6 +13,8 @@ use shmlimit::{Error, Limit};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::server::{Limits, MINUTE};
+
+const DEADLINE: Duration = Duration::from_secs(60);
 
 type Answer = Response<Full<Bytes>>;
 
@@ -46,6 +50,27 @@ async fn a_handler_settles_what_was_used() {
     service.oneshot(Request::new(())).await.expect("settled");
     // Whatever time has replenished meanwhile is more, not less.
     assert!(remaining(&limits, "tokens") >= 700);
+}
+
+#[tokio::test]
+async fn what_is_settled_may_be_counted_with_the_permit_at_hand() {
+    let limits = Limits::new([
+        Limit::rate("tokens", 1_000, 60 * MINUTE),
+        Limit::budget("spent", 100, 60 * MINUTE),
+    ]);
+    let demand = limits.demand().with("tokens", 800).expect("declared");
+    let service = LimitLayer::new(demand).layer(service_fn(async |request: Request<()>| {
+        let permit = handle(&request);
+        let (sender, settled) = mpsc::channel();
+        // A thread that would never end, if the permit were reached for within itself.
+        thread::spawn(move || {
+            let counted = iter::from_fn(|| permit.debit("spent", 1).ok().map(|_| ("tokens", 300))).take(1);
+            sender.send(permit.settle(counted).is_ok())
+        });
+        assert_eq!(settled.recv_timeout(DEADLINE), Ok(true));
+        Ok::<_, Infallible>(done())
+    }));
+    let Ok(_) = service.oneshot(Request::new(())).await;
 }
 
 #[tokio::test]

@@ -50,7 +50,7 @@ async fn the_application_shapes_a_refusal_at_once_and_after_waiting() {
 async fn the_application_shapes_what_is_answered_to_requests_that_could_not_be_asked_for() {
     let set = SetDeclaration::new("api")
         .keyed(Keyed::new(100))
-        .limit(Limit::calls("requests", 1, MINUTE));
+        .add_limit(Limit::calls("requests", 1, MINUTE));
     let limits = Limits::declared(set);
     let layer = LimitLayer::new(limits.demand()).on_rejection(shape);
     let without_a_key = answer(&layer, "/").await;

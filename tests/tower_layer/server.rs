@@ -34,14 +34,14 @@ pub struct Limits {
 impl Limits {
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
         let set = SetDeclaration::new("api");
-        Self::declared(limits.into_iter().fold(set, SetDeclaration::limit))
+        Self::declared(limits.into_iter().fold(set, SetDeclaration::add_limit))
     }
 
     pub fn declared(set: SetDeclaration) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("limits");
         Self {
-            segment: Segment::create(path, &Declaration::new().set(set)).expect("a segment"),
+            segment: Segment::create(path, &Declaration::new().add_set(set)).expect("a segment"),
             _directory: directory,
         }
     }

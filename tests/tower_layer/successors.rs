@@ -30,7 +30,7 @@ impl Place {
     }
 
     fn create(&self, sets: impl IntoIterator<Item = SetDeclaration>) -> Segment {
-        let declaration = sets.into_iter().fold(Declaration::new(), Declaration::set);
+        let declaration = sets.into_iter().fold(Declaration::new(), Declaration::add_set);
         Segment::create(&self.path, &declaration).expect("a segment")
     }
 
@@ -44,7 +44,7 @@ impl Place {
 fn set_of(limits: impl IntoIterator<Item = Limit>) -> SetDeclaration {
     limits
         .into_iter()
-        .fold(SetDeclaration::new("api"), SetDeclaration::limit)
+        .fold(SetDeclaration::new("api"), SetDeclaration::add_limit)
 }
 
 fn requests(capacity: u64) -> Limit {
@@ -170,7 +170,7 @@ async fn keys_and_addresses_are_the_same_clients_in_the_successor() {
             keyed(requests(2)),
             SetDeclaration::new("visitors")
                 .keyed(Keyed::new(100))
-                .limit(requests(2).prefix(24, 48)),
+                .add_limit(requests(2).prefix(24, 48)),
         ])
     };
     let segment = create();
@@ -201,7 +201,7 @@ async fn keys_and_addresses_are_the_same_clients_in_the_successor() {
         let from = request("x-forwarded-for", "192.0.2.7");
         assert_eq!(answer_to(&by_address, from).await.status(), status);
     }
-    let ann = next.key("api", "ann").expect("keyed").expect("used");
+    let ann = next.key_snapshot("api", "ann").expect("keyed").expect("used");
     assert_eq!((ann.admitted, ann.refused), (2, 1));
 }
 
@@ -222,7 +222,7 @@ async fn a_request_that_waits_goes_on_waiting_in_the_successor() {
     // The successor is there before the other is gone, so that there is no moment without one.
     let next = place.path.with_extension("next");
     let limits = set_of([Limit::concurrency("in_flight", 3)]);
-    drop(Segment::create(&next, &Declaration::new().set(limits)).expect("a segment"));
+    drop(Segment::create(&next, &Declaration::new().add_set(limits)).expect("a segment"));
     std::fs::rename(&next, &place.path).expect("moved");
     assert_eq!(
         waiting.await.expect("no panic"),

@@ -50,8 +50,8 @@ fn a_request_is_admitted_when_another_process_is_killed_with_its_place() {
 
 /// A child takes the only place and gives it back, or is killed, when a request waits for it.
 fn admit_after_release(directory: &Path, by_death: bool) {
-    let set = SetDeclaration::new("api").limit(Limit::concurrency("in_flight", 1));
-    let declaration = Declaration::new().set(set);
+    let set = SetDeclaration::new("api").add_limit(Limit::concurrency("in_flight", 1));
+    let declaration = Declaration::new().add_set(set);
     let segment = Segment::create(directory.join("limits"), &declaration).expect("a segment");
     let words = SharedWords::new(2);
     let child = Child::fork(|| {
@@ -147,7 +147,7 @@ async fn a_client_that_leaves_while_it_waits_leaves_the_queue() {
 #[tokio::test]
 async fn a_request_is_refused_at_once_where_no_more_may_wait() {
     let set = SetDeclaration::new("api")
-        .limit(Limit::concurrency("in_flight", 1))
+        .add_limit(Limit::concurrency("in_flight", 1))
         .waiters(0);
     let limits = Limits::declared(set);
     // It would be refused for its time only after the test has failed.

@@ -1,12 +1,36 @@
 # Read by tools/check and by the scripts beside this one: steps that say what they do and how long it took.
 # shellcheck shell=sh
 
+# One line for each step that has ended: of tools/check and all that it starts, or of one script alone.
+if [ -z "${STEPS:-}" ]; then
+    STEPS=$(mktemp)
+    export STEPS
+    trap 'end_of_steps $?' EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+fi
+
 # Runs a command under its own name; `describe "what it shows"` before it gives it a better one.
 step() {
-    printf '\n== %s\n' "${description:-$*}"
+    description=${description:-$*}
+    printf '\n== %s\n' "$description"
     step_began=$(date +%s)
-    "$@"
-    printf '== took %s s: %s\n' "$(($(date +%s) - step_began))" "${description:-$*}"
+    count_processors
+    processors_began=$processors
+    if "$@"; then
+        end_step took
+    else
+        step_result=$?
+        end_step "FAILED after"
+        exit "$step_result"
+    fi
+}
+
+end_step() {
+    step_took=$(($(date +%s) - step_began))
+    count_processors
+    printf '== %s %s s: %s\n' "$1" "$step_took" "$description"
+    printf '%s\t%s\t%s\n' "$step_took" "$((processors - processors_began))" "$description" >>"$STEPS"
     description=
 }
 
@@ -14,9 +38,58 @@ describe() {
     description=$1
 }
 
+# For how many seconds processors have worked for what this shell has started and waited for.
+count_processors() {
+    # Not in a shell of its own, which has started nothing.
+    times >"$STEPS.times.$$"
+    processors=$(tr 'ms' '  ' <"$STEPS.times.$$" | awk 'NR == 2 { printf "%d\n", 60 * ($1 + $3) + $2 + $4 }')
+}
+
+# Runs a command beside the steps that follow. What it prints is shown where `gather` waits for it, which fails as it does.
+beside() {
+    aside=$*
+    aside_began=$(date +%s)
+    printf '\n== begins, beside what follows: %s\n' "$aside"
+    # A process group of its own, so that all of it can be ended.
+    setsid "$@" >"$STEPS.beside" 2>&1 </dev/null &
+    aside_pid=$!
+}
+
+gather() {
+    description="$aside (beside the steps before)"
+    printf '\n== %s\n' "$description"
+    aside_result=0
+    wait "$aside_pid" || aside_result=$?
+    aside_pid=
+    cat "$STEPS.beside"
+    step_began=$aside_began
+    aside_outcome=took
+    if [ "$aside_result" -ne 0 ]; then aside_outcome="FAILED after"; fi
+    step_took=$(($(date +%s) - step_began))
+    printf '== %s %s s: %s\n' "$aside_outcome" "$step_took" "$description"
+    printf '%s\t\t%s\n' "$step_took" "$description" >>"$STEPS"
+    description=
+    return "$aside_result"
+}
+
+end_of_steps() {
+    if [ -n "${aside_pid:-}" ]; then
+        kill -- "-$aside_pid" 2>/dev/null || :
+        cat "$STEPS.beside"
+    fi
+    printf '\n%9s %11s  %s\n' seconds processors step
+    awk -F '\t' '{ printf "%9d %11s  %s\n", $1, $2, $3 }' "$STEPS"
+    printf '%9d %11s  %s\n' "$(($(date +%s) - steps_began))" "" "in all"
+    rm -rf "$STEPS" "$STEPS".*
+    exit "$1"
+}
+
+steps_began=$(date +%s)
+
 # For what a machine lacks: skip "what is left out" "what it would need".
 skip() {
     printf '\n== %s\nskipped: no %s\n' "$1" "$2"
+    printf '0\t\tskipped, no %s: %s\n' "$2" "$1" >>"$STEPS"
 }
 
 has() {

@@ -56,9 +56,9 @@ pub fn compare(rounds: usize) {
 
 fn runners(limitctl: &Path, directory: &Path) -> Vec<Runner> {
     let segment = directory.join("limits");
-    let places = SetDeclaration::new("places").limit(Limit::concurrency("running", 1));
-    let calls = SetDeclaration::new("calls").limit(Limit::calls("started", u64::from(u32::MAX), SECOND));
-    let declaration = Declaration::new().set(places).set(calls);
+    let places = SetDeclaration::new("places").add_limit(Limit::concurrency("running", 1));
+    let calls = SetDeclaration::new("calls").add_limit(Limit::calls("started", u64::from(u32::MAX), SECOND));
+    let declaration = Declaration::new().add_set(places).add_set(calls);
     drop(Segment::create(&segment, &declaration).expect("a segment"));
     let exec = |set| {
         let mut command = Command::new(limitctl);

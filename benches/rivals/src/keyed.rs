@@ -107,10 +107,10 @@ impl Keyed for Ours {
     const CHECK_MANY: Option<&'static str> = Some("check_many of 64");
 
     fn create(directory: &Path, keys: usize) -> Self {
-        let declaration = Declaration::new().set(
+        let declaration = Declaration::new().add_set(
             SetDeclaration::new("keyed")
                 .keyed(shmlimit::Keyed::new(keys as u64).store_keys(false))
-                .limit(Limit::calls("calls", u64::from(u32::MAX), Duration::from_secs(1))),
+                .add_limit(Limit::calls("calls", u64::from(u32::MAX), Duration::from_secs(1))),
         );
         let segment = Segment::create(directory.join("limits"), &declaration).expect("a segment");
         let set = segment.set("keyed").expect("declared");

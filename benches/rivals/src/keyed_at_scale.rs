@@ -74,10 +74,10 @@ fn checks_among(directory: &Path, name: &'static str, keys: u64) -> Operation {
 }
 
 fn table(path: &Path, keys: u64) -> LimitSet {
-    let declaration = Declaration::new().set(
+    let declaration = Declaration::new().add_set(
         SetDeclaration::new("keyed")
             .keyed(Keyed::new(keys).store_keys(false))
-            .limit(Limit::calls("calls", u64::from(u32::MAX), Duration::from_secs(1))),
+            .add_limit(Limit::calls("calls", u64::from(u32::MAX), Duration::from_secs(1))),
     );
     let segment = Segment::create(path, &declaration).expect("a segment");
     segment.set("keyed").expect("declared")

@@ -17,7 +17,7 @@ mod waiters;
 
 use std::time::Duration;
 
-use common::operations::{LOCK_AND_CLOCK, ONE_LIMIT, THREE_LIMITS, floors, operations};
+use common::operations::{LOCK_AND_CLOCK, ONE_LIMIT, Place, THREE_LIMITS, floors, operations};
 use common::processes::{Work, throughput, work_if_told_to};
 use governor_checks::{THREE_CHECKS, checks};
 use stopwatch::Measurements;
@@ -61,7 +61,7 @@ fn main() {
     }
     let directory = common::directory();
     let mut all = floors(directory.path());
-    all.extend(operations(directory.path()));
+    all.extend(operations(Place::new(directory.path())));
     all.extend(checks());
     let measurements = Measurements::take(all, rounds, TURN);
 

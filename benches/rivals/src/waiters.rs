@@ -37,8 +37,9 @@ const CONTENDERS: [Contender; 4] = [
 
 fn ours(directory: &std::path::Path, waiters: u32) -> Wait {
     let limit = Limit::calls("calls", u64::from(RATE), Duration::from_secs(1)).burst(u64::from(BURST));
-    let set = SetDeclaration::new("set").waiters(waiters).limit(limit);
-    let segment = Segment::create(directory.join("limits"), &Declaration::new().set(set)).expect("a segment");
+    let set = SetDeclaration::new("set").waiters(waiters).add_limit(limit);
+    let segment =
+        Segment::create(directory.join("limits"), &Declaration::new().add_set(set)).expect("a segment");
     let set = segment.set("set").expect("declared");
     Arc::new(move || {
         let set = set.clone();

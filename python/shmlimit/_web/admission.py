@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple
 import shmlimit
 from shmlimit import Checked, Limits, Permit, Refusal, Refused, _native
 from shmlimit._by_arguments import Capacities, Costs, Key
+from shmlimit._event_loops import in_thread
 from shmlimit._web.keys import Head, KeyFinder, Request, finder
 from shmlimit._web.options import Advertise, OnError
 
@@ -201,6 +202,9 @@ class AdmissionControl(Generic[Request]):
                 else:
                     limits = asked.limits
                     decided = await limits.acquire_async(costs, key=key, timeout=left, tier=tier, limits=overrides)
+            except shmlimit.Removed as error:
+                # The segment in its place is opened, which may wait for the process that is creating it.
+                question = await in_thread(self._after, error, asked, question)
             except shmlimit.Error as error:
                 question = self._after(error, asked, question)
             else:

@@ -77,25 +77,34 @@ class Departures:
         if not _is_on_asyncio():
             return await decision
         deciding = asyncio.ensure_future(decision)
+        is_handed_over = False
         try:
             while not deciding.done():
                 if self.has_left():
                     return None
                 looking = [] if self._looking is None or self._looking.done() else [self._looking]
                 await asyncio.wait([deciding, *looking], return_when=asyncio.FIRST_COMPLETED)
+            is_handed_over = True
             return deciding.result()
         finally:
-            if not deciding.done():
+            if not is_handed_over:
+                # Also where the decision was made in the step in which this task is cancelled; and by a callback,
+                # because the task may be cancelled again while it waits here.
+                deciding.add_done_callback(lambda decided: _take_back(decided, undo))
                 deciding.cancel()
-                await asyncio.wait([deciding])
-                if not deciding.cancelled() and deciding.exception() is None:
-                    undo(deciding.result())
+                if not deciding.done():
+                    await asyncio.wait([deciding])
 
     def stop(self) -> None:
         """Looks no more."""
         if self._looking is not None and not self._looking.cancel() and not self._looking.cancelled():
             # What went wrong in it is no one's concern any more.
             self._looking.exception()
+
+
+def _take_back(decided: asyncio.Task[Decided], undo: Callable[[Decided], None]) -> None:
+    if not decided.cancelled() and decided.exception() is None:
+        undo(decided.result())
 
 
 def _is_on_asyncio() -> bool:

@@ -70,7 +70,7 @@ class ClientAddress:
         return head.client_address or self.default
 
 
-KeyFinder: TypeAlias = "Header | ClientAddress | Callable[[Request], Key | None]"
+KeyFinder: TypeAlias = Header | ClientAddress | Callable[[Request], Key | None]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, get_type_hints
 
 from shmlimit._by_arguments import Capacities, Costs
 from shmlimit._web.keys import KeyFinder, Request
@@ -94,6 +94,10 @@ def with_options_of(shared: Callable[..., None]) -> Callable[[Init], Init]:
         options = [each for each in inspect.signature(shared).parameters.values() if each.kind is each.KEYWORD_ONLY]
         shown: Any = init
         shown.__signature__ = signature.replace(parameters=[*own, *options])
+        # Frameworks that look at types find those of the options, and no name that type checkers alone know.
+        del shown.__annotations__["options"]
+        hints = get_type_hints(shared)
+        shown.__annotations__.update({each.name: hints[each.name] for each in options})
         return init
 
     return show

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -232,3 +234,27 @@ def test_a_removed_segment_is_followed_by_the_next(directory: Path, get: Get) ->
     next_one = sl.open(directory / "segment", sl.LimitSet("site", [sl.Concurrency("in_flight", 2)]))
     wait_until(lambda: middleware(get("/")).status_code == 200, "the successor is found")
     assert next_one["site"].peek()["in_flight"].remaining is not None
+
+
+def test_a_rule_of_failures_that_raises_keeps_no_place(directory: Path, get: Get) -> None:
+    def fails_with(status: int) -> bool:
+        raise ValueError(f"{status} is not known")
+
+    middleware = _middleware(directory, lambda _: HttpResponse("done"), ONE_AT_A_TIME, fails_with=fails_with)
+    with pytest.raises(ValueError, match="200 is not known") as raised:
+        middleware(get("/"))
+    # While the traceback still refers to everything there was.
+    assert _limits(directory).try_acquire(), raised
+
+
+def test_a_closed_response_is_freed_without_the_garbage_collector(directory: Path, get: Get) -> None:
+    middleware = _middleware(directory, lambda _: HttpResponse("done"), ONE_AT_A_TIME)
+    response = middleware(get("/"))
+    freed = weakref.ref(response)
+    gc.disable()
+    try:
+        response.close()
+        del response
+        assert freed() is None
+    finally:
+        gc.enable()

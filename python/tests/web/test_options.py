@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -47,3 +47,10 @@ def test_what_is_no_option_is_refused(integration: Callable[..., Any], directory
     limits = sl.open(directory / "segment", sl.LimitSet("api", [sl.Calls("requests", 1, 60)]))["api"]
     with pytest.raises(TypeError, match="kye"):
         integration(None, limits, kye=None)
+
+
+@pytest.mark.parametrize("integration", [AsgiMiddleware, WsgiMiddleware, Limited])
+def test_types_are_found_at_run_time_by_frameworks_that_look_at_them(integration: Callable[..., Any]) -> None:
+    hints = get_type_hints(integration.__init__)  # type: ignore[misc]
+    assert hints["limits"] is sl.Limits
+    assert {*OPTIONS, "fails_with"} < {*hints}

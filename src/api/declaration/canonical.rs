@@ -2,9 +2,9 @@
 
 use super::limit::amount::Amount;
 use super::limit::credit::Credit;
+use super::limit::kind::Kind;
 use super::limit::window::Window;
 use super::limit::{Algorithm, Limit};
-use crate::engine::definition::plan::Kind;
 
 const NEAR_PERCENT: u32 = 80;
 

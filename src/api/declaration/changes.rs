@@ -1,10 +1,10 @@
 //! What of another declaration a segment can take over while it is in use.
 
-use super::difference::Difference;
 use super::limit::window::Window;
 use super::limit::{Algorithm, Limit};
 use super::set::SetDeclaration;
 use super::{Declaration, Keyed};
+use crate::error::Difference;
 
 impl Declaration {
     /// This declaration in place of `stored`, the one that a segment holds, in the canonical form. Both have been
@@ -50,6 +50,9 @@ impl Declaration {
         let mut asked = self.canonical();
         if self.segment.participants.is_none() {
             asked.segment.participants = stored.segment.participants;
+        }
+        if self.segment.clock.is_none() {
+            asked.segment.clock = stored.segment.clock;
         }
         for (asked, declared) in asked.sets.iter_mut().zip(&self.sets) {
             let Some(stored) = stored.sets.iter().find(|set| set.name == declared.name) else {

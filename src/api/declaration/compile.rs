@@ -2,12 +2,13 @@
 
 use super::limit::amount::Amount;
 use super::limit::credit::Credit;
+use super::limit::kind::{Adaptive, Kind};
+use super::limit::prefix::Prefix;
 use super::limit::shortest_window::check_window;
 use super::limit::window::Window;
 use super::limit::{Algorithm, Align, Limit};
 use super::place::{Place, check_range};
-use super::set::keyed::Prefix;
-use crate::engine::definition::plan::{Adaptive, AdaptivePlan, Kind, LimitPlan};
+use crate::engine::definition::plan::LimitPlan;
 use crate::error::DeclarationError;
 use crate::limit::{
     self, AdaptiveAlgorithm, Backlog, Budget, Calendar, CalendarUnit, CapacityTerms, Concurrency,
@@ -25,11 +26,10 @@ impl Limit {
         let canonical = self.canonical();
         let terms = canonical.terms();
         let meant = canonical.per_window();
-        let adaptive = meant.adaptive_plan(place)?;
-        let rule = meant.rule(place, adaptive.as_ref())?;
+        let rule = meant.rule(place)?;
         Ok(LimitPlan {
             name: self.name.clone(),
-            kind: self.kind,
+            kind: self.kind.into(),
             rule,
             terms,
             refund_on_death: self.refunds_on_death(),
@@ -37,14 +37,13 @@ impl Limit {
             shadow: self.shadow.unwrap_or_default(),
             // Checked to be a percentage.
             near_percent: meant.effective_near_limit() as u8,
-            adaptive,
             prefix: self.prefix.map(Prefix::lengths),
             credit: self.credit.as_ref().map(Credit::plan),
         })
     }
 
-    /// Between what bounds the capacity moves, of a limit in its canonical form.
-    fn adaptive_plan(&self, place: &Place<'_>) -> Result<Option<AdaptivePlan>, DeclarationError> {
+    /// The rule of a concurrency limit whose capacity moves, in its canonical form.
+    fn adaptive_rule(&self, place: &Place<'_>) -> Result<Option<Rule>, DeclarationError> {
         let amount = |field, amount: &Amount| {
             let units = self.units(amount);
             units.map_err(|invalid| place.value(field, amount, invalid))
@@ -60,17 +59,21 @@ impl Limit {
         };
         check_range(|| place.field("floor"), floor, 1, ceiling)?;
         check_range(|| place.field("capacity"), start, floor, ceiling)?;
-        Ok(Some(AdaptivePlan {
-            algorithm,
-            start,
-            floor,
-            ceiling,
-            latency_limit: nanos(self.latency_limit),
-        }))
+        let algorithm = match algorithm {
+            Adaptive::Aimd => AdaptiveAlgorithm::Aimd {
+                timeout: nanos(self.latency_limit).unwrap_or(u64::MAX),
+            },
+            Adaptive::Gradient => AdaptiveAlgorithm::Gradient,
+            Adaptive::Vegas => AdaptiveAlgorithm::Vegas,
+        };
+        let rule = limit::Adaptive::new(algorithm, start, floor, ceiling);
+        Ok(Some(Rule::Adaptive(
+            rule.map_err(|invalid| unsuitable(place, &invalid))?,
+        )))
     }
 
     /// The rule of a limit in its canonical form, per window, whose fields have been checked one by one.
-    fn rule(&self, place: &Place<'_>, adaptive: Option<&AdaptivePlan>) -> Result<Rule, DeclarationError> {
+    fn rule(&self, place: &Place<'_>) -> Result<Rule, DeclarationError> {
         let amount = |field, amount: &Amount| {
             self.units(amount)
                 .map_err(|invalid| place.value(field, amount, invalid))
@@ -91,9 +94,9 @@ impl Limit {
                 .fixed_window(capacity, nanos)
                 .and_then(Budget::new)
                 .map(Rule::Budget),
-            (_, None) => match adaptive {
+            (_, None) => match self.adaptive_rule(place)? {
                 None => Concurrency::new(capacity).map(Rule::Concurrency),
-                Some(plan) => adapting(plan),
+                Some(rule) => Ok(rule),
             },
             (_, Some(Algorithm::Gcra | Algorithm::TokenBucket)) => {
                 Backlog::new(capacity, nanos, burst).map(Rule::Backlog)
@@ -110,17 +113,7 @@ impl Limit {
                     .map(Rule::SlidingWindowCounter)
             }
         };
-        rule.map_err(|invalid| match invalid {
-            InvalidLimit::InexactBurst { given, max } => DeclarationError::InexactBurst {
-                place: place.here(),
-                given,
-                max,
-            },
-            invalid => DeclarationError::Unsuitable {
-                place: place.here(),
-                reason: invalid.to_string(),
-            },
-        })
+        rule.map_err(|invalid| unsuitable(place, &invalid))
     }
 
     /// What another capacity of a key means for the rule, of a limit in its canonical form, whose fields have been checked.
@@ -174,14 +167,17 @@ fn nanos(length: Option<Window>) -> Option<u64> {
     }
 }
 
-/// The rule of a concurrency limit whose capacity moves.
-fn adapting(plan: &AdaptivePlan) -> Result<Rule, InvalidLimit> {
-    let algorithm = match plan.algorithm {
-        Adaptive::Aimd => AdaptiveAlgorithm::Aimd {
-            timeout: plan.latency_limit.unwrap_or(u64::MAX),
+/// Why the rule of a limit cannot be made of what is declared.
+fn unsuitable(place: &Place<'_>, invalid: &InvalidLimit) -> DeclarationError {
+    match *invalid {
+        InvalidLimit::InexactBurst { given, max } => DeclarationError::InexactBurst {
+            place: place.here(),
+            given,
+            max,
         },
-        Adaptive::Gradient => AdaptiveAlgorithm::Gradient,
-        Adaptive::Vegas => AdaptiveAlgorithm::Vegas,
-    };
-    limit::Adaptive::new(algorithm, plan.start, plan.floor, plan.ceiling).map(Rule::Adaptive)
+        _ => DeclarationError::Unsuitable {
+            place: place.here(),
+            reason: invalid.to_string(),
+        },
+    }
 }

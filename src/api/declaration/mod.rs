@@ -2,12 +2,14 @@
 
 mod canonical;
 mod changes;
+mod clock_source;
+mod comparison;
 mod compile;
-mod difference;
 mod limit;
 mod place;
 pub(crate) mod set;
 pub(crate) mod stored;
+mod words;
 
 #[cfg(test)]
 mod tests;
@@ -21,19 +23,22 @@ use serde::de::{self, Deserializer};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
-pub use difference::Difference;
+pub use clock_source::ClockSource;
 pub use limit::amount::Amount;
 pub use limit::bound::Bound;
 pub use limit::credit::Credit;
+pub use limit::kind::{Adaptive, Kind};
+pub use limit::limit_options::LimitOptions;
 pub use limit::window::{Weekday, Window};
 pub use limit::{Algorithm, Align, Limit, OnDeath};
 use place::{check_name, check_range};
 pub use set::SetDeclaration;
-pub use set::keyed::Keyed;
+pub use set::keyed::{Keyed, WhenFull};
 pub use set::tier::Tier;
 
 use crate::engine::definition::plan::SetPlan;
 use crate::error::DeclarationError;
+use crate::shm::file::verified::CreationOptions;
 
 const MAX_SETS: u64 = 1024;
 const MAX_PARTICIPANTS: u64 = 4096;
@@ -49,12 +54,12 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// use shmlimit::{Algorithm, Declaration, Limit, SetDeclaration};
 ///
 /// let minute = Duration::from_secs(60);
-/// let declaration = Declaration::new().participants(64).set(
+/// let declaration = Declaration::new().participants(64).add_set(
 ///     SetDeclaration::new("openai")
-///         .metadata("region", "us-east-1")
-///         .limit(Limit::calls("requests", 10_000, minute).algorithm(Algorithm::SlidingWindow))
-///         .limit(Limit::rate("tokens", 2_000_000, minute).algorithm(Algorithm::TokenBucket))
-///         .limit(Limit::concurrency("in_flight", 64)),
+///         .add_metadata("region", "us-east-1")
+///         .add_limit(Limit::calls("requests", 10_000, minute).algorithm(Algorithm::SlidingWindow))
+///         .add_limit(Limit::rate("tokens", 2_000_000, minute).algorithm(Algorithm::TokenBucket))
+///         .add_limit(Limit::concurrency("in_flight", 64)),
 /// );
 /// declaration.validate()?;
 /// # Ok::<(), shmlimit::DeclarationError>(())
@@ -68,6 +73,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 ///     path = "/dev/shm/gateway.limits"
 ///     mode = "0660"
 ///     participants = 256
+///     clock = "counter"               # or "system": see `ClockSource`
 ///
 ///     [[set]]
 ///     name = "openai"
@@ -130,7 +136,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 /// | `[[set.limit]]` (1 to 16 a set) | value | unless declared |
 /// |---|---|---|
 /// | `name` | as of sets | required |
-/// | `kind` | `"calls"`, `"rate"`, `"concurrency"`, `"budget"`: see [`Kind`](crate::Kind) | required |
+/// | `kind` | `"calls"`, `"rate"`, `"concurrency"`, `"budget"`: see [`Kind`] | required |
 /// | `capacity` | at least 1, or `"unlimited"`: see [`Amount`] | required |
 /// | `window` | `"60s"`, `"1m30s"`, `"calendar:day"`..., at least `"1ms"`: see [`Window`] | required, but for concurrency and `"unlimited"` |
 /// | `algorithm` | `"gcra"`, `"token_bucket"`, `"leaky_bucket"`, `"fixed_window"`, `"sliding_window"`, `"sliding_window_counter"`: which to take says [`Algorithm`], what each admits at most [`Limit::bound`] | `"gcra"` |
@@ -161,7 +167,7 @@ const MAX_VERSION: u64 = i64::MAX as u64;
 ///
 /// With serde, a declaration can also be a part of a program's own configuration. What serde reads is not validated
 /// yet.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[must_use]
 pub struct Declaration {
@@ -187,7 +193,7 @@ impl Declaration {
     }
 
     /// Adds a set.
-    pub fn set(mut self, set: SetDeclaration) -> Self {
+    pub fn add_set(mut self, set: SetDeclaration) -> Self {
         self.sets.push(set);
         self
     }
@@ -213,6 +219,23 @@ impl Declaration {
         self
     }
 
+    /// What processes read the time from; [`ClockSource::Counter`] unless declared. Of a segment that exists it stays as it
+    /// is.
+    pub fn clock(mut self, clock: ClockSource) -> Self {
+        self.segment.clock = Some(clock);
+        self
+    }
+
+    /// With what a segment was created with for good.
+    pub(crate) fn created_with(self, options: CreationOptions) -> Self {
+        self.participants(options.participants)
+            .clock(if options.uses_system_clock {
+                ClockSource::System
+            } else {
+                ClockSource::Counter
+            })
+    }
+
     /// The version of this declaration, from 1 to 2^63 - 1; a declaration without one is older than any version.
     ///
     /// Raise it with each change of the declaration. Where a segment is opened with
@@ -232,8 +255,8 @@ impl Declaration {
     /// # use std::time::Duration;
     /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
     /// # let directory = tempfile::tempdir()?;
-    /// let template = SetDeclaration::new("operation").limit(Limit::calls("requests", 2, Duration::from_secs(60)));
-    /// let declaration = Declaration::new().set(template).sets_on_demand("operation", 16);
+    /// let template = SetDeclaration::new("operation").add_limit(Limit::calls("requests", 2, Duration::from_secs(60)));
+    /// let declaration = Declaration::new().add_set(template).sets_on_demand("operation", 16);
     /// let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let upload = segment.set("upload")?; // the first process that asks for it makes it
     /// let download = segment.set("download")?;
@@ -362,6 +385,7 @@ impl Declaration {
             path: self.segment.path.clone(),
             mode: Some(Octal(self.segment.mode())),
             participants: Some(self.segment.participants()),
+            clock: Some(self.segment.clock()),
             version: self.segment.version,
             sets_on_demand: self.segment.sets_on_demand.clone(),
             max_sets_on_demand: self.sets_on_demand_count(),
@@ -376,7 +400,7 @@ impl Declaration {
 }
 
 /// How the file of a segment is created: the `[segment]` of a [`Declaration`].
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SegmentOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -385,6 +409,8 @@ pub struct SegmentOptions {
     mode: Option<Octal>,
     #[serde(skip_serializing_if = "Option::is_none")]
     participants: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clock: Option<ClockSource>,
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -418,6 +444,18 @@ impl SegmentOptions {
     /// How many processes may be attached at once.
     pub fn participants(&self) -> u32 {
         self.participants.unwrap_or(256)
+    }
+
+    /// What processes read the time from.
+    pub fn clock(&self) -> ClockSource {
+        self.clock.unwrap_or_default()
+    }
+
+    pub(crate) fn creation_options(&self) -> CreationOptions {
+        CreationOptions {
+            participants: self.participants(),
+            uses_system_clock: self.clock() == ClockSource::System,
+        }
     }
 
     /// The version of the declaration, if it has one.
@@ -465,7 +503,7 @@ impl SegmentOptions {
 }
 
 /// A file mode, written as in `"0660"`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Octal(u32);
 
 impl fmt::Display for Octal {

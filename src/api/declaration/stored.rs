@@ -7,6 +7,7 @@ use super::place::check_name;
 use super::{Declaration, SetDeclaration};
 use crate::engine::definition::plan::{OnDemand, SetPlan};
 use crate::error::{DeclarationError, Error};
+use crate::shm::file::verified::CreationOptions;
 
 /// A set as the segment defines it.
 #[derive(Clone, Debug)]
@@ -34,6 +35,11 @@ impl StoredSet {
             on_demand: Some(OnDemand::default()),
             ..self
         }
+    }
+
+    /// As declared, whatever a segment notes beside it.
+    pub(crate) fn unmarked(&self) -> Self {
+        Self::declared(self.set.clone(), self.version)
     }
 
     /// The copy, for the set of that name; none where it is no copy, or another's already.
@@ -142,21 +148,21 @@ impl StoredSet {
 
     /// A declaration of this set alone.
     pub(crate) fn to_declaration(&self) -> Declaration {
-        Declaration::new().set(self.set.clone())
+        Declaration::new().add_set(self.set.clone())
     }
 }
 
 /// What a segment holds.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredDeclaration {
-    participants: u32,
+    options: CreationOptions,
     /// Those that are copied on demand, and then their copies.
     sets: Vec<StoredSet>,
 }
 
 impl StoredDeclaration {
-    pub(crate) fn new(participants: u32, sets: Vec<StoredSet>) -> Self {
-        Self { participants, sets }
+    pub(crate) fn new(options: CreationOptions, sets: Vec<StoredSet>) -> Self {
+        Self { options, sets }
     }
 
     /// That of a declaration which no process has changed yet.
@@ -167,7 +173,7 @@ impl StoredDeclaration {
         if let Some((template, copies)) = declaration.template() {
             sets.extend((0..copies).map(|_| stored(template).spare()));
         }
-        Self::new(declaration.segment.participants(), sets)
+        Self::new(declaration.segment.creation_options(), sets)
     }
 
     /// Reads the definition texts of the segment at `path`.
@@ -176,14 +182,14 @@ impl StoredDeclaration {
     ///
     /// [`Error::Damaged`].
     pub(crate) fn read<'a>(
-        participants: u32,
+        options: CreationOptions,
         texts: impl Iterator<Item = &'a str>,
         path: &Path,
     ) -> Result<Self, Error> {
         let sets = texts
             .map(|text| StoredSet::read(text, path))
             .collect::<Result<_, _>>()?;
-        Ok(Self::new(participants, sets))
+        Ok(Self::new(options, sets))
     }
 
     /// Each set in the order of the directory.
@@ -194,7 +200,7 @@ impl StoredDeclaration {
     /// All of it in one declaration. It has a version where all sets are of that version: while another is brought into
     /// force, set by set, there is none.
     pub(crate) fn to_declaration(&self) -> Declaration {
-        let mut declaration = Declaration::new().participants(self.participants);
+        let mut declaration = Declaration::new().created_with(self.options);
         let (copies, declared): (Vec<_>, Vec<_>) =
             self.sets.iter().partition(|stored| stored.on_demand.is_some());
         declaration.sets = declared.iter().map(|stored| stored.set.clone()).collect();

@@ -27,11 +27,11 @@ impl LimitSet {
     ///
     /// # let directory = tempfile::tempdir()?;
     /// let second = Duration::from_secs(1);
-    /// let declaration = Declaration::new().set(
+    /// let declaration = Declaration::new().add_set(
     ///     SetDeclaration::new("logins")
     ///         .keyed(Keyed::new(100_000))
-    ///         .limit(Limit::calls("address", 2, second).prefix(32, 64))
-    ///         .limit(Limit::calls("network", 3, second).prefix(24, 48)),
+    ///         .add_limit(Limit::calls("address", 2, second).prefix(32, 64))
+    ///         .add_limit(Limit::calls("network", 3, second).prefix(24, 48)),
     /// );
     /// let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let logins = segment.set("logins")?;

@@ -9,7 +9,7 @@ use crate::error::Error;
 
 impl LimitSet {
     /// The names of the tiers that keys can be in, `default` first; that alone where the set declares
-    /// [none](crate::SetDeclaration::tier).
+    /// [none](crate::SetDeclaration::add_tier).
     pub fn tiers(&self) -> impl Iterator<Item = &str> {
         let tiers = &self.engine_set().shown().plan.tiers;
         std::iter::once(DEFAULT_TIER).chain(tiers.iter().map(|tier| tier.name.as_str()))
@@ -67,11 +67,11 @@ impl Key<'_> {
     /// use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration, Tier};
     ///
     /// # let directory = tempfile::tempdir()?;
-    /// let declaration = Declaration::new().set(
+    /// let declaration = Declaration::new().add_set(
     ///     SetDeclaration::new("api")
     ///         .keyed(Keyed::new(1_000))
-    ///         .limit(Limit::calls("requests", 1, Duration::from_secs(3600)))
-    ///         .tier(Tier::new("gold").capacity("requests", 2)),
+    ///         .add_limit(Limit::calls("requests", 1, Duration::from_secs(3600)))
+    ///         .add_tier(Tier::new("gold").capacity("requests", 2)),
     /// );
     /// let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let api = segment.set("api")?;

@@ -33,10 +33,10 @@ impl Key<'_> {
     /// use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
     ///
     /// # let directory = tempfile::tempdir()?;
-    /// let declaration = Declaration::new().set(
+    /// let declaration = Declaration::new().add_set(
     ///     SetDeclaration::new("api")
     ///         .keyed(Keyed::new(1_000).overrides(true))
-    ///         .limit(Limit::calls("requests", 1, Duration::from_secs(3600))),
+    ///         .add_limit(Limit::calls("requests", 1, Duration::from_secs(3600))),
     /// );
     /// let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let api = segment.set("api")?;
@@ -164,10 +164,10 @@ impl Request {
     /// use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
     ///
     /// # let directory = tempfile::tempdir()?;
-    /// let declaration = Declaration::new().set(
+    /// let declaration = Declaration::new().add_set(
     ///     SetDeclaration::new("api")
     ///         .keyed(Keyed::new(1_000).overrides(true))
-    ///         .limit(Limit::calls("requests", 1, Duration::from_secs(3600))),
+    ///         .add_limit(Limit::calls("requests", 1, Duration::from_secs(3600))),
     /// );
     /// let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let api = segment.set("api")?;

@@ -2,6 +2,7 @@
 
 pub(crate) mod address;
 pub(crate) mod assignment;
+pub(crate) mod identify;
 pub(crate) mod key_override;
 
 use std::time::Duration;
@@ -13,11 +14,9 @@ use super::reservation::ReserveOutcome;
 use super::set::limit_set::LimitSet;
 use super::set::subject::Subject;
 use super::wait::acquire_future::AcquireFuture;
-use crate::engine::{KeyIdentity, SetEngine};
+use crate::engine::KeyIdentity;
 use crate::error::Error;
-
-/// The most bytes that a key may have.
-const MAX_KEY_BYTES: usize = 65_536;
+use identify::identify;
 
 /// Who is limited: one key of a [keyed](crate::SetDeclaration::keyed) set, with limits of its own.
 ///
@@ -30,10 +29,10 @@ const MAX_KEY_BYTES: usize = 65_536;
 /// use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
 ///
 /// # let directory = tempfile::tempdir()?;
-/// let declaration = Declaration::new().set(
+/// let declaration = Declaration::new().add_set(
 ///     SetDeclaration::new("api")
 ///         .keyed(Keyed::new(100_000))
-///         .limit(Limit::calls("requests", 2, Duration::from_secs(60))),
+///         .add_limit(Limit::calls("requests", 2, Duration::from_secs(60))),
 /// );
 /// let segment = Segment::create(directory.path().join("limits"), &declaration)?;
 /// let api = segment.set("api")?;
@@ -93,30 +92,6 @@ impl LimitSet {
         }
         Ok(Subject { set: self, key: None })
     }
-}
-
-/// A key as the table of a set knows it.
-#[inline]
-pub(crate) fn identify(set: &SetEngine, key: &[u8]) -> Result<KeyIdentity, Error> {
-    if !set.is_keyed() {
-        return Err(Error::NotKeyed {
-            set: set.name.to_string(),
-        });
-    }
-    if !set.levels.is_empty() {
-        return Err(Error::AddressRequired {
-            set: set.name.to_string(),
-        });
-    }
-    if key.is_empty() || key.len() > MAX_KEY_BYTES {
-        return Err(Error::InvalidKey {
-            set: set.name.to_string(),
-            bytes: key.len(),
-            max: MAX_KEY_BYTES,
-        });
-    }
-    let keeps_names = set.stores_keys;
-    Ok(KeyIdentity::of(set.seed, key, keeps_names))
 }
 
 impl<'a> Key<'a> {

@@ -29,12 +29,12 @@ use pool_strategy::{Order, Position};
 /// # fn call(_endpoint: &str) {}
 /// let region = |name: &str, endpoint: &str| {
 ///     SetDeclaration::new(name)
-///         .metadata("endpoint", endpoint)
-///         .limit(Limit::rate("tokens", 10_000, Duration::from_secs(60)))
+///         .add_metadata("endpoint", endpoint)
+///         .add_limit(Limit::rate("tokens", 10_000, Duration::from_secs(60)))
 /// };
 /// let declaration = Declaration::new()
-///     .set(region("east", "https://east.example"))
-///     .set(region("west", "https://west.example"));
+///     .add_set(region("east", "https://east.example"))
+///     .add_set(region("west", "https://west.example"));
 /// let segment = Segment::create(directory.path().join("limits"), &declaration)?;
 /// let sets = [segment.set("east")?, segment.set("west")?];
 /// let pool = LimitPool::new(sets, PoolStrategy::RoundRobin)?.failover(true);

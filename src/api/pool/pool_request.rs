@@ -31,9 +31,9 @@ impl PoolRequest {
     ///
     /// # Errors
     ///
-    /// As [`set`](Self::set).
+    /// As [`set_cost`](Self::set_cost).
     pub fn with(mut self, limit: &str, cost: u64) -> Result<Self, Error> {
-        self.set(limit, cost)?;
+        self.set_cost(limit, cost)?;
         Ok(self)
     }
 
@@ -42,7 +42,7 @@ impl PoolRequest {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidAmount`] where it is no whole number of units in one of the sets, and as [`set`](Self::set).
+    /// [`Error::InvalidAmount`] where it is no whole number of units in one of the sets, and as [`set_cost`](Self::set_cost).
     pub fn with_decimal(self, limit: &str, cost: &str) -> Result<Self, Error> {
         let requests = self
             .requests
@@ -59,10 +59,10 @@ impl PoolRequest {
     ///
     /// [`Error::UnknownLimit`] where a set does not have it, unless its handle
     /// [skips](crate::LimitSet::strict) such names.
-    pub fn set(&mut self, limit: &str, cost: u64) -> Result<(), Error> {
+    pub fn set_cost(&mut self, limit: &str, cost: u64) -> Result<(), Error> {
         self.requests
             .iter_mut()
-            .try_for_each(|request| request.set(limit, cost))
+            .try_for_each(|request| request.set_cost(limit, cost))
     }
 
     /// The request for the set at `index`; none beyond the pool.

@@ -3,12 +3,11 @@
 use std::path::Path;
 
 use super::Segment;
-use super::mismatch::{Author, Mismatch, Step, compare, compare_set};
-use crate::api::declaration::stored::{StoredDeclaration, StoredSet};
-use crate::api::declaration::{Declaration, Difference};
+use super::bring_into_force::{bring_into_force, grown_too_long, stored_declaration};
+use super::mismatch::{Author, Mismatch, Step, compare};
+use crate::api::declaration::Declaration;
 use crate::api::snapshot::SegmentReader;
-use crate::engine::{Applied, SegmentEngine};
-use crate::error::Error;
+use crate::error::{Difference, Error};
 
 impl Segment {
     /// What is in force now: what the segment was created with, and the changes since.
@@ -17,8 +16,8 @@ impl Segment {
     /// # use std::time::Duration;
     /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
     /// # let directory = tempfile::tempdir()?;
-    /// # let of = |capacity| Declaration::new().set(SetDeclaration::new("api")
-    /// #     .limit(Limit::calls("requests", capacity, Duration::from_secs(60))));
+    /// # let of = |capacity| Declaration::new().add_set(SetDeclaration::new("api")
+    /// #     .add_limit(Limit::calls("requests", capacity, Duration::from_secs(60))));
     /// # let segment = Segment::create(directory.path().join("limits"), &of(10))?;
     /// segment.apply(&of(20))?;
     /// assert!(segment.declaration_in_force()?.to_toml()?.contains("capacity = 20"));
@@ -60,8 +59,8 @@ impl Segment {
     ///
     /// # let directory = tempfile::tempdir()?;
     /// let of = |capacity| {
-    ///     Declaration::new().set(
-    ///         SetDeclaration::new("api").limit(Limit::calls("requests", capacity, Duration::from_secs(60))),
+    ///     Declaration::new().add_set(
+    ///         SetDeclaration::new("api").add_limit(Limit::calls("requests", capacity, Duration::from_secs(60))),
     ///     )
     /// };
     /// let segment = Segment::create(directory.path().join("limits"), &of(10))?;
@@ -84,62 +83,6 @@ impl Segment {
         let changes = mismatches.into_iter().flat_map(Mismatch::into_differences);
         Ok(changes.collect())
     }
-}
-
-/// What is in force now.
-pub(crate) fn stored_declaration(engine: &SegmentEngine) -> Result<StoredDeclaration, Error> {
-    let sets = engine.sets().iter().map(|set| {
-        let definition = engine.definition(set)?;
-        StoredSet::read(&definition.text, engine.path())
-    });
-    Ok(StoredDeclaration::new(
-        participants(engine),
-        sets.collect::<Result<_, _>>()?,
-    ))
-}
-
-fn participants(engine: &SegmentEngine) -> u32 {
-    engine.membership.table().count as u32
-}
-
-/// Brings what `asked` declares into force, set by set, where it has precedence; answers in what the sets differed, and
-/// what became of that. A set that other processes change meanwhile is compared again, and is written once at most, by a
-/// step that is `permitted`.
-pub(crate) fn bring_into_force(
-    engine: &SegmentEngine,
-    asked: &Declaration,
-    author: Author,
-    permitted: impl Fn(&Step) -> bool,
-    refused: impl Fn(Vec<String>) -> Error,
-) -> Result<Vec<Mismatch>, Error> {
-    let mut mismatches = Vec::new();
-    for set in engine.sets() {
-        let asked = asked.only(set.name.declared());
-        // That of the set which a copy is one of stands for the copies.
-        let mut tell = |mismatch| {
-            if !set.name.is_on_demand() {
-                mismatches.push(mismatch);
-            }
-        };
-        loop {
-            let definition = engine.definition(set)?;
-            let stored = StoredSet::read(&definition.text, engine.path())?;
-            let step = compare_set(participants(engine), &stored, &asked, author).map_err(&refused)?;
-            match step.filter(&permitted) {
-                None | Some(Step::Unchanged) => {}
-                Some(Step::Keep(mismatch)) => tell(mismatch),
-                Some(Step::Change { to, mismatch }) => {
-                    match engine.apply(set, definition.generation, &to.to_text()?)? {
-                        Applied::InForce => tell(mismatch),
-                        Applied::Superseded => continue,
-                        Applied::TooLong => return Err(refused(vec![grown_too_long(&set.name)])),
-                    }
-                }
-            }
-            break;
-        }
-    }
-    Ok(mismatches)
 }
 
 impl SegmentReader {
@@ -168,11 +111,7 @@ impl SegmentReader {
     }
 }
 
-fn grown_too_long(set: &str) -> String {
-    format!("the definition of set `{set}` has grown too long")
-}
-
-fn cannot_apply(path: &Path, differences: Vec<String>) -> Error {
+fn cannot_apply(path: &Path, differences: Vec<Difference>) -> Error {
     Error::CannotApply {
         path: path.to_owned(),
         differences,

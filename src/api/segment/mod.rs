@@ -1,69 +1,44 @@
 //! A segment as its users hold it.
 
 pub(crate) mod apply;
+mod bring_into_force;
+pub(crate) mod compiled_definitions;
 pub(crate) mod find_or_make_set;
 pub(crate) mod mismatch;
+pub(crate) mod open_options;
 pub(crate) mod recovery;
+pub(crate) mod shared_segment;
 pub(crate) mod successor;
 
-use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use super::declaration::Declaration;
 use super::declaration::stored::{StoredDeclaration, StoredSet};
-use super::local_credit::note_handle;
-use super::request_events::{Observer, RequestEvent, RequestEvents};
+use super::request_events::{Observer, RequestEvents};
 use super::set::limit_set::LimitSet;
 use super::snapshot::{KeySnapshot, KeySource, Owners, SegmentSnapshot, SnapshotSource};
-use crate::engine::definition::plan::SetPlan;
+use super::wait::unused_batches::note_handle;
 use crate::engine::{EngineOptions, LockWait, SegmentEngine};
-use crate::error::{Error, RemovalCause};
-use crate::shm::file::attach::{Admission, Verified, attach};
+use crate::error::{DeclarationError, Difference, Error, RemovalCause};
+use crate::shm::file::attach::{Admission, attach};
 use crate::shm::file::create::{Blueprint, create};
 use crate::shm::file::remove::{finish_removal, remove};
-use crate::shm::layout::definition_text::Definition;
+use crate::shm::file::verified::Verified;
 use crate::shm::layout::geometry::Geometry;
-use crate::shm::time::virtual_clock::VirtualClock;
-use apply::{bring_into_force, stored_declaration};
+use crate::shm::layout::records::SYSTEM_CLOCK;
+use crate::shm::time::segment_clock::SegmentClock;
+use bring_into_force::{bring_into_force, stored_declaration};
+use compiled_definitions::{compile_definitions, compile_one, read_definitions};
 use find_or_make_set::find_or_make;
-use mismatch::{Author, Mismatch, OnMismatch, needs_another_file};
-
-/// How long an operation waits for the lock of a set before it says that the holder is stuck.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+use mismatch::{Author, Mismatch, needs_another_file};
+use open_options::OpenOptions;
+use shared_segment::SharedSegment;
 
 /// How often an attempt to open may find the segment created and removed again by others.
 const OPENING_ATTEMPTS: usize = 100;
-
-/// What the handles of one attached segment share.
-#[derive(Debug)]
-pub(crate) struct SharedSegment {
-    pub(crate) engine: SegmentEngine,
-    pub(crate) declaration: Declaration,
-    options: OpenOptions,
-    mismatches: Vec<Mismatch>,
-    pub(crate) request_events: Option<RequestEvents>,
-    /// The unknown names that were warned about, by set and name.
-    warned: Mutex<HashSet<(usize, String)>>,
-}
-
-impl SharedSegment {
-    /// Whether this is the first time that this process meets the name. In doubt it is not: a child may have
-    /// inherited the lock while another thread of its parent held it.
-    pub(crate) fn is_first_warning(&self, set: usize, name: &str) -> bool {
-        self.warned
-            .try_lock()
-            .is_ok_and(|mut warned| warned.insert((set, name.to_owned())))
-    }
-
-    /// What is at the path now, opened as this was.
-    pub(crate) fn open_path_again(&self) -> Result<Segment, Error> {
-        self.options.open_absolute(self.engine.path(), None)
-    }
-}
 
 /// A segment that this process is attached to.
 ///
@@ -80,10 +55,10 @@ impl SharedSegment {
 ///
 /// # let directory = tempfile::tempdir()?;
 /// # let path = directory.path().join("api.limits");
-/// let declaration = Declaration::new().set(
+/// let declaration = Declaration::new().add_set(
 ///     SetDeclaration::new("api")
-///         .limit(Limit::calls("requests", 100, Duration::from_secs(1)))
-///         .limit(Limit::concurrency("in_flight", 8)),
+///         .add_limit(Limit::calls("requests", 100, Duration::from_secs(1)))
+///         .add_limit(Limit::concurrency("in_flight", 8)),
 /// );
 /// let segment = Segment::open_or_create(&path, &declaration)?; // any number of processes at once
 /// let api = segment.set("api")?;
@@ -96,168 +71,7 @@ pub struct Segment {
     shared: Arc<SharedSegment>,
 }
 
-/// How to open or create a segment.
-///
-/// ```no_run
-/// # use std::time::Duration;
-/// let segment = shmlimit::OpenOptions::new().lock_timeout(Duration::from_millis(500)).open("/dev/shm/api.limits")?;
-/// # Ok::<(), shmlimit::Error>(())
-/// ```
-#[derive(Clone, Debug)]
-#[must_use]
-pub struct OpenOptions {
-    lock_timeout: Duration,
-    trust_any_owner: bool,
-    reclaim: bool,
-    virtual_clock: Option<VirtualClock>,
-    on_mismatch: OnMismatch,
-    observer: Option<Observer>,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self {
-            lock_timeout: LOCK_TIMEOUT,
-            trust_any_owner: false,
-            reclaim: true,
-            virtual_clock: None,
-            on_mismatch: OnMismatch::default(),
-            observer: None,
-        }
-    }
-}
-
 impl OpenOptions {
-    /// The defaults: wait 2 seconds for a lock, trust only files that no other process could have planted.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// How long an operation waits for the lock of a set before it answers [`Error::LockStuck`]; 2 seconds unless
-    /// set. Locks are held for well under a microsecond, so only a stopped or dumping process is met.
-    pub fn lock_timeout(mut self, timeout: Duration) -> Self {
-        self.lock_timeout = timeout;
-        self
-    }
-
-    /// Whether to accept a file that any process may write, or that belongs to another user in a directory that others
-    /// may write. The process that can write the file can bring every process that uses it down.
-    pub fn trust_any_owner(mut self, trust: bool) -> Self {
-        self.trust_any_owner = trust;
-        self
-    }
-
-    /// Whether to give back at once what dead processes hold; yes unless set. Otherwise it is given back when a process
-    /// needs it, or by [`Segment::recover`], which then can say what there was.
-    pub fn reclaim(mut self, reclaim: bool) -> Self {
-        self.reclaim = reclaim;
-        self
-    }
-
-    /// What [`open_or_create`](Self::open_or_create) does where the segment exists with another declaration; that is an
-    /// error unless set.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use shmlimit::{Declaration, Limit, OnMismatch, OpenOptions, SetDeclaration};
-    ///
-    /// # let directory = tempfile::tempdir()?;
-    /// # let path = directory.path().join("limits");
-    /// let of = |version, capacity| {
-    ///     let requests = Limit::calls("requests", capacity, Duration::from_secs(60));
-    ///     Declaration::new().version(version).set(SetDeclaration::new("api").limit(requests))
-    /// };
-    /// let options = OpenOptions::new().on_mismatch(OnMismatch::Apply);
-    /// let former = options.open_or_create(&path, &of(1, 10))?; // a worker of the former release
-    /// let segment = options.open_or_create(&path, &of(2, 20))?; // one of the next release
-    /// assert!(segment.mismatches()[0].to_string().contains("capacity: declared 20, in the segment 10"));
-    /// // Both go by the same limits, and a worker of the former release that is started again does not change them.
-    /// let restarted = options.open_or_create(&path, &of(1, 10))?;
-    /// assert!(former.declaration_in_force()?.to_toml()?.contains("capacity = 20"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn on_mismatch(mut self, on_mismatch: OnMismatch) -> Self {
-        self.on_mismatch = on_mismatch;
-        self
-    }
-
-    /// Calls `observer` for each request that is refused and each that has waited, of all handles of what is opened here;
-    /// of each kind and set at most 10 times a second. Nothing is called unless set.
-    ///
-    /// It is called by the thread that asked, outside of every lock, before the answer is given out. What it takes is time
-    /// of the caller.
-    ///
-    /// ```
-    /// # use std::sync::{Arc, Mutex};
-    /// # use std::time::Duration;
-    /// use shmlimit::{Declaration, Limit, OpenOptions, RequestEventKind, SetDeclaration};
-    ///
-    /// # let directory = tempfile::tempdir()?;
-    /// # let path = directory.path().join("limits");
-    /// # let declaration = Declaration::new().set(SetDeclaration::new("mail")
-    /// #     .limit(Limit::calls("sent", 1, Duration::from_secs(60))));
-    /// let seen = Arc::new(Mutex::new(Vec::new()));
-    /// let log = Arc::clone(&seen);
-    /// let segment = OpenOptions::new()
-    ///     .on_request_event(move |event| {
-    ///         if let RequestEventKind::Denied { limit: Some(limit), .. } = event.what {
-    ///             let line = format!("{} of {}: {}", event.label.unwrap_or("?"), event.set, limit);
-    ///             log.lock().expect("not poisoned").push(line);
-    ///         }
-    ///     })
-    ///     .open_or_create(&path, &declaration)?;
-    /// let mail = segment.set("mail")?;
-    /// let request = mail.request().label("newsletter");
-    /// for _ in 0..2 {
-    ///     let _ = mail.check(&request)?;
-    /// }
-    /// assert_eq!(*seen.lock().expect("not poisoned"), ["newsletter of mail: sent"]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn on_request_event(mut self, observer: impl Fn(&RequestEvent<'_>) + Send + Sync + 'static) -> Self {
-        self.observer = Some(Observer(Arc::new(observer)));
-        self
-    }
-
-    /// As [`on_request_event`](Self::on_request_event), with events of `tracing` at the level of information:
-    /// `request_denied` with the fields `set`, `label`, `limit`, `reason`, `retry_after_ms` and `left_out`, and
-    /// `backpressure_wait` with `set`, `label`, `waited_ms`, `admitted` and `left_out`.
-    #[cfg(feature = "tracing")]
-    pub fn trace_requests(self) -> Self {
-        self.on_request_event(super::request_events::trace)
-    }
-
-    /// Tells the time by `clock` instead of the kernel's clocks, in every decision of what is opened here: limits
-    /// replenish, windows turn and leases run out as it is advanced.
-    ///
-    /// For simulations and tests, on a segment that no other process uses: other processes, and what else this one
-    /// opens without the clock, go by the kernel's clocks and would not see it. What waits is not simulated: timeouts
-    /// of [`acquire`](LimitSet::acquire), the instants of [reservations](crate::Reservation), heartbeats in the
-    /// background and the terms of [batches](crate::Batch) go by the kernel's clocks.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use shmlimit::{Declaration, Limit, OpenOptions, SetDeclaration, VirtualClock};
-    ///
-    /// # let directory = tempfile::tempdir()?;
-    /// # let path = directory.path().join("limits");
-    /// let second = Duration::from_secs(1);
-    /// let declaration = Declaration::new()
-    ///     .set(SetDeclaration::new("api").limit(Limit::calls("requests", 1, second)));
-    /// let clock = VirtualClock::new(second);
-    /// let segment = OpenOptions::new().virtual_clock(&clock).create(&path, &declaration)?;
-    /// let api = segment.set("api")?;
-    /// assert!(api.try_acquire(&api.request())?.into_result().is_ok());
-    /// assert!(api.try_acquire(&api.request())?.into_result().is_err());
-    /// clock.advance_to(clock.now() + second); // without waiting
-    /// assert!(api.try_acquire(&api.request())?.into_result().is_ok());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn virtual_clock(mut self, clock: &VirtualClock) -> Self {
-        self.virtual_clock = Some(clock.clone());
-        self
-    }
-
     /// Opens a segment that exists.
     ///
     /// # Errors
@@ -351,13 +165,17 @@ impl OpenOptions {
             };
             mode = Some(candidate.mode()?);
             let definitions = candidate.definitions()?;
-            let stored = read_definitions(&definitions, candidate.participants(), path)?;
+            let stored = read_definitions(&definitions, candidate.creation_options(), path)?;
             self.on_mismatch
                 .admission(path, &stored, declared, || candidate.other_processes())
         })?;
         let options = EngineOptions {
             lock_timeout: self.lock_timeout,
-            virtual_clock: self.virtual_clock.clone(),
+            clock: match &self.virtual_clock {
+                Some(clock) => SegmentClock::Virtual(clock.clone()),
+                None if attached.verified.creation_options.uses_system_clock => SegmentClock::System,
+                None => SegmentClock::fastest(),
+            },
             compile: compile_one,
         };
         let engine = SegmentEngine::new(path, attached, plans, options)?;
@@ -399,7 +217,7 @@ impl OpenOptions {
         engine: &SegmentEngine,
         declared: &Declaration,
     ) -> Result<(Declaration, Vec<Mismatch>), Error> {
-        let refused = |immutable: Vec<String>| match stored_declaration(engine) {
+        let refused = |immutable: Vec<Difference>| match stored_declaration(engine) {
             Ok(stored) => needs_another_file(engine.path(), &stored, declared, &immutable),
             Err(error) => error,
         };
@@ -537,7 +355,7 @@ impl Segment {
     /// # Errors
     ///
     /// [`Error::UnknownSet`], [`Error::NotKeyed`].
-    pub fn keys(&self, set: &str, visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
+    pub fn key_snapshots(&self, set: &str, visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
         self.with_keys(|keys| keys.visit(set, visit))
     }
 
@@ -546,16 +364,16 @@ impl Segment {
     /// # Errors
     ///
     /// [`Error::UnknownSet`], [`Error::NotKeyed`], [`Error::InvalidKey`], [`Error::AddressRequired`].
-    pub fn key(&self, set: &str, key: impl AsRef<[u8]>) -> Result<Option<KeySnapshot>, Error> {
+    pub fn key_snapshot(&self, set: &str, key: impl AsRef<[u8]>) -> Result<Option<KeySnapshot>, Error> {
         self.with_keys(|keys| keys.find(set, key.as_ref()))
     }
 
-    /// The networks that contain an address, as [`SegmentReader::address`](crate::SegmentReader::address).
+    /// The networks that contain an address, as [`SegmentReader::address_snapshots`](crate::SegmentReader::address_snapshots).
     ///
     /// # Errors
     ///
     /// [`Error::UnknownSet`], [`Error::NoPrefixes`].
-    pub fn address(&self, set: &str, address: IpAddr) -> Result<Vec<KeySnapshot>, Error> {
+    pub fn address_snapshots(&self, set: &str, address: IpAddr) -> Result<Vec<KeySnapshot>, Error> {
         self.with_keys(|keys| keys.find_networks(set, address))
     }
 
@@ -573,6 +391,13 @@ impl Segment {
     /// [`Error::Removed`]; what permits hold is settled and given back as ever. The file stays.
     pub fn retire(&self) {
         self.shared.engine.retire();
+    }
+}
+
+impl SharedSegment {
+    /// What is at the path now, opened as this was.
+    pub(crate) fn open_path_again(&self) -> Result<Segment, Error> {
+        self.options.open_absolute(self.engine.path(), None)
     }
 }
 
@@ -597,12 +422,13 @@ fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
         .iter()
         .map(StoredSet::to_text)
         .collect::<Result<Vec<_>, _>>()?;
-    let shapes = plans
+    let rooms = sets
         .iter()
-        .zip(&definitions)
-        .map(|(plan, text)| plan.shape(definition_room(text)));
-    let participants = u64::from(declaration.segment().participants());
-    let geometry = Geometry::new(participants, shapes).map_err(|_| Error::NoSpace {
+        .map(|set| Ok(definition_room(&set.unmarked().to_text()?)))
+        .collect::<Result<Vec<_>, DeclarationError>>()?;
+    let shapes = plans.iter().zip(rooms).map(|(plan, room)| plan.shape(room));
+    let options = declaration.segment().creation_options();
+    let geometry = Geometry::new(options.participants.into(), shapes).map_err(|_| Error::NoSpace {
         path: path.to_owned(),
         bytes: u64::MAX,
     })?;
@@ -612,63 +438,18 @@ fn create_file(path: &Path, declaration: &Declaration) -> Result<(), Error> {
             geometry: &geometry,
             definitions: &definitions,
             mode: declaration.segment().mode(),
+            features: if options.uses_system_clock {
+                SYSTEM_CLOCK
+            } else {
+                0
+            },
         },
     )
 }
 
-/// The room that is kept for each definition of a set whose first one is `text`: later ones may be longer.
+/// The room that is kept for each definition of a set whose first one is `text`, without the marks that a segment makes:
+/// later ones may be longer, and a set and its copies are of one size.
 fn definition_room(text: &str) -> u64 {
     const MIN_SPARE: usize = 512;
     (text.len() + (text.len() / 2).max(MIN_SPARE)).next_multiple_of(64) as u64
-}
-
-/// A set by its definition text; none where it does not define one set.
-pub(crate) fn compile_one(text: &str) -> Option<SetPlan> {
-    StoredSet::from_text(text).ok()?.compile().ok()
-}
-
-/// What definitions of all sets declare.
-fn read_definitions(
-    definitions: &[Definition],
-    participants: u64,
-    path: &Path,
-) -> Result<StoredDeclaration, Error> {
-    let texts = definitions.iter().map(|definition| definition.text.as_str());
-    StoredDeclaration::read(participants as u32, texts, path)
-}
-
-/// The declaration that a segment holds, and its sets compiled, each with the generation of its definition, and compared
-/// with the directory.
-pub(crate) fn compile_definitions(
-    verified: &Verified,
-    path: &Path,
-) -> Result<(StoredDeclaration, Vec<(u64, SetPlan)>), Error> {
-    let damaged = |what: String| Error::Damaged {
-        path: path.to_owned(),
-        what,
-    };
-    let stored = read_definitions(&verified.definitions, verified.geometry.participants, path)?;
-    // As a whole, in which no two sets have one name.
-    stored
-        .to_declaration()
-        .compile()
-        .map_err(|error| damaged(format!("the definitions do not fit: {error}")))?;
-    let plans: Vec<SetPlan> = stored
-        .sets()
-        .iter()
-        .map(StoredSet::compile)
-        .collect::<Result<_, _>>()?;
-    for (plan, geometry) in plans.iter().zip(&verified.geometry.sets) {
-        if plan.shape(geometry.shape.definition_room) != geometry.shape {
-            return Err(damaged(format!(
-                "the directory entry of set `{}` does not fit its definition",
-                plan.name
-            )));
-        }
-    }
-    let generations = verified
-        .definitions
-        .iter()
-        .map(|definition| definition.generation);
-    Ok((stored, generations.zip(plans).collect()))
 }

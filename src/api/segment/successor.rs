@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use super::{Segment, SharedSegment};
+use super::Segment;
+use super::shared_segment::SharedSegment;
 use crate::api::set::limit_set::LimitSet;
 use crate::api::wait::waiters::{address, lock};
 use crate::error::{Error, RemovalCause};
@@ -57,7 +58,7 @@ impl Segment {
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("limits");
     /// # let requests = |n| Limit::calls("requests", n, Duration::from_secs(60));
-    /// # let release = |n| Declaration::new().set(SetDeclaration::new("api").limit(requests(n)));
+    /// # let release = |n| Declaration::new().add_set(SetDeclaration::new("api").add_limit(requests(n)));
     /// let mut segment = Segment::open_or_create(&path, &release(10))?;
     /// let mut api = segment.set("api")?;
     /// OpenOptions::new().remove(&path, Removal::Forced)?; // `limitctl remove --force`

@@ -78,7 +78,7 @@ impl<'a> Checked<'a> {
     /// After how long it would be admitted, zero where it was: see [`Refusal::retry_after`].
     pub fn retry_after(&self) -> Option<Duration> {
         match self.refused() {
-            Some(decision) => refusal::retry_after(decision),
+            Some(decision) => refusal::retry_after(self.set, decision),
             None => Some(Duration::ZERO),
         }
     }
@@ -134,8 +134,8 @@ impl LimitSet {
     /// # use std::time::Duration;
     /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
     /// # let directory = tempfile::tempdir()?;
-    /// # let declaration = Declaration::new().set(SetDeclaration::new("mail")
-    /// #     .limit(Limit::calls("sent", 1, Duration::from_secs(60))));
+    /// # let declaration = Declaration::new().add_set(SetDeclaration::new("mail")
+    /// #     .add_limit(Limit::calls("sent", 1, Duration::from_secs(60))));
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let mail = segment.set("mail")?;
     /// let request = mail.request();
@@ -165,8 +165,8 @@ impl LimitSet {
     /// # use std::time::Duration;
     /// # use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
     /// # let directory = tempfile::tempdir()?;
-    /// # let declaration = Declaration::new().set(SetDeclaration::new("mail")
-    /// #     .keyed(Keyed::new(1000)).limit(Limit::calls("sent", 1, Duration::from_secs(60))));
+    /// # let declaration = Declaration::new().add_set(SetDeclaration::new("mail")
+    /// #     .keyed(Keyed::new(1000)).add_limit(Limit::calls("sent", 1, Duration::from_secs(60))));
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let mail = segment.set("mail")?;
     /// let answers = mail.check_many(&["ann", "bob", "ann"], &mail.request())?;
@@ -213,8 +213,8 @@ impl LimitSet {
     /// # use std::time::Duration;
     /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
     /// # let directory = tempfile::tempdir()?;
-    /// # let declaration = Declaration::new().set(SetDeclaration::new("chat")
-    /// #     .limit(Limit::budget("tokens", 1_000, Duration::from_secs(3600))));
+    /// # let declaration = Declaration::new().add_set(SetDeclaration::new("chat")
+    /// #     .add_limit(Limit::budget("tokens", 1_000, Duration::from_secs(3600))));
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let chat = segment.set("chat")?;
     /// assert!(chat.debit("tokens", 900)?.is_admitted());
@@ -239,8 +239,8 @@ impl LimitSet {
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("limits");
     /// # let clock = VirtualClock::new(Duration::from_secs(1_000));
-    /// # let declaration = Declaration::new().set(SetDeclaration::new("mail")
-    /// #     .limit(Limit::calls("sent", 60, Duration::from_secs(60))));
+    /// # let declaration = Declaration::new().add_set(SetDeclaration::new("mail")
+    /// #     .add_limit(Limit::calls("sent", 60, Duration::from_secs(60))));
     /// # let segment = OpenOptions::new().virtual_clock(&clock).create(&path, &declaration)?;
     /// let mail = segment.set("mail")?; // 60 a minute
     /// assert!(mail.check(&mail.request().with("sent", 30)?)?.is_admitted());
@@ -353,8 +353,8 @@ impl Permit<'_> {
     /// # use std::time::Duration;
     /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
     /// # let directory = tempfile::tempdir()?;
-    /// # let declaration = Declaration::new().set(SetDeclaration::new("chat")
-    /// #     .limit(Limit::budget("tokens", 100, Duration::from_secs(3600))));
+    /// # let declaration = Declaration::new().add_set(SetDeclaration::new("chat")
+    /// #     .add_limit(Limit::budget("tokens", 100, Duration::from_secs(3600))));
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// let chat = segment.set("chat")?;
     /// let mut permit = chat.try_acquire(&chat.request())?.into_result().expect("nothing was used yet");
@@ -387,13 +387,13 @@ fn forecast<'a>(set: &'a LimitSet, outlook: &Outlook) -> Option<Forecast<'a>> {
     let standing = outlook.standing;
     let full_after = match limit.kind {
         Kind::Concurrency if !outlook.is_full => None,
-        _ => Some(Duration::from_nanos(standing.reset_after)),
+        _ => Some(refusal::wait_of_callers(set, standing.reset_after)),
     };
     Some(Forecast {
         limit: set.limits().nth(outlook.limit)?,
         spendable: standing.remaining,
         of_dead: outlook.of_dead,
-        next_unit_after: outlook.next_unit.map(Duration::from_nanos),
+        next_unit_after: outlook.next_unit.map(|wait| refusal::wait_of_callers(set, wait)),
         full_after,
     })
 }

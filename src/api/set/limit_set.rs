@@ -5,17 +5,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::set_reference::SetReference;
 use crate::api::declaration::{Limit, SetDeclaration};
-use crate::api::permit::{Outcome, Permit};
-use crate::api::refusal::{Refusal, Verdict};
-use crate::api::request::Request;
-use crate::api::request_events::RequestEvents;
-use crate::api::segment::SharedSegment;
-use crate::api::wait::acquire_future::AcquireFuture;
-use crate::engine::{Acquired, Decision, SetEngine, TableUsage};
+use crate::api::segment::shared_segment::SharedSegment;
+use crate::engine::{SetEngine, TableUsage};
 use crate::error::Error;
 
 /// A set of limits that are taken together.
@@ -133,217 +126,6 @@ impl LimitSet {
             .map(LimitIndex)
     }
 
-    /// A request that takes every limit with its default: one of each calls and concurrency limit, nothing of a
-    /// budget. A rate limit has no default and must be named: see [`Request::with`].
-    pub fn request(&self) -> Request {
-        Request::new(self)
-    }
-
-    /// Takes everything that the request names, or nothing, and answers at once.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
-    /// # let directory = tempfile::tempdir()?;
-    /// # let declaration = Declaration::new().set(
-    /// #     SetDeclaration::new("openai").limit(Limit::rate("tokens", 10_000, Duration::from_secs(60))));
-    /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
-    /// let openai = segment.set("openai")?;
-    /// let request = openai.request().with("tokens", 1_500)?;
-    /// match openai.try_acquire(&request)? {
-    ///     shmlimit::Outcome::Admitted(mut permit) => {
-    ///         let settlement = permit.settle([("tokens", 900)])?;
-    ///         assert_eq!(settlement.refunded("tokens"), 600);
-    ///     }
-    ///     shmlimit::Outcome::Refused(refusal) => println!("{refusal}"),
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Error::CostRequired`] and [`Error::NeverAdmissible`] for requests that no waiting could help,
-    /// [`Error::ForeignRequest`], [`Error::Removed`], [`Error::LockStuck`], [`Error::Poisoned`]. A refusal is no
-    /// error.
-    #[inline]
-    pub fn try_acquire(&self, request: &Request) -> Result<Outcome<'_>, Error> {
-        self.subject()?.try_acquire(request)
-    }
-
-    /// Takes everything that the request names, waiting in the queue for it: first come, first served, over all threads
-    /// and processes. With no timeout it waits as long as it takes, with a timeout of zero it is
-    /// [`try_acquire`](Self::try_acquire).
-    ///
-    /// The line is of the set: only its first is served, so that a large request is not starved by small ones, and
-    /// no process overtakes. Who waits is asleep until it has what it asked for, or until the instant at which time
-    /// alone gives it that. Where a process in the line dies, the others move up.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
-    /// # let directory = tempfile::tempdir()?;
-    /// # let declaration = Declaration::new().set(
-    /// #     SetDeclaration::new("pool").limit(Limit::concurrency("connections", 1)));
-    /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
-    /// let pool = segment.set("pool")?;
-    /// let first = pool.acquire(&pool.request(), None)?.into_result().expect("without a timeout, it is admitted");
-    /// let second = pool.acquire(&pool.request(), Duration::from_millis(1))?;
-    /// assert!(!second.is_admitted()); // the only connection was not given back in time
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// Without a timeout it waits as long as it takes, but only where there is room in the queue, which has
-    /// [5,120 places unless declared](crate::SetDeclaration::waiters): where that is full, it is refused at once.
-    ///
-    /// A thread that waits for what only it can give back waits for ever, as with any lock.
-    ///
-    /// # Errors
-    ///
-    /// As [`try_acquire`](Self::try_acquire). After an error the request is in the queue no longer. That time was up,
-    /// and that the line is [full](crate::RefusalReason::QueueFull), are refusals.
-    #[inline]
-    pub fn acquire(
-        &self,
-        request: &Request,
-        timeout: impl Into<Option<Duration>>,
-    ) -> Result<Outcome<'_>, Error> {
-        self.subject()?.acquire(request, timeout.into(), None)
-    }
-
-    /// As [`acquire`](Self::acquire), for as long as `keep_waiting` says yes: for callers that may be interrupted, by a
-    /// signal for instance. It is asked before each sleep and after it, and so at least once a second or so, and whenever a
-    /// signal handler has run in the thread that waits; not where there is nothing to wait for. No lock is held meanwhile.
-    ///
-    /// Where it says no, the answer is that of a timeout at that instant: a refusal, or a permit that was granted just
-    /// then.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
-    /// # let directory = tempfile::tempdir()?;
-    /// # let declaration = Declaration::new().set(
-    /// #     SetDeclaration::new("pool").limit(Limit::concurrency("connections", 1)));
-    /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
-    /// let pool = segment.set("pool")?;
-    /// let first = pool.acquire(&pool.request(), None)?.into_result().expect("without a timeout, it is admitted");
-    /// let mut looks = 0;
-    /// let second = pool.acquire_while(&pool.request(), None, || {
-    ///     looks += 1;
-    ///     looks < 3 // a program would look whether it has been asked to stop
-    /// })?;
-    /// assert!(!second.is_admitted());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire).
-    pub fn acquire_while(
-        &self,
-        request: &Request,
-        timeout: impl Into<Option<Duration>>,
-        mut keep_waiting: impl FnMut() -> bool,
-    ) -> Result<Outcome<'_>, Error> {
-        self.subject()?
-            .acquire(request, timeout.into(), Some(&mut keep_waiting))
-    }
-
-    /// As [`acquire`](Self::acquire), as a future for whatever runtime there is: it waits in the same line as every
-    /// process else, and its place there is given up where it is dropped before it completed. The timeout counts from
-    /// this call; without one it waits as long as it takes, but only where there is room in the queue, which has
-    /// [5,120 places unless declared](crate::SetDeclaration::waiters): where that is full, it is refused at once.
-    ///
-    /// As long as it has a place in the queue it must be polled when it is woken: one that is kept aside and not
-    /// polled, also after its time is up, holds up those behind it.
-    ///
-    /// All futures of a process together have one thread that sleeps for them, which starts when the first of them has
-    /// to wait. A future that is carried over a fork begins anew in the child, with a place in the queue of the child's
-    /// own.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
-    /// # let directory = tempfile::tempdir()?;
-    /// # let declaration = Declaration::new().set(
-    /// #     SetDeclaration::new("pool").limit(Limit::concurrency("connections", 1)));
-    /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
-    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    /// # runtime.block_on(async {
-    /// let pool = segment.set("pool")?;
-    /// if let Ok(permit) = pool.acquire_async(&pool.request(), Duration::from_secs(30)).await?.into_result() {
-    ///     // talk to the database
-    ///     drop(permit);
-    /// }
-    /// # Ok::<(), shmlimit::Error>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire), and [`Error::Io`] where the thread cannot be started.
-    pub fn acquire_async(
-        &self,
-        request: &Request,
-        timeout: impl Into<Option<Duration>>,
-    ) -> AcquireFuture<'_> {
-        match self.subject() {
-            Ok(subject) => subject.acquire_async(request, timeout.into()),
-            Err(error) => AcquireFuture::failed(self, error),
-        }
-    }
-
-    /// As [`acquire_async`](Self::acquire_async), as a future that borrows nothing, and neither does its permit: for tasks
-    /// that are spawned. Each keeps the segment attached by itself.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
-    /// # let directory = tempfile::tempdir()?;
-    /// # let declaration = Declaration::new().set(
-    /// #     SetDeclaration::new("pool").limit(Limit::concurrency("connections", 2)));
-    /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
-    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    /// # runtime.block_on(async {
-    /// let pool = segment.set("pool")?;
-    /// let waiting = pool.acquire_owned(&pool.request(), Duration::from_secs(30));
-    /// let task = tokio::spawn(async move {
-    ///     let permit = waiting.await?.into_result()?;
-    ///     // talk to the database
-    ///     drop(permit);
-    ///     Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
-    /// });
-    /// # task.await.expect("no panic").expect("a connection");
-    /// # Ok::<(), shmlimit::Error>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire_async`](Self::acquire_async).
-    pub fn acquire_owned(
-        &self,
-        request: &Request,
-        timeout: impl Into<Option<Duration>>,
-    ) -> AcquireFuture<'static> {
-        self.acquire_async(request, timeout).into_owned()
-    }
-
-    /// What each limit would say to the request now. Takes and counts nothing. A rate has no default cost here either:
-    /// [`forecast`](Self::forecast) says without one what is left.
-    ///
-    /// What dead processes hold, or is held for longer than its lease, is left out and reported as
-    /// [`of_dead`](Verdict::of_dead): a request that needs it is given it. Each holder's process is asked for, so where
-    /// much is held this takes longer than a decision.
-    ///
-    /// # Errors
-    ///
-    /// As [`try_acquire`](Self::try_acquire), but a cost that can never be admitted is answered, not an error.
-    pub fn peek(&self, request: &Request) -> Result<Vec<Verdict<'_>>, Error> {
-        self.subject()?.peek(request)
-    }
-
     /// How full the table of keys is; none where the set is not keyed. Looks at every row, which takes about a
     /// millisecond for 100,000 of them, without a lock.
     pub fn table_usage(&self) -> Option<TableUsage> {
@@ -405,7 +187,7 @@ impl LimitSet {
     }
 
     /// The whole number of units that a decimal amount of a limit is worth, exactly: see
-    /// [`Request::with_decimal`].
+    /// [`Request::with_decimal`](crate::Request::with_decimal).
     ///
     /// # Errors
     ///
@@ -476,33 +258,6 @@ impl LimitSet {
             set: self.name().to_owned(),
             limit,
             known: self.limits().map(str::to_owned).collect(),
-        }
-    }
-}
-
-impl<'a> SetReference<'a> {
-    /// What became of a request that could wait. The wait is reported when there is a permit to hold what it got: the
-    /// observer may panic.
-    #[inline]
-    pub(crate) fn outcome_of(
-        &self,
-        acquired: Acquired,
-        decision: Decision,
-        label: Option<&str>,
-    ) -> Outcome<'a> {
-        let report = |events: &RequestEvents| {
-            if let Some(nanos) = acquired.waited {
-                events.waited(self.index, self.name(), label, nanos, acquired.is_admitted);
-            }
-        };
-        let events = self.shared.request_events.as_ref();
-        if acquired.is_admitted {
-            let permit = Permit::of(self.clone(), decision);
-            events.map(report);
-            Outcome::Admitted(permit)
-        } else {
-            events.map(report);
-            Outcome::Refused(Refusal::of(self, decision, label))
         }
     }
 }

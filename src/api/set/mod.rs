@@ -1,5 +1,6 @@
 //! A set of limits as a program uses it.
 
+mod acquiring;
 pub(crate) mod checked;
 pub(crate) mod limit_set;
 pub(crate) mod set_reference;

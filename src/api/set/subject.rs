@@ -7,7 +7,6 @@ use super::set_reference::SetReference;
 use crate::api::permit::{Outcome, Permit};
 use crate::api::refusal::{Refusal, Verdict};
 use crate::api::request::Request;
-use crate::api::wait::acquire_future::AcquireFuture;
 use crate::engine::{Decision, KeepWaiting, KeyIdentity, Target};
 use crate::error::Error;
 
@@ -64,10 +63,6 @@ impl<'a> Subject<'a> {
         }
         let set = SetReference::Borrowed(self.set);
         Ok(set.outcome_of(acquired, decision, request.label_text()))
-    }
-
-    pub(crate) fn acquire_async(self, request: &Request, timeout: Option<Duration>) -> AcquireFuture<'a> {
-        AcquireFuture::new(self, request, timeout)
     }
 
     pub(crate) fn peek(&self, request: &Request) -> Result<Vec<Verdict<'a>>, Error> {

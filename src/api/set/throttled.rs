@@ -28,8 +28,8 @@ impl Permit<'_> {
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("limits");
     /// # let clock = VirtualClock::new(Duration::ZERO);
-    /// # let declaration = Declaration::new().set(SetDeclaration::new("provider")
-    /// #     .limit(Limit::concurrency("in_flight", 20)));
+    /// # let declaration = Declaration::new().add_set(SetDeclaration::new("provider")
+    /// #     .add_limit(Limit::concurrency("in_flight", 20)));
     /// # let segment = OpenOptions::new().virtual_clock(&clock).create(&path, &declaration)?;
     /// let provider = segment.set("provider")?;
     /// let mut permit = provider.try_acquire(&provider.request())?.into_result()?;

@@ -1,8 +1,9 @@
 //! What was counted, as snapshots show it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use serde::Serialize;
 
-use super::load;
 use crate::shm::layout::records::{LimitCounters, SetControl};
 
 /// What was counted of a set, since its creation or the last reset of the counters.
@@ -139,4 +140,8 @@ impl LimitCounts {
             [high_water]
         );
     }
+}
+
+pub(super) fn load(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Relaxed)
 }

@@ -1,22 +1,20 @@
 //! The keys of a set, looked at one after the other.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroU64;
+use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
-use super::{Owners, SegmentReader, kernel_time};
-use crate::api::key::identify;
-use crate::engine::definition::plan::Kind;
-use crate::engine::{
-    Definitions, KeptName, LimitRules, ObservedKey, RowLooker, RuledShard, SetEngine, Shard,
-};
+use super::key_label::KeyLabel;
+use super::{Owners, SegmentReader, as_seconds, kernel_time};
+use crate::api::declaration::Kind;
+use crate::api::key::identify::identify;
+use crate::engine::{Definitions, LimitRules, ObservedKey, RowLooker, RuledShard, SetEngine, Shard};
 use crate::error::Error;
 use crate::limit::{Now, RuleOperations};
-use crate::shm::file::attach::damaged;
+use crate::shm::file::segment_file::damaged;
 use crate::shm::layout::records::Header;
-use crate::table::Fingerprint;
 
 /// A key of a keyed set, and how its limits stand. Consistent in itself unless it says that it is torn.
 #[derive(Clone, Debug, Serialize)]
@@ -35,10 +33,12 @@ pub struct KeySnapshot {
     pub admitted: u32,
     /// Requests refused, counted as those admitted.
     pub refused: u32,
-    /// How long ago it was decided on last, in nanoseconds.
-    pub last_used_ns: u64,
-    /// Nanoseconds for which it is [throttled](crate::Permit::throttled); zero where it is not.
-    pub throttled_for_ns: u64,
+    /// How long ago it was decided on last.
+    #[serde(serialize_with = "as_seconds")]
+    pub unused_for: Duration,
+    /// For how long it is [throttled](crate::Permit::throttled) yet; zero where it is not.
+    #[serde(serialize_with = "as_seconds")]
+    pub throttled_for: Duration,
     /// Whether all its limits are as if never used. If nothing is held and no request waits either, its row goes to the
     /// next key that needs one.
     pub replenished: bool,
@@ -77,109 +77,9 @@ pub struct KeyLimitSnapshot {
     /// Units that dead processes hold, or that are held for longer than their lease. They count as free already, because
     /// a request that needs them is given them.
     pub of_dead: u64,
-    /// Nanoseconds until it is completely replenished.
-    pub reset_after_ns: u64,
-}
-
-/// Which key: its fingerprint, and what is [kept](crate::Keyed::store_keys) of it for people.
-///
-/// Serialised with `text`, where what is kept is UTF-8, or else `hex`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct KeyLabel {
-    /// The key's hash.
-    pub fingerprint: KeyFingerprint,
-    /// Its first bytes, at most 40: whatever its user chose. None where they are not kept.
-    pub kept: Option<Vec<u8>>,
-    /// How many bytes it has, where that is kept.
-    pub bytes: Option<u64>,
-}
-
-/// The hash that a key is distinguished by: 128 bits, seeded for each segment. Shown as 32 hexadecimal digits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct KeyFingerprint(u128);
-
-impl fmt::Display for KeyFingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
-
-impl Serialize for KeyFingerprint {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl From<Fingerprint> for KeyFingerprint {
-    fn from(fingerprint: Fingerprint) -> Self {
-        Self((u128::from(fingerprint.high) << 64) | u128::from(fingerprint.low))
-    }
-}
-
-impl KeyLabel {
-    fn new(fingerprint: Fingerprint, name: Option<KeptName>) -> Self {
-        let (kept, bytes) = name.unzip();
-        Self {
-            fingerprint: fingerprint.into(),
-            kept,
-            bytes,
-        }
-    }
-
-    /// The key of a row; none where the set is not keyed, or the row no one's.
-    pub(super) fn of_row(shard: RuledShard<'_>, row: u64) -> Option<Self> {
-        let (fingerprint, name) = shard.key_of(row)?;
-        Some(Self::new(fingerprint, name))
-    }
-
-    /// What is kept of the key, where it is UTF-8; a character that was cut in two at the end is left out.
-    pub fn text(&self) -> Option<&str> {
-        let kept = self.kept.as_deref()?;
-        match std::str::from_utf8(kept) {
-            Ok(text) => Some(text),
-            Err(error) if self.is_cut() && error.error_len().is_none() => {
-                std::str::from_utf8(&kept[..error.valid_up_to()]).ok()
-            }
-            Err(_) => None,
-        }
-    }
-
-    /// Whether the key is longer than what is kept of it.
-    pub fn is_cut(&self) -> bool {
-        let kept = self.kept.as_ref().map(|kept| kept.len() as u64);
-        kept < self.bytes
-    }
-}
-
-impl Serialize for KeyLabel {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        struct Label<'a> {
-            text: Option<&'a str>,
-            hex: Option<String>,
-            bytes: Option<u64>,
-            fingerprint: KeyFingerprint,
-        }
-
-        let text = self.text();
-        let hex = || {
-            Some(
-                self.kept
-                    .as_ref()?
-                    .iter()
-                    .map(|byte| format!("{byte:02x}"))
-                    .collect(),
-            )
-        };
-        Label {
-            text,
-            hex: if text.is_none() { hex() } else { None },
-            bytes: self.bytes,
-            fingerprint: self.fingerprint,
-        }
-        .serialize(serializer)
-    }
+    /// How long it takes until it is completely replenished.
+    #[serde(serialize_with = "as_seconds")]
+    pub reset_after: Duration,
 }
 
 impl KeySnapshot {
@@ -187,13 +87,13 @@ impl KeySnapshot {
     fn of_nothing(set: &SetEngine) -> Self {
         let limit = |limit: &LimitRules| KeyLimitSnapshot {
             name: set.limit_name(limit.index),
-            kind: limit.kind,
+            kind: limit.kind.into(),
             burst: burst(limit),
             override_capacity: None,
             found_capacity: None,
             remaining: 0,
             of_dead: 0,
-            reset_after_ns: 0,
+            reset_after: Duration::ZERO,
         };
         Self {
             key: KeyLabel::default(),
@@ -202,8 +102,8 @@ impl KeySnapshot {
             tier_assigned: false,
             admitted: 0,
             refused: 0,
-            last_used_ns: 0,
-            throttled_for_ns: 0,
+            unused_for: Duration::ZERO,
+            throttled_for: Duration::ZERO,
             replenished: false,
             held: 0,
             of_dead: 0,
@@ -238,8 +138,8 @@ impl KeySnapshot {
         self.tier_assigned = self.tier.is_some() && seen.tier.is_assigned;
         self.admitted = seen.counts.admitted;
         self.refused = seen.counts.refused;
-        self.last_used_ns = seen.unused_for;
-        self.throttled_for_ns = seen.throttled_for;
+        self.unused_for = Duration::from_nanos(seen.unused_for);
+        self.throttled_for = Duration::from_nanos(seen.throttled_for);
         self.replenished = seen.is_replenished;
         self.held = seen.pins;
         self.of_dead = seen.pins_of_dead;
@@ -256,7 +156,7 @@ impl KeySnapshot {
             snapshot.found_capacity = limit.rule.found_capacity(*mark);
             snapshot.remaining = standing.remaining;
             snapshot.of_dead = seen.of_dead.get(limit.index).copied().unwrap_or(0);
-            snapshot.reset_after_ns = standing.reset_after;
+            snapshot.reset_after = Duration::from_nanos(standing.reset_after);
         }
     }
 }
@@ -276,17 +176,17 @@ impl SegmentReader {
     ///
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("limits");
-    /// let declaration = Declaration::new().set(
+    /// let declaration = Declaration::new().add_set(
     ///     SetDeclaration::new("api")
     ///         .keyed(Keyed::new(100_000))
-    ///         .limit(Limit::calls("requests", 100, Duration::from_secs(60))),
+    ///         .add_limit(Limit::calls("requests", 100, Duration::from_secs(60))),
     /// );
     /// let segment = Segment::create(&path, &declaration)?;
     /// let api = segment.set("api")?;
     /// drop(api.key("tenant-7")?.try_acquire(&api.request())?);
     ///
     /// let mut busiest = None;
-    /// SegmentReader::open(&path)?.keys("api", |key| {
+    /// SegmentReader::open(&path)?.key_snapshots("api", |key| {
     ///     if busiest.as_ref().is_none_or(|(admitted, _)| key.admitted > *admitted) {
     ///         busiest = Some((key.admitted, key.key.text().map(str::to_owned)));
     ///     }
@@ -298,7 +198,7 @@ impl SegmentReader {
     /// # Errors
     ///
     /// [`Error::UnknownSet`], [`Error::NotKeyed`].
-    pub fn keys(&self, set: &str, visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
+    pub fn key_snapshots(&self, set: &str, visit: impl FnMut(&KeySnapshot)) -> Result<(), Error> {
         self.with_keys(|keys| keys.visit(set, visit))
     }
 
@@ -307,7 +207,7 @@ impl SegmentReader {
     /// # Errors
     ///
     /// [`Error::UnknownSet`], [`Error::NotKeyed`], [`Error::InvalidKey`], [`Error::AddressRequired`].
-    pub fn key(&self, set: &str, key: impl AsRef<[u8]>) -> Result<Option<KeySnapshot>, Error> {
+    pub fn key_snapshot(&self, set: &str, key: impl AsRef<[u8]>) -> Result<Option<KeySnapshot>, Error> {
         self.with_keys(|keys| keys.find(set, key.as_ref()))
     }
 
@@ -317,7 +217,7 @@ impl SegmentReader {
     /// # Errors
     ///
     /// [`Error::UnknownSet`], [`Error::NoPrefixes`].
-    pub fn address(&self, set: &str, address: IpAddr) -> Result<Vec<KeySnapshot>, Error> {
+    pub fn address_snapshots(&self, set: &str, address: IpAddr) -> Result<Vec<KeySnapshot>, Error> {
         self.with_keys(|keys| keys.find_networks(set, address))
     }
 

@@ -1,6 +1,7 @@
 //! A copy of everything a segment holds, taken without a lock.
 
 mod counts;
+mod key_label;
 mod keys;
 mod set_memory;
 
@@ -8,33 +9,38 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use super::declaration::Declaration;
 use super::declaration::stored::StoredDeclaration;
-use super::segment::{compile_definitions, compile_one};
-use crate::engine::definition::plan::Kind;
+use super::declaration::{Declaration, Kind};
+use super::segment::compiled_definitions::{compile_definitions, compile_one};
 use crate::engine::{
     DeadHolds, Definitions, LimitRules, ObservedHold, ObservedTicket, RowCopy, RuledShard, SetEngine,
     ShardAt, ShardObservation, observe_shard, place_sets,
 };
 use crate::error::Error;
 use crate::limit::{Mark, Now, RuleOperations};
-use crate::shm::file::attach::{Observed, damaged, observe};
+use crate::shm::file::attach::{Observed, observe};
 use crate::shm::file::region::Region;
+use crate::shm::file::segment_file::damaged;
 use crate::shm::layout::records::{FORMAT, Header, SET_UNCHECKED, WAIT_BUCKETS};
 use crate::shm::process::host::process_of_thread;
 use crate::shm::process::participant::{ParticipantId, ParticipantRecord, ParticipantTable};
 use crate::shm::time::clock::{boot_nanos, utc_nanos};
 
+use counts::load;
 pub use counts::{LimitCounts, SetCounts};
+pub use key_label::{KeyFingerprint, KeyLabel};
 pub(crate) use keys::KeySource;
-pub use keys::{KeyFingerprint, KeyLabel, KeyLimitSnapshot, KeySnapshot};
+pub use keys::{KeyLimitSnapshot, KeySnapshot};
 pub use set_memory::SetMemory;
 
 /// A segment, copied. Each set's shard is consistent in itself unless it says that it is torn.
+///
+/// Serialised, every time in it is a number of seconds.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct SegmentSnapshot {
@@ -44,8 +50,9 @@ pub struct SegmentSnapshot {
     pub size: u64,
     /// The number of the file's format.
     pub format: u64,
-    /// Nanoseconds since the Unix epoch.
-    pub created_utc_ns: u64,
+    /// When it was created, as the time since the Unix epoch.
+    #[serde(serialize_with = "as_seconds")]
+    pub created_utc: Duration,
     /// Whether the segment was retired: see [`Segment::retire`](crate::Segment::retire).
     pub retired: bool,
     /// Whether the file belongs to this boot, these namespaces and this inode. If not, the process that opens it next
@@ -73,8 +80,9 @@ pub struct ParticipantSnapshot {
     pub pid: u64,
     /// Its name when it attached. Not sanitised.
     pub name: String,
-    /// When it attached, in nanoseconds since the Unix epoch.
-    pub joined_utc_ns: u64,
+    /// When it attached, as the time since the Unix epoch.
+    #[serde(serialize_with = "as_seconds")]
+    pub joined_utc: Duration,
     /// Whether it is alive.
     pub alive: bool,
 }
@@ -103,8 +111,9 @@ pub struct SetSnapshot {
     pub words_in_flight: Option<usize>,
     /// A recovery could not repair the set.
     pub poisoned: bool,
-    /// Nanoseconds for which the set is [throttled](crate::Permit::throttled); zero where it is not, or is keyed.
-    pub throttled_for_ns: u64,
+    /// For how long the set is [throttled](crate::Permit::throttled) yet; zero where it is not, or is keyed.
+    #[serde(serialize_with = "as_seconds")]
+    pub throttled_for: Duration,
     /// What was counted.
     pub counts: SetCounts,
     /// Permits out that hold something, without those of dead processes.
@@ -175,8 +184,9 @@ pub struct LimitSnapshot {
     /// Units that dead processes hold, or that are held for longer than their lease. They count as free already, because
     /// a request that needs them is given them. Where the set is keyed, what is held of concurrency for all keys together.
     pub of_dead: u64,
-    /// Nanoseconds until it is completely replenished.
-    pub reset_after_ns: u64,
+    /// How long it takes until it is completely replenished.
+    #[serde(serialize_with = "as_seconds")]
+    pub reset_after: Duration,
     /// What was counted.
     pub counts: LimitCounts,
 }
@@ -197,8 +207,9 @@ pub struct HoldSnapshot {
     pub owner_alive: bool,
     /// The key whose limits are held, where the set is keyed.
     pub key: Option<KeyLabel>,
-    /// How long it has been held, in nanoseconds.
-    pub held_ns: u64,
+    /// How long it has been held.
+    #[serde(serialize_with = "as_seconds")]
+    pub held_for: Duration,
     /// Whether it was given back while another process kept the lock: it is free as soon as any process has the lock.
     pub returned: bool,
     /// What its request was [labelled](crate::Request::label) with, where the set [keeps labels](crate::SetDeclaration::labels).
@@ -225,8 +236,9 @@ pub struct TicketSnapshot {
     pub granted: bool,
     /// The key in whose line it is, where the set is keyed.
     pub key: Option<KeyLabel>,
-    /// How long it has been waiting, in nanoseconds.
-    pub waiting_ns: u64,
+    /// How long it has been waiting.
+    #[serde(serialize_with = "as_seconds")]
+    pub waiting_for: Duration,
     /// Units asked for, by limit.
     pub costs: BTreeMap<String, u64>,
 }
@@ -387,14 +399,14 @@ impl SnapshotSource<'_> {
                 pid: record.identity.pid,
                 alive: self.owners.is_alive(record.id.to_word()),
                 name: record.name,
-                joined_utc_ns: record.joined_utc,
+                joined_utc: Duration::from_nanos(record.joined_utc),
             })
             .collect();
         Ok(SegmentSnapshot {
             path: self.path.to_owned(),
             size: self.region.size(),
             format: FORMAT,
-            created_utc_ns: load(&header.created_utc),
+            created_utc: Duration::from_nanos(load(&header.created_utc)),
             retired: load(&header.retired) != 0,
             same_place: self.same_place,
             cold_starts: load(&header.cold_starts),
@@ -445,7 +457,7 @@ impl SnapshotSource<'_> {
         let left_out = if is_keyed {
             dead.of_all_rows(at, &copy)
         } else {
-            snapshot.throttled_for_ns = shard.throttled_for(shard.only_row(), now);
+            snapshot.throttled_for = Duration::from_nanos(shard.throttled_for(shard.only_row(), now));
             dead.leave_out(at, shard.only_row(), &mut copy)
         };
         snapshot.active += load(&control.active).saturating_sub(left_out.holds);
@@ -462,7 +474,7 @@ impl SnapshotSource<'_> {
                 let standing = limit.rule.standing(mark);
                 snapshot.found_capacity = limit.rule.found_capacity(mark);
                 snapshot.remaining = standing.remaining;
-                snapshot.reset_after_ns = standing.reset_after;
+                snapshot.reset_after = Duration::from_nanos(standing.reset_after);
             }
         }
         let holds = observation.holds();
@@ -476,12 +488,12 @@ impl SnapshotSource<'_> {
         snapshot
             .tickets
             .extend(tickets.into_iter().map(|ticket| self.ticket(shard, ticket, now)));
-        if let Some(keys) = &mut snapshot.keys {
-            keys.in_use += load(&control.keys);
-            keys.rows += shard.memory.row_count();
-            keys.evicted_unused += load(&control.evicted_unused);
-            keys.evicted_in_use += load(&control.evicted_in_use);
-            keys.fullest_bucket = keys.fullest_bucket.max(shard.fullest_bucket());
+        if let Some(table) = &mut snapshot.keys {
+            table.in_use += load(&control.keys);
+            table.rows += shard.memory.row_count();
+            table.evicted_unused += load(&control.evicted_unused);
+            table.evicted_in_use += load(&control.evicted_in_use);
+            table.fullest_bucket = table.fullest_bucket.max(shard.fullest_bucket());
         }
     }
 
@@ -502,7 +514,7 @@ impl SnapshotSource<'_> {
             owner_alive: self.owners.is_alive(ticket.owner),
             granted: ticket.is_granted,
             key: KeyLabel::of_row(shard, ticket.row),
-            waiting_ns: now.monotonic.saturating_sub(ticket.enqueued_at),
+            waiting_for: Duration::from_nanos(now.monotonic.saturating_sub(ticket.enqueued_at)),
             costs: ticket
                 .costs
                 .into_iter()
@@ -520,7 +532,7 @@ impl SnapshotSource<'_> {
             owner_pid: record.map(|record| record.identity.pid),
             owner_alive: self.owners.is_alive(hold.owner),
             key: KeyLabel::of_row(shard, hold.row),
-            held_ns: now.monotonic.saturating_sub(hold.taken_at),
+            held_for: Duration::from_nanos(now.monotonic.saturating_sub(hold.taken_at)),
             returned: hold.is_returned,
             label: hold.label,
             amounts: hold
@@ -537,12 +549,12 @@ impl SetSnapshot {
     fn of_nothing(set: &SetEngine) -> Self {
         let limit = |limit: &LimitRules| LimitSnapshot {
             name: set.limit_name(limit.index),
-            kind: limit.kind,
+            kind: limit.kind.into(),
             burst: Some(limit.burst).filter(|max| *max != u64::MAX),
             found_capacity: limit.rule.found_capacity(Mark::default()),
             remaining: limit.rule.standing(Mark::default()).remaining,
             of_dead: 0,
-            reset_after_ns: 0,
+            reset_after: Duration::ZERO,
             counts: LimitCounts::default(),
         };
         Self {
@@ -559,7 +571,7 @@ impl SetSnapshot {
             },
             words_in_flight: Some(0),
             poisoned: false,
-            throttled_for_ns: 0,
+            throttled_for: Duration::ZERO,
             counts: SetCounts::default(),
             active: 0,
             of_dead: 0,
@@ -574,6 +586,7 @@ impl SetSnapshot {
     }
 }
 
-fn load(word: &AtomicU64) -> u64 {
-    word.load(Ordering::Relaxed)
+/// A time in JSON: a number of seconds.
+fn as_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_secs_f64())
 }

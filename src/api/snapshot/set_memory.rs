@@ -81,8 +81,8 @@ impl SegmentReader {
     ///
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("limits");
-    /// let api = SetDeclaration::new("api").limit(Limit::calls("requests", 100, Duration::from_secs(1)));
-    /// Segment::create(&path, &Declaration::new().set(api))?;
+    /// let api = SetDeclaration::new("api").add_limit(Limit::calls("requests", 100, Duration::from_secs(1)));
+    /// Segment::create(&path, &Declaration::new().add_set(api))?;
     /// let memory = SegmentReader::open(&path)?.memory();
     /// assert_eq!((memory[0].waiters, memory[0].queue_bytes), (5_120, 5_120 * 128)); // unless declared
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -113,15 +113,15 @@ mod tests {
         let minute = Duration::from_secs(60);
         let keyed = SetDeclaration::new("tenants")
             .keyed(Keyed::new(3_000))
-            .limit(Limit::calls("requests", 100, minute))
-            .limit(Limit::concurrency("in_flight", 4));
+            .add_limit(Limit::calls("requests", 100, minute))
+            .add_limit(Limit::concurrency("in_flight", 4));
         let template = SetDeclaration::new("operation")
             .waiters(7)
-            .limit(Limit::calls("requests", 100, minute));
+            .add_limit(Limit::calls("requests", 100, minute));
         let declaration = Declaration::new()
             .participants(10)
-            .set(keyed)
-            .set(template)
+            .add_set(keyed)
+            .add_set(template)
             .sets_on_demand("operation", 5);
         let segment = Segment::create(&path, &declaration).expect("created");
         segment.set("first").expect("made on demand");

@@ -51,6 +51,12 @@ struct Asked {
     began: Option<u64>,
 }
 
+impl<'a> Subject<'a> {
+    pub(crate) fn acquire_async(self, request: &Request, timeout: Option<Duration>) -> AcquireFuture<'a> {
+        AcquireFuture::new(self, request, timeout)
+    }
+}
+
 impl<'a> AcquireFuture<'a> {
     pub(crate) fn new(subject: Subject<'a>, request: &Request, timeout: Option<Duration>) -> Self {
         let set = subject.set;

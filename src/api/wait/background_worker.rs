@@ -7,20 +7,17 @@
 //! child there is no such thread: the child's first future starts one of its own.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use super::unused_batches::UnusedBatches;
 use super::waiters::{NextStep, Queue, Waiter, Waiters, address, lock};
-use crate::api::local_credit::UnusedBatches;
-use crate::api::permit::Permit;
-use crate::api::segment::SharedSegment;
-use crate::api::set::limit_set::LimitSet;
-use crate::engine::{
-    DeathNotice, Deaths, HoldReference, LockWait, Renewed, TakenBatch, UNWATCHED_SLICE, WATCHED_SLICE,
-};
+use crate::api::segment::shared_segment::SharedSegment;
+use crate::engine::{DeathNotice, Deaths, HoldReference, LockWait, Renewed, UNWATCHED_SLICE, WATCHED_SLICE};
 use crate::error::Error;
 use crate::shm::process::background_thread;
 use crate::shm::process::fork_identity::PerProcess;
@@ -116,63 +113,13 @@ impl LeaseRenewal {
     }
 }
 
-/// What a dropped handle of local credit had left.
-#[derive(Debug)]
-pub(crate) struct UnspentBatch {
-    shared: Arc<SharedSegment>,
-    set: usize,
-    limit: usize,
-    batch: TakenBatch,
-    units: u64,
-}
-
-impl UnspentBatch {
-    pub(crate) fn new(set: &LimitSet, limit: usize, batch: TakenBatch, units: u64) -> Self {
-        Self {
-            shared: Arc::clone(set.shared()),
-            set: set.position(),
-            limit,
-            batch,
-            units,
-        }
-    }
-
-    /// Gives it back unless the lock is taken; answers whether to try again.
-    fn is_left(&self) -> bool {
-        let engine = &self.shared.engine;
-        engine.sets().get(self.set).is_some_and(|set| {
-            engine
-                .return_batch(set.shard(0), self.limit, &self.batch, self.units, LockWait::NOT)
-                .is_err_and(|error| matches!(*error, Error::LockStuck { .. }))
-        })
-    }
-}
-
 /// What has no hold and could not be given back at once.
-#[derive(Debug)]
-pub(crate) enum Return {
-    Unspent(UnspentBatch),
-    /// What was admitted and not made use of.
-    Unused(Permit<'static>),
-}
-
-impl Return {
+pub(crate) trait DelayedReturn: fmt::Debug + Send {
     /// Gives it back unless the lock is taken; answers whether to try again.
-    fn is_left(&mut self) -> bool {
-        match self {
-            Self::Unspent(batch) => batch.is_left(),
-            Self::Unused(permit) => {
-                matches!(permit.cancel_within(LockWait::NOT), Err(Error::LockStuck { .. }))
-            }
-        }
-    }
+    fn is_left(&mut self) -> bool;
 
-    fn shared(&self) -> &Arc<SharedSegment> {
-        match self {
-            Self::Unspent(batch) => &batch.shared,
-            Self::Unused(permit) => permit.limit_set().shared(),
-        }
-    }
+    /// The segment that it is given back to.
+    fn shared(&self) -> &Arc<SharedSegment>;
 }
 
 /// When to try a lock again that was taken.
@@ -208,7 +155,7 @@ struct WorkQueue {
     waiters: Waiters,
     renewals: Vec<LeaseRenewal>,
     batches: Vec<UnusedBatches>,
-    returns: VecDeque<Return>,
+    returns: VecDeque<Box<dyn DelayedReturn>>,
     /// When to try again to give them back, on the boot-time clock.
     next_return: u64,
     is_running: bool,
@@ -293,9 +240,9 @@ pub(crate) fn return_unused(batches: UnusedBatches, shared: &SharedSegment) -> R
 
 /// Gives something back as soon as its lock can be had. Where there is no thread for that, or too much waits for it
 /// already, it stays charged.
-pub(crate) fn give_back_later(what: Return) {
+pub(crate) fn give_back_later(what: impl DelayedReturn + 'static) {
     let shared = Arc::clone(what.shared());
-    let mut waiting = Some(what);
+    let mut waiting: Option<Box<dyn DelayedReturn>> = Some(Box::new(what));
     let _ = take_on(&shared, |work| {
         if work.returns.len() < MAX_RETURNS {
             work.returns.extend(waiting.take());
@@ -535,7 +482,7 @@ impl BackgroundWorker {
         }
         let mut returns = std::mem::take(&mut work.returns);
         drop(work);
-        returns.retain_mut(Return::is_left);
+        returns.retain_mut(|what| what.is_left());
         let pause = retry.pause_after(!returns.is_empty());
         let mut work = lock(&self.work);
         work.next_return = boot_nanos().saturating_add(pause);

@@ -2,4 +2,5 @@
 
 pub(crate) mod acquire_future;
 pub(crate) mod background_worker;
+pub(crate) mod unused_batches;
 pub(crate) mod waiters;

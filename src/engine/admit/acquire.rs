@@ -4,23 +4,25 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::decision::{
-    Costs, Decided, Decision, Details, LimitMask, NEVER, RefusalReason, SHORTEST_WAIT, Stage,
+    Costs, Decided, Decision, Details, Impossible, NEVER, RefusalReason, SHORTEST_WAIT, Stage,
 };
 use crate::engine::definition::limit_rules::LimitRules;
+use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::definition::plan::Kind;
 use crate::engine::definition::set_outline::SetOutline;
 use crate::engine::recover::dead_holds::OfDead;
 use crate::engine::recover::repairs::{Extent, POISONED_BY_COUNTS};
-use crate::engine::shard::hold::{FreeHold, HoldReference};
+use crate::engine::shard::hold::FreeHold;
 use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::key_table::NoRow;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};
-use crate::engine::shard::shard_memory::{Row, Rows};
 use crate::error::Error;
-use crate::limit::Assessment;
+use crate::limit::{Assessment, Mark};
+use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::records::MAX_LIMITS;
+use crate::shm::layout::row::{Row, Rows};
 use crate::shm::lock::journal::Transaction;
 
 /// What one look at the set came to.
@@ -261,24 +263,15 @@ impl RuledShard<'_> {
 
     /// The first cost that is above what its limit admits the key of a row at once, and that most: an error and not a
     /// refusal. No limit takes such a cost, so it is enough to look when something was refused.
-    pub(in crate::engine) fn impossible_cost(
-        &self,
-        row: Row<'_>,
-        costs: &Costs,
-    ) -> Option<(usize, u64, u64)> {
+    pub(in crate::engine) fn impossible_cost(&self, row: Row<'_>, costs: &Costs) -> Option<Impossible> {
         costs
             .iter()
             .filter(|(index, _)| self.limits.get(*index).is_none_or(|limit| !limit.shadow))
-            .map(|(index, cost)| {
-                (
-                    index,
-                    cost,
-                    self.limits
-                        .get(index)
-                        .map_or(0, |limit| limit.of_request(row, costs).burst),
-                )
+            .find_map(|(limit, cost)| {
+                let rules = self.limits.get(limit);
+                let max = rules.map_or(0, |rules| rules.of_request(row, costs).burst);
+                (cost > max).then_some(Impossible::Cost { limit, cost, max })
             })
-            .find(|(_, cost, max)| cost > max)
     }
 
     /// Whether the death of a holder would help: a hold, concurrency, or a reservation that is refunded then.
@@ -294,17 +287,18 @@ impl RuledShard<'_> {
 }
 
 impl Shard<'_> {
-    /// Says of a limit, a cost and the most that it admits at once that the one is above the other. Not under the lock,
-    /// because the telling allocates.
+    /// Says what can never be met. Not under the lock, because that allocates.
     #[cold]
-    pub(in crate::engine) fn never_admissible(&self, impossible: Option<(usize, u64, u64)>) -> Box<Error> {
-        let (index, cost, max) = impossible.unwrap_or_default();
-        Box::new(Error::NeverAdmissible {
-            set: self.set.name.to_string(),
-            limit: self.set.limit_name(index),
-            cost,
-            max,
-        })
+    pub(in crate::engine) fn never_admissible(&self, impossible: Impossible) -> Box<Error> {
+        match impossible {
+            Impossible::Cost { limit, cost, max } => Box::new(Error::NeverAdmissible {
+                set: self.set.name.to_string(),
+                limit: self.set.limit_name(limit),
+                cost,
+                max,
+            }),
+            Impossible::Capacity(refused) => self.cannot_override(refused),
+        }
     }
 }
 
@@ -368,15 +362,14 @@ impl LockedShard<'_> {
             return self.take_all_of_key(rows, costs, waived, free, decision, attempt);
         }
         let mut transaction = self.shard.memory.journal().begin();
-        decision.begin(self.shard, self.now.monotonic);
+        decision.begin(self.shard.index(), self.shard.definition(), self.now.monotonic);
         let note = |_, decided| decision.note(decided);
-        let limits = &self.shard.limits;
-        let limit = |index, _| limits.get(index);
-        let Some(waived) = self.take_each_by(limit, rows, &mut transaction, costs, waived, note) else {
+        let Some(waived) = self.take_each(rows, &mut transaction, costs, waived, note) else {
             drop(transaction);
             return self.refuse(rows, costs, decision, attempt);
         };
-        self.commit_taken(transaction, rows, costs, waived, free, decision)
+        self.commit_taken(transaction, rows, costs, waived, free, decision)?;
+        Ok(Answer::Admitted)
     }
 
     /// As [`take_all`](Self::take_all), where the limits may be others for each key.
@@ -392,20 +385,20 @@ impl LockedShard<'_> {
     ) -> Result<Answer, Box<Error>> {
         let shard = self.shard.of_request(rows.first(), costs);
         let mut transaction = self.shard.memory.journal().begin();
-        decision.begin(shard, self.now.monotonic);
+        decision.begin(shard.index(), shard.definition(), self.now.monotonic);
         let note = |_, decided| decision.note(decided);
         let Some(waived) = self.take_each(rows, &mut transaction, costs, waived, note) else {
             drop(transaction);
             return self.refuse(rows, costs, decision, attempt);
         };
-        let answer = self.commit_taken(transaction, rows, costs, waived, free, decision)?;
+        self.commit_taken(transaction, rows, costs, waived, free, decision)?;
         shard.note_own_capacities(rows.first(), costs, decision);
-        Ok(answer)
+        Ok(Answer::Admitted)
     }
 
     /// Makes what was taken final, with the hold and the counts of it.
     #[inline(always)]
-    fn commit_taken(
+    pub(in crate::engine) fn commit_taken(
         &self,
         mut transaction: Transaction<'_>,
         rows: Rows<'_>,
@@ -413,7 +406,7 @@ impl LockedShard<'_> {
         waived: LimitMask,
         free: Option<FreeHold>,
         decision: &mut Decision,
-    ) -> Result<Answer, Box<Error>> {
+    ) -> Result<(), Box<Error>> {
         if let Some(free) = free {
             let hold = self.take_hold(
                 &mut transaction,
@@ -430,7 +423,7 @@ impl LockedShard<'_> {
         self.count_on_rows(&mut transaction, rows, true);
         self.shard.commit(transaction)?;
         self.keep_label(decision, costs);
-        Ok(Answer::Admitted)
+        Ok(())
     }
 
     /// Takes and counts one limit after the other, telling `note` how each stood then; none where one refused, and the
@@ -445,10 +438,27 @@ impl LockedShard<'_> {
         waived: LimitMask,
         note: impl FnMut(usize, Decided),
     ) -> Option<LimitMask> {
+        let take = |limit: &LimitRules, row: Row<'_>, transaction: &mut Transaction<'_>, cost| {
+            limit.take(row, transaction, self.now, cost).ok()
+        };
+        self.charge_each(take, rows, transaction, costs, waived, note)
+    }
+
+    /// As [`take_each`](Self::take_each), where `charge` charges one limit and says how it stands then, or does not.
+    #[inline(always)]
+    pub(in crate::engine) fn charge_each(
+        &self,
+        charge: impl Fn(&LimitRules, Row<'_>, &mut Transaction<'_>, u64) -> Option<Mark>,
+        rows: Rows<'_>,
+        transaction: &mut Transaction<'_>,
+        costs: &Costs,
+        waived: LimitMask,
+        note: impl FnMut(usize, Decided),
+    ) -> Option<LimitMask> {
         if !self.shard.differs_by_key {
             let limits = &self.shard.limits;
             let limit = |index, _| limits.get(index);
-            return self.take_each_by(limit, rows, transaction, costs, waived, note);
+            return self.charge_each_by(limit, charge, rows, transaction, costs, waived, note);
         }
         let limits = &self.shard.of_request(rows.first(), costs).rules.limits;
         let limit = |index, row| {
@@ -456,14 +466,16 @@ impl LockedShard<'_> {
                 .get(index)
                 .map(|limit: &LimitRules| limit.of_request(row, costs))
         };
-        self.take_each_by(limit, rows, transaction, costs, waived, note)
+        self.charge_each_by(limit, charge, rows, transaction, costs, waived, note)
     }
 
-    /// As [`take_each`](Self::take_each), by the limits that are `limit` of a row.
+    /// As [`charge_each`](Self::charge_each), by the limits that are `limit` of a row.
     #[inline(always)]
-    fn take_each_by<'a, L: Deref<Target = LimitRules>>(
+    #[expect(clippy::too_many_arguments, reason = "what a decision is made of")]
+    fn charge_each_by<'a, L: Deref<Target = LimitRules>>(
         &self,
         limit_of: impl Fn(usize, Row<'a>) -> Option<L>,
+        charge: impl Fn(&LimitRules, Row<'_>, &mut Transaction<'_>, u64) -> Option<Mark>,
         rows: Rows<'a>,
         transaction: &mut Transaction<'_>,
         costs: &Costs,
@@ -478,7 +490,7 @@ impl LockedShard<'_> {
             let taken = if waived.contains(index) {
                 None
             } else {
-                limit.take(row, transaction, self.now, cost).ok()
+                charge(&limit, row, transaction, cost)
             };
             match taken {
                 Some(mark) => {
@@ -611,11 +623,18 @@ impl LockedShard<'_> {
         decision: &mut Decision,
         attempt: Attempt,
     ) -> Result<Answer, Box<Error>> {
+        let room_in = match no_row {
+            NoRow::Full { room_in } => room_in,
+            NoRow::Refused(refused) => {
+                decision.note_impossible(Impossible::Capacity(refused));
+                return Ok(Answer::Impossible);
+            }
+        };
         if self.shard.is_in_shadow(costs) {
             decision.set_stage(Stage::Reserved);
             return self.take_all(Row::ABSENT.into(), costs, costs.limits, None, decision, attempt);
         }
-        decision.set_no_row(no_row.room_in);
+        decision.set_no_row(room_in);
         let attempt = match attempt {
             Attempt::First | Attempt::BeforeWaiting => Attempt::First,
             Attempt::Last | Attempt::Late(_) | Attempt::Waiting => Attempt::Last,

@@ -1,14 +1,14 @@
-//! How long those who wait in the queue before a refused request keep it waiting.
+//! How long the waiters before a refused request in the queue keep it waiting.
 
 use std::sync::atomic::Ordering;
 
 use super::decision::{Costs, NEVER, longer_wait};
 use crate::engine::queue::queue_words::QueueWords;
 use crate::engine::shard::locked_shard::LockedShard;
-use crate::engine::shard::shard_memory::Row;
 use crate::error::Error;
 use crate::limit::Assessment;
 use crate::queue;
+use crate::shm::layout::row::Row;
 
 /// So many of those before a request are counted at most, because the lock is held meanwhile: what more of them ask for
 /// only comes later.
@@ -60,7 +60,7 @@ impl LockedShard<'_> {
             own_capacities: None,
             ..*costs
         };
-        let queue = QueueWords(self.shard.memory);
+        let queue = QueueWords::reading(self.shard.memory);
         let mut next = Some(head);
         for _ in 0..MAX_COUNTED {
             let Some(index) = next.filter(|index| Some(*index) != late) else {

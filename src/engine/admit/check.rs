@@ -1,18 +1,19 @@
 //! Taking without holding: one request for one key, one for many keys at one instant, and the debits of budgets.
 
 use super::acquire::{Answer, Attempt, Target};
-use super::decision::{Costs, Decision, LimitMask, NEVER, Stage};
+use super::decision::{Costs, Decision, Impossible, NEVER, Stage};
 use crate::engine::definition::limit_rules::LimitRules;
+use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::definition::plan::Kind;
 use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::key_table::TableWords;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};
-use crate::engine::shard::shard_memory::Row;
 use crate::error::Error;
 use crate::limit::{Assessment, RuleOperations, Standing};
 use crate::shm::layout::prefetch::prefetch;
+use crate::shm::layout::row::Row;
 use crate::table;
 use crate::units::BUCKET_ROWS;
 
@@ -90,9 +91,13 @@ impl SegmentEngine {
                     answer = locked.check(Some(key), costs, decision, Attempt::Last)?;
                 }
                 if answer == Answer::Impossible {
+                    let impossible = decision.impossible();
+                    if matches!(impossible, Impossible::Capacity(_)) {
+                        drop(locked);
+                        return Err(shard.never_admissible(impossible));
+                    }
                     // Some were charged only where the definition has changed meanwhile.
                     if !is_any_admitted && locked.shard.is_impossible_for_every_key(costs) {
-                        let impossible = decision.impossible();
                         drop(locked);
                         return Err(shard.never_admissible(impossible));
                     }
@@ -288,7 +293,7 @@ impl Shard<'_> {
     /// Asks for the row that the tags name. Looks without the lock, so it may be the wrong one, which costs nothing but
     /// time.
     fn prefetch_row(&self, key: &KeyIdentity) {
-        let row = table::probable(&TableWords(self.memory), key.fingerprint);
+        let row = table::probable(&TableWords::reading(self.memory), key.fingerprint);
         if let Some(word) = row.and_then(|row| self.row(row).generation()) {
             prefetch(word);
         }

@@ -7,17 +7,19 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
-use crate::engine::credit::batches::Drawn;
 use crate::engine::credit::credit_word::BatchShare;
-use crate::engine::definition::overrides::OwnCapacities;
-use crate::engine::definition::row_tier::TierIndex;
-use crate::engine::shard::hold::HoldReference;
-use crate::engine::shard::row_reference::RowReference;
-use crate::engine::shard::set_engine::{DefinitionBits, RuledShard};
-use crate::engine::shard::shard_memory::Row;
+use crate::engine::credit::drawn::Drawn;
+use crate::engine::definition::definition_bits::DefinitionBits;
+use crate::engine::definition::definition_bits::TierIndex;
+use crate::engine::definition::own_capacities::LimitMask;
+use crate::engine::definition::own_capacities::OwnCapacities;
+use crate::engine::definition::own_capacities::RefusedCapacity;
 use crate::limit::Mark;
 use crate::shm::layout::geometry::MAX_SHARDS;
+use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::records::MAX_LIMITS;
+use crate::shm::layout::row::Row;
+use crate::shm::layout::row::RowReference;
 use crate::table::Fingerprint;
 
 /// What a request takes of each limit of a set, and what it says of itself.
@@ -42,35 +44,6 @@ impl Default for Costs {
             amounts: [0; MAX_LIMITS],
             own_capacities: None,
         }
-    }
-}
-
-/// Some of the limits of a set: bit i is limit i.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LimitMask(pub(crate) u16);
-
-impl LimitMask {
-    #[inline(always)]
-    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
-        let mut rest = self.0;
-        std::iter::from_fn(move || {
-            if rest == 0 {
-                return None;
-            }
-            let index = rest.trailing_zeros() as usize;
-            rest &= rest - 1;
-            Some(index)
-        })
-    }
-
-    #[inline]
-    pub(crate) fn insert(&mut self, index: usize) {
-        self.0 |= 1 << index;
-    }
-
-    #[inline]
-    pub(crate) fn contains(self, index: usize) -> bool {
-        self.0 & (1 << index) != 0
     }
 }
 
@@ -113,6 +86,15 @@ pub(crate) struct Decided {
     pub(crate) cost_or_wait: u64,
 }
 
+/// What can never be met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Impossible {
+    /// A cost above the most that the limit admits at once.
+    Cost { limit: usize, cost: u64, max: u64 },
+    /// A capacity that the key cannot have.
+    Capacity(RefusedCapacity),
+}
+
 /// How many capacities fit where one limit is decided on.
 const OVERRIDES_IN_A_NOTE: usize = 3;
 
@@ -150,10 +132,12 @@ pub(crate) enum Stage {
     Behind,
     /// There never was a permit, because so many wait in the queue that no ticket was left.
     QueueFull,
+    /// There never was a permit, because its key cannot have a capacity that the request names.
+    CapacityRefused,
 }
 
 impl Stage {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Reserved,
         Self::Settled,
         Self::Released,
@@ -163,6 +147,7 @@ impl Stage {
         Self::Throttled,
         Self::Behind,
         Self::QueueFull,
+        Self::CapacityRefused,
     ];
 }
 
@@ -277,10 +262,10 @@ impl Decision {
 
     /// Makes room for what is to be decided now, in a shard of the set.
     #[inline(always)]
-    pub(crate) fn begin(&mut self, shard: RuledShard<'_>, now: u64) {
+    pub(crate) fn begin(&mut self, shard: u32, definition: DefinitionBits, now: u64) {
         // A set has at most 1024 shards.
-        self.place = ShardAndStage::new(shard.index() as u16, Stage::Reserved);
-        self.definition = shard.definition();
+        self.place = ShardAndStage::new(shard as u16, Stage::Reserved);
+        self.definition = definition;
         self.decided_at = now;
         self.hold_serial = None;
         self.decided.clear();
@@ -401,21 +386,43 @@ impl Decision {
         }
     }
 
-    /// Notes of what can never be met which limit that is by, the cost, and the most that it admits at once. There is room
-    /// for it: something was asked for.
+    /// Notes what can never be met. There is room for it: something was asked for.
     #[cold]
-    pub(in crate::engine) fn note_impossible(&mut self, (index, first, second): (usize, u64, u64)) {
+    pub(in crate::engine) fn note_impossible(&mut self, impossible: Impossible) {
+        let (limit, first, second) = match impossible {
+            Impossible::Cost { limit, cost, max } => (limit, cost, max),
+            Impossible::Capacity(refused) => {
+                self.set_stage(Stage::CapacityRefused);
+                self.definition = refused.definition;
+                (refused.limit, refused.capacity, refused.concurrency)
+            }
+        };
         self.decided.clear();
         self.decided.push(Decided {
             mark: Mark { first, second },
-            cost_or_wait: index as u64,
+            cost_or_wait: limit as u64,
         });
     }
 
-    /// What can never be met, where that was [noted](Self::note_impossible).
-    pub(in crate::engine) fn impossible(&self) -> Option<(usize, u64, u64)> {
-        let Decided { mark, cost_or_wait } = self.decided.first()?;
-        Some((*cost_or_wait as usize, mark.first, mark.second))
+    /// What can never be met, which was [noted](Self::note_impossible).
+    pub(in crate::engine) fn impossible(&self) -> Impossible {
+        let (limit, Mark { first, second }) = match self.decided.first() {
+            Some(Decided { mark, cost_or_wait }) => (*cost_or_wait as usize, *mark),
+            None => (0, Mark::default()),
+        };
+        if self.stage() == Stage::CapacityRefused {
+            return Impossible::Capacity(RefusedCapacity {
+                limit,
+                capacity: first,
+                definition: self.definition,
+                concurrency: second,
+            });
+        }
+        Impossible::Cost {
+            limit,
+            cost: first,
+            max: second,
+        }
     }
 
     /// The shard of the set that it was decided in.

@@ -9,15 +9,16 @@ use std::net::IpAddr;
 use smallvec::SmallVec;
 
 use super::acquire::{Answer, Attempt};
-use super::decision::{Costs, Decision, LimitMask, Stage};
+use super::decision::{Costs, Decision, Stage};
+use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::definition::plan::PrefixLengths;
 use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::key_table::NoRow;
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{SetEngine, Shard};
-use crate::engine::shard::shard_memory::{Row, Rows};
 use crate::error::Error;
+use crate::shm::layout::row::{Row, Rows};
 use crate::table::Fingerprint;
 
 /// The most prefix lengths that a set may have: see the declaration.
@@ -185,7 +186,7 @@ impl LockedShard<'_> {
                 None if self.shard.impossible_cost(Row::ABSENT, costs).is_none() => {
                     self.add_row(&network.identity(), &rows)?
                 }
-                None => Err(NoRow { room_in: None }),
+                None => Err(NoRow::Full { room_in: None }),
             };
             match row {
                 Ok(row) => rows.push(row),

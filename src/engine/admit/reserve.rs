@@ -1,15 +1,18 @@
 //! Charging now for what is done later.
 
 use super::acquire::{Answer, Attempt, Target};
-use super::decision::{Costs, Decided, Decision, LimitMask, Stage};
+use super::decision::{Costs, Decision, Stage};
+use crate::engine::definition::limit_rules::LimitRules;
+use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::definition::plan::Kind;
 use crate::engine::definition::set_outline::SetOutline;
 use crate::engine::shard::hold::FreeHold;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
-use crate::engine::shard::shard_memory::Row;
 use crate::error::Error;
 use crate::limit::{Assessment, RuleOperations};
+use crate::shm::layout::row::{Row, Rows};
+use crate::shm::lock::journal::Transaction;
 
 /// What became of a wish to reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +66,7 @@ impl SegmentEngine {
                 return Ok(match locked.without_a_row(no_row, costs, decision, attempt)? {
                     Answer::RetryAfterReclaim => None,
                     Answer::Impossible => {
+                        drop(locked);
                         return Err(shard.unruled().never_admissible(decision.impossible()));
                     }
                     Answer::Admitted => Some(Reserved::After(0)),
@@ -89,6 +93,7 @@ impl SegmentEngine {
         Ok(match locked.refuse(row.into(), costs, decision, attempt)? {
             Answer::RetryAfterReclaim => None,
             Answer::Impossible => {
+                drop(locked);
                 return Err(shard.unruled().never_admissible(decision.impossible()));
             }
             _ => Some(Reserved::Refused),
@@ -140,46 +145,23 @@ impl LockedShard<'_> {
         delay: u64,
     ) -> Result<(), Box<Error>> {
         let shard = self.shard.of(row);
-        decision.begin(shard, self.now.monotonic);
+        decision.begin(shard.index(), shard.definition(), self.now.monotonic);
         let mut transaction = shard.memory.journal().begin();
-        for (index, cost) in costs.iter() {
-            let Some(limit) = shard.limits.get(index) else {
-                continue;
-            };
-            let limit = limit.of(row);
+        // As of the instant of its use: charged before, it would leave room for others at that instant.
+        let ahead = |limit: &LimitRules, row: Row<'_>, transaction: &mut Transaction<'_>, cost| {
             if limit.shadow && limit.assess(row, self.now, cost) != Assessment::Admissible {
-                transaction.add(&self.shard.counters(index).would_refuse, 1);
-                decision.note(Decided {
-                    mark: limit.mark(row, self.now),
-                    cost_or_wait: 0,
-                });
-                continue;
+                return None;
             }
-            // Charged as of the instant of its use: charged before, it would leave room for others at that instant.
-            limit.charge_ahead(row, &mut transaction, self.now, delay, cost);
-            transaction.add(&self.shard.counters(index).admitted, 1);
-            transaction.add(&self.shard.counters(index).taken, cost);
-            decision.note(Decided {
-                mark: limit.mark(row, self.now),
-                cost_or_wait: cost,
-            });
-        }
-        if let Some(free) = free {
-            decision.set_hold(self.take_hold(
-                &mut transaction,
-                row,
-                free,
-                decision.owner,
-                costs,
-                LimitMask::default(),
-            ));
-        }
-        decision.note_key(row);
+            limit.charge_ahead(row, transaction, self.now, delay, cost);
+            Some(limit.mark(row, self.now))
+        };
+        let (rows, none) = (Rows::from(row), LimitMask::default());
+        let note = |_, decided| decision.note(decided);
+        let waived = self.charge_each(ahead, rows, &mut transaction, costs, none, note);
+        // None but those in shadow are waived, of which `delay_of` has seen all.
+        let waived = waived.unwrap_or_default();
+        self.commit_taken(transaction, rows, costs, waived, free, decision)?;
         shard.note_own_capacities(row, costs, decision);
-        transaction.add(&self.shard.memory.control().admitted, 1);
-        self.count_on_rows(&mut transaction, row.into(), true);
-        self.shard.commit(transaction)?;
-        self.keep_label(decision, costs);
         Ok(())
     }
 }

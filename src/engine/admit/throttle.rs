@@ -8,9 +8,9 @@ use crate::engine::definition::plan::Kind;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};
-use crate::engine::shard::shard_memory::Row;
 use crate::error::Error;
 use crate::limit::Now;
+use crate::shm::layout::row::Row;
 use crate::units::NANOS_PER_SECOND;
 
 /// For how long anything is throttled at most, in nanoseconds: 31 days. What a word says beyond that is damage.
@@ -109,7 +109,9 @@ impl LockedShard<'_> {
             // Of a key that was admitted without a row, by limits in shadow.
             return Ok(());
         }
-        let until = self.now.monotonic.saturating_add(wait.min(MAX_THROTTLE));
+        // Not before that by any other reading of the clock, whichever this one is.
+        let wait = self.engine.wait_by_any_reading(wait.min(MAX_THROTTLE));
+        let until = self.now.monotonic.saturating_add(wait);
         let left = self.shard.throttled_for(row, self.now);
         if self.now.monotonic.saturating_add(left) >= until {
             return Ok(());

@@ -1,11 +1,12 @@
 //! Batches of one limit, taken to be spent elsewhere, without the lock.
 
 use crate::engine::admit::acquire::{Answer, Attempt};
-use crate::engine::admit::decision::{Costs, Decided, Decision, Stage};
+use crate::engine::admit::decision::{Costs, Decided, Decision, Impossible, Stage};
+use crate::engine::definition::definition_bits::DefinitionBits;
 use crate::engine::settle::refund::{Origin, ReservedBy};
 use crate::engine::shard::locked_shard::LockWait;
 use crate::engine::shard::segment_engine::SegmentEngine;
-use crate::engine::shard::set_engine::{DefinitionBits, Shard};
+use crate::engine::shard::set_engine::Shard;
 use crate::error::Error;
 use crate::limit::{Mark, RuleOperations};
 
@@ -63,8 +64,15 @@ impl SegmentEngine {
         match answer {
             Ok(batch) => Ok(BatchAnswer::Taken(batch)),
             Err(Answer::Impossible) => {
-                let impossible = decision.impossible();
-                Err(shard.never_admissible(impossible.map(|(index, _, max)| (index, wish.asked, max))))
+                let impossible = match decision.impossible() {
+                    Impossible::Cost { limit, max, .. } => Impossible::Cost {
+                        limit,
+                        cost: wish.asked,
+                        max,
+                    },
+                    of_capacity => of_capacity,
+                };
+                Err(shard.never_admissible(impossible))
             }
             Err(_) => Ok(BatchAnswer::Refused(decision)),
         }
@@ -129,7 +137,11 @@ impl SegmentEngine {
             return locked.refuse(row.into(), costs, decision, attempt).map(Err);
         };
         if wish.asked > limit.burst {
-            decision.note_impossible((wish.limit, wish.asked, limit.burst));
+            decision.note_impossible(Impossible::Cost {
+                limit: wish.limit,
+                cost: wish.asked,
+                max: limit.burst,
+            });
             return Ok(Err(Answer::Impossible));
         }
         if locked.throttles(row, costs) > 0 {

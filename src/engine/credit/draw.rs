@@ -10,21 +10,25 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::batches::{Batches, Drawn, Period, Place};
+use super::batches::{Batches, Place};
 use super::credit_word::CreditWord;
 use crate::engine::admit::acquire::{Answer, Attempt, Target};
 use crate::engine::admit::decision::{Costs, Decided, Decision, Stage};
+use crate::engine::credit::drawn::Drawn;
+use crate::engine::credit::drawn::Period;
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::plan::CreditPlan;
 use crate::engine::settle::refund::Origin;
-use crate::engine::shard::hold::{Ending, FreeHold, HoldReference};
+use crate::engine::shard::hold::{Ending, FreeHold};
 use crate::engine::shard::key_table::KeyCounts;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard};
-use crate::engine::shard::shard_memory::{HoldPlace, Row};
 use crate::error::Error;
 use crate::limit::{Mark, Now, RuleOperations};
+use crate::shm::layout::places::HoldPlace;
+use crate::shm::layout::places::HoldReference;
+use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
 use crate::shm::time::clock::boot_nanos;
 use crate::table::Fingerprint;
@@ -105,12 +109,13 @@ impl SegmentEngine {
             return false;
         }
         let reads_utc = target.set.reads_utc;
-        if drawn.period != Period::ALWAYS
-            && !drawn
-                .period
-                .contains(self.read_clocks(reads_utc).of_windows(reads_utc))
-        {
-            return false;
+        if drawn.period != Period::ALWAYS {
+            let now = self.read_clocks(reads_utc).of_windows(reads_utc);
+            // By another reading of the segment clock the next window may have begun.
+            let lag = if reads_utc { 0 } else { self.clock.max_lag() };
+            if !drawn.period.contains(now.saturating_add(lag)) {
+                return false;
+            }
         }
         let hold = shard.memory.hold(drawn.hold.index);
         let word = hold.and_then(|hold| hold.amounts().first());
@@ -199,7 +204,7 @@ impl SegmentEngine {
             return take(decision);
         };
         place.write(&drawn);
-        if self.virtual_clock.is_none() {
+        if !self.clock.is_virtual() {
             batches.note_draw();
         }
         decision.admit_from_credit(shard.index(), &drawn, cost, draw.left());

@@ -4,3 +4,4 @@ pub(super) mod batches;
 pub(super) mod credit_batch;
 pub(super) mod credit_word;
 pub(super) mod draw;
+pub(super) mod drawn;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::SetEngine;
 use crate::error::Error;
-use crate::shm::file::attach::damaged;
+use crate::shm::file::segment_file::damaged;
 use crate::shm::layout::definition_text::{Definition, read_definition_in_force, write_definition};
 
 /// What became of a new definition.

@@ -13,8 +13,8 @@ use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::segment_engine::{Compile, SegmentEngine};
 use crate::engine::shard::set_engine::SetEngine;
 use crate::error::Error;
-use crate::shm::file::attach::damaged;
 use crate::shm::file::region::{Region, load_acquire};
+use crate::shm::file::segment_file::damaged;
 use crate::shm::layout::definition_text::read_definition;
 
 impl LockedShard<'_> {

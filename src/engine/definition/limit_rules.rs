@@ -2,11 +2,17 @@
 
 use std::sync::atomic::AtomicU64;
 
+use smallvec::SmallVec;
+
 use super::plan::{CreditPlan, Kind, LimitPlan};
 use crate::engine::credit::credit_word::CreditWord;
-use crate::engine::shard::shard_memory::{JournalledState, RepeatableState, Row, StateWords};
-use crate::limit::{Assessment, CapacityTerms, Mark, NearThreshold, Now, Rule, RuleOperations, Sample};
+use crate::engine::shard::limit_state::StateWords;
+use crate::limit::{
+    Assessment, CapacityTerms, Mark, NearThreshold, Now, Rule, RuleOperations, Sample, State, StateMut,
+};
+use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
+use crate::shm::lock::store::Direct;
 
 /// Where a limit stands in its set, and its state in a row.
 #[derive(Clone, Copy, Debug)]
@@ -63,8 +69,8 @@ impl LimitRules {
             credit: plan.credit,
             shadow: plan.shadow,
             level: place.level,
-            adapts: plan.adaptive.is_some(),
-            differs_by_row: plan.adaptive.is_some() || place.override_word.is_some(),
+            adapts: matches!(plan.rule, Rule::Adaptive(_)),
+            differs_by_row: matches!(plan.rule, Rule::Adaptive(_)) || place.override_word.is_some(),
             near: plan.rule.near_threshold(plan.near_percent),
             near_percent: plan.near_percent,
             terms: plan.terms,
@@ -127,7 +133,7 @@ impl LimitRules {
     /// What the limit would say to the cost, in shadow or not.
     #[inline]
     pub(crate) fn assess(&self, row: Row<'_>, now: Now, cost: u64) -> Assessment {
-        self.rule.assess(&StateWords(self.state(row)), now, cost)
+        self.rule.assess(&StateWords::reading(self.state(row)), now, cost)
     }
 
     /// What the limit says to the cost: one in shadow admits whatever it thinks of it.
@@ -141,7 +147,8 @@ impl LimitRules {
 
     /// Nanoseconds before which so many units cannot all have been taken, in whatever portions.
     pub(in crate::engine) fn earliest(&self, row: Row<'_>, now: Now, amount: u64) -> u64 {
-        self.rule.earliest(&StateWords(self.state(row)), now, amount)
+        self.rule
+            .earliest(&StateWords::reading(self.state(row)), now, amount)
     }
 
     /// Whether a limit that stands so is near its capacity.
@@ -152,7 +159,7 @@ impl LimitRules {
 
     #[inline]
     pub(crate) fn mark(&self, row: Row<'_>, now: Now) -> Mark {
-        self.rule.mark(&StateWords(self.state(row)), now)
+        self.rule.mark(&StateWords::reading(self.state(row)), now)
     }
 
     /// Takes the cost if the limit admits it, and says how the limit stands then.
@@ -166,14 +173,39 @@ impl LimitRules {
     ) -> Result<Mark, Assessment> {
         let words = self.state(row);
         self.rule
-            .take(&mut JournalledState { words, transaction }, now, cost)
+            .take(&mut StateWords::changing(words, transaction), now, cost)
     }
 
     /// Charges usage that has already happened, whatever the limit says to it.
     pub(crate) fn charge(&self, row: Row<'_>, transaction: &mut Transaction<'_>, now: Now, cost: u64) {
         let words = self.state(row);
         self.rule
-            .charge(&mut JournalledState { words, transaction }, now, cost);
+            .charge(&mut StateWords::changing(words, transaction), now, cost);
+    }
+
+    /// Charges, to a row of which nothing is used, usage that happened before `next` came in place of this limit.
+    pub(in crate::engine) fn charge_before(
+        &self,
+        next: &Self,
+        row: Row<'_>,
+        transaction: &mut Transaction<'_>,
+        now: Now,
+        cost: u64,
+    ) {
+        if self.rule == next.rule {
+            return next.charge(row, transaction, now, cost);
+        }
+        let mut between = StateBetween {
+            words: self.state(row),
+            changed: SmallVec::new(),
+        };
+        self.rule.charge(&mut between, now, cost);
+        next.rule.migrate(&self.rule, &mut between, now);
+        for (index, value) in between.changed {
+            if let Some(word) = between.words.get(index) {
+                transaction.store(word, value);
+            }
+        }
     }
 
     /// Charges for a use `delay` nanoseconds from now.
@@ -187,7 +219,7 @@ impl LimitRules {
     ) {
         let words = self.state(row);
         self.rule
-            .charge_ahead(&mut JournalledState { words, transaction }, now, delay, cost);
+            .charge_ahead(&mut StateWords::changing(words, transaction), now, delay, cost);
     }
 
     /// Gives back what was charged and not used, at most `left` of it; answers the units really given back.
@@ -201,7 +233,7 @@ impl LimitRules {
     ) -> u64 {
         let words = self.state(row);
         self.rule
-            .refund(&mut JournalledState { words, transaction }, now, amount, left)
+            .refund(&mut StateWords::changing(words, transaction), now, amount, left)
     }
 
     /// Tells a limit whose capacity moves how a piece of work went that is about to be given back.
@@ -210,7 +242,7 @@ impl LimitRules {
         if self.adapts {
             let words = self.state(row);
             self.rule
-                .observe(&mut JournalledState { words, transaction }, now, sample);
+                .observe(&mut StateWords::changing(words, transaction), now, sample);
         }
     }
 
@@ -218,7 +250,7 @@ impl LimitRules {
     pub(crate) fn give_back(&self, row: Row<'_>, transaction: &mut Transaction<'_>, amount: u64) {
         let words = self.state(row);
         self.rule
-            .give_back(&mut JournalledState { words, transaction }, amount);
+            .give_back(&mut StateWords::changing(words, transaction), amount);
     }
 
     /// Forgets what a limit whose capacity moves has learnt, and the capacity of its own that a key has: another key starts
@@ -231,25 +263,53 @@ impl LimitRules {
             transaction.store(word, 0);
         } else {
             let words = self.state(row);
-            self.rule.reset(&mut JournalledState { words, transaction });
+            self.rule.reset(&mut StateWords::changing(words, transaction));
         }
     }
 
     /// Whether the limit is as if it had never been used.
     #[inline]
     pub(crate) fn is_replenished(&self, row: Row<'_>, now: Now) -> bool {
-        self.rule.is_replenished(&StateWords(self.state(row)), now)
+        self.rule
+            .is_replenished(&StateWords::reading(self.state(row)), now)
     }
 
     /// Takes over the state of a limit whose parameters these replace.
     pub(crate) fn migrate(&self, old: &Self, row: Row<'_>, transaction: &mut Transaction<'_>, now: Now) {
         let words = self.state(row);
         self.rule
-            .migrate(&old.rule, &mut JournalledState { words, transaction }, now);
+            .migrate(&old.rule, &mut StateWords::changing(words, transaction), now);
     }
 
     /// Replenishes the limit. Not journalled: it can be repeated.
     pub(crate) fn reset(&self, row: Row<'_>) {
-        self.rule.reset(&mut RepeatableState(self.state(row)));
+        self.rule
+            .reset(&mut StateWords::changing(self.state(row), Direct));
+    }
+}
+
+/// What a limit's state will be after several steps, of which only the outcome goes through the journal.
+struct StateBetween<'a> {
+    words: &'a [AtomicU64],
+    /// A charge stores four words at most, and a migration 62.
+    changed: SmallVec<[(usize, u64); 96]>,
+}
+
+impl State for StateBetween<'_> {
+    fn load(&self, index: usize) -> u64 {
+        let changed = self.changed.iter().find(|(changed, _)| *changed == index);
+        changed.map_or_else(
+            || StateWords::reading(self.words).load(index),
+            |(_, value)| *value,
+        )
+    }
+}
+
+impl StateMut for StateBetween<'_> {
+    fn store(&mut self, index: usize, value: u64) {
+        match self.changed.iter_mut().find(|(changed, _)| *changed == index) {
+            Some((_, present)) => *present = value,
+            None => self.changed.push((index, value)),
+        }
     }
 }

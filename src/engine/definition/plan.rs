@@ -6,49 +6,19 @@ use std::sync::Arc;
 use crate::limit::{CapacityTerms, Rule};
 
 /// How a limit is taken and given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Kind {
-    /// Takes a cost that the request must name and settles to the actual usage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
     Rate,
-    /// A rate counted in calls: takes one unless the request names more.
     Calls,
-    /// Capacity that is held and given back: takes one unless the request names more.
     Concurrency,
-    /// Takes nothing up front: admitted while any budget remains, debited at settle.
     Budget,
 }
 
-/// By what an adaptive concurrency limit moves its estimate of how much may be held at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Adaptive {
-    /// By failures: up by one while work succeeds, down by a share when it is dropped or takes too long.
-    Aimd,
-    /// By how latency grows against its long-term average.
-    Gradient,
-    /// By how much work queues behind the limit, as the least latency ever seen tells it.
-    Vegas,
-}
-
-/// What becomes of a new key for which a keyed set has no room. [`Refuse`](Self::Refuse) unless declared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum WhenFull {
-    /// It is refused, so that no limited key ever regains quota by being pushed out.
-    #[default]
+/// What becomes of a new key for which a keyed set has no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhenFull {
     Refuse,
-    /// It takes the place of the key that has used the least of its limits, of those that share its places; never of
-    /// one that is held or waited for, nor of one that a limit would refuse one unit more. So many new keys push out
-    /// one another and those that are hardly used, and a limited key stays limited. Where all are held, waited for or
-    /// limited, the new key is refused. Keys that were assigned to a [tier](crate::Tier) or given a
-    /// [capacity of their own](crate::Key::override_capacity), which they would lose, are the last to be pushed out.
     EvictLeastUsed,
-    /// It takes the place of the key that was used the longest ago, be it limited: with its usage forgotten, that key
-    /// regains its quota.
     EvictOldest,
 }
 
@@ -61,17 +31,6 @@ pub(crate) struct KeyedPlan {
     pub(crate) store_keys: bool,
     /// Whether a key can have capacities of its own.
     pub(crate) overrides: bool,
-}
-
-/// How a concurrency limit finds its capacity: `floor <= start <= ceiling`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AdaptivePlan {
-    pub(crate) algorithm: Adaptive,
-    pub(crate) start: u64,
-    pub(crate) floor: u64,
-    pub(crate) ceiling: u64,
-    /// What is held for longer counts as dropped, in nanoseconds. For [`Adaptive::Aimd`] only.
-    pub(crate) latency_limit: Option<u64>,
 }
 
 /// Which networks a limit counts where the key is an address: how many leading bits of it count.
@@ -111,15 +70,14 @@ pub(crate) struct LimitPlan {
     pub(crate) shadow: bool,
     /// From which percentage of its capacity on an admission counts as near the limit: 1 to 100.
     pub(crate) near_percent: u8,
-    /// For concurrency whose capacity moves: what the rule was made of.
-    pub(crate) adaptive: Option<AdaptivePlan>,
     /// For limits of a keyed set: all of a set's limits have one, or none.
     pub(crate) prefix: Option<PrefixLengths>,
     /// For the only limit of its set.
     pub(crate) credit: Option<CreditPlan>,
 }
 
-/// The most words of state that a key's change of tier may rewrite.
+/// The most words of a row that a key's change of tier, and of capacities of its own with it, may rewrite: its states and
+/// those capacities.
 pub(crate) const MAX_MIGRATED_WORDS: usize = 158;
 
 /// The most words of state that another capacity of a limit rewrites.

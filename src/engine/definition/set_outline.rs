@@ -7,7 +7,7 @@ use once_cell::race::OnceBox;
 
 use super::plan::{KeyedPlan, Kind, OnDemand, PrefixLengths, SetPlan};
 use crate::engine::admit::decision::notes_of_overrides;
-use crate::limit::RuleOperations;
+use crate::limit::{Rule, RuleOperations};
 use crate::shm::layout::records::MAX_LIMITS;
 
 /// A set as every definition of it has it. What a change may bring, which includes every rule, is not in it.
@@ -123,7 +123,10 @@ impl SetOutline {
             stores_keys: plan.keyed.is_some_and(|keyed| keyed.store_keys),
             held_mask: plan.held_limits().iter().fold(0, |mask, index| mask | 1 << index),
             first_rate: plan.limits.iter().position(|limit| limit.kind == Kind::Rate),
-            adapts: plan.limits.iter().any(|limit| limit.adaptive.is_some()),
+            adapts: plan
+                .limits
+                .iter()
+                .any(|limit| matches!(limit.rule, Rule::Adaptive(_))),
             reads_utc: plan.limits.iter().any(|limit| limit.rule.reads_utc()),
             levels: plan.levels(),
             changed_word: plan.changed_word(),

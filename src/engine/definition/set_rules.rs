@@ -2,7 +2,7 @@
 
 use super::limit_rules::{LimitPlace, LimitRules};
 use super::plan::{Kind, LimitPlan, PrefixLengths, SetPlan};
-use super::row_tier::TierIndex;
+use crate::engine::definition::definition_bits::TierIndex;
 use crate::limit::RuleOperations;
 use crate::shm::layout::geometry::SetShape;
 use crate::table;
@@ -171,12 +171,6 @@ impl SetRules {
             limits,
             plan,
         }
-    }
-
-    /// The limit at `index` in each tier.
-    pub(crate) fn in_every_tier(&self, index: usize) -> impl Iterator<Item = &LimitRules> {
-        let rules = std::iter::once(self).chain(&self.tiers);
-        rules.filter_map(move |rules| rules.limits.get(index))
     }
 
     /// The limits that give back, in the order of a hold's amounts.

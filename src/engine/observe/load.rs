@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::Shard;
-use crate::engine::shard::shard_memory::Row;
 use crate::limit::{Mark, Now, RuleOperations};
+use crate::shm::layout::row::Row;
 use crate::units::{Rounding, divide, saturate};
 
 /// How busy a set is. Of two sets the smaller one is less so.

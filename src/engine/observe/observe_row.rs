@@ -9,20 +9,20 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::engine::admit::acquire::Target;
-use crate::engine::admit::decision::LimitMask;
 use crate::engine::admit::network::Network;
+use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::definition::plan::PrefixLengths;
 use crate::engine::definition::row_tier::RowTier;
 use crate::engine::recover::dead_holds::{DeadHolds, OfDead, RowCopy};
 use crate::engine::shard::key_identity::{KeyIdentity, KeyName};
 use crate::engine::shard::key_table::{KeyCounts, TableWords};
-use crate::engine::shard::row_references::RowReferences;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, ShardAt};
-use crate::engine::shard::shard_memory::Row;
 use crate::error::Error;
 use crate::limit::{Mark, Now};
 use crate::shm::layout::records::MAX_LIMITS;
+use crate::shm::layout::row::Row;
+use crate::shm::layout::row_references::RowReferences;
 use crate::table::{Fingerprint, Table};
 use crate::units::BUCKET_ROWS;
 
@@ -189,7 +189,7 @@ impl<'a> RowLooker<'a> {
         seen.pins = row_references.pins().saturating_sub(seen.pins_of_dead);
         seen.of_dead = left_out.of_dead;
         seen.waiting = shard.length_of_queue(row_references.head());
-        let [first, _] = fingerprint.buckets(TableWords(shard.memory).buckets().max(1));
+        let [first, _] = fingerprint.buckets(TableWords::reading(shard.memory).buckets().max(1));
         seen.is_in_second_bucket = row.index / BUCKET_ROWS != first;
         seen.marks.clear();
         seen.own_capacities.clear();
@@ -337,7 +337,7 @@ impl RuledShard<'_> {
 
     /// Rows in use in the fullest bucket of the shard's table, as its tags say.
     pub(crate) fn fullest_bucket(&self) -> u64 {
-        let table = TableWords(self.memory);
+        let table = TableWords::reading(self.memory);
         if !self.memory.is_keyed() {
             return 0;
         }

@@ -6,12 +6,12 @@ use std::sync::atomic::{Ordering, fence};
 
 use crate::engine::definition::set_rules::SetRules;
 use crate::engine::shard::set_engine::{RuledShard, SetEngine, Shard, ShardAt};
-use crate::engine::shard::shard_memory::ShardMemory;
 use crate::limit::Now;
 use crate::queue::{Phase, TicketState};
 use crate::shm::file::region::{OutOfRegion, Region};
 use crate::shm::layout::geometry::ShardGeometry;
 use crate::shm::layout::records::{HoldLabel, LockArea};
+use crate::shm::layout::shard_memory::ShardMemory;
 use crate::shm::lock::journal::JournalState;
 use crate::shm::lock::robust_mutex::LockWord;
 

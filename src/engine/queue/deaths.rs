@@ -1,16 +1,16 @@
-//! Notice of the deaths that would serve who waits: of those before it in the queue, and of those who hold
+//! Notice of the deaths that would serve a waiter: of those before it in the queue, and of those that hold
 //! something.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::queue_words::QueueWords;
-use super::waiting::Waiting;
+use crate::engine::queue::own_ticket::Waiting;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::Shard;
-use crate::engine::shard::shard_memory::ShardMemory;
 use crate::queue;
 use crate::shm::file::region::Mapped;
+use crate::shm::layout::shard_memory::ShardMemory;
 use crate::shm::process::participant::ParticipantId;
 use crate::shm::time::clock::boot_nanos;
 use crate::shm::wake::death_watch::{DeathWatch, MAX_PROCESSES, Watched, wake_on_death};
@@ -147,7 +147,7 @@ impl SegmentEngine {
 
     /// Other processes whose death would serve a ticket.
     fn owners_before(&self, shard: Shard<'_>, waiting: &Waiting) -> BTreeSet<u64> {
-        let queue = QueueWords(shard.memory);
+        let queue = QueueWords::reading(shard.memory);
         let mut owners: BTreeSet<u64> = shard.holders().collect();
         let mut index = waiting.ticket().index;
         // Read without the lock, the links may lead anywhere, but not for longer than this.

@@ -5,20 +5,24 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::pending_wake::BY_PROCESS_FUTEX;
-use super::queue_words::{JournalledQueue, QueueWords};
-use crate::engine::admit::decision::{Costs, Decided, LimitMask};
+use super::queue_words::QueueWords;
+use crate::engine::admit::decision::{Costs, Decided};
+use crate::engine::definition::definition_bits::DefinitionBits;
+use crate::engine::definition::definition_bits::TierIndex;
 use crate::engine::definition::limit_rules::LimitRules;
-use crate::engine::definition::row_tier::TierIndex;
+use crate::engine::definition::own_capacities::LimitMask;
 use crate::engine::settle::refund::{Origin, ReservedBy};
-use crate::engine::shard::hold::{Ending, FreeHold, HoldReference};
+use crate::engine::shard::hold::{Ending, FreeHold};
 use crate::engine::shard::locked_shard::LockedShard;
-use crate::engine::shard::row_references::RowReferences;
-use crate::engine::shard::set_engine::{DefinitionBits, Shard, ShardAt};
-use crate::engine::shard::shard_memory::{Row, TicketPlace};
+use crate::engine::shard::set_engine::{Shard, ShardAt};
 use crate::error::Error;
 use crate::limit::Assessment;
 use crate::queue::{self, Phase};
+use crate::shm::layout::places::HoldReference;
+use crate::shm::layout::places::TicketPlace;
 use crate::shm::layout::records::WAIT_BUCKETS;
+use crate::shm::layout::row::Row;
+use crate::shm::layout::row_references::RowReferences;
 use crate::shm::lock::journal::Transaction;
 
 /// In a ticket's `request`, from this bit on: by which definition it was granted.
@@ -88,11 +92,12 @@ impl<'a> LockedShard<'a> {
     /// The ticket of a row's queue that is served next.
     pub(in crate::engine) fn head(&self, row: u64) -> Result<Option<u64>, Box<Error>> {
         loop {
-            let head = match queue::head(&QueueWords(self.shard.memory), row) {
+            let head = match queue::head(&QueueWords::reading(self.shard.memory), row) {
                 Ok(head) => head,
                 Err(queue::Damaged) => {
                     self.engine.rebuild_or_poison(self.shard)?;
-                    queue::head(&QueueWords(self.shard.memory), row).map_err(|_| self.shard.poisoned())?
+                    queue::head(&QueueWords::reading(self.shard.memory), row)
+                        .map_err(|_| self.shard.poisoned())?
                 }
             };
             let Some(index) = head else { return Ok(None) };
@@ -199,7 +204,7 @@ impl<'a> LockedShard<'a> {
 
     /// The queue of which the ticket is the first.
     fn queue_headed_by(&self, index: u64) -> Option<u64> {
-        let queue = QueueWords(self.shard.memory);
+        let queue = QueueWords::reading(self.shard.memory);
         let waits = queue::state(&queue, index).phase == Phase::Waiting;
         (waits && queue::predecessor(&queue, index).is_none()).then(|| queue::Queue::queue_of(&queue, index))
     }
@@ -259,10 +264,7 @@ impl<'a> LockedShard<'a> {
         ticket.granted_at().store(self.now.monotonic, Ordering::Relaxed);
         ticket.set_row(row.reference());
         ticket.set_definition(shard.definition());
-        let mut queue = JournalledQueue {
-            memory: shard.memory,
-            transaction: &mut transaction,
-        };
+        let mut queue = QueueWords::changing(shard.memory, &mut transaction);
         if queue::grant(&mut queue, index).is_err() {
             drop(transaction);
             self.engine.rebuild_or_poison(shard)?;
@@ -321,13 +323,13 @@ impl<'a> LockedShard<'a> {
         counter: &AtomicU64,
     ) -> Result<(), Box<Error>> {
         let shard = self.shard;
-        match queue::state(&QueueWords(shard.memory), index).phase {
+        match queue::state(&QueueWords::reading(shard.memory), index).phase {
             Phase::Free => Ok(()),
             Phase::Waiting => self.change_queue(Some(counter), |queue| queue::leave(queue, index)),
             Phase::Granted => self.change_queue(Some(counter), |queue| {
                 if let Some(ticket) = shard.memory.ticket(index) {
-                    self.undo_grant(queue.transaction, ticket);
-                    self.unpin(queue.transaction, shard.row(ticket.row().index));
+                    self.undo_grant(queue.store, ticket);
+                    self.unpin(queue.store, shard.row(ticket.row().index));
                 }
                 queue::claim(queue, index)
             }),

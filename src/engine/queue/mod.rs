@@ -2,6 +2,8 @@
 
 pub(super) mod deaths;
 pub(super) mod grant;
+pub(super) mod notify;
+pub(super) mod own_ticket;
 pub(super) mod pending_wake;
 pub(super) mod queue_words;
 pub(super) mod waiting;

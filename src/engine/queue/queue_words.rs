@@ -3,24 +3,34 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::shard::locked_shard::LockedShard;
-use crate::engine::shard::row_references::RowReferences;
-use crate::engine::shard::shard_memory::ShardMemory;
 use crate::error::Error;
 use crate::queue::{Damaged, Queue, QueueEnd, QueueMut, TableWord, TicketWord};
+use crate::shm::layout::row_references::RowReferences;
+use crate::shm::layout::shard_memory::ShardMemory;
 use crate::shm::lock::journal::Transaction;
+use crate::shm::lock::store::Store;
 
-/// The queues, for reading.
+/// The queues of a shard, and how they are changed: nothing, for reading.
 #[derive(Clone, Copy)]
-pub(crate) struct QueueWords<'a>(pub(crate) &'a ShardMemory);
-
-/// The queues, changed through the journal.
-pub(crate) struct JournalledQueue<'a, 't, 'j> {
-    pub(crate) memory: &'a ShardMemory,
-    pub(crate) transaction: &'t mut Transaction<'j>,
+pub(crate) struct QueueWords<'a, S = ()> {
+    memory: &'a ShardMemory,
+    pub(in crate::engine) store: S,
 }
 
-/// The queues, changed at once: for what can be repeated from the start.
-pub(crate) struct RepeatableQueue<'a>(pub(crate) &'a ShardMemory);
+/// The queues, changed through the journal.
+pub(in crate::engine) type JournalledQueue<'a, 't, 'j> = QueueWords<'a, &'t mut Transaction<'j>>;
+
+impl<'a> QueueWords<'a> {
+    pub(crate) fn reading(memory: &'a ShardMemory) -> Self {
+        Self { memory, store: () }
+    }
+}
+
+impl<'a, S: Store> QueueWords<'a, S> {
+    pub(crate) fn changing(memory: &'a ShardMemory, store: S) -> Self {
+        Self { memory, store }
+    }
+}
 
 impl ShardMemory {
     fn table_word(&self, word: TableWord) -> &AtomicU64 {
@@ -73,10 +83,7 @@ impl LockedShard<'_> {
         let shard = self.shard;
         let mut try_change = || {
             let mut transaction = shard.memory.journal().begin();
-            let changed = change(&mut JournalledQueue {
-                memory: shard.memory,
-                transaction: &mut transaction,
-            });
+            let changed = change(&mut QueueWords::changing(shard.memory, &mut transaction));
             // Dropped without a commit, the transaction is undone.
             let changed = changed.ok()?;
             if let Some(counter) = counter {
@@ -92,24 +99,26 @@ impl LockedShard<'_> {
     }
 }
 
-impl Queue for QueueWords<'_> {
+impl<S> Queue for QueueWords<'_, S> {
     fn capacity(&self) -> u64 {
-        self.0.ticket_capacity()
+        self.memory.ticket_capacity()
     }
 
     fn queues(&self) -> u64 {
-        self.0.row_count()
+        self.memory.row_count()
     }
 
     fn queue_of(&self, index: u64) -> u64 {
-        self.0.ticket(index).map_or(0, |ticket| ticket.row().index)
+        self.memory.ticket(index).map_or(0, |ticket| ticket.row().index)
     }
 
     fn load_end(&self, queue: u64, end: QueueEnd) -> u64 {
-        let Some(row) = self.0.row(queue) else { return 0 };
+        let Some(row) = self.memory.row(queue) else {
+            return 0;
+        };
         match (row.row_references(), end) {
-            (None, QueueEnd::Head) => self.0.control().queue_head.load(Ordering::Relaxed),
-            (None, QueueEnd::Tail) => self.0.control().queue_tail.load(Ordering::Relaxed),
+            (None, QueueEnd::Head) => self.memory.control().queue_head.load(Ordering::Relaxed),
+            (None, QueueEnd::Tail) => self.memory.control().queue_tail.load(Ordering::Relaxed),
             (Some(row_references), QueueEnd::Head) => {
                 RowReferences(row_references.load(Ordering::Relaxed)).head()
             }
@@ -120,87 +129,30 @@ impl Queue for QueueWords<'_> {
     }
 
     fn load(&self, word: TableWord) -> u64 {
-        self.0.table_word(word).load(Ordering::Relaxed)
+        self.memory.table_word(word).load(Ordering::Relaxed)
     }
 
     fn load_ticket(&self, index: u64, word: TicketWord) -> u64 {
-        self.0
+        self.memory
             .ticket_word(index, word)
             .map_or(0, |word| word.load(Ordering::Relaxed))
     }
 }
 
-macro_rules! reads_as_queue_words {
-    ($queue:ty, |$this:ident| $memory:expr) => {
-        impl Queue for $queue {
-            fn capacity(&self) -> u64 {
-                let $this = self;
-                QueueWords($memory).capacity()
-            }
-
-            fn queues(&self) -> u64 {
-                let $this = self;
-                QueueWords($memory).queues()
-            }
-
-            fn queue_of(&self, index: u64) -> u64 {
-                let $this = self;
-                QueueWords($memory).queue_of(index)
-            }
-
-            fn load_end(&self, queue: u64, end: QueueEnd) -> u64 {
-                let $this = self;
-                QueueWords($memory).load_end(queue, end)
-            }
-
-            fn load(&self, word: TableWord) -> u64 {
-                let $this = self;
-                QueueWords($memory).load(word)
-            }
-
-            fn load_ticket(&self, index: u64, word: TicketWord) -> u64 {
-                let $this = self;
-                QueueWords($memory).load_ticket(index, word)
-            }
-        }
-    };
-}
-
-reads_as_queue_words!(JournalledQueue<'_, '_, '_>, |queue| queue.memory);
-reads_as_queue_words!(RepeatableQueue<'_>, |queue| queue.0);
-
-impl QueueMut for JournalledQueue<'_, '_, '_> {
+impl<S: Store> QueueMut for QueueWords<'_, S> {
     fn store_end(&mut self, queue: u64, end: QueueEnd, value: u64) {
         if let Some((word, value)) = self.memory.with_end(queue, end, value) {
-            self.transaction.store(word, value);
+            self.store.store(word, value);
         }
     }
 
     fn store(&mut self, word: TableWord, value: u64) {
-        self.transaction.store(self.memory.table_word(word), value);
+        self.store.store(self.memory.table_word(word), value);
     }
 
     fn store_ticket(&mut self, index: u64, word: TicketWord, value: u64) {
         if let Some(word) = self.memory.ticket_word(index, word) {
-            self.transaction.store(word, value);
-        }
-    }
-}
-
-impl QueueMut for RepeatableQueue<'_> {
-    fn store_end(&mut self, queue: u64, end: QueueEnd, value: u64) {
-        if let Some((word, value)) = self.0.with_end(queue, end, value) {
-            word.store(value, Ordering::Relaxed);
-        }
-    }
-
-    fn store(&mut self, word: TableWord, value: u64) {
-        self.0.table_word(word).store(value, Ordering::Relaxed);
-    }
-
-    fn store_ticket(&mut self, index: u64, word: TicketWord, value: u64) {
-        if let Some(word) = self.0.ticket_word(index, word) {
-            word.store(value, Ordering::Relaxed);
+            self.store.store(word, value);
         }
     }
 }

@@ -12,13 +12,14 @@ use super::grant::{Blocked, Served};
 use super::queue_words::QueueWords;
 use crate::engine::admit::acquire::{Answer, Attempt, Target};
 use crate::engine::admit::decision::{Costs, Decided, Decision, Stage};
+use crate::engine::queue::own_ticket::Waiting;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
-use crate::engine::shard::shard_memory::Row;
 use crate::error::Error;
 use crate::queue::{self, Phase, TicketReference, TicketState};
 use crate::shm::file::region::load_acquire;
+use crate::shm::layout::row::Row;
 use crate::shm::time::clock::boot_nanos;
 use crate::shm::wake::futex;
 use crate::shm::wake::futex::FutexValue;
@@ -30,23 +31,6 @@ pub(crate) enum WaitBy {
     WaiterFutex,
     /// The thread that sleeps for all tickets of the process.
     ProcessFutex,
-}
-
-/// A ticket of this process, and when to look at it again. All instants are on the boot-time clock.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiting {
-    ticket: TicketReference,
-    /// The shard that its queue is in, and the queue.
-    shard: u32,
-    row: u64,
-    owner: u64,
-    seen: FutexValue,
-    /// When time alone would serve it; the end of time where that does not help, or others are before it.
-    wake_at: u64,
-    next_liveness_check: u64,
-    /// How often it looks after those before it; the end of time where the background thread does that for all.
-    slice: u64,
-    began: u64,
 }
 
 /// How a ticket stands after its queue was served.
@@ -119,43 +103,6 @@ impl Wait<'_> {
                 .keep_waiting
                 .as_mut()
                 .is_none_or(|keep_waiting| keep_waiting())
-    }
-}
-
-impl Waiting {
-    /// The shard of the set that the queue is in, and the queue.
-    pub(crate) fn queue(&self) -> (u32, u64) {
-        (self.shard, self.row)
-    }
-
-    /// The participant that waits.
-    pub(crate) fn owner(&self) -> u64 {
-        self.owner
-    }
-
-    /// The index of the ticket in its shard.
-    pub(crate) fn ticket(&self) -> TicketReference {
-        self.ticket
-    }
-
-    pub(crate) fn began(&self) -> u64 {
-        self.began
-    }
-
-    /// How often to look after those before it.
-    pub(in crate::engine) fn set_slice(&mut self, slice: u64) {
-        self.slice = slice;
-    }
-
-    /// A process may have died: to be looked for at `instant`, and again in slices.
-    pub(in crate::engine) fn look_for_the_dead(&mut self, instant: u64, slice: u64) {
-        self.next_liveness_check = self.next_liveness_check.min(instant);
-        self.slice = slice;
-    }
-
-    /// When to look again, if no process says so before.
-    pub(crate) fn next_look(&self) -> u64 {
-        self.wake_at.min(self.next_liveness_check)
     }
 }
 
@@ -293,7 +240,10 @@ impl SegmentEngine {
             Err(no_row) => {
                 return match locked.without_a_row(no_row, costs, decision, attempt)? {
                     Answer::RetryAfterReclaim => Ok(None),
-                    Answer::Impossible => Err(shard.unruled().never_admissible(decision.impossible())),
+                    Answer::Impossible => {
+                        drop(locked);
+                        Err(shard.unruled().never_admissible(decision.impossible()))
+                    }
                     Answer::Admitted => Ok(Some(WaitStart::Decided(true))),
                     _ => Ok(Some(WaitStart::Decided(false))),
                 };
@@ -308,6 +258,7 @@ impl SegmentEngine {
             match self.take_or_refuse(&locked, row, costs, decision, Attempt::Waiting)? {
                 Answer::Admitted => return Ok(Some(WaitStart::Decided(true))),
                 Answer::Impossible => {
+                    drop(locked);
                     return Err(shard.unruled().never_admissible(decision.impossible()));
                 }
                 Answer::Refused | Answer::RetryAfterReclaim | Answer::MustWait => {}
@@ -317,7 +268,10 @@ impl SegmentEngine {
             decision.set_stage(Stage::QueueFull);
             return match locked.refuse(row.into(), costs, decision, attempt)? {
                 Answer::RetryAfterReclaim => Ok(None),
-                Answer::Impossible => Err(shard.unruled().never_admissible(decision.impossible())),
+                Answer::Impossible => {
+                    drop(locked);
+                    Err(shard.unruled().never_admissible(decision.impossible()))
+                }
                 _ => Ok(Some(WaitStart::Decided(false))),
             };
         };
@@ -340,7 +294,7 @@ impl SegmentEngine {
         if let Some(place) = shard.memory.ticket(ticket.index) {
             waiting.seen = futex::value(place.waiter_futex());
         }
-        if queue::head(&QueueWords(shard.memory), row.index) == Ok(Some(ticket.index)) {
+        if queue::head(&QueueWords::reading(shard.memory), row.index) == Ok(Some(ticket.index)) {
             let (blocked, instant) = (locked.blocked(row, costs), locked.now.monotonic);
             drop(locked);
             self.set_wake_at(shard, &mut waiting, blocked, instant);
@@ -458,7 +412,7 @@ impl SegmentEngine {
     fn set_wake_at(&self, shard: RuledShard<'_>, waiting: &mut Waiting, blocked: Blocked, instant: u64) {
         let now = boot_nanos();
         // When a virtual clock comes to an instant, no process knows: it is looked at now and then.
-        let is_by_virtual_clock = blocked.wait > 0 && self.virtual_clock.is_some();
+        let is_by_virtual_clock = blocked.wait > 0 && self.clock.is_virtual();
         waiting.wake_at = match blocked.wait {
             0 => u64::MAX,
             _ if is_by_virtual_clock => u64::MAX,
@@ -497,7 +451,7 @@ impl SegmentEngine {
         // queue, so this comes to an end; where one does not, the queue is damaged, and the look to come sees to that.
         let mut last = None;
         loop {
-            let queue = QueueWords(shard.memory);
+            let queue = QueueWords::reading(shard.memory);
             let before = queue::predecessor(&queue, waiting.ticket.index);
             if before.is_some() && before == last {
                 return Ok(());
@@ -590,7 +544,7 @@ impl LockedShard<'_> {
         // Seen before the look: an advance that comes after it is not missed.
         waiting.seen = futex::value(place.waiter_futex());
         let state = || {
-            let state = queue::state(&QueueWords(shard.memory), index);
+            let state = queue::state(&QueueWords::reading(shard.memory), index);
             let is_own = state.serial == serial && place.owner().load(Ordering::Relaxed) == waiting.owner;
             is_own.then_some(state.phase)
         };
@@ -641,7 +595,11 @@ impl LockedShard<'_> {
         };
         let row = shard.row(waiting.row);
         decision.owner = waiting.owner;
-        decision.begin(shard, place.granted_at().load(Ordering::Relaxed));
+        decision.begin(
+            shard.index(),
+            shard.definition(),
+            place.granted_at().load(Ordering::Relaxed),
+        );
         let by_row = shard.of(row);
         let grant = by_row.recorded_grant(row, place, self.now);
         decision.definition = grant.definition;
@@ -656,7 +614,7 @@ impl LockedShard<'_> {
         decision.note_key_as_of(row, grant.row);
         by_row.note_own_capacities(row, costs, decision);
         self.change_queue(None, |queue| {
-            self.unpin(queue.transaction, row);
+            self.unpin(queue.store, row);
             queue::claim(queue, index)
         })?;
         self.keep_label(decision, costs);

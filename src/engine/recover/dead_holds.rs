@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::plan::Kind;
 use crate::engine::shard::set_engine::{RuledShard, ShardAt};
-use crate::engine::shard::shard_memory::{HoldPlace, Row, TicketPlace};
 use crate::queue::{Phase, TicketState};
+use crate::shm::layout::places::{HoldPlace, TicketPlace};
 use crate::shm::layout::records::{JOURNAL_ENTRIES, JournalEntry, MAX_LIMITS};
+use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::{Journal, Transaction};
 
 /// Units of each limit of a set that a look leaves out.

@@ -5,20 +5,22 @@
 //! the same place. It is in no journal, so undoing something else leaves it alone. A ticket that was given up has no
 //! owner.
 //!
-//! No process looks for marks unless it is said that there are some, and none is left alone: who leaves one says so and
-//! then tries the lock, and who has the lock releases it and then looks whether that was said.
+//! No process looks for marks unless it is said that there are some, and none is left alone: a process that leaves one
+//! says so and then tries the lock, and the holder of the lock releases it and then looks whether that was said.
 
 use std::sync::atomic::{Ordering, fence};
 
 use crate::engine::queue::queue_words::QueueWords;
 use crate::engine::settle::settlement::Released;
-use crate::engine::shard::hold::{Ending, HoldReference};
+use crate::engine::shard::hold::Ending;
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::Shard;
-use crate::engine::shard::shard_memory::{HoldPlace, ShardMemory};
 use crate::error::Error;
 use crate::queue::{self, Phase};
+use crate::shm::layout::places::HoldPlace;
+use crate::shm::layout::places::HoldReference;
+use crate::shm::layout::shard_memory::ShardMemory;
 
 /// In `marks`: something was marked since the search that is under way, if any, began. Above it: the places that it has
 /// still to search, from the last one down, the holds first and the tickets behind them.
@@ -166,7 +168,7 @@ impl LockedShard<'_> {
     /// Takes the ticket at `index` back if it was given up without the lock.
     fn finish_if_given_up(&self, index: u64) -> Result<(), Box<Error>> {
         let memory = self.shard.memory;
-        let was_given_up = queue::state(&QueueWords(memory), index).phase != Phase::Free
+        let was_given_up = queue::state(&QueueWords::reading(memory), index).phase != Phase::Free
             && memory
                 .ticket(index)
                 .is_some_and(|ticket| ticket.owner().load(Ordering::Relaxed) == 0);

@@ -1,4 +1,4 @@
-//! Giving back what the dead held or waited for. Probing who is dead happens outside the lock.
+//! Giving back what dead processes held or waited for. Finding out which are dead happens outside the lock.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -100,10 +100,11 @@ impl SegmentEngine {
             .saturating_sub(started)
             .saturating_mul(SHARE_OF_TIME)
             .max(SHORTEST_INTERVAL);
-        let next = match &self.virtual_clock {
-            None => ended.saturating_add(pause),
-            // What a decision comes to must not depend on how fast this process runs.
-            Some(_) => 0,
+        // By a virtual clock, what a decision comes to must not depend on how fast this process runs.
+        let next = if self.clock.is_virtual() {
+            0
+        } else {
+            ended.saturating_add(pause)
         };
         shard.memory.next_probe.store(next, Ordering::Relaxed);
         outcome

@@ -5,17 +5,20 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-use crate::engine::queue::queue_words::{QueueWords, RepeatableQueue};
-use crate::engine::shard::key_table::{RepeatableTable, TableWords};
+use crate::engine::queue::queue_words::QueueWords;
+use crate::engine::recover::recovery_report::Repairs;
+use crate::engine::shard::key_table::TableWords;
 use crate::engine::shard::locked_shard::LockWait;
-use crate::engine::shard::row_references::RowReferences;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
-use crate::engine::shard::shard_memory::{HoldPlace, Row};
 use crate::error::Error;
 use crate::queue::{self, Phase, Queue};
+use crate::shm::layout::places::HoldPlace;
 use crate::shm::layout::records::{MAX_LIMITS, SET_UNCHECKED};
+use crate::shm::layout::row::Row;
+use crate::shm::layout::row_references::RowReferences;
 use crate::shm::lock::journal::JournalState;
+use crate::shm::lock::store::Direct;
 use crate::table;
 
 /// The holds could not be counted: counting them again may help.
@@ -30,33 +33,6 @@ pub(crate) enum Extent {
     /// The rows that the latest operation changed, and those that holds and tickets name.
     LatestOperation,
     Whole,
-}
-
-/// What a recovery did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-#[non_exhaustive]
-pub struct Repairs {
-    /// The lock's owner had died.
-    pub owner_died: bool,
-    /// Words that a half-done operation had changed and that were put back.
-    pub undone_words: usize,
-    /// A reset that had been begun was carried to its end.
-    pub finished_reset: bool,
-    /// The counts did not agree with the holds and were counted again.
-    pub rebuilt: bool,
-    /// The set could not be repaired and is poisoned.
-    pub poisoned: bool,
-}
-
-impl Repairs {
-    /// Of several shards of one set together.
-    pub(crate) fn add(&mut self, other: Self) {
-        self.owner_died |= other.owner_died;
-        self.undone_words += other.undone_words;
-        self.finished_reset |= other.finished_reset;
-        self.rebuilt |= other.rebuilt;
-        self.poisoned |= other.poisoned;
-    }
 }
 
 impl SegmentEngine {
@@ -195,7 +171,7 @@ impl SegmentEngine {
             first_free = index + 1;
         }
         control.free_hold.store(first_free, Ordering::Relaxed);
-        queue::rebuild(&mut RepeatableQueue(memory));
+        queue::rebuild(&mut QueueWords::changing(memory, Direct));
         control.active.store(active, Ordering::Relaxed);
         let tallies = shard.tallies();
         for row in memory.all_rows() {
@@ -254,7 +230,7 @@ impl<'a> RuledShard<'a> {
                 *sum = sum.saturating_add(amount.load(Ordering::Relaxed));
             }
         }
-        let queue = QueueWords(self.memory);
+        let queue = QueueWords::reading(self.memory);
         for index in 0..self.memory.touched_tickets() {
             if queue::state(&queue, index).phase == Phase::Granted {
                 tallies.entry(queue.queue_of(index)).or_default().pins += 1;
@@ -265,7 +241,7 @@ impl<'a> RuledShard<'a> {
 
     /// Makes the table of keys again from the fingerprints, and rows that are no one's as if they had never been used.
     fn rebuild_rows(&self) {
-        table::rebuild(&mut RepeatableTable(self.memory));
+        table::rebuild(&mut TableWords::changing(self.memory, Direct));
         let mut keys = 0;
         for row in self.memory.all_rows() {
             if !row.is_unused() {
@@ -304,7 +280,7 @@ impl<'a> RuledShard<'a> {
             next = hold.next_free().load(Ordering::Relaxed);
         }
         taken + free == touched
-            && queue::is_consistent(&QueueWords(self.memory))
+            && queue::is_consistent(&QueueWords::reading(self.memory))
             && self.rows_are_consistent(extent)
             && self.counts_agree(extent)
     }
@@ -313,7 +289,7 @@ impl<'a> RuledShard<'a> {
         if !self.memory.is_keyed() {
             return true;
         }
-        let table = TableWords(self.memory);
+        let table = TableWords::reading(self.memory);
         if extent == Extent::LatestOperation {
             return table::is_consistent(&table, self.memory.noted_rows());
         }

@@ -4,12 +4,13 @@ use std::sync::atomic::{Ordering, fence};
 
 use crate::engine::admit::decision::Decision;
 use crate::engine::definition::plan::Kind;
-use crate::engine::shard::hold::{Ending, HoldReference};
+use crate::engine::shard::hold::Ending;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
-use crate::engine::shard::shard_memory::HoldPlace;
 use crate::error::Error;
+use crate::shm::layout::places::HoldPlace;
+use crate::shm::layout::places::HoldReference;
 
 /// Whether a hold was renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

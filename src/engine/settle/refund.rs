@@ -7,8 +7,8 @@
 //! |---|---|
 //! | on the row as it is, by the definition of the shard | what time has not replenished since |
 //! | by the one before that | the same, migrated to the present rule as the limit itself was at the change |
-//! | for a key of another tier, where that changed once since and the definition did not | as by the definition before |
-//! | for a key with another capacity of its own, likewise | the same, where a permit knows that capacity; otherwise nothing |
+//! | for a key of another tier, where its limits changed once since and the definition did not | as by the definition before |
+//! | for a key with another capacity of its own, in that tier or another, likewise | the same, where a permit knows that capacity; otherwise nothing |
 //! | by an earlier one, or one that cannot be read any more | nothing: nothing is certain |
 //! | before a reset, or on a row that has been given to another key since | nothing: it was replenished with the row |
 
@@ -17,13 +17,15 @@ use std::sync::atomic::Ordering;
 
 use crate::engine::admit::decision::{Decided, Decision};
 use crate::engine::credit::credit_word::BatchShare;
+use crate::engine::definition::definition_bits::DefinitionBits;
 use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::row_tier::RowAge;
 use crate::engine::definition::set_rules::SetRules;
-use crate::engine::shard::row_reference::RowReference;
-use crate::engine::shard::set_engine::{DefinitionBits, ShardAt};
-use crate::engine::shard::shard_memory::{HoldPlace, Row};
+use crate::engine::shard::set_engine::ShardAt;
 use crate::limit::{Mark, Rule, RuleOperations};
+use crate::shm::layout::places::HoldPlace;
+use crate::shm::layout::row::Row;
+use crate::shm::layout::row::RowReference;
 use crate::shm::lock::journal::Transaction;
 
 /// When and where something was reserved, and by which definition.
@@ -140,12 +142,17 @@ impl ShardAt<'_> {
             (RowAge::Present, Age::Former { rules, applied_at }) => {
                 left_of(rules.of_row(row), limit.own_capacity(row), applied_at)
             }
-            (RowAge::OfFormerTier(tier), Age::Present) => {
-                // One change: where it was not of the tier, it was of a capacity.
+            (
+                RowAge::Former {
+                    tier,
+                    capacities_changed,
+                },
+                Age::Present,
+            ) => {
                 let capacity = match origin.capacity {
-                    _ if tier != row.tier().tier => limit.own_capacity(row),
                     ReservedBy::Own(capacity) => capacity,
-                    ReservedBy::Unknown => return 0,
+                    ReservedBy::Unknown if capacities_changed => return 0,
+                    ReservedBy::Unknown => limit.own_capacity(row),
                 };
                 let changed_at = self.shard.changed_at(row);
                 changed_at.map_or(0, |changed_at| {
@@ -157,7 +164,7 @@ impl ShardAt<'_> {
                     })
                 })
             }
-            (RowAge::Void, _) | (RowAge::OfFormerTier(_), Age::Former { .. }) | (_, Age::Earlier) => 0,
+            (RowAge::Void, _) | (RowAge::Former { .. }, Age::Former { .. }) | (_, Age::Earlier) => 0,
         }
     }
 

@@ -10,8 +10,8 @@ use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::locked_shard::LockedShard;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
-use crate::engine::shard::shard_memory::Row;
 use crate::error::Error;
+use crate::shm::layout::row::Row;
 
 /// What a reset covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

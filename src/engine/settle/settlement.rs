@@ -5,15 +5,17 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use crate::engine::admit::decision::Decision;
+use crate::engine::definition::limit_rules::LimitRules;
 use crate::engine::definition::plan::Kind;
-use crate::engine::shard::hold::{Ending, HoldReference};
+use crate::engine::shard::hold::Ending;
 use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::key_table::NoRow;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{SetEngine, Shard};
-use crate::engine::shard::shard_memory::Row;
 use crate::error::Error;
+use crate::shm::layout::places::HoldReference;
+use crate::shm::layout::row::Row;
 use crate::shm::lock::journal::Transaction;
 use crate::table::Fingerprint;
 
@@ -25,6 +27,17 @@ pub(crate) struct SettledLimit {
     pub(crate) refunded: u64,
     /// Units charged above what was reserved.
     pub(crate) overdraft: u64,
+}
+
+/// One limit of a permit that is being settled.
+#[derive(Clone, Copy)]
+struct Settling<'a> {
+    /// The row of the permit's key.
+    row: Row<'a>,
+    /// Whether the key has it for the sake of the settlement: it had lost its row.
+    is_new: bool,
+    permit: &'a Decision,
+    index: usize,
 }
 
 /// Each limit that was settled.
@@ -52,16 +65,22 @@ impl SegmentEngine {
         let mut settled = SettledLimits::with_capacity(actual.len());
         let mut locked = self.lock_to_give_back(set.shard(permit.shard()), wait)?;
         let shard = locked.shard;
-        // Where no row is left for the key, there is no process to charge.
-        let row = if locked.charges_something(permit, actual) {
-            locked.row_of(permit)?.ok()
-        } else {
-            locked.find_row_of(permit)
+        let found = locked.find_row_of(permit);
+        let row = match found {
+            None if locked.charges_something(permit, actual) => locked.row_to_charge(permit)?,
+            found => found,
         };
+        // Where no row is left for the key, there is no process to charge.
         let row = row.unwrap_or(Row::ABSENT);
         let mut transaction = shard.memory.journal().begin();
         for (index, used) in actual {
-            if let Some(limit) = locked.settle_limit(&mut transaction, row, permit, *index, *used) {
+            let settling = Settling {
+                row,
+                is_new: found.is_none(),
+                permit,
+                index: *index,
+            };
+            if let Some(limit) = locked.settle_limit(&mut transaction, settling, *used) {
                 locked.make_final(&mut transaction, permit, *index);
                 settled.push(limit);
             }
@@ -149,6 +168,42 @@ impl<'a> LockedShard<'a> {
         }
     }
 
+    /// A row for the key of a permit, which has lost its own, where it gets one.
+    #[cold]
+    fn row_to_charge(&self, permit: &Decision) -> Result<Option<Row<'a>>, Box<Error>> {
+        let row = self.row_of(permit)?.ok();
+        if let Some(row) = row.filter(|_| self.shard.differs_by_key) {
+            // What is as good as never used to the rules of `default` may be anything to those of the permit.
+            self.replenish_row(row.index);
+        }
+        Ok(row)
+    }
+
+    /// Charges what was used above what was reserved. With the row that the key has lost went its tier and the capacities of
+    /// its own; so a new one is charged as if that one had been charged first, by the rules of the permit.
+    fn charge_above(
+        &self,
+        transaction: &mut Transaction<'_>,
+        limit: &LimitRules,
+        settling: Settling<'_>,
+        above: u64,
+    ) {
+        let Settling {
+            row,
+            is_new,
+            permit,
+            index,
+        } = settling;
+        let of_permit = self.shard.rules.of_tier(permit.definition.tier).limits.get(index);
+        match of_permit.filter(|_| is_new && self.shard.differs_by_key) {
+            Some(of_permit) => {
+                let of_permit = of_permit.by_capacity(permit.own_capacity(index));
+                of_permit.charge_before(limit, row, transaction, self.now, above);
+            }
+            None => limit.charge(row, transaction, self.now, above),
+        }
+    }
+
     /// As [`row_of`](Self::row_of), but makes no row, which might be at the cost of another key.
     #[inline]
     fn find_row_of(&self, permit: &Decision) -> Option<Row<'a>> {
@@ -186,11 +241,12 @@ impl<'a> LockedShard<'a> {
     fn settle_limit(
         &self,
         transaction: &mut Transaction<'_>,
-        row: Row<'_>,
-        permit: &Decision,
-        index: usize,
+        settling: Settling<'_>,
         used: u64,
     ) -> Option<SettledLimit> {
+        let Settling {
+            row, permit, index, ..
+        } = settling;
         let limit = self.shard.of(row).rules.limits.get(index)?.of(row);
         let counters = self.shard.counters(index);
         let decided = permit.get(index)?;
@@ -220,7 +276,7 @@ impl<'a> LockedShard<'a> {
             transaction.add(&counters.refunded, settled.refunded - drawn_again);
         } else if used > reserved {
             let above = used - reserved;
-            limit.charge(row, transaction, self.now, above);
+            self.charge_above(transaction, &limit, settling, above);
             // A budget reserves nothing, so its debit is no overdraft.
             if limit.kind == Kind::Budget {
                 transaction.add(&counters.taken, above);

@@ -5,22 +5,17 @@ use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 
 use super::locked_shard::LockedShard;
-use super::shard_memory::{Row, ShardMemory};
 use crate::engine::admit::decision::{Costs, Decision};
 use crate::engine::definition::plan::Kind;
 use crate::limit::Sample;
+use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::records::HoldLabel;
+use crate::shm::layout::row::Row;
+use crate::shm::layout::shard_memory::ShardMemory;
 use crate::shm::lock::journal::Transaction;
 
 /// The greatest serial number of a hold; the next is one.
 const MAX_SERIAL: u64 = u64::MAX >> 1;
-
-/// The hold of one permit. The serial number, which is never zero, tells a later hold in the same place from it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HoldReference {
-    pub(crate) index: u64,
-    pub(crate) serial: NonZeroU64,
-}
 
 /// How a hold comes to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

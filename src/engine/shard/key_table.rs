@@ -4,31 +4,40 @@ use std::sync::atomic::Ordering;
 
 use super::key_identity::KeyIdentity;
 use super::locked_shard::LockedShard;
-use super::row_references::RowReferences;
 use super::set_engine::{RuledShard, Shard};
-use super::shard_memory::{Row, Rows, ShardMemory};
 use crate::engine::admit::decision::{Costs, NEVER};
-use crate::engine::definition::overrides::{GivenBy, OwnCapacities};
+use crate::engine::definition::definition_bits::TierIndex;
+use crate::engine::definition::own_capacities::RefusedCapacity;
 use crate::engine::definition::plan::WhenFull;
-use crate::engine::definition::row_tier::{RowTier, TierIndex};
 use crate::error::Error;
 use crate::limit::{Assessment, Now, RuleOperations};
+use crate::shm::layout::row::{Row, Rows};
+use crate::shm::layout::row_references::RowReferences;
+use crate::shm::layout::shard_memory::ShardMemory;
 use crate::shm::lock::journal::Transaction;
+use crate::shm::lock::store::Store;
 use crate::table::{self, Claim, Fingerprint, Place, Table, TableMut, Usage};
 use crate::units::BUCKET_ROWS;
 
-/// The table of a shard's keys, for reading.
+/// The table of a shard's keys, and how it is changed: nothing, for reading.
 #[derive(Clone, Copy)]
-pub(crate) struct TableWords<'a>(pub(crate) &'a ShardMemory);
-
-/// The table, changed through the journal.
-struct JournalledTable<'a, 't, 'j> {
+pub(crate) struct TableWords<'a, S = ()> {
     memory: &'a ShardMemory,
-    transaction: &'t mut Transaction<'j>,
+    store: S,
 }
 
-/// The table, changed at once: for what can be repeated from the start.
-pub(crate) struct RepeatableTable<'a>(pub(crate) &'a ShardMemory);
+impl<'a> TableWords<'a> {
+    #[inline]
+    pub(crate) fn reading(memory: &'a ShardMemory) -> Self {
+        Self { memory, store: () }
+    }
+}
+
+impl<'a, S: Store> TableWords<'a, S> {
+    pub(crate) fn changing(memory: &'a ShardMemory, store: S) -> Self {
+        Self { memory, store }
+    }
+}
 
 impl<'a, Rules> Shard<'a, Rules> {
     /// The only row of a set that is not keyed.
@@ -56,7 +65,7 @@ impl<'a, Rules> Shard<'a, Rules> {
     #[inline]
     pub(in crate::engine) fn find_row_of(&self, fingerprint: Fingerprint) -> Option<Row<'a>> {
         self.memory
-            .row(table::find(&TableWords(self.memory), fingerprint)?)
+            .row(table::find(&TableWords::reading(self.memory), fingerprint)?)
     }
 }
 
@@ -141,11 +150,16 @@ impl RuledShard<'_> {
     }
 }
 
-/// That a key has no row and gets none.
+/// Why there is no row to decide on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) struct NoRow {
-    /// Nanoseconds, positive, until there will be one, if nothing else happens; `None` where time alone does not help.
-    pub(in crate::engine) room_in: Option<u64>,
+pub(in crate::engine) enum NoRow {
+    /// The key has none and gets none.
+    Full {
+        /// Nanoseconds, positive, until there will be one, if nothing else happens; `None` where time alone does not help.
+        room_in: Option<u64>,
+    },
+    /// The key cannot have the capacity of its own that the request names.
+    Refused(RefusedCapacity),
 }
 
 impl<'a> LockedShard<'a> {
@@ -162,15 +176,11 @@ impl<'a> LockedShard<'a> {
         };
         let row = match self.shard.find_row_of(key.fingerprint) {
             Some(row) => {
-                let own = costs.own_capacities.as_deref();
-                if let Some(own) = own {
-                    self.shard.require_own_capacities(row, own)?;
-                }
-                if let Some(tier) = costs.tier {
-                    self.enter_tier(row, tier)?;
-                }
-                if let Some(own) = own {
-                    self.change_own_capacities(row, own, GivenBy::Request)?;
+                if let Some(change) = costs.row_change()
+                    && !self.shard.is_limited_so(row, change)
+                    && let Err(refused) = self.change_row(row, change)?
+                {
+                    return Ok(Err(NoRow::Refused(refused)));
                 }
                 row
             }
@@ -180,24 +190,23 @@ impl<'a> LockedShard<'a> {
                 .impossible_cost(Row::ABSENT, costs)
                 .is_none() =>
             {
-                let own = costs.own_capacities.as_deref();
-                if let Some(own) = own {
-                    self.shard.require_own_capacities(Row::ABSENT, own)?;
+                let change = costs.row_change();
+                if let Some(refused) =
+                    change.and_then(|change| self.shard.refused_capacity(Row::ABSENT, change))
+                {
+                    return Ok(Err(NoRow::Refused(refused)));
                 }
                 match self.add_row(key, &[])? {
                     Ok(row) => {
-                        let begun = RowTier {
-                            tier: costs.tier.unwrap_or_default(),
-                            capacities_by_request: own.is_some_and(OwnCapacities::are_any),
-                            ..RowTier::default()
-                        };
-                        self.begin_with(row, begun, own)?;
+                        if let Some(change) = change {
+                            self.begin_with(row, change)?;
+                        }
                         row
                     }
                     Err(no_row) => return Ok(Err(no_row)),
                 }
             }
-            None => return Ok(Err(NoRow { room_in: None })),
+            None => return Ok(Err(NoRow::Full { room_in: None })),
         };
         Ok(Ok(row))
     }
@@ -219,14 +228,14 @@ impl<'a> LockedShard<'a> {
             }
         };
         let place = table::find_place(
-            &TableWords(shard.memory),
+            &TableWords::reading(shard.memory),
             key.fingerprint,
             |index| !is_taken(index) && shard.is_free(shard.row(index), self.now),
             (shard.when_full() != WhenFull::Refuse).then_some(claim),
         );
         let control = shard.memory.control();
         let index = match place {
-            Place::None { room_in } => return Ok(Err(NoRow { room_in })),
+            Place::None { room_in } => return Ok(Err(NoRow::Full { room_in })),
             // What other rules left means something else to those of `default`.
             Place::Reused(index) if shard.differs_from_default(shard.row(index)) => {
                 self.replenish_row(index);
@@ -248,10 +257,7 @@ impl<'a> LockedShard<'a> {
             Place::None { .. } => {}
         }
         table::insert(
-            &mut JournalledTable {
-                memory: shard.memory,
-                transaction: &mut transaction,
-            },
+            &mut TableWords::changing(shard.memory, &mut transaction),
             index,
             key.fingerprint,
         );
@@ -374,75 +380,37 @@ impl KeyCounts {
     }
 }
 
-impl Table for TableWords<'_> {
+impl<S> Table for TableWords<'_, S> {
     #[inline]
     fn buckets(&self) -> u64 {
-        self.0.row_count() / BUCKET_ROWS
+        self.memory.row_count() / BUCKET_ROWS
     }
 
     #[inline]
     fn tag_word(&self, bucket: u64, word: u64) -> u64 {
-        self.0
+        self.memory
             .tag_word(bucket, word)
             .map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
     #[inline]
     fn fingerprint(&self, row: u64) -> Fingerprint {
-        self.0.row(row).map_or(Fingerprint::NONE, Row::key)
+        self.memory.row(row).map_or(Fingerprint::NONE, Row::key)
     }
 }
 
-macro_rules! changes_a_table {
-    ($table:ty, |$this:ident| $memory:expr, |$with:ident, $word:ident, $value:ident| $store:expr) => {
-        impl Table for $table {
-            fn buckets(&self) -> u64 {
-                let $this = self;
-                TableWords($memory).buckets()
-            }
-
-            fn tag_word(&self, bucket: u64, word: u64) -> u64 {
-                let $this = self;
-                TableWords($memory).tag_word(bucket, word)
-            }
-
-            fn fingerprint(&self, row: u64) -> Fingerprint {
-                let $this = self;
-                TableWords($memory).fingerprint(row)
-            }
+impl<S: Store> TableMut for TableWords<'_, S> {
+    fn store_tag_word(&mut self, bucket: u64, word: u64, value: u64) {
+        if let Some(word) = self.memory.tag_word(bucket, word) {
+            self.store.store(word, value);
         }
+    }
 
-        impl TableMut for $table {
-            fn store_tag_word(&mut self, bucket: u64, word: u64, $value: u64) {
-                let $this = &*self;
-                let memory = $memory;
-                let $with = self;
-                if let Some($word) = memory.tag_word(bucket, word) {
-                    $store;
-                }
-            }
-
-            fn store_fingerprint(&mut self, row: u64, fingerprint: Fingerprint) {
-                let $this = &*self;
-                let memory = $memory;
-                let $with = self;
-                let words = memory.row(row).and_then(Row::fingerprint);
-                for ($word, $value) in words
-                    .into_iter()
-                    .flatten()
-                    .zip([fingerprint.low, fingerprint.high])
-                {
-                    $store;
-                }
-            }
+    fn store_fingerprint(&mut self, row: u64, fingerprint: Fingerprint) {
+        let words = self.memory.row(row).and_then(Row::fingerprint);
+        let values = [fingerprint.low, fingerprint.high];
+        for (word, value) in words.into_iter().flatten().zip(values) {
+            self.store.store(word, value);
         }
-    };
+    }
 }
-
-changes_a_table!(
-    JournalledTable<'_, '_, '_>,
-    |table| table.memory,
-    |table, word, value| table.transaction.store(word, value)
-);
-changes_a_table!(RepeatableTable<'_>, |table| table.0, |_table, word, value| word
-    .store(value, Ordering::Relaxed));

@@ -9,7 +9,7 @@ use raw_sync::Timeout;
 use super::segment_engine::SegmentEngine;
 use super::set_engine::{RuledShard, Shard, ShardAt};
 use crate::engine::queue::pending_wake::PendingWake;
-use crate::engine::recover::repairs::Repairs;
+use crate::engine::recover::recovery_report::Repairs;
 use crate::error::Error;
 use crate::limit::Now;
 use crate::shm::layout::records::SET_UNCHECKED;
@@ -360,7 +360,11 @@ impl SegmentEngine {
     /// the clock, or the latest is damage, because no process can have read a time that is yet to come.
     #[cold]
     fn now_despite(&self, shard: Shard<'_>, last_seen: u64) -> Now {
-        let now = self.now(shard);
+        let now = Now {
+            // The counter is what may be wrong.
+            monotonic: self.system_nanos(),
+            ..self.now(shard)
+        };
         if last_seen.saturating_sub(now.monotonic) < MAX_AHEAD {
             let monotonic = now.monotonic.max(last_seen);
             return Now { monotonic, ..now };

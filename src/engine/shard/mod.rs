@@ -3,9 +3,7 @@
 pub(super) mod hold;
 pub(super) mod key_identity;
 pub(super) mod key_table;
+pub(super) mod limit_state;
 pub(super) mod locked_shard;
-pub(super) mod row_reference;
-pub(super) mod row_references;
 pub(super) mod segment_engine;
 pub(super) mod set_engine;
-pub(super) mod shard_memory;

@@ -11,13 +11,15 @@ use crate::engine::definition::set_rules::SetRules;
 use crate::engine::recover::removal_watch::RemovalWatch;
 use crate::error::Error;
 use crate::limit::Now;
-use crate::shm::file::attach::{Attached, damaged};
+use crate::shm::file::attach::Attached;
 use crate::shm::file::region::{Mapped, OutOfRegion, Region};
+use crate::shm::file::segment_file::damaged;
+use crate::shm::file::verified::CreationOptions;
 use crate::shm::layout::geometry::SetGeometry;
 use crate::shm::layout::records::{DirectoryEntry, Header};
 use crate::shm::process::participant::Membership;
-use crate::shm::time::clock::{boot_nanos, utc_nanos};
-use crate::shm::time::virtual_clock::VirtualClock;
+use crate::shm::time::clock::utc_nanos;
+use crate::shm::time::segment_clock::SegmentClock;
 
 /// How a set's definition is compiled: what the engine cannot know.
 pub(crate) type Compile = fn(&str) -> Option<SetPlan>;
@@ -29,9 +31,9 @@ pub(crate) struct SegmentEngine {
     region: Arc<Region>,
     header: Mapped<Header>,
     pub(crate) membership: Arc<Membership>,
+    creation_options: CreationOptions,
     clock_offset: u64,
-    /// What tells the time instead of the kernel.
-    pub(in crate::engine) virtual_clock: Option<VirtualClock>,
+    pub(in crate::engine) clock: SegmentClock,
     lock_timeout: Duration,
     pub(in crate::engine) compile: Compile,
     pub(in crate::engine) removal: RemovalWatch,
@@ -42,7 +44,7 @@ pub(crate) struct SegmentEngine {
 #[derive(Debug)]
 pub(crate) struct EngineOptions {
     pub(crate) lock_timeout: Duration,
-    pub(crate) virtual_clock: Option<VirtualClock>,
+    pub(crate) clock: SegmentClock,
     pub(crate) compile: Compile,
 }
 
@@ -89,9 +91,10 @@ impl SegmentEngine {
             header: region.mapped_records(0, 1).map_err(outside)?,
             region,
             membership,
+            creation_options: verified.creation_options,
             clock_offset,
-            removal: RemovalWatch::new(options.virtual_clock.as_ref()),
-            virtual_clock: options.virtual_clock,
+            removal: RemovalWatch::new(&options.clock),
+            clock: options.clock,
             lock_timeout: options.lock_timeout,
             compile: options.compile,
             sets: Vec::new(),
@@ -125,37 +128,54 @@ impl SegmentEngine {
         self.sets.iter().flat_map(SetEngine::shards)
     }
 
+    pub(crate) fn creation_options(&self) -> CreationOptions {
+        self.creation_options
+    }
+
     /// How long calls with a result wait for a lock.
     pub(crate) fn lock_timeout(&self) -> Duration {
         self.lock_timeout
     }
 
-    /// An instant of the segment clock on the boot-time clock; the end of time stays that.
+    /// When, on the boot-time clock, an instant of the segment clock has come by every reading; the end of time stays
+    /// that.
     pub(in crate::engine) fn boot_instant(&self, instant: u64) -> u64 {
         if instant == u64::MAX {
             return instant;
         }
-        instant.wrapping_sub(self.clock_offset)
+        instant
+            .wrapping_sub(self.clock_offset)
+            .saturating_add(self.clock.max_lag())
+    }
+
+    /// After how long a wait that was computed by one reading has passed by any other, in nanoseconds; none is none.
+    pub(crate) fn wait_by_any_reading(&self, wait: u64) -> u64 {
+        if wait == 0 {
+            return 0;
+        }
+        wait.saturating_add(self.clock.max_lag())
     }
 
     /// The segment clock.
     #[inline]
     pub(in crate::engine) fn segment_nanos(&self) -> u64 {
-        match &self.virtual_clock {
-            None => boot_nanos().wrapping_add(self.clock_offset),
-            Some(clock) => clock.nanos(),
-        }
+        self.clock.nanos(self.clock_offset)
+    }
+
+    /// The segment clock by the system's, whatever is read otherwise.
+    pub(in crate::engine) fn system_nanos(&self) -> u64 {
+        self.clock.system_nanos(self.clock_offset)
     }
 
     /// The segment clock, and the wall clock where it matters.
     #[inline]
     pub(crate) fn read_clocks(&self, reads_utc: bool) -> Now {
         let monotonic = self.segment_nanos();
-        let utc = match &self.virtual_clock {
+        let utc = match self.clock {
             _ if !reads_utc => 0,
-            None => utc_nanos(),
             // Not read again: it may have been advanced, and it is one clock.
-            Some(_) => monotonic,
+            SegmentClock::Virtual(_) => monotonic,
+            SegmentClock::System | SegmentClock::Counter => utc_nanos(),
         };
         Now { monotonic, utc }
     }

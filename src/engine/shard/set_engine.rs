@@ -11,10 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::key_identity::KeyIdentity;
-use super::shard_memory::ShardMemory;
 use crate::engine::admit::decision::Details;
 use crate::engine::credit::batches::Batches;
-use crate::engine::definition::row_tier::TierIndex;
+use crate::engine::definition::definition_bits::DefinitionBits;
 use crate::engine::definition::set_outline::SetOutline;
 use crate::engine::definition::set_rules::SetRules;
 use crate::engine::definition::versions::Versions;
@@ -23,6 +22,7 @@ use crate::limit::{Mark, Now, RuleOperations, Standing};
 use crate::shm::file::region::{Mapped, OutOfRegion, Region};
 use crate::shm::layout::geometry::SetGeometry;
 use crate::shm::layout::records::{DirectoryEntry, LimitCounters};
+use crate::shm::layout::shard_memory::ShardMemory;
 use crate::shm::lock::journal::{JournalOverflow, Transaction};
 use crate::shm::process::participant::Membership;
 use crate::table::Fingerprint;
@@ -61,30 +61,6 @@ pub(crate) type RuledShard<'a> = Shard<'a, &'a SetRules>;
 pub(crate) struct ShardAt<'a> {
     pub(crate) shard: RuledShard<'a>,
     pub(crate) now: Now,
-}
-
-/// Which definition a decision was made by, as the lowest bits of its generation, and for a key of which tier.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DefinitionBits {
-    pub(in crate::engine) generation: u8,
-    pub(crate) tier: TierIndex,
-}
-
-impl DefinitionBits {
-    /// The definition of that generation, for a key of the tier `default`.
-    #[inline(always)]
-    pub(in crate::engine) fn of_default(generation: u64) -> Self {
-        Self {
-            generation: generation as u8,
-            tier: TierIndex::default(),
-        }
-    }
-
-    /// Whether it is the definition of that generation.
-    #[inline(always)]
-    pub(in crate::engine) fn is_of(self, generation: u64) -> bool {
-        self.generation == generation as u8
-    }
 }
 
 impl Deref for SetEngine {

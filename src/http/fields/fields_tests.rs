@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::super::policy_headers::{Advertise, PolicyHeaders};
 use super::{Fields, quoted, retry_after, whole_seconds};
+use crate::api::declaration::Adaptive;
 use crate::api::declaration::{Amount, Declaration, Keyed, Limit, SetDeclaration, Tier, Window};
 use crate::api::permit::{Outcome, Permit};
 use crate::api::refusal::{Refusal, Verdict};
 use crate::api::segment::Segment;
 use crate::api::set::limit_set::LimitSet;
-use crate::engine::definition::plan::Adaptive;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -32,9 +32,9 @@ impl Deref for SetInFile {
 fn set_of(limits: impl IntoIterator<Item = Limit>) -> SetInFile {
     let set = limits
         .into_iter()
-        .fold(SetDeclaration::new("api"), SetDeclaration::limit);
+        .fold(SetDeclaration::new("api"), SetDeclaration::add_limit);
     let directory = tempfile::tempdir().expect("a directory");
-    let segment = Segment::create(directory.path().join("limits"), &Declaration::new().set(set));
+    let segment = Segment::create(directory.path().join("limits"), &Declaration::new().add_set(set));
     SetInFile {
         set: segment.expect("a segment").set("api").expect("declared"),
         _directory: directory,
@@ -242,7 +242,11 @@ fn limits_that_change_are_described_as_they_are_and_those_in_shadow_are_not() {
         let in_flight = Limit::concurrency("in_flight", 2)
             .adaptive(Adaptive::Vegas)
             .ceiling(capacity);
-        Declaration::new().set(SetDeclaration::new("api").limit(requests).limit(in_flight))
+        Declaration::new().add_set(
+            SetDeclaration::new("api")
+                .add_limit(requests)
+                .add_limit(in_flight),
+        )
     };
     let segment = Segment::create(directory.path().join("limits"), &of(10, false)).expect("a segment");
     let other = Segment::open(directory.path().join("limits")).expect("a segment");
@@ -272,9 +276,9 @@ fn clients_read_the_quota_of_their_tier() {
     let directory = tempfile::tempdir().expect("a directory");
     let api = SetDeclaration::new("api")
         .keyed(Keyed::new(10))
-        .limit(Limit::calls("requests", 10, MINUTE))
-        .tier(Tier::new("gold").capacity("requests", 100).burst("requests", 20));
-    let segment = Segment::create(directory.path().join("limits"), &Declaration::new().set(api));
+        .add_limit(Limit::calls("requests", 10, MINUTE))
+        .add_tier(Tier::new("gold").capacity("requests", 100).burst("requests", 20));
+    let segment = Segment::create(directory.path().join("limits"), &Declaration::new().add_set(api));
     let set = segment.expect("a segment").set("api").expect("declared");
     set.assign("rich", "gold").expect("a tier");
     let headers = PolicyHeaders::new(&set);

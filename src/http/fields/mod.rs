@@ -6,11 +6,10 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::declaration::{Limit, Window};
+use crate::api::declaration::{Kind, Limit, Window};
 use crate::api::refusal::{Refusal, Verdict};
 use crate::api::set::limit_set::LimitSet;
 use crate::engine::LimitRules;
-use crate::engine::definition::plan::Kind;
 
 /// The largest integer of a structured field.
 const LARGEST: u64 = 999_999_999_999_999;
@@ -93,7 +92,7 @@ impl Promises {
                 name,
                 kind: limit.kind(),
                 item,
-                moves: limit.ceiling_amount().is_some(),
+                moves: limit.options().ceiling().is_some(),
             });
         }
         Self {
@@ -205,7 +204,7 @@ fn item(limit: &Limit, burst: u64, unit: Option<&str>, name: &str) -> Option<Str
         push_parameter(&mut item, "w", seconds);
     }
     // Unless it says otherwise, a limit admits its quota at once.
-    let burst = limit.burst_amount().map(|burst| limit.units(burst));
+    let burst = limit.options().burst().map(|burst| limit.units(burst));
     if let Some(Ok(Some(burst))) = burst
         && burst != capacity
     {

@@ -12,7 +12,8 @@
 //! the difference: with service times of *s* the estimate swings between nine tenths and the whole of capacity times
 //! timeout / *s*. A timeout of 1.1 to 1.2 times the slowest answers of an idle server keeps it near the capacity.
 
-use super::{Adaptive, Sample, is_far_below};
+use super::estimate::{ONE, is_far_below};
+use super::sample::Sample;
 use crate::limit::{Now, StateMut};
 
 pub(super) const STATE_WORDS: usize = 3;
@@ -29,7 +30,7 @@ pub(super) fn learn(
 ) -> Option<u128> {
     let estimate_wide = u128::from(estimate);
     if !sample.failed && sample.latency <= timeout {
-        let one = u128::from(Adaptive::ONE);
+        let one = u128::from(ONE);
         return (!is_far_below(sample.in_flight, estimate)).then(|| {
             // One unit in as many samples as the estimate has units.
             estimate_wide + (one * one / estimate_wide.max(1)).max(1)

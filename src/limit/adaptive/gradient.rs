@@ -13,8 +13,8 @@
 //!
 //! It needs latencies that are alike from round to round; what is dropped counts as the least gradient.
 
+use super::estimate::{ONE, is_far_below};
 use super::round::{BASE, Phase, Round};
-use super::{Adaptive, is_far_below};
 use crate::limit::StateMut;
 
 /// Shares of the distance by which the long-term latency follows a round.
@@ -45,7 +45,7 @@ pub(super) fn learn(state: &mut (impl StateMut + ?Sized), estimate: u64, round: 
     }
     // Below 2^56 times a word.
     let graded = (present * u128::from(long) / u128::from(latency)).clamp(present / 2, present);
-    let queue = (present / QUEUE).max(u128::from(Adaptive::ONE / 4));
+    let queue = (present / QUEUE).max(u128::from(ONE / 4));
     let target = graded + queue;
     Some((present * (SMOOTHING - 1) + target) / SMOOTHING)
 }

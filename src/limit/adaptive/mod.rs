@@ -1,12 +1,16 @@
 //! Adaptive concurrency: how many units may be held at once is estimated from how the work fares.
 
 mod aimd;
+mod estimate;
 mod gradient;
 mod round;
+pub(super) mod sample;
 mod vegas;
 
 use std::mem;
 
+use self::estimate::ONE;
+use self::sample::Sample;
 use super::{
     Assessment, CapacityTerms, InvalidLimit, Mark, NearThreshold, Now, RuleOperations, Standing, State,
     StateMut,
@@ -23,17 +27,6 @@ pub(crate) enum AdaptiveAlgorithm {
     Gradient,
     /// Works out from the latency of a round how many units are queued. See [`vegas`].
     Vegas,
-}
-
-/// How one piece of work fared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sample {
-    /// Nanoseconds from when the units were taken to when they are given back.
-    pub(crate) latency: u64,
-    /// Units in use just before these were given back, by all holders.
-    pub(crate) in_flight: u64,
-    /// Whether the work failed in a way that speaks of overload. Its latency says nothing then.
-    pub(crate) failed: bool,
 }
 
 /// Between `floor` and `ceiling` units held at once, as many as the present estimate says; `start` at first.
@@ -56,9 +49,6 @@ pub(crate) struct Adaptive {
 impl Adaptive {
     const IN_USE: usize = 0;
     const ESTIMATE: usize = 1;
-
-    /// The estimate is a number of these parts of a unit.
-    const ONE: u64 = 1 << 24;
 
     /// Any more would not leave the arithmetic room to be simple.
     const MAX_CEILING: u64 = u32::MAX as u64;
@@ -105,7 +95,7 @@ impl Adaptive {
     /// The units that may be in use now: the estimate, or somewhat less while it is probed.
     #[inline]
     fn present_capacity(&self, state: &(impl State + ?Sized)) -> u64 {
-        let units = self.estimate(state) / Self::ONE;
+        let units = self.estimate(state) / ONE;
         match self.algorithm {
             AdaptiveAlgorithm::Gradient | AdaptiveAlgorithm::Vegas if round::is_probed(state) => {
                 round::probing_capacity(units).max(self.floor)
@@ -117,14 +107,14 @@ impl Adaptive {
     #[inline]
     fn estimate(&self, state: &(impl State + ?Sized)) -> u64 {
         match state.load(Self::ESTIMATE) {
-            0 => self.start * Self::ONE,
+            0 => self.start * ONE,
             estimate => self.bounded(u128::from(estimate)),
         }
     }
 
     #[inline]
     fn bounded(&self, estimate: u128) -> u64 {
-        saturate(estimate).clamp(self.floor * Self::ONE, self.ceiling * Self::ONE)
+        saturate(estimate).clamp(self.floor * ONE, self.ceiling * ONE)
     }
 }
 
@@ -249,9 +239,4 @@ impl RuleOperations for Adaptive {
             state.store(Self::ESTIMATE, estimate);
         }
     }
-}
-
-/// Whether so few units were in flight that nothing was learnt about what lies at the estimate: less than half of it.
-fn is_far_below(in_flight: u64, estimate: u64) -> bool {
-    2 * u128::from(in_flight) * u128::from(Adaptive::ONE) < u128::from(estimate)
 }

@@ -10,7 +10,7 @@
 //! without it, as in the `ProbeRTT` phase of BBR (N. Cardwell et al., "BBR: Congestion-Based Congestion Control",
 //! 2016).
 
-use super::Sample;
+use super::sample::Sample;
 use crate::limit::{State, StateMut};
 
 pub(super) const STATE_WORDS: usize = 6;

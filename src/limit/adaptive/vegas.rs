@@ -15,8 +15,8 @@
 //!
 //! It needs latencies that are alike from round to round: noise looks like a queue, and keeps the estimate lower.
 
+use super::estimate::{ONE, is_far_below};
 use super::round::{BASE, Phase, Round};
-use super::{Adaptive, is_far_below};
 use crate::limit::StateMut;
 
 /// The share of the distance by which a quicker round lowers the latency without a queue.
@@ -44,7 +44,7 @@ pub(super) fn learn(state: &mut (impl StateMut + ?Sized), estimate: u64, round: 
         (base, latency)
     });
     let present = u128::from(estimate);
-    let step = (present / STEP).max(u128::from(Adaptive::ONE / 4));
+    let step = (present / STEP).max(u128::from(ONE / 4));
     if round.failed {
         return Some(present.saturating_sub(step));
     }

@@ -13,10 +13,11 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::attach::{damaged, header_checksum, io_error, open_for_writing};
 use super::descriptor::FileIdentity;
 use super::file_system::{allocate, ensure_local};
 use super::region::{OutOfRegion, Region};
+use super::segment_file::{damaged, io_error, open_for_writing};
+use super::verified::header_checksum;
 use crate::error::Error;
 use crate::shm::layout::definition_text::write_definition;
 use crate::shm::layout::geometry::Geometry;
@@ -25,8 +26,8 @@ use crate::shm::layout::records::{
     INCOMPATIBLE_FEATURES, LOCK_KIND_ROBUST_MUTEX, MAGIC, SetControl, WORD_SIZE, fingerprint,
 };
 use crate::shm::lock::file_lock::{ByteRange, try_lock};
-use crate::shm::process::cold_start::current_place;
 use crate::shm::process::host::own_start_time;
+use crate::shm::process::same_place::current_place;
 use crate::shm::time::clock::{boot_nanos, utc_nanos};
 use crate::units::LATEST_INSTANT;
 
@@ -41,6 +42,8 @@ pub(crate) struct Blueprint<'a> {
     pub(crate) definitions: &'a [String],
     /// Permission bits.
     pub(crate) mode: u32,
+    /// Of [`COMPATIBLE_FEATURES`].
+    pub(crate) features: u64,
 }
 
 /// Creates the segment at `path`. Exactly one of any number of processes that try at once succeeds.
@@ -241,7 +244,10 @@ fn fill(region: &Region, blueprint: &Blueprint<'_>, file: FileIdentity, path: &P
         (&header.format, FORMAT),
         (&header.fingerprint, fingerprint()),
         (&header.incompatible_features, INCOMPATIBLE_FEATURES),
-        (&header.compatible_features, COMPATIBLE_FEATURES),
+        (
+            &header.compatible_features,
+            blueprint.features & COMPATIBLE_FEATURES,
+        ),
         (&header.header_size, size_of::<Header>() as u64),
         (&header.total_size, geometry.total_size),
         (&header.byte_order, BYTE_ORDER),

@@ -16,7 +16,7 @@ use nix::sys::statfs::fstatfs;
 use nix::unistd::{Whence, lseek};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
-use super::attach::io_error;
+use super::segment_file::io_error;
 use crate::error::Error;
 
 /// Zeros written at a time, in bytes.

@@ -9,3 +9,5 @@ pub(crate) mod file_system;
 pub(crate) mod region;
 pub(crate) mod removal;
 pub(crate) mod remove;
+pub(crate) mod segment_file;
+pub(crate) mod verified;

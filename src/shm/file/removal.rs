@@ -9,12 +9,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use super::attach::{identity, open_for_reading, start_of};
 use super::descriptor::FileIdentity;
 use super::region::load_acquire;
+use super::segment_file::{identity, open_for_reading, start_of};
 use crate::error::RemovalCause;
 use crate::shm::layout::records::{Header, MAGIC, RETIRED, RETIRED_AS_DELETED};
-use crate::shm::process::participant::Membership;
 
 /// What the header says became of the segment.
 pub(crate) fn marked_removal(header: &Header) -> Option<RemovalCause> {
@@ -30,20 +29,24 @@ pub(crate) fn retire(header: &Header) {
     header.retired.store(RETIRED, Ordering::Release);
 }
 
-/// Asks the system what became of a segment that this process opened by `path`: two system calls where nothing did.
-pub(crate) fn look_for_removal(membership: &Membership, path: &Path) -> Option<RemovalCause> {
-    let header: &Header = membership.region().record(0).ok()?;
+/// Asks the system what became of the segment of a file that this process opened by `path`.
+pub(in crate::shm) fn look_for_removal(
+    header: &Header,
+    file_has_name: impl FnOnce() -> Option<bool>,
+    file: FileIdentity,
+    path: &Path,
+) -> Option<RemovalCause> {
     if let Some(cause) = marked_removal(header) {
         return Some(cause);
     }
-    if membership.file_has_name() == Some(false) {
+    if file_has_name() == Some(false) {
         // Another process may just have retired it, which says more.
         let _ = header
             .retired
             .compare_exchange(0, RETIRED_AS_DELETED, Ordering::Release, Ordering::Relaxed);
         return marked_removal(header);
     }
-    is_another_segment(path, membership.file()).then_some(RemovalCause::Replaced)
+    is_another_segment(path, file).then_some(RemovalCause::Replaced)
 }
 
 /// Whether the path leads to a segment in another file.

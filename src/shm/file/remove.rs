@@ -4,12 +4,11 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::attach::{
-    AttachLock, Verified, check_file, check_header, damaged, io_error, open_for_writing, start_of, verify,
-};
 use super::descriptor::FileIdentity;
 use super::region::{Region, load_acquire};
 use super::removal::retire;
+use super::segment_file::{AttachLock, damaged, io_error, open_for_writing, start_of};
+use super::verified::{Verified, check_file, check_header, verify};
 use crate::error::Error;
 use crate::shm::layout::records::{HEADER_SPACE, Header, MAGIC};
 

@@ -152,6 +152,7 @@ fn every_constant_is_documented() {
         ("LOCK_KIND_ROBUST_MUTEX", records::LOCK_KIND_ROBUST_MUTEX),
         ("CLOCK_BOOT_TIME", records::CLOCK_BOOT_TIME),
         ("COMPATIBLE_FEATURES", records::COMPATIBLE_FEATURES),
+        ("SYSTEM_CLOCK", records::SYSTEM_CLOCK),
         ("INCOMPATIBLE_FEATURES", records::INCOMPATIBLE_FEATURES),
     ] {
         assert_eq!(

@@ -14,8 +14,11 @@ pub(crate) const MAGIC: u64 = u64::from_ne_bytes(*b"SHMLIMIT");
 /// The number of this format. It has nothing to do with the version of the crate.
 pub(crate) const FORMAT: u64 = 2;
 
-/// Features that an older reader may ignore: none yet.
-pub(crate) const COMPATIBLE_FEATURES: u64 = 0;
+/// A feature that a reader may ignore: all tell the time by the system's clock, none by the processor's counter.
+pub(crate) const SYSTEM_CLOCK: u64 = 1;
+
+/// Features that a reader may ignore, those that this build knows.
+pub(crate) const COMPATIBLE_FEATURES: u64 = SYSTEM_CLOCK;
 
 /// Features that a reader must know to touch the segment at all: none yet.
 pub(crate) const INCOMPATIBLE_FEATURES: u64 = 0;

@@ -4,3 +4,4 @@ pub(crate) mod file_lock;
 pub(crate) mod image_lock;
 pub(crate) mod journal;
 pub(crate) mod robust_mutex;
+pub(crate) mod store;

@@ -1,4 +1,4 @@
-//! Whether a segment is of this boot, these namespaces and this file, and what happens where it is not.
+//! What happens where a segment is not of this boot, these namespaces and this file.
 //!
 //! A lock may only be made anew while no process can be inside it: under the attach byte, when no participant's byte is
 //! locked and, where the process table speaks of the recorded processes, none of them is alive with the file mapped.
@@ -8,59 +8,21 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::host::{Place, ProcessOpinion, maps_file, process_opinion};
 use super::participant::{ParticipantRecord, Phase};
 use super::process_identity::CopyIdentity;
+use super::same_place::{current_place, ensure_same_namespaces, is_same_file, is_same_place, load_pair};
 use crate::error::Error;
-use crate::shm::file::attach::{Verified, damaged, identity, io_error};
 use crate::shm::file::descriptor::FileIdentity;
 use crate::shm::file::region::{OutOfRegion, load_acquire};
+use crate::shm::file::segment_file::{damaged, identity, io_error};
+use crate::shm::file::verified::Verified;
 use crate::shm::layout::records::{Header, SET_UNCHECKED, SetControl};
 use crate::shm::lock::file_lock::{ByteRange, is_locked_by_others};
 use crate::shm::time::clock::{boot_nanos, utc_nanos};
 use crate::units::LATEST_INSTANT;
-
-/// Whether the segment is of that place, and of this file.
-pub(crate) fn is_same_place(header: &Header, place: Place, file: FileIdentity) -> bool {
-    load_pair(&header.boot_id) == place.boot_id
-        && header.pid_namespace.load(Ordering::Relaxed) == place.pid_namespace
-        && header.time_namespace.load(Ordering::Relaxed) == place.time_namespace
-        && is_same_file(header, file)
-}
-
-fn is_same_file(header: &Header, file: FileIdentity) -> bool {
-    header.device.load(Ordering::Relaxed) == file.device && header.inode.load(Ordering::Relaxed) == file.inode
-}
-
-fn load_pair(words: &[AtomicU64; 2]) -> [u64; 2] {
-    [load_acquire(&words[0]), load_acquire(&words[1])]
-}
-
-/// Where this process runs, for a segment that is compared with it.
-pub(crate) fn current_place(path: &Path) -> Result<Place, Error> {
-    Place::current().map_err(|source| io_error("tell the boot and the namespaces for", path, source))
-}
-
-/// Whether thread ids and the boot-time clock mean the same in this process as in those that use the segment.
-pub(crate) fn ensure_same_namespaces(header: &Header, place: Place, path: &Path) -> Result<(), Error> {
-    for (what, word, expected) in [
-        ("PID", &header.pid_namespace, place.pid_namespace),
-        ("time", &header.time_namespace, place.time_namespace),
-    ] {
-        let found = word.load(Ordering::Relaxed);
-        if found != expected {
-            return Err(Error::ForeignNamespace {
-                path: path.to_owned(),
-                what,
-                found,
-                expected,
-            });
-        }
-    }
-    Ok(())
-}
 
 /// Starts a segment cold where it has to be: one of another boot, another namespace or another file, and one with a
 /// lock that no process is left to release. The caller holds the attach lock.

@@ -1,4 +1,4 @@
-//! Processes: who takes part in a segment, and who lives.
+//! Processes: which take part in a segment, and which are alive.
 
 pub(crate) mod background_thread;
 pub(crate) mod cold_start;
@@ -6,3 +6,4 @@ pub(crate) mod fork_identity;
 pub(crate) mod host;
 pub(crate) mod participant;
 pub(crate) mod process_identity;
+pub(crate) mod same_place;

@@ -1,4 +1,4 @@
-//! Who is attached, and who is dead.
+//! Which processes are attached, and which are dead.
 //!
 //! A participant is one copy of the library in one image of one process. It owns its slot by the file lock on the slot's
 //! byte, which lives exactly as long as the image. The process table is asked only where the lock cannot be.
@@ -13,16 +13,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
 
-use super::cold_start::{current_place, ensure_same_namespaces};
 use super::fork_identity::{IdentityPage, ProcessIdentity};
 use super::host::{ProcessOpinion, own_name, process_opinion};
 use super::process_identity::CopyIdentity;
-use crate::error::Error;
-use crate::shm::file::attach::{AttachLock, damaged, open_again};
+use super::same_place::{current_place, ensure_same_namespaces};
+use crate::error::{Error, RemovalCause};
 use crate::shm::file::descriptor::{Descriptor, FileIdentity};
 use crate::shm::file::region::{Mapped, OutOfRegion, Region, load_acquire};
 use crate::shm::file::removal::look_for_removal;
-use crate::shm::layout::records::Participant;
+use crate::shm::file::segment_file::{AttachLock, damaged, open_again};
+use crate::shm::layout::records::{Header, Participant};
 use crate::shm::lock::file_lock::{ByteRange, is_locked_by_others, try_lock};
 use crate::shm::lock::image_lock::ImageLock;
 use crate::shm::time::clock::utc_nanos;
@@ -494,6 +494,12 @@ impl Membership {
         Ok(id.to_word())
     }
 
+    /// What became of the segment, which this process opened by `path`: two system calls where nothing did.
+    pub(crate) fn look_for_removal(&self, path: &Path) -> Option<RemovalCause> {
+        let header: &Header = self.region().record(0).ok()?;
+        look_for_removal(header, || self.file_has_name(), self.file(), path)
+    }
+
     /// Opens the file again as an open file of its own, by its path or, where that leads elsewhere by now, not at all.
     fn reopen(&self) -> Result<File, Error> {
         let missing = match open_again(&self.path, self.descriptor.file()) {
@@ -503,7 +509,7 @@ impl Membership {
             },
             Err(error) => error,
         };
-        Err(match look_for_removal(self, &self.path) {
+        Err(match self.look_for_removal(&self.path) {
             Some(cause) => Error::Removed {
                 path: self.path.clone(),
                 cause,

@@ -19,7 +19,7 @@ use crate::units::{LATEST_INSTANT, nanos_from_duration};
 /// # let directory = tempfile::tempdir()?;
 /// # let path = directory.path().join("limits");
 /// let hour = Duration::from_secs(3600);
-/// let declaration = Declaration::new().set(SetDeclaration::new("mail").limit(Limit::calls("sent", 1, hour)));
+/// let declaration = Declaration::new().add_set(SetDeclaration::new("mail").add_limit(Limit::calls("sent", 1, hour)));
 /// let clock = VirtualClock::new(Duration::ZERO);
 /// let segment = OpenOptions::new().virtual_clock(&clock).create(&path, &declaration)?;
 /// let mail = segment.set("mail")?;

@@ -1,8 +1,8 @@
 //! Learning at once that another process died: its pidfd (Linux 5.3) becomes readable.
 //!
-//! One thread of this process polls for all who want to know, from the first of them until there has been none for a
-//! while. The descriptors are opened once for all who ask for the same process, and kept for those who ask again soon.
-//! On older kernels no process is told, and who waits finds out by looking now and then.
+//! One thread of this process polls for all that want to know, from the first of them until there has been none for a
+//! while. The descriptors are opened once for all that ask for the same process, and kept for those that ask again soon.
+//! On older kernels no process is notified, and a waiter finds out by looking now and then.
 
 use std::collections::HashMap;
 use std::io;

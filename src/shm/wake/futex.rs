@@ -1,4 +1,4 @@
-//! Sleeping on a word of a segment, and waking who sleeps there: `futex(2)`, shared between processes.
+//! Sleeping on a word of a segment, and waking the sleeper: `futex(2)`, shared between processes.
 //!
 //! A waiter futex is a 64-bit word that only ever counts up; the futex is its low half. The process that sleeps says
 //! which count it has seen, so an advance between its look and its sleep is never missed. Futexes of the kind used here

@@ -1,7 +1,7 @@
 //! Which tickets a process was woken for: what the thread that sleeps by the process futex of its process looks at, so
 //! that it need not look at all tickets.
 //!
-//! A ring with as many places as [`WAKE_LIST`], in the record of the participant. The process that rings the process
+//! A ring with as many places as [`WAKE_LIST`], in the record of the participant. The process that advances the process
 //! futex for a ticket takes the next number first, then writes the ticket and the number into the place of the number.
 //! Several may do that at once, and each may die in between. The reader finds out by the numbers whether an entry is
 //! the one that it expects; where one is not, because it is late, will never come, or was written over, the reader

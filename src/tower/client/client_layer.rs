@@ -9,7 +9,7 @@ use tower_layer::Layer;
 use super::client_service::ClientLimitService;
 use super::upstream::Settings;
 use crate::tower::extract::demand::Extractor;
-use crate::tower::layer::OnError;
+use crate::tower::settings::OnError;
 
 /// Puts limits before a client: requests go out as the limits of an upstream allow, over all processes of the host.
 ///
@@ -38,8 +38,8 @@ use crate::tower::layer::OnError;
 /// use tower::{ServiceBuilder, ServiceExt, service_fn};
 ///
 /// # let directory = tempfile::tempdir()?;
-/// # let declaration = Declaration::new().set(SetDeclaration::new("provider")
-/// #     .limit(Limit::calls("requests", 500, Duration::from_secs(60))));
+/// # let declaration = Declaration::new().add_set(SetDeclaration::new("provider")
+/// #     .add_limit(Limit::calls("requests", 500, Duration::from_secs(60))));
 /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
 /// # let client = service_fn(async |_: Request<()>| Response::builder()
 /// #     .status(429).header("retry-after", "30").body(Full::<Bytes>::default()));

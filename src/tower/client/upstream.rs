@@ -9,8 +9,8 @@ use crate::api::refusal::Refusal;
 use crate::error::Error;
 use crate::tower::extract::demand::{Asked, Demand};
 use crate::tower::held::Held;
-use crate::tower::layer::OnError;
 use crate::tower::permit_handle::SharedPermit;
+use crate::tower::settings::OnError;
 
 /// What is decided once, when a client is built.
 #[derive(Clone, Copy, Debug)]

@@ -34,11 +34,11 @@ impl Demand {
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("limits");
     /// let minute = Duration::from_secs(60);
-    /// let declaration = Declaration::new().set(
+    /// let declaration = Declaration::new().add_set(
     ///     SetDeclaration::new("visitors")
     ///         .keyed(Keyed::new(100_000))
-    ///         .limit(Limit::calls("address", 60, minute).prefix(32, 64))
-    ///         .limit(Limit::calls("network", 600, minute).prefix(24, 48)),
+    ///         .add_limit(Limit::calls("address", 60, minute).prefix(32, 64))
+    ///         .add_limit(Limit::calls("network", 600, minute).prefix(24, 48)),
     /// );
     /// let segment = Segment::open_or_create(&path, &declaration)?;
     /// let each_visitor = Demand::new(segment.set("visitors")?.request())?;

@@ -41,10 +41,10 @@ impl Demand {
     ///
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("limits");
-    /// let declaration = Declaration::new().set(
+    /// let declaration = Declaration::new().add_set(
     ///     SetDeclaration::new("clients")
     ///         .keyed(Keyed::new(100_000))
-    ///         .limit(Limit::calls("requests", 1, Duration::from_secs(60))),
+    ///         .add_limit(Limit::calls("requests", 1, Duration::from_secs(60))),
     /// );
     /// let segment = Segment::open_or_create(&path, &declaration)?;
     /// let each_client = Demand::new(segment.set("clients")?.request())?

@@ -27,8 +27,8 @@ use crate::http::PolicyHeaders;
 /// # let directory = tempfile::tempdir()?;
 /// # let second = Duration::from_secs(1);
 /// # let declaration = Declaration::new()
-/// #     .set(SetDeclaration::new("search").limit(Limit::calls("searches", 10, second)))
-/// #     .set(SetDeclaration::new("upload").limit(Limit::rate("bytes", 1_000_000, second)));
+/// #     .add_set(SetDeclaration::new("search").add_limit(Limit::calls("searches", 10, second)))
+/// #     .add_set(SetDeclaration::new("upload").add_limit(Limit::rate("bytes", 1_000_000, second)));
 /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
 ///
 /// let search = Demand::new(segment.set("search")?.request())?;
@@ -135,8 +135,8 @@ impl Demand {
     /// use shmlimit::tower::{Demand, LimitLayer};
     /// # use shmlimit::{Declaration, Keyed, Limit, Segment, SetDeclaration};
     /// # let directory = tempfile::tempdir()?;
-    /// # let declaration = Declaration::new().set(SetDeclaration::new("tenants")
-    /// #     .keyed(Keyed::new(1_000)).limit(Limit::calls("requests", 10, Duration::from_secs(1))));
+    /// # let declaration = Declaration::new().add_set(SetDeclaration::new("tenants")
+    /// #     .keyed(Keyed::new(1_000)).add_limit(Limit::calls("requests", 10, Duration::from_secs(1))));
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     ///
     /// // Put there by the layer that authenticates.
@@ -184,9 +184,9 @@ impl Demand {
     ///
     /// # Errors
     ///
-    /// As [`Request::set`].
+    /// As [`Request::set_cost`].
     pub fn with(mut self, limit: impl LimitName, cost: u64) -> Result<Self, Error> {
-        self.request.set(limit, cost)?;
+        self.request.set_cost(limit, cost)?;
         Ok(self)
     }
 
@@ -196,7 +196,7 @@ impl Demand {
     ///
     /// # Errors
     ///
-    /// As [`Request::set`].
+    /// As [`Request::set_cost`].
     pub fn quota_unit(mut self, limit: impl LimitName, unit: impl Into<String>) -> Result<Self, Error> {
         let set = self.request.limit_set();
         let index = set.resolve(&limit)?;

@@ -6,9 +6,9 @@ use clap::{Args, Parser, Subcommand};
 use shmlimit::OpenOptions;
 
 use crate::command::{
-    apply::Apply, assign::Assign, completions::Completions, create::Create, exec::Exec, inspect::Inspect,
-    keys::Keys, list::List, man::Man, recover::Recover, remove::Remove, reset::Reset, set::Set, show::Show,
-    simulate::Simulate,
+    apply::Apply, assign::Assign, completions::Completions, create::Create, edit::Edit, exec::Exec,
+    inspect::Inspect, keys::Keys, list::List, man::Man, recover::Recover, remove::Remove, reset::Reset,
+    show::Show, simulate::Simulate,
 };
 use crate::exit::ExitCode;
 
@@ -33,7 +33,7 @@ pub enum Verb {
     Recover(Recover),
     Reset(Reset),
     Apply(Apply),
-    Set(Set),
+    Edit(Edit),
     Assign(Assign),
     Remove(Remove),
     Simulate(Simulate),

@@ -1,4 +1,4 @@
-//! Changing a live segment, and saying what changed: what `apply` and `set` have in common.
+//! Changing a live segment, and saying what changed: what `apply` and `edit` have in common.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Changing a live segment: `limitctl apply` and `limitctl set`.
+//! Changing a live segment: `limitctl apply` and `limitctl edit`.
 
 mod support;
 
@@ -69,7 +69,7 @@ fn apply(path: &Path, declaration: &str, arguments: &[&str]) -> Run {
 }
 
 fn set(path: &Path, arguments: &[&str]) -> Run {
-    run_command(limitctl().arg("set").arg(path).args(arguments))
+    run_command(limitctl().arg("edit").arg(path).args(arguments))
 }
 
 /// What the segment is declared as: a limit by the positions of its set and in it.

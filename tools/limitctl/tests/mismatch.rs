@@ -43,7 +43,7 @@ fn what_becomes_of_a_segment_with_another_declaration_is_as_asked() {
         applied.stdout.contains("declared 20, in the segment 10"),
         "{applied:?}"
     );
-    run(["set", text(&path), "api", "requests", "capacity=15"]).ended(0);
+    run(["edit", text(&path), "api", "requests", "capacity=15"]).ended(0);
     let shown = run(["inspect", text(&path)]).ended(0).stdout;
     assert!(shown.contains("edited by an operator"), "{shown}");
     let kept = calls(20, &["--on-mismatch", "apply"]).ended(0);

@@ -36,7 +36,7 @@ fn create(directory: &Path) -> PathBuf {
 }
 
 fn set(path: &Path, arguments: &[&str]) -> Run {
-    run_command(limitctl().arg("set").arg(path).arg("tenants").args(arguments))
+    run_command(limitctl().arg("edit").arg(path).arg("tenants").args(arguments))
 }
 
 #[test]

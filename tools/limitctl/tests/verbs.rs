@@ -527,7 +527,7 @@ fn help_version_completions_and_manual_are_answers() {
     assert!(run(["--version"]).ended(0).stdout.starts_with("limitctl "));
     assert!(run(["--help"]).ended(0).stdout.contains("Exit codes:"));
     for verb in [
-        "create", "exec", "list", "inspect", "keys", "show", "recover", "reset", "apply", "set", "remove",
+        "create", "exec", "list", "inspect", "keys", "show", "recover", "reset", "apply", "edit", "remove",
         "simulate",
     ] {
         assert!(run([verb, "--help"]).ended(0).stdout.contains("Usage: limitctl"));

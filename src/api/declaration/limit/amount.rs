@@ -1,9 +1,12 @@
 //! Amounts as people write them, and the exact way from decimals to whole units.
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
+
+use crate::error::ParseError;
 
 /// The most digits a unit may have after the point, so that every product here fits 128 bits.
 const MAX_DECIMALS: usize = 18;
@@ -17,6 +20,7 @@ const MAX_DECIMALS: usize = 18;
 /// ```
 /// use shmlimit::Amount;
 ///
+/// assert_eq!("1.50".parse(), Ok(Amount::from("1.5"))); // equal where they are the same number
 /// assert!(matches!(Amount::from(10_000), Amount::Whole(10_000)));
 /// assert!(matches!(Amount::from("unlimited"), Amount::Unlimited));
 /// ```
@@ -75,6 +79,39 @@ impl From<&str> for Amount {
         }
     }
 }
+
+/// As in quotes in TOML, but checked: a whole number, a decimal with one point, or `unlimited`.
+impl FromStr for Amount {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let amount = Self::from(text);
+        match &amount {
+            Self::Decimal(text) if matches!(Decimal::parse(text), Err(Unreadable::NotADecimal)) => {
+                Err(ParseError::new(
+                    text,
+                    "an amount",
+                    "write digits with at most one point, such as \"1.5\", or \"unlimited\"",
+                ))
+            }
+            _ => Ok(amount.canonical()),
+        }
+    }
+}
+
+/// Amounts are equal where they are the same number, however it is written.
+impl PartialEq for Amount {
+    fn eq(&self, other: &Self) -> bool {
+        match (self.canonical(), other.canonical()) {
+            (Self::Whole(one), Self::Whole(other)) => one == other,
+            (Self::Decimal(one), Self::Decimal(other)) => one == other,
+            (Self::Unlimited, Self::Unlimited) => true,
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Amount {}
 
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -388,6 +425,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_amount_is_refused_with_what_one_is() {
+        for text in ["", "1.", "-1", "1e3", "Unlimited"] {
+            let error = text.parse::<Amount>().expect_err("no amount");
+            assert!(
+                error
+                    .to_string()
+                    .starts_with(&format!("{text:?} is not an amount")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
     fn a_unit_is_positive_and_of_at_most_eighteen_decimals() {
         for text in [
             "0",
@@ -427,7 +477,15 @@ mod tests {
         }
 
         #[test]
+        fn every_amount_is_read_back(text in "[0-9]{1,30}(\\.[0-9]{1,30})?|unlimited", whole: u64) {
+            for amount in [Amount::from(text.as_str()), Amount::from(whole)] {
+                prop_assert_eq!(amount.to_string().parse::<Amount>(), Ok(amount));
+            }
+        }
+
+        #[test]
         fn no_text_panics(text in "\\PC*") {
+            let _ = text.parse::<Amount>();
             let _ = Scale::parse(&text);
             let _ = Scale::ONE.units(&text);
         }

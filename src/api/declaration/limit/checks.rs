@@ -3,10 +3,10 @@
 use serde::Serialize;
 
 use super::amount::Amount;
+use super::kind::{Adaptive, Kind};
 use super::window::{UtcOffset, Window};
 use super::{Algorithm, Limit, OnDeath};
 use crate::api::declaration::place::{Place, check_range};
-use crate::engine::definition::plan::{Adaptive, Kind};
 use crate::error::DeclarationError;
 use crate::units::nanos_from_duration;
 

@@ -5,6 +5,10 @@ pub(super) mod bound;
 pub(super) mod by_rate;
 pub(super) mod checks;
 pub(super) mod credit;
+mod credit_checks;
+pub(super) mod kind;
+pub(super) mod limit_options;
+pub(super) mod prefix;
 pub(super) mod shortest_window;
 pub(super) mod window;
 
@@ -12,10 +16,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::set::keyed::Prefix;
-use crate::engine::definition::plan::{Adaptive, Kind};
+use crate::api::declaration::words::words;
 use amount::{Amount, InvalidAmount, Scale};
 use credit::Credit;
+use kind::{Adaptive, Kind};
+use prefix::Prefix;
 use window::{UtcOffset, Weekday, Window};
 
 /// How a calls or rate limit decides. `gcra` unless declared.
@@ -42,8 +47,7 @@ use window::{UtcOffset, Weekday, Window};
 /// is settled from then on comes back as the new name says.
 ///
 /// [`Limit::bound`] gives what each admits at most in any stretch of one window's length.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
     /// Theoretical arrival time: capacity per window, replenished continuously, up to the burst at once. Refunds. At most
@@ -66,6 +70,15 @@ pub enum Algorithm {
     SlidingWindowCounter,
 }
 
+words!(Algorithm, "an algorithm", {
+    Gcra = "gcra",
+    TokenBucket = "token_bucket",
+    LeakyBucket = "leaky_bucket",
+    FixedWindow = "fixed_window",
+    SlidingWindow = "sliding_window",
+    SlidingWindowCounter = "sliding_window_counter",
+});
+
 impl Algorithm {
     /// Whether unused cost can be given back.
     pub(super) fn refunds(self) -> bool {
@@ -79,8 +92,7 @@ impl Algorithm {
 }
 
 /// Where the windows of a fixed window start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Align {
     /// At multiples of the window since the Unix epoch.
@@ -90,9 +102,13 @@ pub enum Align {
     FirstUse,
 }
 
+words!(Align, "an alignment", {
+    Utc = "utc",
+    FirstUse = "first_use",
+});
+
 /// What becomes of the cost that a process had reserved and not settled when it died.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnDeath {
     /// It stays charged.
@@ -101,6 +117,11 @@ pub enum OnDeath {
     /// It is given back.
     Refund,
 }
+
+words!(OnDeath, "what can happen on death", {
+    Charge = "charge",
+    Refund = "refund",
+});
 
 /// One limit of a [`SetDeclaration`](crate::SetDeclaration).
 ///
@@ -119,7 +140,7 @@ pub enum OnDeath {
 /// let dollars = Limit::budget("dollars", "99.95", Window::Month).unit("0.01").utc_offset_minutes(330);
 /// let anything = Limit::calls("anything", Amount::Unlimited, minute);
 /// ```
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 // Read and written by way of `by_rate`.
 #[serde(deny_unknown_fields, remote = "Self")]
 #[must_use]
@@ -347,7 +368,7 @@ impl Limit {
     ///
     /// // Tried with 20 at once; with more as long as no process has to queue behind that, and with fewer where a process does.
     /// let in_flight = Limit::concurrency("in_flight", 20).adaptive(Adaptive::Vegas).floor(4).ceiling(200);
-    /// Declaration::new().set(SetDeclaration::new("backend").limit(in_flight)).validate()?;
+    /// Declaration::new().add_set(SetDeclaration::new("backend").add_limit(in_flight)).validate()?;
     /// # Ok::<(), shmlimit::DeclarationError>(())
     /// ```
     pub fn adaptive(mut self, algorithm: Adaptive) -> Self {
@@ -384,7 +405,7 @@ impl Limit {
     /// # let directory = tempfile::tempdir()?;
     /// let sent = Limit::calls("sent", 4, Duration::from_secs(3600)).near_limit(75);
     /// # let sent = sent.algorithm(Algorithm::SlidingWindow);
-    /// # let declaration = Declaration::new().set(SetDeclaration::new("mail").limit(sent));
+    /// # let declaration = Declaration::new().add_set(SetDeclaration::new("mail").add_limit(sent));
     /// # let segment = Segment::create(directory.path().join("limits"), &declaration)?;
     /// # let mail = segment.set("mail")?;
     /// for _ in 0..4 {
@@ -420,9 +441,9 @@ impl Limit {
     /// let minute = Duration::from_secs(60);
     /// let by_address = SetDeclaration::new("by_address")
     ///     .keyed(Keyed::new(100_000))
-    ///     .limit(Limit::calls("address", 60, minute).prefix(32, 64))
-    ///     .limit(Limit::calls("network", 600, minute).prefix(24, 48));
-    /// Declaration::new().set(by_address).validate()?;
+    ///     .add_limit(Limit::calls("address", 60, minute).prefix(32, 64))
+    ///     .add_limit(Limit::calls("network", 600, minute).prefix(24, 48));
+    /// Declaration::new().add_set(by_address).validate()?;
     /// # Ok::<(), shmlimit::DeclarationError>(())
     /// ```
     pub fn prefix(mut self, ipv4: u8, ipv6: u8) -> Self {
@@ -442,8 +463,8 @@ impl Limit {
 
     /// How much there is of the limit: in a [`window`](Self::window), or at the same time.
     ///
-    /// Of a leaky bucket that is declared by [`rate`](Self::rate_amount) and [`interval`](Self::interval), the size of
-    /// the bucket.
+    /// Of a leaky bucket that is declared by [`rate`](crate::LimitOptions::rate) and [`interval`](crate::LimitOptions::interval), the size
+    /// of the bucket.
     pub fn capacity(&self) -> &Amount {
         &self.capacity
     }
@@ -451,36 +472,6 @@ impl Limit {
     /// The window, where one is declared.
     pub fn window(&self) -> Option<Window> {
         self.window
-    }
-
-    /// How the limit decides; none for concurrency.
-    pub fn deciding_algorithm(&self) -> Option<Algorithm> {
-        self.effective_algorithm()
-    }
-
-    /// The burst, where one is declared.
-    pub fn burst_amount(&self) -> Option<&Amount> {
-        self.burst.as_ref()
-    }
-
-    /// How much of a leaky bucket drains in an [`interval`](Self::interval), where it is declared so.
-    pub fn rate_amount(&self) -> Option<&Amount> {
-        self.rate.as_ref()
-    }
-
-    /// In what time a leaky bucket drains by its [`rate`](Self::rate_amount), where it is declared so.
-    pub fn interval(&self) -> Option<Window> {
-        self.interval
-    }
-
-    /// The most that an adaptive capacity rises to, where one is declared.
-    pub fn ceiling_amount(&self) -> Option<&Amount> {
-        self.ceiling.as_ref()
-    }
-
-    /// The size of a unit, where one is declared.
-    pub fn unit_size(&self) -> Option<&str> {
-        self.unit.as_deref()
     }
 
     /// What a number of units is in natural units, exactly: as a decimal number of digits with at most one point.
@@ -561,7 +552,7 @@ impl Limit {
 /// What is declared, and the [bound](Limit::bound) that follows from it.
 impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bound = self.bound().map(|bound| bound.to_string());
+        let at_most = self.bound().map(|at_most| at_most.to_string());
         let declared: [(&str, Option<&dyn fmt::Debug>); 20] = [
             ("rate", shown(&self.rate)),
             ("interval", shown(&self.interval)),
@@ -592,8 +583,8 @@ impl fmt::Debug for Limit {
                 written.field(name, value);
             }
         }
-        if let Some(bound) = &bound {
-            written.field("bound", bound);
+        if let Some(at_most) = &at_most {
+            written.field("bound", at_most);
         }
         written.finish()
     }

@@ -1,18 +1,21 @@
 //! Windows: lengths of time, calendar periods, and where a calendar's day begins.
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer};
 use serde::ser::{Serialize, Serializer};
 
+use crate::api::declaration::words::words;
+use crate::error::ParseError;
 use crate::units::nanos_from_duration;
 
 /// Over what stretch of time a limit counts.
 ///
 /// In TOML: a length such as `"60s"`, `"1m30s"`, `"500ms"` or `"1h"` (`d`, `h`, `m`, `s`, `ms`, `us` and `ns`,
 /// each after a whole number), or `"calendar:day"`, `"calendar:week"`, `"calendar:month"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Window {
     /// A length of time: at least a millisecond, at most `u64::MAX` nanoseconds (584 years). The algorithms need it shorter
@@ -48,13 +51,35 @@ impl Window {
     pub(in crate::api::declaration) fn is_calendar(self) -> bool {
         !matches!(self, Self::Span(_))
     }
+}
 
-    pub(in crate::api::declaration) fn parse(text: &str) -> Option<Self> {
+/// As in TOML.
+///
+/// ```
+/// use std::time::Duration;
+/// use shmlimit::Window;
+///
+/// assert_eq!("1m30s".parse(), Ok(Window::Span(Duration::from_secs(90))));
+/// assert_eq!("calendar:day".parse(), Ok(Window::Day));
+/// assert_eq!(Window::Span(Duration::from_secs(90)).to_string(), "1m30s");
+/// ```
+impl FromStr for Window {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         match text {
-            "calendar:day" => Some(Self::Day),
-            "calendar:week" => Some(Self::Week),
-            "calendar:month" => Some(Self::Month),
-            _ => parse_nanos(text).map(|nanos| Self::Span(Duration::from_nanos(nanos))),
+            "calendar:day" => Ok(Self::Day),
+            "calendar:week" => Ok(Self::Week),
+            "calendar:month" => Ok(Self::Month),
+            _ => match parse_nanos(text) {
+                Some(nanos) => Ok(Self::Span(Duration::from_nanos(nanos))),
+                None => Err(ParseError::new(
+                    text,
+                    "a window",
+                    "write a length such as \"60s\", \"1m30s\" or \"500ms\" (d, h, m, s, ms, us, ns; at most 584 \
+                     years), or \"calendar:day\", \"calendar:week\" or \"calendar:month\"",
+                )),
+            },
         }
     }
 }
@@ -96,12 +121,7 @@ impl Serialize for Window {
 impl<'de> Deserialize<'de> for Window {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| {
-            de::Error::custom(format_args!(
-                "{text:?} is not a window: write a length such as \"60s\", \"1m30s\" or \"500ms\" (d, h, m, s, ms, \
-                 us, ns; at most 584 years), or \"calendar:day\", \"calendar:week\" or \"calendar:month\""
-            ))
-        })
+        text.parse().map_err(de::Error::custom)
     }
 }
 
@@ -125,8 +145,7 @@ fn parse_nanos(text: &str) -> Option<u64> {
 }
 
 /// The first day of a calendar week.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the days of the week need no explanation")]
 pub enum Weekday {
     #[default]
@@ -138,6 +157,16 @@ pub enum Weekday {
     Saturday,
     Sunday,
 }
+
+words!(Weekday, "a day of the week", {
+    Monday = "monday",
+    Tuesday = "tuesday",
+    Wednesday = "wednesday",
+    Thursday = "thursday",
+    Friday = "friday",
+    Saturday = "saturday",
+    Sunday = "sunday",
+});
 
 /// Minutes east of UTC, written as in `"+05:30"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -199,7 +228,7 @@ mod tests {
     use super::super::window::*;
 
     fn span(text: &str) -> Option<Duration> {
-        match Window::parse(text)? {
+        match text.parse().ok()? {
             Window::Span(length) => Some(length),
             _ => None,
         }
@@ -271,7 +300,7 @@ mod tests {
         #[test]
         fn every_length_is_read_back(nanos: u64) {
             let window = Window::Span(Duration::from_nanos(nanos));
-            prop_assert_eq!(Window::parse(&window.to_string()), Some(window));
+            prop_assert_eq!(window.to_string().parse(), Ok(window));
         }
 
         #[test]
@@ -282,7 +311,7 @@ mod tests {
 
         #[test]
         fn no_text_panics(text in "\\PC*") {
-            let _ = Window::parse(&text);
+            let _ = text.parse::<Window>();
             let _ = UtcOffset::parse(&text);
         }
     }

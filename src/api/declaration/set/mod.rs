@@ -1,8 +1,10 @@
 //! A set of limits, as it is declared.
 
 pub(super) mod keyed;
+mod keyed_checks;
 pub(super) mod on_demand;
 pub(crate) mod tier;
+mod tiers_of_set;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -10,8 +12,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::limit::Limit;
+use super::limit::kind::Kind;
 use super::place::{Place, check_label, check_name, check_range};
-use crate::engine::definition::plan::{Kind, LimitPlan, SetPlan};
+use crate::engine::definition::plan::{LimitPlan, SetPlan};
 use crate::error::DeclarationError;
 use crate::table;
 use keyed::Keyed;
@@ -40,11 +43,11 @@ const HOLDS_WITHOUT_CAPACITY: u64 = 1024;
 /// use shmlimit::{Limit, SetDeclaration};
 ///
 /// let openai = SetDeclaration::new("openai")
-///     .metadata("region", "us-east-1")
-///     .limit(Limit::calls("requests", 10_000, Duration::from_secs(60)))
-///     .limit(Limit::concurrency("in_flight", 64));
+///     .add_metadata("region", "us-east-1")
+///     .add_limit(Limit::calls("requests", 10_000, Duration::from_secs(60)))
+///     .add_limit(Limit::concurrency("in_flight", 64));
 /// ```
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[must_use]
 pub struct SetDeclaration {
@@ -84,7 +87,7 @@ impl SetDeclaration {
     }
 
     /// Adds a limit.
-    pub fn limit(mut self, limit: Limit) -> Self {
+    pub fn add_limit(mut self, limit: Limit) -> Self {
         self.limits.push(limit);
         self
     }
@@ -92,14 +95,14 @@ impl SetDeclaration {
     /// Adds a tier of the keys of a [keyed](Self::keyed) set, of at most 255: other quotas for those that are in it. Where
     /// there is one, the row of each key has one word more, which is 8 bytes before its size is rounded up to a multiple of
     /// 64; where there is none, tiers cost nothing.
-    pub fn tier(mut self, tier: Tier) -> Self {
+    pub fn add_tier(mut self, tier: Tier) -> Self {
         self.tiers.push(tier);
         self
     }
 
     /// Adds an entry that every permit of the set carries: at most 32 of them, each with a key of 1 to 64 bytes
     /// without control characters and a value of at most 256 bytes. The last value of a key counts.
-    pub fn metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+    pub fn add_metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.metadata.insert(key.into(), value.into());
         self
     }
@@ -118,8 +121,8 @@ impl SetDeclaration {
     /// # use std::time::Duration;
     /// # use shmlimit::{Declaration, Limit, Segment, SetDeclaration};
     /// # let directory = tempfile::tempdir()?;
-    /// let mail = SetDeclaration::new("mail").shadow(true).limit(Limit::calls("sent", 1, Duration::from_secs(3600)));
-    /// # let segment = Segment::create(directory.path().join("limits"), &Declaration::new().set(mail))?;
+    /// let mail = SetDeclaration::new("mail").shadow(true).add_limit(Limit::calls("sent", 1, Duration::from_secs(3600)));
+    /// # let segment = Segment::create(directory.path().join("limits"), &Declaration::new().add_set(mail))?;
     /// # let mail = segment.set("mail")?;
     /// for _ in 0..3 {
     ///     assert!(mail.check(&mail.request())?.is_admitted());

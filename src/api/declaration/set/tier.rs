@@ -1,31 +1,17 @@
 //! Tiers: other quotas for some keys of a keyed set.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::SetDeclaration;
-use crate::api::declaration::canonical::MAX_DEFAULT_ENTRIES;
-use crate::api::declaration::difference::Difference;
+use crate::api::declaration::limit::Limit;
 use crate::api::declaration::limit::amount::Amount;
-use crate::api::declaration::limit::checks::written;
 use crate::api::declaration::limit::window::Window;
-use crate::api::declaration::limit::{Algorithm, Limit};
-use crate::api::declaration::place::{Place, check_name, check_range};
-use crate::engine::definition::plan::{LimitPlan, MAX_MIGRATED_WORDS, MAX_WORDS_BY_CAPACITY, TierPlan};
-use crate::error::DeclarationError;
-use crate::limit::RuleOperations;
-
-const MAX_TIERS: u64 = 255;
 
 /// The tier of keys of which nothing else is said.
 pub(crate) const DEFAULT_TIER: &str = "default";
 
-/// Words that a change of tier rewrites at most of a sliding window whose length changes, and of any other limit.
-const WORDS_OF_LOG: usize = 62;
-const WORDS_OF_OTHER: usize = MAX_WORDS_BY_CAPACITY;
-
-/// Other quotas for keys of a [keyed set](SetDeclaration::keyed): what a plan such as "gold" changes in the limits of the
+/// Other quotas for keys of a [keyed set](crate::SetDeclaration::keyed): what a plan such as "gold" changes in the limits of the
 /// set. What it does not name is as for the tier `default`, which are the limits themselves.
 ///
 /// A key is in the tier that a [request](crate::Request::with_tier) named last, or that it was
@@ -38,14 +24,14 @@ const WORDS_OF_OTHER: usize = MAX_WORDS_BY_CAPACITY;
 ///
 /// let tenants = SetDeclaration::new("tenants")
 ///     .keyed(Keyed::new(100_000))
-///     .limit(Limit::calls("requests", 100, Duration::from_secs(60)))
-///     .limit(Limit::concurrency("in_flight", 4))
-///     .tier(Tier::new("gold").capacity("requests", 1_000).burst("requests", 200))
-///     .tier(Tier::new("free").capacity("requests", 10).capacity("in_flight", 1));
-/// Declaration::new().set(tenants).validate()?;
+///     .add_limit(Limit::calls("requests", 100, Duration::from_secs(60)))
+///     .add_limit(Limit::concurrency("in_flight", 4))
+///     .add_tier(Tier::new("gold").capacity("requests", 1_000).burst("requests", 200))
+///     .add_tier(Tier::new("free").capacity("requests", 10).capacity("in_flight", 1));
+/// Declaration::new().add_set(tenants).validate()?;
 /// # Ok::<(), shmlimit::DeclarationError>(())
 /// ```
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[must_use]
 pub struct Tier {
@@ -55,19 +41,19 @@ pub struct Tier {
 }
 
 /// What a tier changes in one limit.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api::declaration) struct TierLimit {
     #[serde(skip_serializing_if = "Option::is_none")]
-    capacity: Option<Amount>,
+    pub(super) capacity: Option<Amount>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    rate: Option<Amount>,
+    pub(super) rate: Option<Amount>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::api::declaration) interval: Option<Window>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::api::declaration) window: Option<Window>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    burst: Option<Amount>,
+    pub(super) burst: Option<Amount>,
 }
 
 impl Tier {
@@ -94,7 +80,7 @@ impl Tier {
     }
 
     /// The window of a limit for keys of the tier. Windows of the calendar stay as they are, and so do those of a
-    /// [`SlidingWindowCounter`](Algorithm::SlidingWindowCounter); of [sliding windows](Algorithm::SlidingWindow), at most
+    /// [`SlidingWindowCounter`](crate::Algorithm::SlidingWindowCounter); of [sliding windows](crate::Algorithm::SlidingWindow), at most
     /// two in a set can have other lengths, and one where the set has more than ten limits.
     pub fn window(mut self, limit: impl Into<String>, window: impl Into<Window>) -> Self {
         self.limits.entry(limit.into()).or_default().window = Some(window.into());
@@ -107,302 +93,9 @@ impl Tier {
     }
 }
 
-/// So many entries tell all requests of a window apart, or nearly: more make little difference.
-fn useful_entries(limit: &Limit, capacity: &Amount) -> u32 {
-    let units = limit.units(capacity).ok().flatten();
-    let entries = units.and_then(|units| u32::try_from(units).ok());
-    entries.map_or(MAX_DEFAULT_ENTRIES, |entries| {
-        entries.clamp(1, MAX_DEFAULT_ENTRIES)
-    })
-}
-
-impl SetDeclaration {
-    /// The limits as keys of a tier have them, in the order of the declaration; of `default`, as they are declared. None
-    /// where the set has no such tier.
-    pub fn limits_of_tier(&self, tier: &str) -> Option<Vec<Limit>> {
-        if tier == DEFAULT_TIER {
-            return Some(self.limits.clone());
-        }
-        let tier = self.tiers.iter().find(|declared| declared.name == *tier)?;
-        let limits = self.limits.iter().map(|limit| {
-            let change = tier.limits.get(&limit.name);
-            change.map_or_else(|| limit.clone(), |change| self.in_tier(limit, change))
-        });
-        Some(limits.collect())
-    }
-
-    /// What is wrong with the tiers, or what keys of each are limited by: `limits` with its changes.
-    pub(in crate::api::declaration) fn compile_tiers(
-        &self,
-        place: &Place<'_>,
-        limits: &[LimitPlan],
-    ) -> Result<Vec<TierPlan>, DeclarationError> {
-        self.check_tiers(place)?;
-        let mut tiers = Vec::with_capacity(self.tiers.len());
-        for tier in &self.tiers {
-            let mut changed = limits.to_vec();
-            for (limit, plan) in self.limits.iter().zip(&mut changed) {
-                let Some(change) = tier.limits.get(&limit.name) else {
-                    continue;
-                };
-                let place = Place {
-                    tier: Some(&tier.name),
-                    limit: Some(&limit.name),
-                    ..*place
-                };
-                let LimitPlan { rule, terms, .. } = self.in_tier(limit, change).compile(&place)?;
-                if !rule.can_migrate(&plan.rule) || !plan.rule.can_migrate(&rule) {
-                    return Err(DeclarationError::Unsuitable {
-                        place: place.field("window"),
-                        reason: "what was counted over the window of the limit cannot be counted on over this one: \
-                                 remove it"
-                            .to_owned(),
-                    });
-                }
-                (plan.rule, plan.terms) = (rule, terms);
-            }
-            tiers.push(TierPlan {
-                name: tier.name.clone(),
-                limits: changed,
-            });
-        }
-        Ok(tiers)
-    }
-
-    fn check_tiers(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
-        let Some(first) = self.tiers.first() else {
-            return Ok(());
-        };
-        let misplaced = |advice: &str| {
-            Err(DeclarationError::Misplaced {
-                place: place.field("tier"),
-                given: format!("{:?}", first.name),
-                advice: advice.to_owned(),
-            })
-        };
-        if self.keyed.is_none() {
-            return misplaced(
-                "only keys are in tiers; remove it, or declare the set with keyed = { max_keys = 100_000 }",
-            );
-        }
-        if self.limits.iter().any(|limit| limit.prefix.is_some()) {
-            return misplaced("networks are in no tiers; remove it, or the prefixes of the limits");
-        }
-        if self.limits.iter().any(|limit| limit.credit.is_some()) {
-            return misplaced(
-                "what a process has drawn in advance does not change with the tier of its key; remove it, or the \
-                 credit of the limit",
-            );
-        }
-        check_range(|| place.field("tiers"), self.tiers.len() as u64, 1, MAX_TIERS)?;
-        let mut names = HashSet::from([DEFAULT_TIER]);
-        for (index, tier) in self.tiers.iter().enumerate() {
-            check_name(|| place.field(&format!("tier {}", index + 1)), &tier.name)?;
-            let place = Place {
-                tier: Some(&tier.name),
-                ..*place
-            };
-            if !names.insert(&tier.name) {
-                return Err(DeclarationError::Duplicate { place: place.here() });
-            }
-            for (name, change) in &tier.limits {
-                self.check_tier_limit(&place, name, change)?;
-            }
-        }
-        let rewritten = self.limits.iter().filter(|limit| {
-            let changes = self.tiers.iter().filter_map(|tier| tier.limits.get(&limit.name));
-            limit.algorithm == Some(Algorithm::SlidingWindow)
-                && changes
-                    .filter_map(|change| change.window)
-                    .any(|window| Some(window) != limit.window)
-        });
-        let logs = rewritten.count();
-        if WORDS_OF_LOG * logs + WORDS_OF_OTHER * (self.limits.len() - logs) <= MAX_MIGRATED_WORDS {
-            return Ok(());
-        }
-        Err(DeclarationError::Unsuitable {
-            place: place.field("tiers"),
-            reason: format!(
-                "{logs} sliding windows of this set of {} limits have other lengths in some tiers, and so much cannot \
-                 change in one step: declare one window for all tiers, or another algorithm",
-                self.limits.len()
-            ),
-        })
-    }
-
-    fn check_tier_limit(
-        &self,
-        place: &Place<'_>,
-        name: &str,
-        change: &TierLimit,
-    ) -> Result<(), DeclarationError> {
-        let Some(limit) = self.limits.iter().find(|limit| limit.name == *name) else {
-            let known: Vec<&str> = self.limits.iter().map(Limit::name).collect();
-            return Err(DeclarationError::Misplaced {
-                place: place.field("limits"),
-                given: format!("{name:?}"),
-                advice: format!("the set has no such limit; it has {}", known.join(", ")),
-            });
-        };
-        let place = Place {
-            limit: Some(&limit.name),
-            ..*place
-        };
-        let misplaced = |field, given: Option<String>, advice: &str| {
-            Err(DeclarationError::Misplaced {
-                place: place.field(field),
-                given: given.unwrap_or_default(),
-                advice: advice.to_owned(),
-            })
-        };
-        if limit.adaptive.is_some() {
-            return misplaced(
-                "capacity",
-                written(&change.capacity),
-                "an adaptive capacity finds itself, for each key by itself; remove it",
-            );
-        }
-        let is_unlimited = |amount: &Amount| amount.is_unlimited();
-        if is_unlimited(&limit.capacity) || change.capacity.as_ref().is_some_and(is_unlimited) {
-            return misplaced(
-                "capacity",
-                written(&change.capacity),
-                "what is unlimited counts nothing, so no tier can begin or end to be; declare a capacity that is never \
-                 reached",
-            );
-        }
-        let is_calendar = |window: Option<Window>| window.is_some_and(Window::is_calendar);
-        if change.window.is_some()
-            && change.window != limit.window
-            && (is_calendar(change.window) || is_calendar(limit.window))
-        {
-            return misplaced(
-                "window",
-                written(&change.window),
-                "a window of the calendar is the same for all tiers; remove it",
-            );
-        }
-        Ok(())
-    }
-
-    /// The limit as keys of a tier have it.
-    fn in_tier(&self, limit: &Limit, change: &TierLimit) -> Limit {
-        let limit = self.with_entries(limit);
-        let change = change.clone();
-        Limit {
-            capacity: change.capacity.unwrap_or(limit.capacity),
-            rate: change.rate.or(limit.rate),
-            interval: change.interval.or(limit.interval),
-            window: change.window.or(limit.window),
-            burst: change.burst.or(limit.burst),
-            ..limit
-        }
-    }
-
-    /// The limit, with the entries declared that it has by default.
-    ///
-    /// Without keys that is the maximum, so that the capacity can be raised in the live segment. With keys each row has a
-    /// log, which is as long as the largest capacity of any tier: all tiers share the state.
-    pub(in crate::api::declaration) fn with_entries(&self, limit: &Limit) -> Limit {
-        let mut limit = limit.clone();
-        if limit.effective_algorithm() == Some(Algorithm::SlidingWindow) && limit.entries.is_none() {
-            limit.entries = Some(match self.keyed {
-                None => MAX_DEFAULT_ENTRIES,
-                Some(_) => {
-                    let useful = |capacity| useful_entries(&limit, capacity);
-                    self.capacities_of(&limit).map(useful).max().unwrap_or(1)
-                }
-            });
-        }
-        limit
-    }
-
-    /// Says beside each changed capacity of a sliding window that the log has fewer entries than a new one would have,
-    /// which cannot change in a live segment. This is the set as it is to be, in the canonical form.
-    pub(crate) fn note_short_logs(&self, differences: &mut [Difference]) {
-        for limit in &self.limits {
-            let Some(entries) = limit.entries else { continue };
-            let mut note = |place: &str, capacity: &Amount| {
-                let useful = useful_entries(limit, capacity);
-                let path = format!("set {:?} / {place} / capacity", self.name);
-                if let Some(difference) = differences.iter_mut().find(|it| it.path() == path)
-                    && entries < useful
-                {
-                    difference.add_note(format!(
-                        "its log keeps {entries} entries: beyond as many requests in a window, units come back late by up \
-                         to 1/{entries} of it; only a new segment can have more, by `entries = {useful}`"
-                    ));
-                }
-            };
-            note(&format!("limit {:?}", limit.name), &limit.capacity);
-            for tier in &self.tiers {
-                if let Some(capacity) = tier.limits.get(&limit.name).and_then(|it| it.capacity.as_ref()) {
-                    note(
-                        &format!("tier {:?} / limits / {}", tier.name, limit.name),
-                        capacity,
-                    );
-                }
-            }
-        }
-    }
-
-    /// The most that the capacity of a limit can be for any key, in whole units, where it can be counted.
-    pub(in crate::api::declaration) fn max_units_in_any_tier(&self, limit: &Limit) -> Option<u64> {
-        let of_tiers = self.capacities_of(limit).skip(1);
-        let units = of_tiers.filter_map(|capacity| limit.units(capacity).ok()?);
-        units.fold(limit.max_units(), |max, units| max.map(|max| max.max(units)))
-    }
-
-    /// The capacities of a limit: of keys of the tier `default` first, and of those of tiers that change it.
-    fn capacities_of<'a>(&'a self, limit: &'a Limit) -> impl Iterator<Item = &'a Amount> {
-        let of_tiers = self.tiers.iter();
-        let of_tiers = of_tiers.filter_map(|tier| tier.limits.get(&limit.name)?.capacity.as_ref());
-        std::iter::once(&limit.capacity).chain(of_tiers)
-    }
-
-    /// The tiers with everything written out that a limit is in them, in the canonical form.
-    pub(in crate::api::declaration) fn canonical_tiers(&self) -> Vec<Tier> {
-        let canonical = |tier: &Tier| {
-            let limits = tier.limits.iter().map(|(name, change)| {
-                let limit = self.limits.iter().find(|limit| limit.name == *name);
-                let meant = limit.map(|limit| TierLimit::of(self.in_tier(limit, change).canonical()));
-                (name.clone(), meant.unwrap_or_else(|| change.clone()))
-            });
-            Tier {
-                name: tier.name.clone(),
-                limits: limits.collect(),
-            }
-        };
-        self.tiers.iter().map(canonical).collect()
-    }
-
-    /// The tiers with what `change` can change in them. Both are canonical. A set that has tiers can be given more of
-    /// them; the first one needs room in each row.
-    pub(in crate::api::declaration) fn tiers_changed_to(&self, change: &Self) -> Vec<Tier> {
-        let named = |tiers: &[Tier], name: &str| tiers.iter().find(|tier| tier.name == name).cloned();
-        let kept = self.tiers.iter();
-        let kept = kept.map(|tier| named(&change.tiers, &tier.name).unwrap_or_else(|| tier.clone()));
-        let added = change.tiers.iter();
-        let added = added.filter(|tier| !self.tiers.is_empty() && named(&self.tiers, &tier.name).is_none());
-        kept.chain(added.cloned()).collect()
-    }
-
-    /// The same, where each limit of a tier that `is_per_window` is worded as a capacity per window.
-    pub(in crate::api::declaration) fn tiers_per_window(&mut self, is_per_window: impl Fn(&str) -> bool) {
-        for (name, change) in self.tiers.iter_mut().flat_map(|tier| &mut tier.limits) {
-            if let (true, Some(limit)) = (
-                is_per_window(name),
-                self.limits.iter().find(|limit| limit.name == *name),
-            ) {
-                *change = change.per_window_of(limit);
-            }
-        }
-    }
-}
-
 impl TierLimit {
     /// All that a tier says of a limit that it has so.
-    fn of(limit: Limit) -> Self {
+    pub(super) fn of(limit: Limit) -> Self {
         Self {
             capacity: Some(limit.capacity),
             rate: limit.rate,
@@ -413,7 +106,7 @@ impl TierLimit {
     }
 
     /// What is written out here, as a capacity per window.
-    fn per_window_of(&self, limit: &Limit) -> Self {
+    pub(super) fn per_window_of(&self, limit: &Limit) -> Self {
         let change = self.clone();
         let worded = Limit {
             capacity: change.capacity.unwrap_or_else(|| limit.capacity.clone()),

@@ -30,7 +30,7 @@ fn bare(texts: Vec<String>) -> Vec<String> {
 }
 
 fn sets(sets: impl IntoIterator<Item = SetDeclaration>) -> Declaration {
-    sets.into_iter().fold(Declaration::new(), Declaration::set)
+    sets.into_iter().fold(Declaration::new(), Declaration::add_set)
 }
 
 #[test]
@@ -155,11 +155,11 @@ fn a_lease_comes_and_goes() {
 
 #[test]
 fn metadata_changes_entry_by_entry() {
-    let set = || SetDeclaration::new("s").limit(Limit::concurrency("l", 5));
-    let stored = sets([set().metadata("capacity", "a").metadata("region", "b")]);
+    let set = || SetDeclaration::new("s").add_limit(Limit::concurrency("l", 5));
+    let stored = sets([set().add_metadata("capacity", "a").add_metadata("region", "b")]);
     assert_eq!(
         changes(
-            &sets([set().metadata("region", "c").metadata("tier", "d")]),
+            &sets([set().add_metadata("region", "c").add_metadata("tier", "d")]),
             &stored
         ),
         [
@@ -175,12 +175,12 @@ fn metadata_changes_entry_by_entry() {
 fn shadow_and_what_is_near_change() {
     let limit = |name: &str| Limit::calls(name, 5, MINUTE);
     let stored = sets([SetDeclaration::new("s")
-        .limit(limit("a"))
-        .limit(limit("b").shadow(true))]);
+        .add_limit(limit("a"))
+        .add_limit(limit("b").shadow(true))]);
     let shadow = sets([SetDeclaration::new("s")
         .shadow(true)
-        .limit(limit("a"))
-        .limit(limit("b"))]);
+        .add_limit(limit("a"))
+        .add_limit(limit("b"))]);
     assert_eq!(
         changes(&shadow, &stored),
         [r#"set "s" / limit "a" / shadow: declared true, in the segment false"#]
@@ -227,7 +227,7 @@ fn an_adaptive_capacity_changes_its_bounds_but_not_how_it_moves() {
 fn a_table_changes_what_it_does_when_full_and_nothing_else() {
     let of = |keyed: Keyed| {
         let set = SetDeclaration::new("s").keyed(keyed);
-        sets([set.limit(Limit::calls("l", 5, MINUTE))])
+        sets([set.add_limit(Limit::calls("l", 5, MINUTE))])
     };
     let stored = of(Keyed::new(5));
     assert_eq!(
@@ -300,7 +300,7 @@ fn what_a_limit_is_does_not_change() {
 
 #[test]
 fn a_prefix_does_not_change() {
-    let of = |limit: Limit| sets([SetDeclaration::new("s").keyed(Keyed::new(5)).limit(limit)]);
+    let of = |limit: Limit| sets([SetDeclaration::new("s").keyed(Keyed::new(5)).add_limit(limit)]);
     let limit = || Limit::calls("l", 5, MINUTE);
     assert_eq!(
         refused(&of(limit().prefix(24, 56)), &of(limit().prefix(24, 48))),
@@ -315,7 +315,11 @@ fn a_prefix_does_not_change() {
 #[test]
 fn sets_and_limits_are_not_added_removed_renamed_or_reordered() {
     let limit = |name: &str| Limit::concurrency(name, 5);
-    let set = |name: &str| SetDeclaration::new(name).limit(limit("a")).limit(limit("b"));
+    let set = |name: &str| {
+        SetDeclaration::new(name)
+            .add_limit(limit("a"))
+            .add_limit(limit("b"))
+    };
     let stored = sets([set("s"), set("t")]);
     for (new, differences) in [
         (
@@ -338,17 +342,19 @@ fn sets_and_limits_are_not_added_removed_renamed_or_reordered() {
             vec![r#"order of sets: declared ["t", "s"], in the segment ["s", "t"]"#],
         ),
         (
-            sets([set("s"), set("t").limit(limit("c"))]),
+            sets([set("s"), set("t").add_limit(limit("c"))]),
             vec![r#"set "t" / limit "c": declared present, in the segment absent"#],
         ),
         (
-            sets([set("s"), SetDeclaration::new("t").limit(limit("a"))]),
+            sets([set("s"), SetDeclaration::new("t").add_limit(limit("a"))]),
             vec![r#"set "t" / limit "b": declared absent, in the segment present"#],
         ),
         (
             sets([
                 set("s"),
-                SetDeclaration::new("t").limit(limit("b")).limit(limit("a")),
+                SetDeclaration::new("t")
+                    .add_limit(limit("b"))
+                    .add_limit(limit("a")),
             ]),
             vec![r#"set "t" / order of limits: declared ["b", "a"], in the segment ["a", "b"]"#],
         ),
@@ -359,7 +365,7 @@ fn sets_and_limits_are_not_added_removed_renamed_or_reordered() {
 
 #[test]
 fn the_sizes_of_a_segment_do_not_change() {
-    let set = || SetDeclaration::new("s").limit(Limit::concurrency("l", 5));
+    let set = || SetDeclaration::new("s").add_limit(Limit::concurrency("l", 5));
     let stored = sets([set()]);
     assert_eq!(
         refused(&sets([set().holds(9).waiters(9)]).participants(9), &stored),
@@ -377,7 +383,7 @@ fn the_sizes_of_a_segment_do_not_change() {
 
 #[test]
 fn whether_holds_are_labelled_does_not_change() {
-    let set = || SetDeclaration::new("s").limit(Limit::concurrency("l", 5));
+    let set = || SetDeclaration::new("s").add_limit(Limit::concurrency("l", 5));
     let (without, with) = (sets([set().labels(false)]), sets([set().labels(true)]));
     assert_eq!(
         refused(&with, &sets([set()])),
@@ -404,7 +410,7 @@ fn sizes_that_follow_capacities_stay_when_those_change() {
     let explicit = declaring(Limit::concurrency("l", 5));
     let stored = sets([SetDeclaration::new("s")
         .holds(7)
-        .limit(Limit::concurrency("l", 5))]);
+        .add_limit(Limit::concurrency("l", 5))]);
     let applied = explicit.applied_to(&stored).expect("applicable");
     assert_eq!(texts(&applied.differences(&stored)), [""; 0]);
     assert_eq!(applied.sets[0].holds, Some(7));

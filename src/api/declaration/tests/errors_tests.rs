@@ -238,9 +238,9 @@ fn a_window_that_no_clock_can_keep_is_refused() {
     assert!(Declaration::from_toml(&shortest).is_ok());
     let tiered = SetDeclaration::new("s")
         .keyed(Keyed::new(1))
-        .limit(Limit::calls("l", 1, MINUTE))
-        .tier(Tier::new("gold").window("l", Duration::from_micros(1)));
-    let message = invalid(&Declaration::new().set(tiered));
+        .add_limit(Limit::calls("l", 1, MINUTE))
+        .add_tier(Tier::new("gold").window("l", Duration::from_micros(1)));
+    let message = invalid(&Declaration::new().add_set(tiered));
     let start = format!("set \"s\" / tier \"gold\" / limit \"l\" / window: \"1us\" {advice}");
     assert!(message.starts_with(&start), "{message}");
 }
@@ -249,8 +249,8 @@ fn a_window_that_no_clock_can_keep_is_refused() {
 fn a_burst_that_cannot_be_counted_exactly_is_refused_with_the_largest_that_can() {
     let over_584_years = |algorithm, burst: u64| {
         let limit = Limit::calls("l", u64::MAX, Duration::from_nanos(u64::MAX - 1));
-        let set = SetDeclaration::new("s").limit(limit.algorithm(algorithm).burst(burst));
-        Declaration::new().set(set).validate()
+        let set = SetDeclaration::new("s").add_limit(limit.algorithm(algorithm).burst(burst));
+        Declaration::new().add_set(set).validate()
     };
     for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket, Algorithm::LeakyBucket] {
         let error = over_584_years(algorithm, u64::MAX).expect_err("not exact");
@@ -350,7 +350,7 @@ fn text_that_is_no_declaration_is_refused_with_its_line() {
 #[test]
 fn names_are_short_printable_and_unique() {
     let limit = || Limit::concurrency("l", 1);
-    let named = |name: &str| Declaration::new().set(SetDeclaration::new(name).limit(limit()));
+    let named = |name: &str| Declaration::new().add_set(SetDeclaration::new(name).add_limit(limit()));
     let advice = "is not a name: write 1 to 64 bytes without control characters";
     let of_paths = "is not a name: no part of it between `/` may be empty or begin with `.`";
     assert_eq!(invalid(&named("")), format!(r#"set 1: "" {advice}"#));
@@ -363,14 +363,14 @@ fn names_are_short_printable_and_unique() {
 
     for path in ["../x", "/a", "a/", "a//b", "a/..", "/", ".hidden", "."] {
         assert_eq!(invalid(&named(path)), format!("set 1: {path:?} {of_paths}"));
-        let unnamed = SetDeclaration::new("s").limit(Limit::concurrency(path, 1));
+        let unnamed = SetDeclaration::new("s").add_limit(Limit::concurrency(path, 1));
         assert_eq!(
-            invalid(&Declaration::new().set(unnamed)),
+            invalid(&Declaration::new().add_set(unnamed)),
             format!(r#"set "s" / limit 1: {path:?} {of_paths}"#)
         );
-        let set = SetDeclaration::new("s").keyed(Keyed::new(1)).limit(limit());
+        let set = SetDeclaration::new("s").keyed(Keyed::new(1)).add_limit(limit());
         assert_eq!(
-            invalid(&Declaration::new().set(set.tier(Tier::new(path)))),
+            invalid(&Declaration::new().add_set(set.add_tier(Tier::new(path)))),
             format!(r#"set "s" / tier 1: {path:?} {of_paths}"#)
         );
     }
@@ -378,30 +378,30 @@ fn names_are_short_printable_and_unique() {
         named(name).validate().expect("a name");
     }
     let labelled = SetDeclaration::new("s")
-        .limit(limit())
-        .metadata("example.org/zone", "../b");
+        .add_limit(limit())
+        .add_metadata("example.org/zone", "../b");
     Declaration::new()
-        .set(labelled)
+        .add_set(labelled)
         .validate()
         .expect("metadata are no names");
 
-    let twice = named("s").set(SetDeclaration::new("s").limit(limit()));
+    let twice = named("s").add_set(SetDeclaration::new("s").add_limit(limit()));
     assert_eq!(
         invalid(&twice),
         r#"set "s" is declared twice: give each a name of its own"#
     );
-    let twice = Declaration::new().set(SetDeclaration::new("s").limit(limit()).limit(limit()));
+    let twice = Declaration::new().add_set(SetDeclaration::new("s").add_limit(limit()).add_limit(limit()));
     assert_eq!(
         invalid(&twice),
         r#"set "s" / limit "l" is declared twice: give each a name of its own"#
     );
-    let unnamed = Declaration::new().set(SetDeclaration::new("s").limit(Limit::concurrency("", 1)));
+    let unnamed = Declaration::new().add_set(SetDeclaration::new("s").add_limit(Limit::concurrency("", 1)));
     assert_eq!(invalid(&unnamed), format!(r#"set "s" / limit 1: "" {advice}"#));
 }
 
 #[test]
 fn holds_are_labelled_where_permits_have_some() {
-    let set = |limit| Declaration::new().set(SetDeclaration::new("s").labels(true).limit(limit));
+    let set = |limit| Declaration::new().add_set(SetDeclaration::new("s").labels(true).add_limit(limit));
     let minute = Duration::from_secs(60);
     assert_eq!(
         invalid(&set(Limit::calls("l", 1, minute))),
@@ -432,10 +432,10 @@ fn there_are_not_too_many_and_not_too_few() {
     let limit = |index: usize| Limit::concurrency(index.to_string(), 1);
     let set = |name: usize, limits| {
         (0..limits).fold(SetDeclaration::new(name.to_string()), |set, i| {
-            set.limit(limit(i))
+            set.add_limit(limit(i))
         })
     };
-    let sets = |count| (0..count).fold(Declaration::new(), |all, name| all.set(set(name, 1)));
+    let sets = |count| (0..count).fold(Declaration::new(), |all, name| all.add_set(set(name, 1)));
 
     assert_eq!(
         invalid(&sets(0)),
@@ -446,7 +446,7 @@ fn there_are_not_too_many_and_not_too_few() {
         "sets: 1025 is out of range: choose from 1 to 1024"
     );
     sets(1024).validate().expect("1024 sets");
-    let one = |limits| Declaration::new().set(set(0, limits));
+    let one = |limits| Declaration::new().add_set(set(0, limits));
     assert_eq!(
         invalid(&one(0)),
         r#"set "0" / limits: 0 is out of range: choose from 1 to 16"#
@@ -462,9 +462,9 @@ fn there_are_not_too_many_and_not_too_few() {
 fn metadata_is_bounded() {
     let with = |count: usize, key: &str, value: &str| {
         let set = SetDeclaration::new("s")
-            .limit(Limit::concurrency("l", 1))
-            .metadata(key, value);
-        Declaration::new().set((1..count).fold(set, |set, index| set.metadata(index.to_string(), "")))
+            .add_limit(Limit::concurrency("l", 1))
+            .add_metadata(key, value);
+        Declaration::new().add_set((1..count).fold(set, |set, index| set.add_metadata(index.to_string(), "")))
     };
     with(32, &"k".repeat(64), &"v".repeat(256))
         .validate()
@@ -510,8 +510,8 @@ fn the_segments_options_have_ranges() {
 
 #[test]
 fn holds_are_bounded_and_for_what_gives_back() {
-    let set = |limit| SetDeclaration::new("s").limit(limit);
-    let held = |holds| Declaration::new().set(set(Limit::concurrency("l", 1)).holds(holds));
+    let set = |limit| SetDeclaration::new("s").add_limit(limit);
+    let held = |holds| Declaration::new().add_set(set(Limit::concurrency("l", 1)).holds(holds));
     assert_eq!(
         invalid(&held(0)),
         r#"set "s" / holds: 0 is out of range: choose from 1 to 65536"#
@@ -520,7 +520,7 @@ fn holds_are_bounded_and_for_what_gives_back() {
         invalid(&held(65_537)),
         r#"set "s" / holds: 65537 is out of range: choose from 1 to 65536"#
     );
-    let nothing = Declaration::new().set(set(Limit::calls("l", 1, MINUTE)).holds(1));
+    let nothing = Declaration::new().add_set(set(Limit::calls("l", 1, MINUTE)).holds(1));
     assert!(invalid(&nothing).starts_with(r#"set "s" / holds: 1 has no meaning here: no limit of the set"#));
 }
 

@@ -1,13 +1,14 @@
 //! Keyed sets, and limits that count networks.
 
 use crate::api::declaration::tests::*;
+use crate::engine::definition::plan::WhenFull as PlannedWhenFull;
 
 fn keyed(limit: Limit) -> SetDeclaration {
-    SetDeclaration::new("s").keyed(Keyed::new(5)).limit(limit)
+    SetDeclaration::new("s").keyed(Keyed::new(5)).add_limit(limit)
 }
 
 fn invalid_set(set: SetDeclaration) -> String {
-    invalid(&Declaration::new().set(set))
+    invalid(&Declaration::new().add_set(set))
 }
 
 #[test]
@@ -15,12 +16,12 @@ fn a_table_refuses_and_stores_keys_unless_declared() {
     let plan = |keyed: Keyed| {
         let set = SetDeclaration::new("s")
             .keyed(keyed)
-            .limit(Limit::calls("l", 1, MINUTE));
+            .add_limit(Limit::calls("l", 1, MINUTE));
         set.compile().expect("valid").keyed
     };
     let by_default = KeyedPlan {
         max_keys: 100_000,
-        when_full: WhenFull::Refuse,
+        when_full: PlannedWhenFull::Refuse,
         store_keys: true,
         overrides: false,
     };
@@ -31,14 +32,14 @@ fn a_table_refuses_and_stores_keys_unless_declared() {
         .overrides(true);
     let expected = KeyedPlan {
         max_keys: 1,
-        when_full: WhenFull::EvictOldest,
+        when_full: PlannedWhenFull::EvictOldest,
         store_keys: false,
         overrides: true,
     };
     assert_eq!(plan(other), Some(expected));
     let min = plan(Keyed::new(1).when_full(WhenFull::EvictLeastUsed)).expect("keyed");
-    assert_eq!(min.when_full, WhenFull::EvictLeastUsed);
-    let unkeyed = SetDeclaration::new("s").limit(Limit::calls("l", 1, MINUTE));
+    assert_eq!(min.when_full, PlannedWhenFull::EvictLeastUsed);
+    let unkeyed = SetDeclaration::new("s").add_limit(Limit::calls("l", 1, MINUTE));
     assert_eq!(unkeyed.compile().expect("valid").keyed, None);
 }
 
@@ -51,8 +52,8 @@ fn every_policy_is_written_as_it_is_read() {
     ] {
         let set = SetDeclaration::new("s")
             .keyed(Keyed::new(5).when_full(when_full))
-            .limit(Limit::calls("l", 1, MINUTE));
-        let text = Declaration::new().set(set).to_toml().expect("valid");
+            .add_limit(Limit::calls("l", 1, MINUTE));
+        let text = Declaration::new().add_set(set).to_toml().expect("valid");
         assert!(text.contains(&format!("when_full = \"{name}\"")), "{text}");
         let read = Declaration::from_toml(&text).expect("valid");
         assert_eq!(read.to_toml().expect("valid"), text);
@@ -83,11 +84,11 @@ fn toml_and_code_declare_the_same_table_and_networks() {
         prefix = { ipv4 = 24, ipv6 = 48 }
     "#;
     let read = Declaration::from_toml(text).expect("valid");
-    let built = Declaration::new().set(
+    let built = Declaration::new().add_set(
         SetDeclaration::new("s")
             .keyed(Keyed::new(100_000).when_full(WhenFull::EvictOldest))
-            .limit(Limit::calls("address", 60, MINUTE).prefix(32, 64).shadow(true))
-            .limit(
+            .add_limit(Limit::calls("address", 60, MINUTE).prefix(32, 64).shadow(true))
+            .add_limit(
                 Limit::calls("network", 600, MINUTE)
                     .prefix(24, 48)
                     .shadow(true)
@@ -110,7 +111,7 @@ fn a_shard_has_holds_and_waiters_of_its_own() {
     };
     assert_eq!(shard(keyed(Limit::calls("a", 5, MINUTE))), (0, 512));
     assert_eq!(shard(keyed(Limit::concurrency("a", 3))), (64, 512));
-    let sum = keyed(Limit::concurrency("a", 20)).limit(Limit::concurrency("b", 30));
+    let sum = keyed(Limit::concurrency("a", 20)).add_limit(Limit::concurrency("b", 30));
     assert_eq!(shard(sum), (200, 512));
     assert_eq!(shard(keyed(Limit::concurrency("a", u64::MAX))), (4096, 512));
     assert_eq!(shard(keyed(Limit::concurrency("a", "unlimited"))), (4096, 512));
@@ -126,7 +127,7 @@ fn a_shard_has_holds_and_waiters_of_its_own() {
 fn each_key_may_hold_one_as_far_as_65536_go() {
     let holds = |keys, capacity| {
         let set = SetDeclaration::new("s").keyed(Keyed::new(keys));
-        let plan = set.limit(Limit::concurrency("l", capacity)).compile();
+        let plan = set.add_limit(Limit::concurrency("l", capacity)).compile();
         plan.expect("valid").hold_capacity
     };
     // 16 shards, of which the fullest may have more than a sixteenth of the keys.
@@ -141,7 +142,7 @@ fn a_table_is_for_one_key_to_a_billion() {
     let of = |keys| {
         SetDeclaration::new("s")
             .keyed(Keyed::new(keys))
-            .limit(Limit::calls("l", 1, MINUTE))
+            .add_limit(Limit::calls("l", 1, MINUTE))
     };
     for keys in [0, 1_000_000_001, u64::MAX] {
         assert_eq!(
@@ -162,7 +163,7 @@ fn a_limit_cannot_bite_in_a_set_in_shadow() {
 
 #[test]
 fn only_a_keyed_set_counts_networks() {
-    let set = SetDeclaration::new("s").limit(Limit::calls("l", 1, MINUTE).prefix(24, 48));
+    let set = SetDeclaration::new("s").add_limit(Limit::calls("l", 1, MINUTE).prefix(24, 48));
     let message = invalid_set(set);
     let start =
         r#"set "s" / limit "l" / prefix: { ipv4 = 24, ipv6 = 48 } has no meaning here: only the keys"#;
@@ -211,7 +212,7 @@ fn what_comes_back_is_not_counted_for_networks() {
 fn prefixes_nest_in_both_families() {
     let of = |first: (u8, u8), second: (u8, u8)| {
         keyed(Limit::calls("a", 1, MINUTE).prefix(first.0, first.1))
-            .limit(Limit::calls("b", 1, MINUTE).prefix(second.0, second.1))
+            .add_limit(Limit::calls("b", 1, MINUTE).prefix(second.0, second.1))
     };
     for (first, second) in [((24, 64), (32, 48)), ((32, 48), (24, 64))] {
         let message = invalid_set(of(first, second));
@@ -234,8 +235,9 @@ fn prefixes_nest_in_both_families() {
 
 #[test]
 fn all_limits_of_a_set_count_networks_or_none() {
-    let message =
-        invalid_set(keyed(Limit::calls("a", 1, MINUTE)).limit(Limit::calls("b", 1, MINUTE).prefix(24, 48)));
+    let message = invalid_set(
+        keyed(Limit::calls("a", 1, MINUTE)).add_limit(Limit::calls("b", 1, MINUTE).prefix(24, 48)),
+    );
     let start = r#"set "s" / limit "a" / prefix is missing: limit "b" has one, so declare one here too"#;
     assert!(message.starts_with(start), "{message}");
 }
@@ -246,7 +248,7 @@ fn a_set_counts_at_most_four_sizes_of_networks() {
         let set = SetDeclaration::new("s").keyed(Keyed::new(5));
         (0..sizes.max(5)).fold(set, |set, index| {
             let prefix = index.min(sizes - 1);
-            set.limit(Limit::calls(index.to_string(), 1, MINUTE).prefix(prefix, prefix))
+            set.add_limit(Limit::calls(index.to_string(), 1, MINUTE).prefix(prefix, prefix))
         })
     };
     of(4).compile().expect("four sizes for five limits");
@@ -259,8 +261,8 @@ fn a_set_counts_at_most_four_sizes_of_networks() {
 #[test]
 fn a_table_that_only_one_of_them_has_is_one_difference() {
     let limit = || Limit::calls("l", 1, MINUTE);
-    let with = Declaration::new().set(keyed(limit()).waiters(1));
-    let without = Declaration::new().set(SetDeclaration::new("s").limit(limit()).waiters(1));
+    let with = Declaration::new().add_set(keyed(limit()).waiters(1));
+    let without = Declaration::new().add_set(SetDeclaration::new("s").add_limit(limit()).waiters(1));
     assert_eq!(
         texts(&with.differences(&without)),
         [

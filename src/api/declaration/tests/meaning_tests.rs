@@ -112,6 +112,7 @@ fn the_canonical_text_writes_every_default_out() {
         r#"[segment]
 mode = "0600"
 participants = 256
+clock = "counter"
 
 [[set]]
 name = "s"
@@ -150,13 +151,13 @@ fn what_means_the_same_does_not_differ() {
 fn every_difference_is_named() {
     let other = Declaration::new()
         .participants(8)
-        .set(
+        .add_set(
             SetDeclaration::new("openai")
-                .metadata("account", "a")
-                .limit(Limit::calls("requests", 10, Duration::from_millis(1500)))
-                .limit(Limit::concurrency("in_flight", 64)),
+                .add_metadata("account", "a")
+                .add_limit(Limit::calls("requests", 10, Duration::from_millis(1500)))
+                .add_limit(Limit::concurrency("in_flight", 64)),
         )
-        .set(SetDeclaration::new("other").limit(Limit::concurrency("in_flight", 64)));
+        .add_set(SetDeclaration::new("other").add_limit(Limit::concurrency("in_flight", 64)));
     assert_eq!(
         texts(&gateway().differences(&other)),
         [
@@ -176,7 +177,12 @@ fn every_difference_is_named() {
 fn another_kind_and_another_order_are_differences() {
     let set = |limits: [Limit; 2]| {
         let [first, second] = limits;
-        Declaration::new().set(SetDeclaration::new("s").holds(4).limit(first).limit(second))
+        Declaration::new().add_set(
+            SetDeclaration::new("s")
+                .holds(4)
+                .add_limit(first)
+                .add_limit(second),
+        )
     };
     let (a, b) = (Limit::concurrency("a", 4), Limit::concurrency("b", 4));
     assert_eq!(

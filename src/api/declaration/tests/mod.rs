@@ -12,9 +12,8 @@ mod tiers_tests;
 use std::time::Duration;
 
 use crate::api::declaration::*;
-use crate::engine::definition::plan::{
-    Adaptive, AdaptivePlan, KeyedPlan, Kind, LimitPlan, PrefixLengths, WhenFull,
-};
+use crate::engine::definition::plan::{KeyedPlan, LimitPlan, PrefixLengths};
+use crate::error::Difference;
 use crate::limit::{
     Backlog, Budget, Calendar, CalendarUnit, Concurrency, FixedWindow, Rule, RuleOperations, SlidingWindow,
     SlidingWindowCounter, Unlimited,
@@ -72,17 +71,17 @@ fn gateway() -> Declaration {
         .path("/dev/shm/gateway.limits")
         .mode(0o660)
         .participants(256)
-        .set(
+        .add_set(
             SetDeclaration::new("openai")
-                .metadata("region", "us-east-1")
-                .limit(Limit::calls("requests", 10_000, MINUTE))
-                .limit(Limit::rate("tokens", 2_000_000, MINUTE).algorithm(Algorithm::TokenBucket))
-                .limit(Limit::concurrency("in_flight", 64)),
+                .add_metadata("region", "us-east-1")
+                .add_limit(Limit::calls("requests", 10_000, MINUTE))
+                .add_limit(Limit::rate("tokens", 2_000_000, MINUTE).algorithm(Algorithm::TokenBucket))
+                .add_limit(Limit::concurrency("in_flight", 64)),
         )
 }
 
 fn declaring(limit: Limit) -> Declaration {
-    Declaration::new().set(SetDeclaration::new("s").limit(limit))
+    Declaration::new().add_set(SetDeclaration::new("s").add_limit(limit))
 }
 
 /// A set "s" with one limit "l" of these lines.

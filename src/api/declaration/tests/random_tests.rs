@@ -176,7 +176,7 @@ pub(super) fn declarations() -> impl Strategy<Value = Declaration> {
                     limit.name = format!("{name}\"{index}");
                 }
                 set.name = format!("{name}{index}");
-                declaration.set(set)
+                declaration.add_set(set)
             })
     })
 }
@@ -199,7 +199,7 @@ proptest! {
             let rules = |set: SetPlan| {
                 let limits = set.limits.into_iter();
                 limits
-                    .map(|limit| (limit.rule, limit.adaptive, limit.prefix, limit.shadow, limit.near_percent))
+                    .map(|limit| (limit.rule, limit.prefix, limit.shadow, limit.near_percent))
                     .collect::<Vec<_>>()
             };
             plans

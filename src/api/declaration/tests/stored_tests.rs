@@ -37,7 +37,8 @@ proptest! {
 
 #[test]
 fn a_text_without_version_and_mark_is_that_of_the_declaration() {
-    let declaration = Declaration::new().set(SetDeclaration::new("s").limit(Limit::concurrency("l", 3)));
+    let declaration =
+        Declaration::new().add_set(SetDeclaration::new("s").add_limit(Limit::concurrency("l", 3)));
     let stored = StoredSet::declared(declaration.sets()[0].clone(), None);
     assert_eq!(
         stored.to_text().expect("valid"),
@@ -48,8 +49,11 @@ fn a_text_without_version_and_mark_is_that_of_the_declaration() {
 #[test]
 fn a_text_of_two_sets_or_of_none_is_no_definition() {
     let declaring = |names: &[&str]| {
-        let set = |name: &&str| SetDeclaration::new(*name).limit(Limit::concurrency("l", 3));
-        names.iter().map(set).fold(Declaration::new(), Declaration::set)
+        let set = |name: &&str| SetDeclaration::new(*name).add_limit(Limit::concurrency("l", 3));
+        names
+            .iter()
+            .map(set)
+            .fold(Declaration::new(), Declaration::add_set)
     };
     let two = declaring(&["a", "b"]).to_toml().expect("valid");
     assert!(StoredSet::from_text(&two).is_err());

@@ -3,7 +3,7 @@
 use crate::api::declaration::tests::*;
 
 fn keyed(limit: Limit) -> SetDeclaration {
-    SetDeclaration::new("s").keyed(Keyed::new(5)).limit(limit)
+    SetDeclaration::new("s").keyed(Keyed::new(5)).add_limit(limit)
 }
 
 fn calls() -> Limit {
@@ -11,7 +11,7 @@ fn calls() -> Limit {
 }
 
 fn declared(set: SetDeclaration) -> Declaration {
-    Declaration::new().set(set)
+    Declaration::new().add_set(set)
 }
 
 fn rules(set: &SetDeclaration) -> Vec<Rule> {
@@ -42,8 +42,8 @@ fn toml_and_code_declare_the_same_tiers() {
     "#;
     let read = Declaration::from_toml(text).expect("valid");
     let ours = keyed(calls())
-        .tier(Tier::new("gold").capacity("l", 1000).burst("l", 200))
-        .tier(Tier::new("slow").window("l", 60 * MINUTE));
+        .add_tier(Tier::new("gold").capacity("l", 1000).burst("l", 200))
+        .add_tier(Tier::new("slow").window("l", 60 * MINUTE));
     assert_eq!(texts(&declared(ours.clone()).differences(&read)), [""; 0]);
     let text = declared(ours.clone()).to_toml().expect("valid");
     assert_eq!(read.to_toml().expect("valid"), text);
@@ -64,8 +64,8 @@ fn toml_and_code_declare_the_same_tiers() {
 fn a_burst_that_is_not_declared_is_the_capacity_of_the_tier_and_one_that_is_stays() {
     let gcra = |capacity, burst| backlog(capacity, MINUTE_NANOS, burst);
     let gold = || Tier::new("gold").capacity("l", 100);
-    assert_eq!(rules(&keyed(calls()).tier(gold())), [gcra(100, 100)]);
-    assert_eq!(rules(&keyed(calls().burst(5)).tier(gold())), [gcra(100, 5)]);
+    assert_eq!(rules(&keyed(calls()).add_tier(gold())), [gcra(100, 100)]);
+    assert_eq!(rules(&keyed(calls().burst(5)).add_tier(gold())), [gcra(100, 5)]);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_leaky_bucket_by_rate_and_interval_has_tiers_in_its_words() {
     let limit = Limit::calls("l", 2, Duration::from_secs(1))
         .algorithm(Algorithm::LeakyBucket)
         .burst(4);
-    let ours = declared(keyed(limit).tier(Tier::new("gold").capacity("l", 20)));
+    let ours = declared(keyed(limit).add_tier(Tier::new("gold").capacity("l", 20)));
     assert_eq!(texts(&ours.differences(&read)), [""; 0]);
     assert_eq!(texts(&read.differences(&ours)), [""; 0]);
 }
@@ -104,13 +104,13 @@ fn there_is_room_for_the_largest_tier() {
     let words = |set: &SetDeclaration| set.compile().expect("valid").limits[0].rule.state_words();
     assert_eq!(words(&keyed(sliding())), 2 + 4 * 10);
     let set = keyed(sliding())
-        .tier(gold(30))
-        .tier(Tier::new("free").capacity("l", 3));
+        .add_tier(gold(30))
+        .add_tier(Tier::new("free").capacity("l", 3));
     assert_eq!(words(&set), 2 + 4 * 30);
     assert!(rules(&set).iter().all(|rule| rule.state_words() == 2 + 4 * 30));
-    assert_eq!(words(&keyed(sliding()).tier(gold(5_000))), 2 + 4 * 1024);
-    assert_eq!(words(&keyed(sliding().entries(7)).tier(gold(30))), 2 + 4 * 7);
-    let held = keyed(Limit::concurrency("l", 20)).tier(gold(100));
+    assert_eq!(words(&keyed(sliding()).add_tier(gold(5_000))), 2 + 4 * 1024);
+    assert_eq!(words(&keyed(sliding().entries(7)).add_tier(gold(30))), 2 + 4 * 7);
+    let held = keyed(Limit::concurrency("l", 20)).add_tier(gold(100));
     let holds = |set: &SetDeclaration| set.compile().expect("valid").hold_capacity;
     assert_eq!(holds(&held), holds(&keyed(Limit::concurrency("l", 100))));
     assert_eq!(held.compile().expect("valid").max_held(), 100);
@@ -125,61 +125,61 @@ fn tiers_that_cannot_be_are_named_with_what_to_do() {
     let hour = || Tier::new("gold").window("l", 60 * MINUTE);
     for (set, expected) in [
         (
-            SetDeclaration::new("s").limit(calls()).tier(gold()),
+            SetDeclaration::new("s").add_limit(calls()).add_tier(gold()),
             "only keys are in tiers",
         ),
         (
-            keyed(calls().prefix(24, 48)).tier(gold()),
+            keyed(calls().prefix(24, 48)).add_tier(gold()),
             "networks are in no tiers",
         ),
         (
-            keyed(calls()).tier(gold()).tier(gold()),
+            keyed(calls()).add_tier(gold()).add_tier(gold()),
             r#"set "s" / tier "gold""#,
         ),
         (
-            keyed(calls()).tier(Tier::new("default")),
+            keyed(calls()).add_tier(Tier::new("default")),
             r#"set "s" / tier "default""#,
         ),
-        (keyed(calls()).tier(Tier::new("")), r#"set "s" / tier 1"#),
+        (keyed(calls()).add_tier(Tier::new("")), r#"set "s" / tier 1"#),
         (
-            keyed(calls()).tier(Tier::new("gold").capacity("m", 1)),
+            keyed(calls()).add_tier(Tier::new("gold").capacity("m", 1)),
             r#"set "s" / tier "gold" / limits: "m" has no meaning here: the set has no such limit; it has l"#,
         ),
         (
-            keyed(calls()).tier(Tier::new("gold").capacity("l", 0)),
+            keyed(calls()).add_tier(Tier::new("gold").capacity("l", 0)),
             r#"set "s" / tier "gold" / limit "l" / capacity"#,
         ),
         (
-            keyed(calls()).tier(Tier::new("gold").capacity("l", "unlimited")),
+            keyed(calls()).add_tier(Tier::new("gold").capacity("l", "unlimited")),
             "what is unlimited counts nothing",
         ),
         (
-            keyed(Limit::calls("l", Amount::Unlimited, MINUTE)).tier(gold()),
+            keyed(Limit::calls("l", Amount::Unlimited, MINUTE)).add_tier(gold()),
             "what is unlimited counts nothing",
         ),
         (
-            keyed(adaptive()).tier(gold()),
+            keyed(adaptive()).add_tier(gold()),
             "an adaptive capacity finds itself",
         ),
         (
-            keyed(counter()).tier(hour()),
+            keyed(counter()).add_tier(hour()),
             "cannot be counted on over this one",
         ),
         (
-            keyed(daily()).tier(hour()),
+            keyed(daily()).add_tier(hour()),
             "a window of the calendar is the same",
         ),
         (
-            keyed(Limit::concurrency("l", 1)).tier(hour()),
+            keyed(Limit::concurrency("l", 1)).add_tier(hour()),
             r#"set "s" / tier "gold" / limit "l" / window"#,
         ),
         (
-            keyed(counter()).tier(Tier::new("gold").burst("l", 5)),
+            keyed(counter()).add_tier(Tier::new("gold").burst("l", 5)),
             r#"set "s" / tier "gold" / limit "l" / burst"#,
         ),
         (
             (0..256).fold(keyed(calls()), |set, number| {
-                set.tier(Tier::new(number.to_string()))
+                set.add_tier(Tier::new(number.to_string()))
             }),
             "255",
         ),
@@ -191,12 +191,12 @@ fn tiers_that_cannot_be_are_named_with_what_to_do() {
         let sliding =
             |name: usize| Limit::calls(name.to_string(), 10, MINUTE).algorithm(Algorithm::SlidingWindow);
         let set = (0..count).fold(SetDeclaration::new("s").keyed(Keyed::new(5)), |set, name| {
-            set.limit(sliding(name))
+            set.add_limit(sliding(name))
         });
         let tier = (0..count).fold(Tier::new("gold"), |tier, name| {
             tier.window(name.to_string(), 2 * MINUTE)
         });
-        set.tier(tier)
+        set.add_tier(tier)
     };
     declared(windows(2)).validate().expect("as many as fit");
     assert!(invalid(&declared(windows(3))).contains("3 sliding windows"));
@@ -206,25 +206,25 @@ fn tiers_that_cannot_be_are_named_with_what_to_do() {
 fn tiers_change_and_come_but_do_not_go() {
     let gold = |capacity| Tier::new("gold").capacity("l", capacity);
     let silver = || Tier::new("silver").capacity("l", 15);
-    let stored = declared(keyed(calls()).tier(gold(20)));
+    let stored = declared(keyed(calls()).add_tier(gold(20)));
     let changes = |set: SetDeclaration| {
         let applied = declared(set).applied_to(&stored).expect("applicable");
         applied.validate().expect("valid where both are");
         texts(&applied.differences(&stored))
     };
     assert_eq!(
-        changes(keyed(calls()).tier(gold(30))),
+        changes(keyed(calls()).add_tier(gold(30))),
         [
             r#"set "s" / tier "gold" / limits / l / burst: declared 30, in the segment 20"#,
             r#"set "s" / tier "gold" / limits / l / capacity: declared 30, in the segment 20"#,
         ]
     );
     assert_eq!(
-        changes(keyed(calls()).tier(gold(20)).tier(silver())),
+        changes(keyed(calls()).add_tier(gold(20)).add_tier(silver())),
         [r#"set "s" / tier "silver": declared present, in the segment absent"#]
     );
     assert_eq!(
-        changes(keyed(calls()).tier(Tier::new("gold"))).len(),
+        changes(keyed(calls()).add_tier(Tier::new("gold"))).len(),
         1,
         "as the limit is again"
     );
@@ -232,10 +232,10 @@ fn tiers_change_and_come_but_do_not_go() {
         |set: SetDeclaration| texts(&declared(set).applied_to(&stored).expect_err("not applicable"));
     assert_eq!(refused(keyed(calls())).len(), 1);
     assert_eq!(
-        refused(keyed(calls()).tier(silver()).tier(gold(20))),
+        refused(keyed(calls()).add_tier(silver()).add_tier(gold(20))),
         [r#"set "s" / order of tiers: declared ["silver", "gold"], in the segment ["gold", "silver"]"#]
     );
     let without = declared(keyed(calls()));
-    let first = declared(keyed(calls()).tier(gold(20)));
+    let first = declared(keyed(calls()).add_tier(gold(20)));
     assert_eq!(texts(&first.applied_to(&without).expect_err("no room")).len(), 1);
 }

@@ -9,10 +9,11 @@ pub(crate) use remedy::needs_another_file;
 use remedy::{can_be_applied, change_mode, is_in_use};
 
 use crate::api::declaration::stored::{StoredDeclaration, StoredSet};
-use crate::api::declaration::{Declaration, Difference, SetDeclaration};
-use crate::error::Error;
+use crate::api::declaration::{Declaration, SetDeclaration};
+use crate::error::{Difference, Error};
 use crate::limit::RuleOperations;
 use crate::shm::file::attach::Admission;
+use crate::shm::file::verified::CreationOptions;
 
 /// What [`open_or_create`](crate::Segment::open_or_create) does where the segment exists with another declaration.
 ///
@@ -26,7 +27,7 @@ pub enum OnMismatch {
     /// [version](Declaration::version) than that in force, or of the same: then the process that starts last wins.
     ///
     /// What is in force stays where it is of a higher version, and where an operator has made it what it is
-    /// ([`Segment::apply`](crate::Segment::apply), `limitctl apply`, `limitctl set`) and this version is no higher.
+    /// ([`Segment::apply`](crate::Segment::apply), `limitctl apply`, `limitctl edit`) and this version is no higher.
     ///
     /// [`Segment::mismatches`](crate::Segment::mismatches) tells what differed; with the feature `tracing` each is an
     /// event as well.
@@ -208,12 +209,12 @@ impl Step {
 ///
 /// # Errors
 ///
-/// What cannot change in a live segment, in words.
+/// What cannot change in a live segment.
 pub(crate) fn compare(
     stored: &StoredDeclaration,
     asked: &Declaration,
     author: Author,
-) -> Result<Vec<Step>, Vec<String>> {
+) -> Result<Vec<Step>, Vec<Difference>> {
     let applied = applied(&stored.to_declaration(), asked)?;
     let copies = applied.template().into_iter();
     let copies = copies.flat_map(|(template, copies)| std::iter::repeat_n(template, copies as usize));
@@ -232,22 +233,20 @@ pub(crate) fn compare(
 ///
 /// As [`compare`].
 pub(crate) fn compare_set(
-    participants: u32,
+    options: CreationOptions,
     stored: &StoredSet,
     asked: &Declaration,
     author: Author,
-) -> Result<Option<Step>, Vec<String>> {
-    let applied = applied(&stored.to_declaration().participants(participants), asked)?;
+) -> Result<Option<Step>, Vec<Difference>> {
+    let applied = applied(&stored.to_declaration().created_with(options), asked)?;
     let version = asked.segment().version();
     let set = applied.sets().first();
     Ok(set.map(|set| step(stored, set, version, author)))
 }
 
 /// What `asked` makes of `in_force`, the declaration that the segment holds.
-fn applied(in_force: &Declaration, asked: &Declaration) -> Result<Declaration, Vec<String>> {
-    let applied = asked
-        .applied_to(in_force)
-        .map_err(|differences| differences.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+fn applied(in_force: &Declaration, asked: &Declaration) -> Result<Declaration, Vec<Difference>> {
+    let applied = asked.applied_to(in_force)?;
     let misfits = states_that_do_not_fit(in_force, &applied);
     if misfits.is_empty() {
         Ok(applied)
@@ -257,7 +256,7 @@ fn applied(in_force: &Declaration, asked: &Declaration) -> Result<Declaration, V
 }
 
 fn step(stored: &StoredSet, set: &SetDeclaration, version: Option<u64>, author: Author) -> Step {
-    let changed = Declaration::new().set(set.clone());
+    let changed = Declaration::new().add_set(set.clone());
     let mut differences = changed.differences(&stored.to_declaration());
     set.note_short_logs(&mut differences);
     match author {
@@ -326,30 +325,34 @@ fn mismatch(
     }
 }
 
-/// Which limits cannot go on with the state that they have, in words. Both declarations have been validated.
-fn states_that_do_not_fit(stored: &Declaration, changed: &Declaration) -> Vec<String> {
+/// Which limits cannot go on with the state that they have. Both declarations have been validated.
+fn states_that_do_not_fit(stored: &Declaration, changed: &Declaration) -> Vec<Difference> {
     let (stored, changed) = match (stored.compile(), changed.compile()) {
         (Ok(stored), Ok(changed)) => (stored, changed),
-        (Err(error), _) | (_, Err(error)) => return vec![error.to_string()],
+        (Err(error), _) | (_, Err(error)) => {
+            return vec![Difference::of_state("declaration".to_owned(), error.to_string())];
+        }
     };
     let mut misfits = Vec::new();
     for (old, new) in stored.iter().zip(&changed) {
         // As many as are held at once need as many holds, and of those there are as many as when the file was made.
         let holds = u64::from(new.hold_capacity);
         if (old.max_held()..new.max_held()).contains(&holds) {
-            misfits.push(format!(
-                "set `{}` / holds: {holds} are too few for a concurrency of {}, and only a new segment can have more",
-                new.name,
-                new.max_held()
+            misfits.push(Difference::of_state(
+                format!("set {:?} / holds", new.name),
+                format!(
+                    "{holds} are too few for a concurrency of {}, and only a new segment can have more",
+                    new.max_held()
+                ),
             ));
         }
         let of_tiers = old.tiers.iter().zip(&new.tiers);
         let of_tiers = of_tiers.flat_map(|(old, new)| old.limits.iter().zip(&new.limits));
         for (old_limit, limit) in old.limits.iter().zip(&new.limits).chain(of_tiers) {
             if !limit.rule.can_migrate(&old_limit.rule) {
-                misfits.push(format!(
-                    "set `{}` / limit `{}`: what it has counted cannot be counted on over the new window",
-                    new.name, limit.name
+                misfits.push(Difference::of_state(
+                    format!("set {:?} / limit {:?}", new.name, limit.name),
+                    "what it has counted cannot be counted on over the new window".to_owned(),
                 ));
             }
         }

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use crate::api::declaration::Declaration;
 use crate::api::declaration::stored::StoredDeclaration;
-use crate::api::declaration::{Declaration, Difference};
-use crate::error::{Error, processes};
+use crate::error::{Difference, Error, processes};
 
 /// So many commands are said; beyond that the whole declaration is applied with one.
 const MAX_COMMANDS: usize = 3;
@@ -22,7 +22,7 @@ pub(super) fn can_be_applied(path: &Path, differences: &[&Difference]) -> Error 
     );
     Error::ConfigMismatch {
         path: path.to_owned(),
-        differences: differences.iter().map(ToString::to_string).collect(),
+        differences: differences.iter().copied().cloned().collect(),
         remedy: format!("change the live segment with {command}, or open it with on_mismatch = apply"),
     }
 }
@@ -32,16 +32,14 @@ pub(crate) fn needs_another_file(
     path: &Path,
     stored: &StoredDeclaration,
     asked: &Declaration,
-    immutable: &[String],
+    immutable: &[Difference],
 ) -> Error {
     let mut differences = immutable.to_vec();
     let others = all_differences(stored, asked)
         .into_iter()
         .filter(|difference| !immutable.contains(difference));
-    let can_change: Vec<String> = others
-        .map(|difference| format!("{difference} (this could change in the live segment)"))
-        .collect();
-    differences.extend(can_change);
+    differences
+        .extend(others.map(|other| other.with_note("this could change in the live segment".to_owned())));
     Error::ConfigMismatch {
         path: path.to_owned(),
         differences,
@@ -70,9 +68,8 @@ pub(super) fn change_mode(path: &Path, mode: u32) -> String {
     format!("`chmod {mode:04o} {}`", quoted(&path.to_string_lossy()))
 }
 
-fn all_differences(stored: &StoredDeclaration, asked: &Declaration) -> Vec<String> {
-    let differences = asked.differences_to_apply(&stored.to_declaration());
-    differences.iter().map(ToString::to_string).collect()
+fn all_differences(stored: &StoredDeclaration, asked: &Declaration) -> Vec<Difference> {
+    asked.differences_to_apply(&stored.to_declaration())
 }
 
 /// The commands that change single limits, where these are all there is to change.
@@ -92,7 +89,7 @@ fn commands_of(path: &Path, differences: &[&Difference]) -> Option<Vec<String>> 
             .into_iter()
             .chain(assignments.iter().copied());
         let words: Vec<String> = words.map(quoted).collect();
-        format!("limitctl set {}", words.join(" "))
+        format!("limitctl edit {}", words.join(" "))
     });
     (limits.len() <= MAX_COMMANDS).then(|| commands.collect())
 }

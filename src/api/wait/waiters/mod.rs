@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
 
-use crate::api::segment::SharedSegment;
+use crate::api::segment::shared_segment::SharedSegment;
 use crate::api::set::limit_set::LimitSet;
 use crate::engine::{LockWait, SHORT_WAIT, SetEngine, Waiting};
 use crate::shm::wake::wake_list::TicketPosition;

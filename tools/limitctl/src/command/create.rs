@@ -4,11 +4,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args, ValueEnum};
-use serde::Deserialize;
-use serde::de::IntoDeserializer;
-use serde::de::value::{Error as ValueError, StrDeserializer};
 use shmlimit::{
-    Amount, Declaration, Limit, OnMismatch, OpenOptions, SegmentReader, SetDeclaration, SetMemory, Window,
+    Amount, Declaration, Limit, OnMismatch, OpenOptions, ParseError, SegmentReader, SetDeclaration,
+    SetMemory, Window,
 };
 
 use super::shown;
@@ -164,7 +162,7 @@ impl Create {
     fn declaration(&self) -> Result<Declaration, Failure> {
         let mut declaration = match (&self.config, &self.set) {
             (Some(file), _) => Declaration::from_toml_file(file).map_err(shmlimit::Error::from)?,
-            (None, name) => Declaration::new().set(self.simple_set(name.as_deref().unwrap_or_default())),
+            (None, name) => Declaration::new().add_set(self.simple_set(name.as_deref().unwrap_or_default())),
         };
         if let Some(mode) = self.mode {
             declaration = declaration.mode(mode);
@@ -195,7 +193,7 @@ impl Create {
         calls
             .chain(rates)
             .chain(concurrency)
-            .fold(SetDeclaration::new(name), SetDeclaration::limit)
+            .fold(SetDeclaration::new(name), SetDeclaration::add_limit)
     }
 }
 
@@ -268,11 +266,10 @@ fn per_window(text: &str) -> Result<PerWindow, String> {
     let (capacity, window) = amount
         .split_once('/')
         .ok_or("the window is missing: write NAME=CAPACITY/WINDOW, such as requests=100/1s")?;
-    let window: StrDeserializer<'_, ValueError> = window.into_deserializer();
     Ok(PerWindow {
         name,
         capacity: Amount::from(capacity),
-        window: Window::deserialize(window).map_err(|error| error.to_string())?,
+        window: window.parse().map_err(|error: ParseError| error.to_string())?,
     })
 }
 

@@ -11,7 +11,7 @@ use shmlimit::{
 
 use super::{aligned, amounts, as_text, label, label_heading, occupancy, shown};
 use crate::exit::{ExitCode, Failure};
-use crate::text::human::{self, count, word};
+use crate::text::human::{self, count};
 use crate::text::table::{Cell, Side, Table};
 use crate::text::{declared, key, sanitise, style};
 use crate::{output, snapshot_with_bounds};
@@ -25,7 +25,7 @@ use crate::{output, snapshot_with_bounds};
 pub struct Inspect {
     /// Print JSON
     ///
-    /// It also has the declaration. Amounts are in the units that the limits count in, times in nanoseconds.
+    /// It also has the declaration. Amounts are in the units that the limits count in, times in seconds.
     #[arg(long)]
     json: bool,
 
@@ -121,7 +121,7 @@ impl Inspection {
                 "size",
                 format!("{}, format {}", human::bytes(snapshot.size), snapshot.format),
             ),
-            ("created", human::instant(snapshot.created_utc_ns)),
+            ("created", human::instant(snapshot.created_utc)),
         ];
         if snapshot.cold_starts > 0 {
             facts.push(("cold starts", count(snapshot.cold_starts)));
@@ -157,7 +157,7 @@ impl Inspection {
                 participant.pid.into(),
                 sanitise::line(&participant.name).into(),
                 state,
-                human::instant(participant.joined_utc_ns).into(),
+                human::instant(participant.joined_utc).into(),
             ]);
         }
         text.push_str(&table.render(2));
@@ -279,7 +279,7 @@ impl Inspection {
                     .into(),
                 self.owner_name(hold.owner_slot, hold.owner_pid).into(),
                 state,
-                human::duration(hold.held_ns).into(),
+                human::duration(hold.held_for).into(),
                 amounts(&hold.amounts).into(),
                 hold.key.as_ref().map(key::key).unwrap_or_default().into(),
                 label(hold).into(),
@@ -312,7 +312,7 @@ impl Inspection {
                     .into(),
                 self.owner_name(ticket.owner_slot, ticket.owner_pid).into(),
                 state,
-                human::duration(ticket.waiting_ns).into(),
+                human::duration(ticket.waiting_for).into(),
                 amounts(&ticket.costs).into(),
                 ticket.key.as_ref().map(key::key).unwrap_or_default().into(),
             ]);
@@ -349,8 +349,8 @@ fn irregularity(set: &SetSnapshot) -> Option<String> {
         ));
     }
     let state = match (set.torn, set.words_in_flight) {
-        (false, _) if set.throttled_for_ns > 0 => {
-            let wait = human::duration(set.throttled_for_ns);
+        (false, _) if !set.throttled_for.is_zero() => {
+            let wait = human::duration(set.throttled_for);
             format!("throttled: nothing is admitted for {wait}")
         }
         (false, _) => return None,
@@ -444,13 +444,13 @@ fn limits(set: &SetSnapshot, declaration: &SetDeclaration) -> String {
     for (limit, declaration) in set.limits.iter().zip(declaration.limits()) {
         table.row(vec![
             sanitise::line(&limit.name).into(),
-            word(&limit.kind).into(),
+            limit.kind.to_string().into(),
             sanitise::line(&declared::limit(declaration)).into(),
             remaining(set, limit, declaration),
             if set.keys.is_some() {
                 "".into()
             } else {
-                human::duration(limit.reset_after_ns).into()
+                human::duration(limit.reset_after).into()
             },
             count(limit.counts.admitted).into(),
             count(limit.counts.taken).into(),

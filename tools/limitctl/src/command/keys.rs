@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -48,7 +49,7 @@ pub struct Keys {
 
     /// Print JSON
     ///
-    /// Amounts are in the units that the limits count in, times in nanoseconds. A key has its text where it is UTF-8, or else its bytes in hexadecimal digits, and always its fingerprint.
+    /// Amounts are in the units that the limits count in, times in seconds. A key has its text where it is UTF-8, or else its bytes in hexadecimal digits, and always its fingerprint.
     #[arg(long)]
     json: bool,
 
@@ -95,7 +96,7 @@ struct Selection {
 
 /// A key and its place: who has the higher rank comes first.
 struct Ranked {
-    rank: (u64, Reverse<KeyFingerprint>),
+    rank: (u128, Reverse<KeyFingerprint>),
     key: KeySnapshot,
 }
 
@@ -124,7 +125,7 @@ impl Keys {
         let max = if self.top == 0 { usize::MAX } else { self.top };
         // The one that comes last is on top, and goes when a better one comes.
         let mut best = BinaryHeap::new();
-        reader.keys(&self.set, |key| {
+        reader.key_snapshots(&self.set, |key| {
             selection.seen += 1;
             selection.in_second_bucket += u64::from(key.second_bucket);
             if !self.matches(key) {
@@ -232,7 +233,7 @@ fn table(selection: &Selection) -> Table {
             key::key(&key.key).into(),
             count(key.admitted.into()).into(),
             count(key.refused.into()).into(),
-            format!("{} ago", human::duration(key.last_used_ns)).into(),
+            format!("{} ago", human::duration(key.unused_for)).into(),
             count(key.held).into(),
             count(key.waiting).into(),
         ];
@@ -245,9 +246,9 @@ fn table(selection: &Selection) -> Table {
             let limit = key.limits.iter().find(|limit| limit.name == *name);
             limit.map_or_else(|| "".into(), key::standing)
         }));
-        row.push(match (key.torn, key.throttled_for_ns) {
+        row.push(match (key.torn, key.throttled_for) {
             (true, _) => "changing".into(),
-            (false, 0) => "".into(),
+            (false, Duration::ZERO) => "".into(),
             (false, wait) => format!("throttled for {}", human::duration(wait)).into(),
         });
         table.row(row);
@@ -256,11 +257,11 @@ fn table(selection: &Selection) -> Table {
 }
 
 impl Order {
-    fn rank(self, key: &KeySnapshot) -> (u64, Reverse<KeyFingerprint>) {
+    fn rank(self, key: &KeySnapshot) -> (u128, Reverse<KeyFingerprint>) {
         let rank = match self {
             Self::Used => key.admitted.into(),
             Self::Refused => key.refused.into(),
-            Self::Oldest => key.last_used_ns,
+            Self::Oldest => key.unused_for.as_nanos(),
         };
         (rank, Reverse(key.key.fingerprint))
     }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
@@ -73,7 +74,8 @@ struct Summary {
     alive: usize,
     dead: usize,
     participant_capacity: u64,
-    created_utc_ns: u64,
+    #[serde(serialize_with = "human::as_seconds")]
+    created_utc: Duration,
 }
 
 impl List {
@@ -180,7 +182,7 @@ impl Entry {
                 alive,
                 dead: snapshot.participants.len() - alive,
                 participant_capacity: snapshot.participant_capacity,
-                created_utc_ns: snapshot.created_utc_ns,
+                created_utc: snapshot.created_utc,
             }),
         }
     }
@@ -207,7 +209,7 @@ impl Entry {
                     human::bytes(summary.size).into(),
                     summary.sets.into(),
                     processes.into(),
-                    human::instant(summary.created_utc_ns).into(),
+                    human::instant(summary.created_utc).into(),
                 ]);
             }
             None => cells.extend(["", "", "", ""].map(Cell::from)),

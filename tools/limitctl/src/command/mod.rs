@@ -4,6 +4,7 @@ pub mod apply;
 pub mod assign;
 pub mod completions;
 pub mod create;
+pub mod edit;
 pub mod exec;
 pub mod inspect;
 pub mod keys;
@@ -12,7 +13,6 @@ pub mod man;
 pub mod recover;
 pub mod remove;
 pub mod reset;
-pub mod set;
 pub mod show;
 pub mod simulate;
 
@@ -38,7 +38,7 @@ pub fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Recover(recover) => recover.run(),
         Verb::Reset(reset) => reset.run(),
         Verb::Apply(apply) => apply.run(),
-        Verb::Set(set) => set.run(),
+        Verb::Edit(edit) => edit.run(),
         Verb::Assign(assign) => assign.run(),
         Verb::Remove(remove) => remove.run(),
         Verb::Simulate(simulate) => simulate.run(),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
@@ -15,7 +16,7 @@ use shmlimit::{
 use super::{aligned, amounts, as_text, label, label_heading};
 use crate::exit::{ExitCode, Failure};
 use crate::output;
-use crate::text::human::{self, count, word};
+use crate::text::human::{self, count};
 use crate::text::table::{Side, Table};
 use crate::text::{declared, key, sanitise, style};
 
@@ -109,9 +110,9 @@ impl Show {
 
     /// One row of a key, or one of each network that contains an address, where they have one.
     fn rows(&self, reader: &SegmentReader) -> Result<Vec<KeySnapshot>, Failure> {
-        match reader.key(&self.set, self.key.as_bytes()) {
+        match reader.key_snapshot(&self.set, self.key.as_bytes()) {
             Err(error @ Error::AddressRequired { .. }) => match key::address(&self.key) {
-                Some(address) => Ok(reader.address(&self.set, address)?),
+                Some(address) => Ok(reader.address_snapshots(&self.set, address)?),
                 None => Err(error.into()),
             },
             row => Ok(row?.into_iter().collect()),
@@ -161,7 +162,7 @@ fn row_text(row: &KeySnapshot, declared: Option<&SetDeclaration>) -> String {
         ("row", key::key(&row.key)),
         ("fingerprint", row.key.fingerprint.to_string()),
         ("state", state),
-        ("last used", format!("{} ago", human::duration(row.last_used_ns))),
+        ("last used", format!("{} ago", human::duration(row.unused_for))),
         (
             "counted",
             format!(
@@ -173,11 +174,8 @@ fn row_text(row: &KeySnapshot, declared: Option<&SetDeclaration>) -> String {
         ("held", held),
         ("queued", human::quantity(row.waiting, "request", "requests")),
     ];
-    if row.throttled_for_ns > 0 {
-        let until = format!(
-            "nothing is admitted for {}",
-            human::duration(row.throttled_for_ns)
-        );
+    if !row.throttled_for.is_zero() {
+        let until = format!("nothing is admitted for {}", human::duration(row.throttled_for));
         facts.push(("throttled", style::paint(style::WARNING, until)));
     }
     if has_tiers {
@@ -199,7 +197,7 @@ fn limits(row: &KeySnapshot, declared: &[Limit]) -> Table {
         let declaration = declared.iter().find(|declared| declared.name() == limit.name);
         table.row(vec![
             sanitise::line(&limit.name).into(),
-            word(&limit.kind).into(),
+            limit.kind.to_string().into(),
             declared_for(limit, declaration).into(),
             key::standing(limit),
         ]);
@@ -233,13 +231,13 @@ fn users(view: &View) -> Table {
     let mut user = |pid: Option<u64>,
                     is_alive: bool,
                     state: &str,
-                    nanos: u64,
+                    length: Duration,
                     what: &BTreeMap<String, u64>,
                     label: String| {
         table.row(vec![
             pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string()).into(),
             if is_alive { state } else { "dead" }.into(),
-            human::duration(nanos).into(),
+            human::duration(length).into(),
             amounts(what).into(),
             label.into(),
         ]);
@@ -249,7 +247,7 @@ fn users(view: &View) -> Table {
             hold.owner_pid,
             hold.owner_alive,
             if hold.returned { "returned it" } else { "holds" },
-            hold.held_ns,
+            hold.held_for,
             &hold.amounts,
             label(hold),
         );
@@ -260,7 +258,7 @@ fn users(view: &View) -> Table {
             ticket.owner_pid,
             ticket.owner_alive,
             state,
-            ticket.waiting_ns,
+            ticket.waiting_for,
             &ticket.costs,
             String::new(),
         );

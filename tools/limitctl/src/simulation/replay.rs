@@ -116,7 +116,7 @@ impl Simulation {
         let set = &self.sets[position];
         let mut request = set.request();
         for (limit, cost) in &take.cost {
-            request.set(limit, *cost).map_err(of_event)?;
+            request.set_cost(limit, *cost).map_err(of_event)?;
         }
         let (answer, permit) = decide(set, take.key.as_deref(), &request)?;
         match &take.id {

@@ -1,6 +1,7 @@
 //! What a replay came to.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use shmlimit::{Declaration, Kind, SegmentSnapshot};
@@ -139,7 +140,7 @@ impl Summary {
         let mut text = format!(
             "{} in {}, from {} on: {}\n",
             human::quantity(self.outcomes.requests, "request", "requests"),
-            human::duration((to_ms - from_ms).saturating_mul(1_000_000)),
+            human::duration(Duration::from_millis(to_ms - from_ms)),
             human::instant_with_millis(from_ms),
             self.outcomes.text()
         );
@@ -202,7 +203,7 @@ impl SetSummary {
         for limit in &self.limits {
             table.row(vec![
                 sanitise::line(&limit.limit).into(),
-                human::word(&limit.kind).into(),
+                limit.kind.to_string().into(),
                 count(limit.used).into(),
                 count(limit.max_in_a_second.max).into(),
                 limit.max_held_at_once.map(count).unwrap_or_default().into(),

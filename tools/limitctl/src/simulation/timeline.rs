@@ -1,5 +1,7 @@
 //! Requests over time, in rows whose length grows with the trace, so that there are never more than a screen of them.
 
+use std::time::Duration;
+
 use serde::{Serialize, Serializer};
 
 use crate::text::human;
@@ -132,7 +134,7 @@ impl Timeline {
                 format!("{}{}", marks(row.admitted, "#"), marks(row.refused, "x")).into(),
             ]);
         }
-        let length = human::duration(self.row_ms().saturating_mul(1_000_000));
+        let length = human::duration(Duration::from_millis(self.row_ms()));
         format!(
             "a row is {length}; # is up to {worth} admitted, x up to {worth} refused\n{}",
             table.render(2),

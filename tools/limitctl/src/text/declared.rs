@@ -2,7 +2,7 @@
 
 use shmlimit::{Amount, Bound, Limit, Window};
 
-use super::human::{count, word};
+use super::human::count;
 
 /// What the limit was declared as, in few words, and what follows: `100 per 1s, gcra, burst 20, at most 119 in any 1s`.
 pub fn limit(limit: &Limit) -> String {
@@ -11,30 +11,31 @@ pub fn limit(limit: &Limit) -> String {
     if let Some(window) = limit.window() {
         text.push_str(&format!(" per {window}"));
     }
-    if let (Some(rate), Some(interval)) = (limit.rate_amount(), limit.interval()) {
+    if let (Some(rate), Some(interval)) = (limit.options().rate(), limit.options().interval()) {
         text.push_str(&format!(", rate {} per {interval}", amount(rate)));
     }
-    if let Some(algorithm) = limit.deciding_algorithm() {
-        text.push_str(&format!(", {}", word(&algorithm)));
+    if let Some(algorithm) = limit.options().algorithm() {
+        text.push_str(&format!(", {algorithm}"));
     }
     if let Some(burst) = limit
-        .burst_amount()
+        .options()
+        .burst()
         .map(amount)
         .filter(|burst| *burst != capacity)
     {
         text.push_str(&format!(", burst {burst}"));
     }
-    if let Some(ceiling) = limit.ceiling_amount() {
+    if let Some(ceiling) = limit.options().ceiling() {
         text.push_str(&format!(", adaptive up to {}", amount(ceiling)));
     }
-    if let Some(unit) = limit.unit_size().filter(|unit| *unit != "1") {
+    if let Some(unit) = limit.options().unit().filter(|unit| *unit != "1") {
         text.push_str(&format!(", counted in units of {unit}"));
     }
     if let Some(Bound {
         units, amount, span, ..
     }) = limit.bound()
     {
-        let is_counted_in_ones = limit.unit_size().is_none_or(|unit| unit == "1");
+        let is_counted_in_ones = limit.options().unit().is_none_or(|unit| unit == "1");
         let max = if is_counted_in_ones { count(units) } else { amount };
         text.push_str(&format!(", at most {max} in any {}", Window::Span(span)));
     }

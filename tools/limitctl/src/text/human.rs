@@ -2,12 +2,13 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use shmlimit::Window;
 
 /// A length of time in its two largest units from minutes up, and in one with up to three digits below.
-pub fn duration(nanos: u64) -> String {
-    let units = Window::UNITS.map(|(name, size)| (name, size.as_nanos() as u64));
+pub fn duration(length: Duration) -> String {
+    let nanos = length.as_nanos();
+    let units = Window::UNITS.map(|(name, size)| (name, size.as_nanos()));
     let Some(position) = units.iter().position(|(_, size)| nanos >= *size) else {
         return "0s".to_owned();
     };
@@ -27,7 +28,7 @@ pub fn duration(nanos: u64) -> String {
         10.. => 1,
         _ => 2,
     };
-    let fraction = rest as u128 * 10_u128.pow(decimals) / u128::from(size);
+    let fraction = rest * 10_u128.pow(decimals) / size;
     let digits = format!("{fraction:0>width$}", width = decimals as usize);
     let digits = if decimals == 0 {
         ""
@@ -72,6 +73,11 @@ pub fn count(number: u64) -> String {
     text
 }
 
+/// A time in JSON: a number of seconds, as in the library's snapshots.
+pub fn as_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_secs_f64())
+}
+
 /// The word that declarations and JSON use for a choice.
 pub fn word(choice: &impl Serialize) -> String {
     match serde_json::to_value(choice) {
@@ -80,9 +86,9 @@ pub fn word(choice: &impl Serialize) -> String {
     }
 }
 
-/// An instant in nanoseconds since the Unix epoch.
-pub fn instant(utc_nanos: u64) -> String {
-    let instant = UNIX_EPOCH + Duration::from_nanos(utc_nanos);
+/// An instant, as the time since the Unix epoch.
+pub fn instant(utc: Duration) -> String {
+    let instant = UNIX_EPOCH + utc;
     humantime::format_rfc3339_seconds(instant).to_string()
 }
 
@@ -116,7 +122,7 @@ mod tests {
             (90_061_000_000_000, "1d1h"),
             (u64::MAX, "213503d23h"),
         ] {
-            assert_eq!(duration(nanos), text, "{nanos}");
+            assert_eq!(duration(Duration::from_nanos(nanos)), text, "{nanos}");
         }
     }
 
@@ -143,8 +149,11 @@ mod tests {
 
     #[test]
     fn any_instant_is_shown() {
-        assert_eq!(instant(0), "1970-01-01T00:00:00Z");
-        assert_eq!(instant(1_700_000_000_000_000_000), "2023-11-14T22:13:20Z");
-        assert_eq!(instant(u64::MAX), "2554-07-21T23:34:33Z");
+        assert_eq!(instant(Duration::ZERO), "1970-01-01T00:00:00Z");
+        assert_eq!(
+            instant(Duration::from_secs(1_700_000_000)),
+            "2023-11-14T22:13:20Z"
+        );
+        assert_eq!(instant(Duration::from_nanos(u64::MAX)), "2554-07-21T23:34:33Z");
     }
 }

@@ -52,8 +52,8 @@ pub fn standing(limit: &KeyLimitSnapshot) -> Cell {
     if limit.of_dead > 0 {
         text.push_str(&format!(", {} of them of dead processes", count(limit.of_dead)));
     }
-    if limit.reset_after_ns > 0 {
-        text.push_str(&format!(", full in {}", human::duration(limit.reset_after_ns)));
+    if !limit.reset_after.is_zero() {
+        text.push_str(&format!(", full in {}", human::duration(limit.reset_after)));
     }
     if limit.remaining == 0 {
         Cell::styled(text, style::WARNING)

@@ -57,10 +57,11 @@
 //! ```
 //!
 //! A name, or part of one, as argument restricts the run to the operations that have it, and `stopped` to the second
-//! table. `SHMLIMIT_THOROUGH=1` leaves
-//! nothing out: longer operations are killed for real at each of their instructions instead of at some hundred, every
+//! table. `SHMLIMIT_THOROUGH=1` leaves nothing out: longer operations are killed for real at each of their instructions instead of at some hundred, every
 //! kind of recoverer is killed from every crash state instead of from some, and it takes hours. A build without
 //! optimisation leaves out most: what it steps is not what is shipped. `SHMLIMIT_PROGRESS=1` says what is done.
+//! `SHMLIMIT_ONE_IN=12` tries of each operation one in twelve of the crash states and of the stops that an ordinary run
+//! tries, and at least one; by turns it is killed for real or its recoverer is. `SHMLIMIT_PHASE` says which.
 
 mod breakpoint;
 mod bystanders;
@@ -80,6 +81,7 @@ mod operations;
 mod process;
 mod report;
 mod room;
+mod sample;
 mod stage;
 mod stopped;
 mod subject;
@@ -101,6 +103,7 @@ use labels::LABEL_OPERATIONS;
 use marks::MARKING_OPERATIONS;
 use operations::{OPERATIONS, Operation, RECOVERERS, Recoverer};
 use report::{Row, StoppedTable, Table, Tally, Way};
+use sample::Sample;
 use tiers::TIER_OPERATIONS;
 use waiting::WAITING_OPERATIONS;
 
@@ -127,6 +130,11 @@ const TIMEOUT: Duration = Duration::from_secs(40 * 60);
 const TIMEOUT_WITH_EVERYTHING: Duration = Duration::from_secs(24 * 60 * 60);
 
 const WITHOUT_JOURNAL: bool = cfg!(shmlimit_without_journal);
+
+/// Whether nothing is to be left out.
+fn is_thorough() -> bool {
+    std::env::var_os("SHMLIMIT_THOROUGH").is_some()
+}
 
 /// A piece of work for one process.
 #[derive(Clone, Copy)]
@@ -160,15 +168,16 @@ impl Job {
     }
 
     fn perform(&self, effort: Effort) -> Tally {
+        let sample = effort.sample.for_operation(self.name());
         match *self {
-            Self::Copies(operation) => copies::kill_once(operation),
+            Self::Copies(operation) => copies::kill_once(operation, sample),
             Self::Killed(operation) if operation.has_company() && !effort.is_thorough => {
-                kills::kill_for_real(operation, effort.kills.div_ceil(BESIDE_OTHERS))
+                kills::kill_for_real(operation, effort.kills.div_ceil(BESIDE_OTHERS), sample)
             }
             Self::Killed(operation) if operation.applies && !effort.is_thorough => {
-                kills::kill_for_real(operation, effort.kills.div_ceil(READING_A_TEXT))
+                kills::kill_for_real(operation, effort.kills.div_ceil(READING_A_TEXT), sample)
             }
-            Self::Killed(operation) => kills::kill_for_real(operation, effort.kills),
+            Self::Killed(operation) => kills::kill_for_real(operation, effort.kills, sample),
             Self::Twice(operation, recoverer) => {
                 let every = if effort.is_thorough {
                     1
@@ -182,13 +191,15 @@ impl Job {
                     };
                     effort.every * recoverer.every * of_operation
                 };
-                copies::kill_twice(operation, recoverer, every)
+                copies::kill_twice(operation, recoverer, every, sample)
             }
-            Self::File(operation) => files::kill_once(operation, effort.every),
+            Self::File(operation) => files::kill_once(operation, effort.every, sample),
             Self::FileTwice(operation) => {
-                files::kill_twice(operation, if effort.is_thorough { 1 } else { 2 })
+                files::kill_twice(operation, if effort.is_thorough { 1 } else { 2 }, sample)
             }
-            Self::Stopped(operation) => stopped::stop_everywhere(operation, effort.stops, effort.is_thorough),
+            Self::Stopped(operation) => {
+                stopped::stop_everywhere(operation, effort.stops, effort.is_thorough, sample)
+            }
         }
     }
 }
@@ -206,11 +217,12 @@ struct Effort {
     every: usize,
     /// Places to stop at.
     stops: usize,
+    sample: Sample,
 }
 
 impl Effort {
     fn from_environment() -> Self {
-        let is_thorough = std::env::var_os("SHMLIMIT_THOROUGH").is_some();
+        let is_thorough = is_thorough();
         let is_brief = cfg!(debug_assertions) && !is_thorough;
         let (kills, every, stops) = match (is_thorough, is_brief) {
             (true, _) => (usize::MAX, 1, usize::MAX),
@@ -223,6 +235,7 @@ impl Effort {
             kills,
             every,
             stops,
+            sample: Sample::from_environment(),
         }
     }
 }
@@ -250,11 +263,17 @@ fn jobs(effort: Effort) -> Vec<Job> {
             .flat_map(|it| [Job::Killed(*it), Job::Copies(*it)])
             .collect();
     }
+    let sample = effort.sample;
+    let (killed, twice) = (
+        |name: &str| sample.kills_for_real(name),
+        |name: &str| sample.kills_twice(name),
+    );
     // The longest first, so that no processor is idle at the end.
     if !effort.is_brief {
-        jobs.extend(FILE_OPERATIONS.iter().rev().map(|it| Job::FileTwice(*it)));
+        let operations = FILE_OPERATIONS.iter().rev().filter(|it| twice(it.name));
+        jobs.extend(operations.map(|it| Job::FileTwice(*it)));
     }
-    for operation in operations() {
+    for operation in operations().filter(|it| twice(it.name)) {
         // Beside others, and by key, the journal is the same that all operations have.
         let is_plain = !operation.has_company() && !operation.is_keyed && !operation.applies;
         // One that draws itself would go by batches that are not in the copies.
@@ -263,17 +282,17 @@ fn jobs(effort: Effort) -> Vec<Job> {
         } else {
             &RECOVERERS[..1]
         };
-        jobs.extend(
-            recoverers
-                .iter()
-                .rev()
-                .map(|recoverer| Job::Twice(operation, *recoverer)),
-        );
+        let recoverers = sample
+            .for_operation(operation.name)
+            .of(recoverers.len(), recoverers.iter().rev());
+        jobs.extend(recoverers.map(|recoverer| Job::Twice(operation, *recoverer)));
     }
-    jobs.extend(FILE_OPERATIONS.iter().rev().map(|it| Job::File(*it)));
+    let files = FILE_OPERATIONS.iter().rev().filter(|it| killed(it.name));
+    jobs.extend(files.map(|it| Job::File(*it)));
     for operation in operations() {
         // A text is read for minutes, an instruction at a time: once for real, and of the keys by copies.
-        if effort.is_thorough || !(operation.applies && operation.is_keyed) {
+        let is_too_long = operation.applies && operation.is_keyed;
+        if effort.is_thorough || killed(operation.name) && !is_too_long {
             jobs.push(Job::Killed(operation));
         }
         jobs.push(Job::Copies(operation));
@@ -367,11 +386,13 @@ fn main() -> ExitCode {
             total.delays.count()
         );
     }
-    judge(&table, filters.is_empty() && !effort.is_brief)
+    println!("tried: {}", effort.sample);
+    let complete = (filters.is_empty() && !effort.is_brief).then_some(effort.sample);
+    judge(&table, complete)
 }
 
 #[cfg(not(shmlimit_without_journal))]
-fn judge(table: &Table, is_complete: bool) -> ExitCode {
+fn judge(table: &Table, complete: Option<Sample>) -> ExitCode {
     let total = table.total().total();
     if total.torn > 0 || total.stuck > 0 || total.lost > 0 {
         println!("FAILED: a process that is killed can take others with it");
@@ -382,13 +403,25 @@ fn judge(table: &Table, is_complete: bool) -> ExitCode {
         println!("FAILED: a process that is stopped can take others with it");
         return ExitCode::FAILURE;
     }
-    if is_complete && (stopped.states < MIN_STOPS || stopped.repeated < MIN_STOPS) {
-        println!("FAILED: a complete run stops at least {MIN_STOPS} victims, and meets as many stuck locks");
+    let Some(sample) = complete else {
+        return ExitCode::SUCCESS;
+    };
+    let (min_states, min_stops) = (MIN_STATES / sample.one_in(), MIN_STOPS / sample.one_in());
+    if stopped.states < min_stops || stopped.repeated < min_stops {
+        println!("FAILED: such a run stops at least {min_stops} victims, and meets as many stuck locks");
         return ExitCode::FAILURE;
     }
-    if is_complete && total.states < MIN_STATES {
-        println!("FAILED: a complete run recovers at least {MIN_STATES} crash states");
+    if total.states < min_states {
+        println!("FAILED: such a run recovers at least {min_states} crash states");
         return ExitCode::FAILURE;
+    }
+    for operation in operations() {
+        let row = table.0.iter().find(|row| row.name == operation.name);
+        let is_tried = |row: &Row| row.copies.states > 0 && (operation.draws || row.stopped.states > 0);
+        if !row.is_some_and(is_tried) {
+            println!("FAILED: of `{}` nothing was tried: {row:?}", operation.name);
+            return ExitCode::FAILURE;
+        }
     }
     ExitCode::SUCCESS
 }
@@ -396,7 +429,7 @@ fn judge(table: &Table, is_complete: bool) -> ExitCode {
 /// Without the journal, every operation that changes several words under it must be seen torn, in a copy and, where
 /// no request waits beside it, for real; what changes nothing that a user can see must not.
 #[cfg(shmlimit_without_journal)]
-fn judge(table: &Table, _: bool) -> ExitCode {
+fn judge(table: &Table, _: Option<Sample>) -> ExitCode {
     let mut failed = false;
     for row in &table.0 {
         let operation = operations().find(|operation| operation.name == row.name);

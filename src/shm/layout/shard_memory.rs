@@ -1,19 +1,16 @@
-//! What belongs to one lock in a region, and a limit's state as the rules see it.
+//! What belongs to one lock in a region.
 
 use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::row_reference::RowReference;
-use crate::limit::{Mark, State, StateMut};
+use super::geometry::ShardGeometry;
+use super::places::{HOLD_WORDS, HoldPlace, TICKET_LIMIT_WORDS, TICKET_WORDS, TicketPlace};
+use super::records::{HoldLabel, JOURNAL_ENTRIES, JournalEntry, LimitCounters, SetControl, Ticket};
+use super::row::Row;
 use crate::shm::file::region::{Mapped, OutOfRegion, Region};
-use crate::shm::layout::geometry::ShardGeometry;
-use crate::shm::layout::records::{
-    Hold, HoldLabel, JOURNAL_ENTRIES, JournalEntry, KeyRow, LimitCounters, SetControl, Ticket, TicketLimit,
-};
-use crate::shm::lock::journal::{Journal, Transaction};
-use crate::table::Fingerprint;
+use crate::shm::lock::journal::Journal;
 use crate::units::{BUCKET_ROWS, BUCKET_TAG_WORDS};
 
 /// What belongs to one lock, located once.
@@ -43,74 +40,12 @@ pub(crate) struct ShardMemory {
     /// Words from one hold to the next, and words of amounts in each.
     hold_stride: usize,
     hold_amounts: usize,
-    pub(in crate::engine) labels: Mapped<HoldLabel>,
+    pub(crate) labels: Mapped<HoldLabel>,
     tickets: Mapped<AtomicU64>,
     ticket_capacity: u64,
     /// Words from one ticket to the next, and limits in each.
     ticket_stride: usize,
     ticket_limits: usize,
-}
-
-/// The limits of one key, or of a set that is not keyed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Row<'a> {
-    pub(crate) index: u64,
-    head: Option<&'a [AtomicU64]>,
-    /// Of all limits, one after the other. Empty where the key has no row: it reads as never used.
-    state: &'a [AtomicU64],
-}
-
-/// The rows of one request: one, or where limits count networks of several lengths, one for each length.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rows<'a> {
-    first: Row<'a>,
-    others: &'a [Row<'a>],
-}
-
-impl<'a> From<Row<'a>> for Rows<'a> {
-    #[inline(always)]
-    fn from(row: Row<'a>) -> Self {
-        Self {
-            first: row,
-            others: &[],
-        }
-    }
-}
-
-impl<'a> Rows<'a> {
-    /// By length, the shortest first.
-    pub(crate) fn of_levels(rows: &'a [Row<'a>]) -> Self {
-        let (first, others) = rows
-            .split_first()
-            .map_or((Row::ABSENT, rows), |(first, others)| (*first, others));
-        Self { first, others }
-    }
-
-    /// The row for limits of that level.
-    #[inline(always)]
-    pub(crate) fn of(self, level: usize) -> Row<'a> {
-        match level.checked_sub(1) {
-            None => self.first,
-            Some(other) => self.others.get(other).copied().unwrap_or(Row::ABSENT),
-        }
-    }
-
-    /// The row whose queue its requests wait in.
-    #[inline(always)]
-    pub(crate) fn first(self) -> Row<'a> {
-        self.first
-    }
-
-    #[inline]
-    pub(crate) fn iter(self) -> impl Iterator<Item = Row<'a>> {
-        std::iter::once(self.first).chain(self.others.iter().copied())
-    }
-}
-
-/// One place of the table of holds.
-#[derive(Clone, Copy)]
-pub(crate) struct HoldPlace<'a> {
-    words: &'a [AtomicU64],
 }
 
 /// Rows whose tags share a word.
@@ -119,23 +54,6 @@ const ROWS_OF_TAG_WORD: u64 = BUCKET_ROWS / BUCKET_TAG_WORDS;
 /// The most rows that an operation can have changed, going by its journal.
 #[cfg(test)]
 const MAX_NOTED_ROWS: usize = JOURNAL_ENTRIES * ROWS_OF_TAG_WORD as usize;
-
-const HOLD_WORDS: usize = size_of::<Hold>() / 8;
-
-/// One place of the table of tickets.
-#[derive(Clone, Copy)]
-pub(crate) struct TicketPlace<'a> {
-    words: &'a [AtomicU64],
-}
-
-/// What a ticket says of one limit.
-#[derive(Clone, Copy)]
-pub(crate) struct TicketLimitPlace<'a> {
-    words: &'a [AtomicU64],
-}
-
-const TICKET_WORDS: usize = size_of::<Ticket>() / 8;
-const TICKET_LIMIT_WORDS: usize = size_of::<TicketLimit>() / 8;
 
 impl ShardMemory {
     /// The part of that number.
@@ -346,291 +264,6 @@ impl ShardMemory {
             .load(Ordering::Relaxed)
             .min(self.ticket_capacity)
     }
-}
-
-impl<'a> Row<'a> {
-    /// Of a key that has no row.
-    pub(crate) const ABSENT: Self = Self {
-        index: u64::MAX,
-        head: None,
-        state: &[],
-    };
-
-    /// Whether it is that of a key that has no row.
-    #[inline]
-    pub(crate) fn is_absent(self) -> bool {
-        self.index == Self::ABSENT.index
-    }
-
-    /// The words of the states from `start`; fewer where the row has not so many.
-    #[inline]
-    pub(crate) fn state(self, start: usize, words: usize) -> &'a [AtomicU64] {
-        self.state.get(start..start + words).unwrap_or_default()
-    }
-
-    /// Copies the words of the states; what the row lacks is copied as never used.
-    pub(crate) fn copy_state(self, target: &[AtomicU64]) {
-        for (index, word) in target.iter().enumerate() {
-            word.store(load(self.state, index), Ordering::Relaxed);
-        }
-    }
-
-    /// The row with other states than its own.
-    pub(crate) fn with_state(self, state: &'a [AtomicU64]) -> Self {
-        Self { state, ..self }
-    }
-
-    #[inline]
-    pub(in crate::engine) fn head_word(self, offset: usize) -> Option<&'a AtomicU64> {
-        self.head?.get(offset / 8)
-    }
-
-    pub(crate) fn fingerprint(self) -> Option<[&'a AtomicU64; 2]> {
-        let first = offset_of!(KeyRow, fingerprint);
-        Some([self.head_word(first)?, self.head_word(first + 8)?])
-    }
-
-    /// Whose row it is.
-    #[inline]
-    pub(in crate::engine) fn key(self) -> Fingerprint {
-        self.fingerprint()
-            .map_or(Fingerprint::NONE, |[low, high]| Fingerprint {
-                low: low.load(Ordering::Relaxed),
-                high: high.load(Ordering::Relaxed),
-            })
-    }
-
-    /// Whether the row is that of the key with this fingerprint.
-    pub(in crate::engine) fn is_of(self, fingerprint: Fingerprint) -> bool {
-        self.head.is_some() && self.key() == fingerprint
-    }
-
-    #[inline]
-    pub(crate) fn used_at(self) -> Option<&'a AtomicU64> {
-        self.head_word(offset_of!(KeyRow, used_at))
-    }
-
-    #[inline]
-    pub(crate) fn counts(self) -> Option<&'a AtomicU64> {
-        self.head_word(offset_of!(KeyRow, counts))
-    }
-
-    #[inline]
-    pub(crate) fn row_references(self) -> Option<&'a AtomicU64> {
-        self.head_word(offset_of!(KeyRow, row_references))
-    }
-
-    /// Whether no key ever had the row. The row of a set that is not keyed counts as used.
-    pub(crate) fn is_unused(self) -> bool {
-        self.is_of(Fingerprint::NONE)
-    }
-}
-
-impl<'a> HoldPlace<'a> {
-    /// Participant slot and generation, packed; zero where the place is free.
-    #[inline]
-    pub(crate) fn owner(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, owner) / 8]
-    }
-
-    #[inline]
-    pub(crate) fn serial(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, serial) / 8]
-    }
-
-    /// On the segment clock.
-    #[inline]
-    pub(crate) fn taken_at(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, taken_at) / 8]
-    }
-
-    /// Of a free place: the next one, plus one.
-    #[inline]
-    pub(crate) fn next_free(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, expired_or_next) / 8]
-    }
-
-    /// On the segment clock: when the hold was taken or last renewed.
-    #[inline]
-    pub(crate) fn renewed_at(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, renewed_at) / 8]
-    }
-
-    /// Of a hold in use: bit i says that the lease of limit i ran out.
-    #[inline]
-    pub(crate) fn expired(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, expired_or_next) / 8]
-    }
-
-    /// The latest mark that was left here: see [`marks`](crate::engine::recover::marks).
-    #[inline]
-    pub(crate) fn returned(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, returned) / 8]
-    }
-
-    /// The word of the [row](Self::row) whose limits are held.
-    #[inline]
-    pub(crate) fn row_word(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Hold, row) / 8]
-    }
-
-    /// The row whose limits are held.
-    #[inline]
-    pub(crate) fn row(self) -> RowReference {
-        RowReference::from_word(self.row_word().load(Ordering::Relaxed))
-    }
-
-    /// What is held of each limit that gives back.
-    #[inline]
-    pub(crate) fn amounts(self) -> &'a [AtomicU64] {
-        &self.words[HOLD_WORDS..]
-    }
-
-    pub(crate) fn is_taken(self) -> bool {
-        self.owner().load(Ordering::Relaxed) != 0
-    }
-}
-
-impl<'a> TicketPlace<'a> {
-    /// Participant slot and generation, packed; zero where the place is free or the ticket was given up.
-    pub(crate) fn owner(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Ticket, owner) / 8]
-    }
-
-    /// Number and phase, packed.
-    pub(crate) fn state(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Ticket, state) / 8]
-    }
-
-    pub(crate) fn waiter_futex(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Ticket, waiter_futex) / 8]
-    }
-
-    pub(crate) fn next(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Ticket, next) / 8]
-    }
-
-    pub(crate) fn previous(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Ticket, previous) / 8]
-    }
-
-    /// On the segment clock.
-    pub(crate) fn enqueued_at(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Ticket, enqueued_at) / 8]
-    }
-
-    /// On the segment clock.
-    pub(crate) fn granted_at(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Ticket, granted_at) / 8]
-    }
-
-    /// The hold that was granted, plus one.
-    pub(crate) fn hold(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Ticket, hold) / 8]
-    }
-
-    pub(crate) fn hold_serial(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Ticket, hold_serial) / 8]
-    }
-
-    /// The limits that are asked for, and the waiter futex.
-    pub(crate) fn request(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(Ticket, request) / 8]
-    }
-
-    /// The row whose queue it is in, or whose limits it was granted.
-    pub(crate) fn row(self) -> RowReference {
-        RowReference::from_word(self.words[offset_of!(Ticket, row) / 8].load(Ordering::Relaxed))
-    }
-
-    pub(in crate::engine) fn set_row(self, row: RowReference) {
-        self.words[offset_of!(Ticket, row) / 8].store(row.to_word(), Ordering::Relaxed);
-    }
-
-    /// What is asked of the limit at `index`; `None` where the set has none.
-    pub(crate) fn limit(self, index: usize) -> Option<TicketLimitPlace<'a>> {
-        let start = TICKET_WORDS + TICKET_LIMIT_WORDS * index;
-        Some(TicketLimitPlace {
-            words: self.words.get(start..start + TICKET_LIMIT_WORDS)?,
-        })
-    }
-}
-
-impl<'a> TicketLimitPlace<'a> {
-    pub(crate) fn cost(self) -> &'a AtomicU64 {
-        &self.words[offset_of!(TicketLimit, cost) / 8]
-    }
-
-    /// How the limit stood just after the grant.
-    pub(crate) fn mark(self) -> Mark {
-        let first = offset_of!(TicketLimit, mark) / 8;
-        Mark {
-            first: self.words[first].load(Ordering::Relaxed),
-            second: self.words[first + 1].load(Ordering::Relaxed),
-        }
-    }
-
-    pub(crate) fn set_mark(self, mark: Mark) {
-        let first = offset_of!(TicketLimit, mark) / 8;
-        self.words[first].store(mark.first, Ordering::Relaxed);
-        self.words[first + 1].store(mark.second, Ordering::Relaxed);
-    }
-}
-
-/// A limit's state in shared memory, for reading.
-#[derive(Clone, Copy)]
-pub(crate) struct StateWords<'a>(pub(crate) &'a [AtomicU64]);
-
-impl State for StateWords<'_> {
-    #[inline]
-    fn load(&self, index: usize) -> u64 {
-        load(self.0, index)
-    }
-}
-
-/// A limit's state in shared memory, changed through the journal.
-pub(crate) struct JournalledState<'a, 't, 'j> {
-    pub(crate) words: &'a [AtomicU64],
-    pub(crate) transaction: &'t mut Transaction<'j>,
-}
-
-impl State for JournalledState<'_, '_, '_> {
-    #[inline]
-    fn load(&self, index: usize) -> u64 {
-        load(self.words, index)
-    }
-}
-
-impl StateMut for JournalledState<'_, '_, '_> {
-    #[inline]
-    fn store(&mut self, index: usize, value: u64) {
-        if let Some(word) = self.words.get(index) {
-            self.transaction.store(word, value);
-        }
-    }
-}
-
-/// A limit's state in shared memory, changed at once: for what can be repeated from the start.
-pub(crate) struct RepeatableState<'a>(pub(crate) &'a [AtomicU64]);
-
-impl State for RepeatableState<'_> {
-    fn load(&self, index: usize) -> u64 {
-        load(self.0, index)
-    }
-}
-
-impl StateMut for RepeatableState<'_> {
-    fn store(&mut self, index: usize, value: u64) {
-        if let Some(word) = self.0.get(index) {
-            word.store(value, Ordering::Relaxed);
-        }
-    }
-}
-
-#[inline]
-fn load(words: &[AtomicU64], index: usize) -> u64 {
-    // A rule asks only for the words it said it has; an absent one reads as never used.
-    words.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
 }
 
 #[cfg(test)]

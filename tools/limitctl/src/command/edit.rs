@@ -1,14 +1,11 @@
-//! `limitctl set`.
+//! `limitctl edit`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::Args;
-use serde::Deserialize;
-use serde::de::IntoDeserializer;
-use serde::de::value::{Error as ValueError, StrDeserializer};
-use shmlimit::{Declaration, Error, Window};
+use shmlimit::{Amount, Declaration, Error, Window};
 use toml::{Table, Value};
 
 use crate::change::{Change, Step};
@@ -19,18 +16,18 @@ use crate::text::key;
 ///
 /// As `limitctl apply`, for what is in force with these values in it:
 ///
-///     limitctl set /dev/shm/gateway.limits chat requests capacity=200 window=30s
+///     limitctl edit /dev/shm/gateway.limits chat requests capacity=200 window=30s
 ///
 /// A burst that is the whole capacity stays that, unless it is named.
 ///
 /// Where the set is declared with `overrides = true`, a single key can have a capacity of its own, which none takes away:
 ///
-///     limitctl set /dev/shm/gateway.limits tenants requests capacity=500 --key acme
+///     limitctl edit /dev/shm/gateway.limits tenants requests capacity=500 --key acme
 ///
 /// What it has used migrates as with a change of the declaration, and it keeps the capacity when another is applied. Its row goes to no other key, unless the set is declared to evict.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
-pub struct Set {
+pub struct Edit {
     #[command(flatten)]
     change: Change,
 
@@ -97,13 +94,13 @@ const FIELDS: [(&str, Form); 12] = [
 /// Which is declared within `credit`.
 const BATCH: &str = "batch";
 
-impl Set {
+impl Edit {
     pub fn run(self) -> Result<ExitCode, Failure> {
         match &self.key {
             Some(key) => self.override_capacity(key.as_bytes())?,
             None => self
                 .change
-                .carry_out(&self.segment, |in_force| self.edit(in_force))?,
+                .carry_out(&self.segment, |in_force| self.edited(in_force))?,
         }
         Ok(ExitCode::Done)
     }
@@ -162,7 +159,7 @@ impl Set {
     }
 
     /// The declaration with the values in it.
-    fn edit(&self, in_force: &Declaration) -> Result<Declaration, Failure> {
+    fn edited(&self, in_force: &Declaration) -> Result<Declaration, Failure> {
         let sets = in_force.sets();
         let Some(set_position) = sets.iter().position(|set| set.name() == self.set) else {
             return Err(Failure::from(Error::UnknownSet {
@@ -212,7 +209,7 @@ impl Set {
     }
 }
 
-impl Set {
+impl Edit {
     fn without_credit(&self) -> Failure {
         Failure::new(
             ExitCode::Usage,
@@ -257,14 +254,15 @@ impl Form {
     fn read(self, text: &str) -> Result<Value, String> {
         match self {
             Self::Amount => {
-                let whole = text.replace('_', "").parse::<u64>();
-                let whole = whole.ok().and_then(|whole| i64::try_from(whole).ok());
-                // Anything else is a decimal, or a mistake that the declaration explains.
-                Ok(whole.map_or_else(|| Value::from(text), Value::from))
+                // What is no amount, the declaration explains.
+                let amount = text
+                    .replace('_', "")
+                    .parse()
+                    .unwrap_or_else(|_| Amount::from(text));
+                Value::try_from(amount).map_err(|error| error.to_string())
             }
             Self::Time => {
-                let window: StrDeserializer<'_, ValueError> = text.into_deserializer();
-                Window::deserialize(window).map_err(|error| error.to_string())?;
+                text.parse::<Window>().map_err(|error| error.to_string())?;
                 Ok(Value::from(text))
             }
             Self::Percentage => match text.trim_end_matches('%').parse::<u32>() {

@@ -111,11 +111,11 @@ impl Options {
             return Ok(Declaration::from_toml_file(path)?);
         }
         let everyone = SetDeclaration::new("api")
-            .limit(Limit::calls("requests", self.calls, Duration::from_secs(1)).burst(self.burst))
-            .limit(Limit::concurrency("in_flight", self.concurrency));
+            .add_limit(Limit::calls("requests", self.calls, Duration::from_secs(1)).burst(self.burst))
+            .add_limit(Limit::concurrency("in_flight", self.concurrency));
         let each_key = SetDeclaration::new("clients")
             .keyed(Keyed::new(MAX_KEYS))
-            .limit(Limit::calls("per_key", self.per_key, HOUR));
-        Ok(Declaration::new().set(everyone).set(each_key))
+            .add_limit(Limit::calls("per_key", self.per_key, HOUR));
+        Ok(Declaration::new().add_set(everyone).add_set(each_key))
     }
 }

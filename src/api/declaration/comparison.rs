@@ -1,48 +1,13 @@
 //! In what two declarations differ.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use toml::{Table, Value};
 
 use super::Declaration;
+use crate::error::{Assignment, Difference};
 
-/// One thing in which a declaration differs from the one that a segment holds.
-///
-/// ```
-/// use std::time::Duration;
-/// use shmlimit::{Declaration, Limit, SetDeclaration};
-///
-/// let minute = Duration::from_secs(60);
-/// let declaring = |capacity: u64| {
-///     Declaration::new().set(SetDeclaration::new("openai").limit(Limit::calls("requests", capacity, minute).burst(5)))
-/// };
-/// let differences = declaring(5).differences(&declaring(10));
-/// assert_eq!(
-///     differences[0].to_string(),
-///     r#"set "openai" / limit "requests" / capacity: declared 5, in the segment 10"#,
-/// );
-/// assert_eq!(differences.len(), 1);
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
-    path: String,
-    declared: Option<String>,
-    in_segment: Option<String>,
-    assignment: Option<Assignment>,
-    is_of_versions: bool,
-    note: Option<String>,
-}
-
-/// A field of a limit that `limitctl set` can change, and what it is to be: `capacity=20`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Assignment {
-    pub(crate) set: String,
-    pub(crate) limit: String,
-    pub(crate) text: String,
-}
-
-/// What `limitctl set` takes.
+/// What `limitctl edit` takes.
 const ASSIGNABLE: [&str; 12] = [
     "capacity",
     "burst",
@@ -57,85 +22,6 @@ const ASSIGNABLE: [&str; 12] = [
     "shadow",
     "batch",
 ];
-
-impl Difference {
-    /// Of the version of a set.
-    pub(crate) fn of_versions(set: &str, declared: Option<u64>, in_segment: Option<u64>) -> Self {
-        Self {
-            path: format!("set {set:?} / version"),
-            declared: declared.map(|version| version.to_string()),
-            in_segment: in_segment.map(|version| version.to_string()),
-            assignment: None,
-            is_of_versions: true,
-            note: None,
-        }
-    }
-
-    /// Of the permissions of the file, which `command` makes those that are declared.
-    pub(crate) fn of_modes(declared: u32, in_segment: u32, command: &str) -> Self {
-        let shown = |mode| Some(format!("\"{mode:04o}\""));
-        Self {
-            path: "segment / mode".to_owned(),
-            declared: shown(declared),
-            in_segment: shown(in_segment),
-            assignment: None,
-            is_of_versions: false,
-            note: Some(format!("{command}, by its owner, changes it")),
-        }
-    }
-
-    /// Has it say more: what follows from it, and what to do.
-    pub(super) fn add_note(&mut self, note: String) {
-        self.note = Some(note);
-    }
-
-    /// Whether only the versions differ.
-    pub(crate) fn is_of_versions(&self) -> bool {
-        self.is_of_versions
-    }
-
-    /// How `limitctl set` makes the segment's value the declared one, where it can.
-    pub(crate) fn assignment(&self) -> Option<&Assignment> {
-        self.assignment.as_ref()
-    }
-
-    /// Where they differ, such as `set "openai" / limit "tokens" / capacity`.
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-
-    /// The declared value as TOML writes it, where there is one. A whole set or limit is `present`.
-    pub fn declared(&self) -> Option<&str> {
-        self.declared.as_deref()
-    }
-
-    /// What follows from it and what to do, where that is worth saying: such as that the log of a sliding window stays
-    /// [short](crate::Limit::entries).
-    pub fn note(&self) -> Option<&str> {
-        self.note.as_deref()
-    }
-
-    /// The segment's value as TOML writes it, where there is one. A whole set or limit is `present`.
-    pub fn in_segment(&self) -> Option<&str> {
-        self.in_segment.as_deref()
-    }
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let declared = self.declared().unwrap_or("absent");
-        let in_segment = self.in_segment().unwrap_or("absent");
-        write!(
-            f,
-            "{}: declared {declared}, in the segment {in_segment}",
-            self.path
-        )?;
-        match &self.note {
-            Some(note) => write!(f, " ({note})"),
-            None => Ok(()),
-        }
-    }
-}
 
 impl Declaration {
     /// Each thing in which this declaration differs from `in_segment`, the one that a segment holds.
@@ -269,14 +155,10 @@ fn compare_values(
             compare_tables(place, &nothing, in_segment, found);
         }
         _ if declared == in_segment => {}
-        _ => found.push(Difference {
-            path: place.path.clone(),
-            declared: declared.map(shown),
-            in_segment: in_segment.map(shown),
-            assignment: place.assignment(declared),
-            is_of_versions: false,
-            note: None,
-        }),
+        _ => found.push(
+            Difference::new(place.path.clone(), declared.map(shown), in_segment.map(shown))
+                .with_assignment(place.assignment(declared)),
+        ),
     }
 }
 
@@ -295,26 +177,12 @@ fn compare_named(
     for value in declared {
         match counterpart(value, in_segment) {
             Some(other) => compare_values(&located(value), Some(value), in_segment.get(other), found),
-            None => found.push(Difference {
-                path: located(value).path,
-                declared: present(),
-                in_segment: None,
-                assignment: None,
-                is_of_versions: false,
-                note: None,
-            }),
+            None => found.push(Difference::new(located(value).path, present(), None)),
         }
     }
     for value in in_segment {
         if counterpart(value, declared).is_none() {
-            found.push(Difference {
-                path: located(value).path,
-                declared: None,
-                in_segment: present(),
-                assignment: None,
-                is_of_versions: false,
-                note: None,
-            });
+            found.push(Difference::new(located(value).path, None, present()));
         }
     }
     let names = |values: &[Value]| values.iter().map(name).map(str::to_owned).collect::<Vec<_>>();
@@ -322,14 +190,11 @@ fn compare_named(
     let matched = here.iter().collect::<BTreeSet<_>>() == there.iter().collect::<BTreeSet<_>>();
     if matched && here != there {
         let order = |names: Vec<String>| Some(format!("{names:?}"));
-        found.push(Difference {
-            path: place.join(&format!("order of {key}s")).path,
-            declared: order(here),
-            in_segment: order(there),
-            assignment: None,
-            is_of_versions: false,
-            note: None,
-        });
+        found.push(Difference::new(
+            place.join(&format!("order of {key}s")).path,
+            order(here),
+            order(there),
+        ));
     }
 }
 

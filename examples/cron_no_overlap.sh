@@ -1,0 +1,36 @@
+#!/bin/sh
+# A job of cron that never runs twice at once on a host, and at most 24 times a day, whatever starts it.
+#
+#     */5 * * * * cron_no_overlap.sh /dev/shm/nightly.limits import-orders
+#
+# Arguments: the segment, which is created where there is none, and the command. A run that overlaps another one ends at
+# once with exit code 75, and so does one that is over the limit.
+set -eu
+segment=$1
+shift
+
+if [ ! -e "$segment" ]; then
+    declaration=$(mktemp)
+    trap 'rm -f "$declaration"' EXIT
+    cat >"$declaration" <<'TOML'
+[[set]]
+name = "job"
+
+  [[set.limit]]
+  name = "running"
+  kind = "concurrency"
+  capacity = 1
+
+  [[set.limit]]
+  name = "runs"
+  kind = "calls"
+  capacity = 24
+  window = "1d"
+  algorithm = "sliding_window"
+TOML
+    # Another run may create it in the same moment: then the one that is there serves both.
+    limitctl create --config "$declaration" "$segment" >/dev/null 2>&1 || [ -e "$segment" ]
+fi
+
+# Killed in any way, the job gives its place back: there is no lock file to be removed by hand.
+limitctl exec --timeout 0 "$segment" job -- "$@"

@@ -1,0 +1,126 @@
+//! What credit asks of its limit and of its set.
+
+use super::checks::written;
+use super::credit::Credit;
+use super::kind::Kind;
+use super::{Algorithm, Limit, OnDeath};
+use crate::api::declaration::place::{Place, check_range};
+use crate::api::declaration::set::SetDeclaration;
+use crate::engine::definition::plan::MAX_BATCH;
+use crate::error::DeclarationError;
+
+impl SetDeclaration {
+    /// That batches of the declared credit can be drawn by themselves. Each limit has been checked.
+    pub(in crate::api::declaration) fn check_credit(
+        &self,
+        place: &Place<'_>,
+    ) -> Result<(), DeclarationError> {
+        let Some(limit) = self.limits.iter().find(|limit| limit.credit.is_some()) else {
+            return Ok(());
+        };
+        let place = Place {
+            limit: Some(&limit.name),
+            ..*place
+        };
+        let misplaced = |advice: &str| {
+            Err(DeclarationError::Misplaced {
+                place: place.field("credit"),
+                given: written(&limit.credit).unwrap_or_default(),
+                advice: advice.to_owned(),
+            })
+        };
+        if self.limits.len() > 1 {
+            return misplaced(
+                "a set with credit has one limit, because a request of several is decided in one step under the lock; \
+                 remove it, or declare the limit in a set of its own",
+            );
+        }
+        if self.shadow == Some(true) || limit.shadow == Some(true) {
+            return misplaced(
+                "a limit in shadow refuses nothing, so there is nothing to draw in advance; remove it, or the shadow",
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Limit {
+    /// Lets each process draw units of a calls or rate limit in batches, and admit requests from its batch by itself,
+    /// without the lock. `check`, `try_acquire` and `acquire` do so by themselves; there is nothing else to call.
+    ///
+    /// - **Bound.** In any window at most what [`bound`](Self::bound) says without credit, and batch - 1 more for each
+    ///   process (of a keyed set: for each process and key). With [`window_coupled`](Credit::window_coupled) no window
+    ///   sees more than the capacity.
+    /// - **Which requests.** Those that cost at least 1 and less than a batch. Others, [`reserve`](crate::LimitSet::reserve)
+    ///   and [`check_many`](crate::LimitSet::check_many) are charged to the limit itself.
+    /// - **One batch for each process and key**, shared by all its handles and threads. Two copies of the library in one
+    ///   process count as two processes, and a forked child draws a batch of its own.
+    /// - **A queue is not overtaken.** A request that has to wait first takes the batches of all processes back, and no
+    ///   process draws another while one waits.
+    /// - **A request that needs more than is left of a batch** has the rest given back and draws anew, where the algorithm
+    ///   refunds; where it does not, the rest is spent with it. A refusal says after how long the limit admits all of it.
+    /// - **Unspent units come back** where the algorithm refunds (see [`Permit::settle`](crate::Permit::settle)): when
+    ///   the process has not used its batch for one to two seconds, when it closes the last of its handles, and when it
+    ///   dies, then counted as [`reclaimed`](crate::LimitCounts::reclaimed). Where it does not refund, they stay charged.
+    /// - **A permit that is settled** with less than it took gets back what any permit does, where the algorithm refunds:
+    ///   what time has not replenished since the batch was drawn. Up to batch - 1 of it is left in that batch, if that is
+    ///   the process's still; the limit gets the rest. With more than it took, the limit is charged.
+    /// - **A [reset](crate::LimitSet::reset)** takes the batches away, and a [change](crate::Segment::apply) ends them. A
+    ///   [removal](crate::Error::Removed) of the segment is noticed within a second or two while a process has batches.
+    /// - **Counters.** `taken` counts what was drawn, `refunded` what was given back, `admitted` the requests; it lags behind by those that were admitted
+    ///   from batches since these were drawn, until the next draw or return: fewer than a batch for each. `near` is
+    ///   counted when a batch is drawn, and a verdict says what remained then.
+    /// - **Memory.** A process keeps batches of at most 2,048 keys of a set, in 256 KiB; beyond that it gives those back
+    ///   that it drew first. Each batch takes a [hold](crate::SetDeclaration::holds), and its key keeps its row; where
+    ///   no hold is free, the request is charged to the limit itself.
+    ///
+    /// For the only limit of a set without [tiers](SetDeclaration::add_tier), without [`shadow`](Self::shadow), [`prefix`](Self::prefix) and
+    /// [`OnDeath::Refund`]. The size of batches can be changed in a live segment.
+    pub fn credit(mut self, credit: Credit) -> Self {
+        self.credit = Some(credit);
+        self
+    }
+
+    /// That the limit is one from which batches can be drawn.
+    pub(in crate::api::declaration) fn check_credit(
+        &self,
+        place: &Place<'_>,
+    ) -> Result<(), DeclarationError> {
+        let Some(credit) = &self.credit else {
+            return Ok(());
+        };
+        let demand = |holds: bool, advice: &str| {
+            if holds {
+                return Ok(());
+            }
+            Err(DeclarationError::Misplaced {
+                place: place.field("credit"),
+                given: written(&self.credit).unwrap_or_default(),
+                advice: advice.to_owned(),
+            })
+        };
+        demand(
+            matches!(self.kind, Kind::Calls | Kind::Rate),
+            "only calls and rate limits can be drawn in advance; remove it, or declare kind = \"calls\"",
+        )?;
+        demand(
+            !self.capacity.is_unlimited(),
+            "what is unlimited needs no batches; remove it",
+        )?;
+        demand(
+            self.prefix.is_none(),
+            "a batch is of one key, not of its networks; remove it, or `prefix`",
+        )?;
+        demand(
+            self.on_death != Some(OnDeath::Refund),
+            "what a dead process had drawn and not spent comes back in any case, and what its permits reserved stays \
+             charged; remove it, or declare on_death = \"charge\"",
+        )?;
+        demand(
+            credit.window_coupled != Some(true) || self.effective_algorithm() == Some(Algorithm::FixedWindow),
+            "only a fixed window has windows that a batch can end with; remove `window_coupled`, or declare algorithm \
+             = \"fixed_window\"",
+        )?;
+        check_range(|| place.field("credit / batch"), credit.batch, 1, MAX_BATCH)
+    }
+}

@@ -1,0 +1,43 @@
+//! Which networks a limit counts, as it is declared.
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::declaration::place::{Place, check_range};
+use crate::engine::definition::plan::PrefixLengths;
+use crate::error::DeclarationError;
+
+/// Prefix lengths as they are declared: of any size until they are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::api::declaration) struct Prefix {
+    pub(in crate::api::declaration) ipv4: u32,
+    pub(in crate::api::declaration) ipv6: u32,
+}
+
+impl Prefix {
+    pub(in crate::api::declaration) fn new(ipv4: u8, ipv6: u8) -> Self {
+        Self {
+            ipv4: ipv4.into(),
+            ipv6: ipv6.into(),
+        }
+    }
+
+    pub(in crate::api::declaration) fn check(&self, place: &Place<'_>) -> Result<(), DeclarationError> {
+        check_range(|| place.field("prefix / ipv4"), self.ipv4.into(), 0, 32)?;
+        check_range(|| place.field("prefix / ipv6"), self.ipv6.into(), 0, 128)
+    }
+
+    /// The same, once checked.
+    pub(in crate::api::declaration) fn lengths(self) -> PrefixLengths {
+        PrefixLengths {
+            ipv4: self.ipv4 as u8,
+            ipv6: self.ipv6 as u8,
+        }
+    }
+
+    /// Whether the networks of one of them lie within those of the other, for both families of addresses.
+    pub(in crate::api::declaration) fn nests_with(&self, other: &Self) -> bool {
+        let within = |inner: &Self, outer: &Self| inner.ipv4 >= outer.ipv4 && inner.ipv6 >= outer.ipv6;
+        within(self, other) || within(other, self)
+    }
+}

@@ -1,0 +1,31 @@
+//! A key as the table of a set knows it.
+
+use crate::engine::{KeyIdentity, SetEngine};
+use crate::error::Error;
+
+/// The most bytes that a key may have.
+const MAX_KEY_BYTES: usize = 65_536;
+
+/// A key as the table of a set knows it.
+#[inline]
+pub(crate) fn identify(set: &SetEngine, key: &[u8]) -> Result<KeyIdentity, Error> {
+    if !set.is_keyed() {
+        return Err(Error::NotKeyed {
+            set: set.name.to_string(),
+        });
+    }
+    if !set.levels.is_empty() {
+        return Err(Error::AddressRequired {
+            set: set.name.to_string(),
+        });
+    }
+    if key.is_empty() || key.len() > MAX_KEY_BYTES {
+        return Err(Error::InvalidKey {
+            set: set.name.to_string(),
+            bytes: key.len(),
+            max: MAX_KEY_BYTES,
+        });
+    }
+    let keeps_names = set.stores_keys;
+    Ok(KeyIdentity::of(set.seed, key, keeps_names))
+}

@@ -1,0 +1,175 @@
+//! How a segment is opened.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::mismatch::OnMismatch;
+use crate::api::request_events::{Observer, RequestEvent};
+use crate::shm::time::virtual_clock::VirtualClock;
+
+/// How long an operation waits for the lock of a set before it says that the holder is stuck.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How to open or create a segment.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// let segment = shmlimit::OpenOptions::new().lock_timeout(Duration::from_millis(500)).open("/dev/shm/api.limits")?;
+/// # Ok::<(), shmlimit::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct OpenOptions {
+    pub(super) lock_timeout: Duration,
+    pub(super) trust_any_owner: bool,
+    pub(super) reclaim: bool,
+    pub(super) virtual_clock: Option<VirtualClock>,
+    pub(super) on_mismatch: OnMismatch,
+    pub(super) observer: Option<Observer>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            lock_timeout: LOCK_TIMEOUT,
+            trust_any_owner: false,
+            reclaim: true,
+            virtual_clock: None,
+            on_mismatch: OnMismatch::default(),
+            observer: None,
+        }
+    }
+}
+
+impl OpenOptions {
+    /// The defaults: wait 2 seconds for a lock, trust only files that no other process could have planted.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How long an operation waits for the lock of a set before it answers
+    /// [`Error::LockStuck`](crate::Error::LockStuck); 2 seconds unless
+    /// set. Locks are held for well under a microsecond, so only a stopped or dumping process is met.
+    pub fn lock_timeout(mut self, timeout: Duration) -> Self {
+        self.lock_timeout = timeout;
+        self
+    }
+
+    /// Whether to accept a file that any process may write, or that belongs to another user in a directory that others
+    /// may write. The process that can write the file can bring every process that uses it down.
+    pub fn trust_any_owner(mut self, trust: bool) -> Self {
+        self.trust_any_owner = trust;
+        self
+    }
+
+    /// Whether to give back at once what dead processes hold; yes unless set. Otherwise it is given back when a process
+    /// needs it, or by [`Segment::recover`](crate::Segment::recover), which then can say what there was.
+    pub fn reclaim(mut self, reclaim: bool) -> Self {
+        self.reclaim = reclaim;
+        self
+    }
+
+    /// What [`open_or_create`](Self::open_or_create) does where the segment exists with another declaration; that is an
+    /// error unless set.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use shmlimit::{Declaration, Limit, OnMismatch, OpenOptions, SetDeclaration};
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("limits");
+    /// let of = |version, capacity| {
+    ///     let requests = Limit::calls("requests", capacity, Duration::from_secs(60));
+    ///     Declaration::new().version(version).add_set(SetDeclaration::new("api").add_limit(requests))
+    /// };
+    /// let options = OpenOptions::new().on_mismatch(OnMismatch::Apply);
+    /// let former = options.open_or_create(&path, &of(1, 10))?; // a worker of the former release
+    /// let segment = options.open_or_create(&path, &of(2, 20))?; // one of the next release
+    /// assert!(segment.mismatches()[0].to_string().contains("capacity: declared 20, in the segment 10"));
+    /// // Both go by the same limits, and a worker of the former release that is started again does not change them.
+    /// let restarted = options.open_or_create(&path, &of(1, 10))?;
+    /// assert!(former.declaration_in_force()?.to_toml()?.contains("capacity = 20"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_mismatch(mut self, on_mismatch: OnMismatch) -> Self {
+        self.on_mismatch = on_mismatch;
+        self
+    }
+
+    /// Calls `observer` for each request that is refused and each that has waited, of all handles of what is opened here;
+    /// of each kind and set at most 10 times a second. Nothing is called unless set.
+    ///
+    /// It is called by the thread that asked, outside of every lock, before the answer is given out. What it takes is time
+    /// of the caller.
+    ///
+    /// ```
+    /// # use std::sync::{Arc, Mutex};
+    /// # use std::time::Duration;
+    /// use shmlimit::{Declaration, Limit, OpenOptions, RequestEventKind, SetDeclaration};
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("limits");
+    /// # let declaration = Declaration::new().add_set(SetDeclaration::new("mail")
+    /// #     .add_limit(Limit::calls("sent", 1, Duration::from_secs(60))));
+    /// let seen = Arc::new(Mutex::new(Vec::new()));
+    /// let log = Arc::clone(&seen);
+    /// let segment = OpenOptions::new()
+    ///     .on_request_event(move |event| {
+    ///         if let RequestEventKind::Denied { limit: Some(limit), .. } = event.what {
+    ///             let line = format!("{} of {}: {}", event.label.unwrap_or("?"), event.set, limit);
+    ///             log.lock().expect("not poisoned").push(line);
+    ///         }
+    ///     })
+    ///     .open_or_create(&path, &declaration)?;
+    /// let mail = segment.set("mail")?;
+    /// let request = mail.request().label("newsletter");
+    /// for _ in 0..2 {
+    ///     let _ = mail.check(&request)?;
+    /// }
+    /// assert_eq!(*seen.lock().expect("not poisoned"), ["newsletter of mail: sent"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_request_event(mut self, observer: impl Fn(&RequestEvent<'_>) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Observer(Arc::new(observer)));
+        self
+    }
+
+    /// As [`on_request_event`](Self::on_request_event), with events of `tracing` at the level of information:
+    /// `request_denied` with the fields `set`, `label`, `limit`, `reason`, `retry_after_ms` and `left_out`, and
+    /// `backpressure_wait` with `set`, `label`, `waited_ms`, `admitted` and `left_out`.
+    #[cfg(feature = "tracing")]
+    pub fn trace_requests(self) -> Self {
+        self.on_request_event(crate::api::request_events::trace)
+    }
+
+    /// Tells the time by `clock` instead of the kernel's clocks, in every decision of what is opened here: limits
+    /// replenish, windows turn and leases run out as it is advanced.
+    ///
+    /// For simulations and tests, on a segment that no other process uses: other processes, and what else this one
+    /// opens without the clock, go by the kernel's clocks and would not see it. What waits is not simulated: timeouts
+    /// of [`acquire`](crate::LimitSet::acquire), the instants of [reservations](crate::Reservation), heartbeats in the
+    /// background and the terms of [batches](crate::Batch) go by the kernel's clocks.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use shmlimit::{Declaration, Limit, OpenOptions, SetDeclaration, VirtualClock};
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("limits");
+    /// let second = Duration::from_secs(1);
+    /// let declaration = Declaration::new()
+    ///     .add_set(SetDeclaration::new("api").add_limit(Limit::calls("requests", 1, second)));
+    /// let clock = VirtualClock::new(second);
+    /// let segment = OpenOptions::new().virtual_clock(&clock).create(&path, &declaration)?;
+    /// let api = segment.set("api")?;
+    /// assert!(api.try_acquire(&api.request())?.into_result().is_ok());
+    /// assert!(api.try_acquire(&api.request())?.into_result().is_err());
+    /// clock.advance_to(clock.now() + second); // without waiting
+    /// assert!(api.try_acquire(&api.request())?.into_result().is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn virtual_clock(mut self, clock: &VirtualClock) -> Self {
+        self.virtual_clock = Some(clock.clone());
+        self
+    }
+}

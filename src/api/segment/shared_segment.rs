@@ -1,0 +1,32 @@
+//! What the handles of one attached segment share.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+
+use super::mismatch::Mismatch;
+use super::open_options::OpenOptions;
+use crate::api::declaration::Declaration;
+use crate::api::request_events::RequestEvents;
+use crate::engine::SegmentEngine;
+
+/// What the handles of one attached segment share.
+#[derive(Debug)]
+pub(crate) struct SharedSegment {
+    pub(crate) engine: SegmentEngine,
+    pub(crate) declaration: Declaration,
+    pub(super) options: OpenOptions,
+    pub(super) mismatches: Vec<Mismatch>,
+    pub(crate) request_events: Option<RequestEvents>,
+    /// The unknown names that were warned about, by set and name.
+    pub(super) warned: Mutex<HashSet<(usize, String)>>,
+}
+
+impl SharedSegment {
+    /// Whether this is the first time that this process meets the name. In doubt it is not: a child may have
+    /// inherited the lock while another thread of its parent held it.
+    pub(crate) fn is_first_warning(&self, set: usize, name: &str) -> bool {
+        self.warned
+            .try_lock()
+            .is_ok_and(|mut warned| warned.insert((set, name.to_owned())))
+    }
+}

@@ -1,0 +1,411 @@
+//! What a key is limited by, changed: its tier and capacities of its own, by name or by a request, as one step.
+//!
+//! One transaction: of each limit that is another by the two of them together, the state goes on by the new rule as with
+//! a new [definition](super::definitions), and the row begins a generation, which knows its former tier and when it began.
+
+use std::num::NonZeroU64;
+
+use super::limit_rules::LimitRules;
+use super::plan::{Kind, MAX_MIGRATED_WORDS, MAX_WORDS_BY_CAPACITY};
+use super::row_tier::RowTier;
+use super::set_rules::SetRules;
+use crate::engine::admit::decision::Costs;
+use crate::engine::definition::definition_bits::DefinitionBits;
+use crate::engine::definition::definition_bits::TierIndex;
+use crate::engine::definition::own_capacities::OwnCapacities;
+use crate::engine::definition::own_capacities::RefusedCapacity;
+use crate::engine::shard::key_identity::KeyIdentity;
+use crate::engine::shard::locked_shard::{LockWait, LockedShard};
+use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::set_engine::{RuledShard, Shard};
+use crate::error::Error;
+use crate::shm::layout::records::{JOURNAL_ENTRIES, MAX_LIMITS};
+use crate::shm::layout::row::Row;
+
+// Besides the states and the capacities, a change writes the word `generation` and when it was. A declaration with tiers
+// is checked for the first.
+const _: () = assert!(MAX_MIGRATED_WORDS + 2 <= JOURNAL_ENTRIES);
+const _: () = assert!(MAX_LIMITS * (1 + MAX_WORDS_BY_CAPACITY) + 2 <= JOURNAL_ENTRIES);
+
+/// Who says what a key is limited by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum GivenBy {
+    /// A call that does nothing else: the row of the key is kept for it.
+    Name,
+    /// A request, as the next one does.
+    Request,
+}
+
+/// What a key is to be limited by. What is not said stays as it is.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct RowChange<'a> {
+    tier: Option<TierIndex>,
+    capacities: Option<&'a OwnCapacities>,
+    given_by: GivenBy,
+}
+
+impl Costs {
+    /// What the key of the request is to be limited by, if the request says anything of that.
+    #[inline(always)]
+    pub(in crate::engine) fn row_change(&self) -> Option<RowChange<'_>> {
+        if self.tier.is_none() && self.own_capacities.is_none() {
+            return None;
+        }
+        Some(RowChange {
+            tier: self.tier,
+            capacities: self.own_capacities.as_deref(),
+            given_by: GivenBy::Request,
+        })
+    }
+}
+
+impl RowChange<'_> {
+    /// What a limit is to have of the key's own, where the key `has` that now.
+    fn capacity_of(&self, limit: usize, has: Option<NonZeroU64>) -> Option<NonZeroU64> {
+        let named = self.capacities.and_then(|own| own.of_limit(limit));
+        named.unwrap_or(has)
+    }
+
+    fn gives_any(&self) -> bool {
+        self.capacities.is_some_and(OwnCapacities::are_any)
+    }
+
+    /// What the row of a key says, of which nothing is held or waited for and that begins with the change.
+    fn begun(&self) -> RowTier {
+        let tier = self.tier.unwrap_or_default();
+        let is_by_name = self.given_by == GivenBy::Name;
+        RowTier {
+            tier,
+            is_assigned: is_by_name && tier != TierIndex::default(),
+            capacities_by_request: !is_by_name && self.gives_any(),
+            ..RowTier::default()
+        }
+    }
+}
+
+impl SetRules {
+    fn bits(&self) -> DefinitionBits {
+        DefinitionBits {
+            generation: self.generation as u8,
+            tier: self.tier,
+        }
+    }
+
+    /// The rules of every tier.
+    fn of_every_tier(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.tiers)
+    }
+
+    /// What another capacity of the limit cannot be, where it cannot.
+    fn refuses_capacity(&self, limit: usize, capacity: NonZeroU64) -> Option<RefusedCapacity> {
+        let rules = self.limits.get(limit)?;
+        let is_countable = matches!(rules.with_capacity(capacity.get()), Ok(Some(_)));
+        (!is_countable).then(|| RefusedCapacity {
+            limit,
+            capacity: capacity.get(),
+            definition: self.bits(),
+            concurrency: 0,
+        })
+    }
+}
+
+impl RuledShard<'_> {
+    /// Whether a row is limited as a request says, so that there is nothing to change or to refuse.
+    #[inline]
+    pub(in crate::engine) fn is_limited_so(&self, row: Row<'_>, change: RowChange<'_>) -> bool {
+        let has = |index: usize| self.limits.get(index)?.own_capacity(row);
+        // Another definition may be one that cannot count with what the key has.
+        let has_all = |own: &OwnCapacities| {
+            self.rules.generation == 0 && own.iter().all(|(index, capacity)| has(index) == capacity)
+        };
+        change.tier.is_none_or(|tier| tier == row.tier().tier) && change.capacities.is_none_or(has_all)
+    }
+
+    /// The first capacity that a change gives the key of a row and that it cannot have. One that it has must be possible to
+    /// count with in its tier, which another definition may have made impossible; one that it does not have yet, in
+    /// whatever tier it may come into.
+    pub(in crate::engine) fn refused_capacity(
+        &self,
+        row: Row<'_>,
+        change: RowChange<'_>,
+    ) -> Option<RefusedCapacity> {
+        let own = change.capacities?;
+        let tier = change.tier.unwrap_or_else(|| row.tier().tier);
+        let mut has_all = true;
+        for (index, capacity) in own.iter() {
+            let has = self.limits.get(index).and_then(|limit| limit.own_capacity(row));
+            has_all &= has == capacity;
+            let Some(capacity) = capacity else { continue };
+            let refused = if has != Some(capacity) {
+                let mut tiers = self.rules.of_every_tier();
+                tiers.find_map(|rules| rules.refuses_capacity(index, capacity))
+            } else if self.rules.generation > 0 {
+                self.rules.of_tier(tier).refuses_capacity(index, capacity)
+            } else {
+                // By the definition that it was given under.
+                None
+            };
+            if refused.is_some() {
+                return refused;
+            }
+        }
+        if has_all {
+            None
+        } else {
+            self.refused_for_holds(row, own)
+        }
+    }
+
+    /// Refuses a key what its shard has too few holds for: with it, permits of this key could take all holds from the others,
+    /// which is declared on purpose or not at all. So for a key as for a declaration that is applied. The other limits
+    /// count with what the key has of its own or would have without, whichever is more: that can always be taken away.
+    fn refused_for_holds(&self, row: Row<'_>, own: &OwnCapacities) -> Option<RefusedCapacity> {
+        let is_held = |limit: &&LimitRules| limit.kind == Kind::Concurrency;
+        let (limit, capacity) = own.iter().find_map(|(index, capacity)| {
+            let limit = self.limits.get(index).filter(is_held)?;
+            let is_new = limit.own_capacity(row) != capacity;
+            capacity.filter(|_| is_new).map(|capacity| (index, capacity))
+        })?;
+        let with = |capacity_of: &dyn Fn(usize) -> Option<Option<NonZeroU64>>| {
+            let of_tiers = self.rules.of_every_tier().map(|rules| {
+                let held = rules.limits.iter().filter(is_held);
+                held.map(|limit| match capacity_of(limit.index) {
+                    Some(own) => limit.by_capacity(own).burst,
+                    None => limit.of(row).burst.max(limit.burst),
+                })
+                .filter(|max| *max < u64::MAX)
+                .fold(0, u64::saturating_add)
+            });
+            of_tiers.fold(0, u64::max)
+        };
+        let before = with(&|index| {
+            let limit = self.limits.get(index)?;
+            own.of_limit(index).map(|_| limit.own_capacity(row))
+        });
+        let (holds, concurrency) = (self.memory.hold_capacity(), with(&|index| own.of_limit(index)));
+        // What is less than before is no reason, however much it is.
+        let is_too_much = concurrency > holds.max(self.rules.plan.max_held()).max(before);
+        is_too_much.then(|| RefusedCapacity {
+            limit,
+            capacity: capacity.get(),
+            definition: self.rules.bits(),
+            concurrency,
+        })
+    }
+
+    /// What the row of a key that a change limits from now on says then.
+    fn changed_tier(&self, row: Row<'_>, change: RowChange<'_>) -> RowTier {
+        let before = row.tier();
+        let is_by_name = change.given_by == GivenBy::Name;
+        let is_assigned = match change.tier {
+            None => before.is_assigned,
+            Some(tier) if is_by_name => tier != TierIndex::default(),
+            Some(tier) => before.is_assigned && tier == before.tier,
+        };
+        let by_request = match (change.capacities, is_by_name) {
+            (None, _) => before.capacities_by_request,
+            // Those that were given by name are kept for as long as there are any.
+            (Some(_), false) => before.capacities_by_request || !self.has_own_capacities(row),
+            // To clear one says nothing of the others.
+            (Some(own), true) => before.capacities_by_request && !own.are_any(),
+        };
+        let will_have =
+            |limit: &LimitRules| change.capacity_of(limit.index, limit.own_capacity(row)).is_some();
+        RowTier {
+            tier: change.tier.unwrap_or(before.tier),
+            is_assigned,
+            capacities_by_request: by_request && self.limits.iter().any(will_have),
+            ..before
+        }
+    }
+}
+
+impl LockedShard<'_> {
+    /// Limits the key of a row as is said, and serves its queue by that; answers the capacity that it cannot have, where
+    /// nothing is changed. A process that dies has changed all of it or nothing.
+    #[inline(never)]
+    pub(in crate::engine) fn change_row(
+        &mut self,
+        row: Row<'_>,
+        change: RowChange<'_>,
+    ) -> Result<Result<(), RefusedCapacity>, Box<Error>> {
+        let shard = self.shard;
+        if let Some(refused) = shard.refused_capacity(row, change) {
+            return Ok(Err(refused));
+        }
+        let (before, after) = (row.tier(), shard.changed_tier(row, change));
+        let gives_others = shard.limits.iter().any(|limit| {
+            let has = limit.own_capacity(row);
+            change.capacity_of(limit.index, has) != has
+        });
+        let is_other_rule = gives_others || after.tier != before.tier;
+        let Some(word) = row.generation().filter(|_| is_other_rule || after != before) else {
+            return Ok(Ok(()));
+        };
+        let generation = row.reference().generation;
+        let mut transaction = shard.memory.journal().begin();
+        if !is_other_rule {
+            transaction.store(word, after.to_word(generation));
+            return shard.commit(transaction).map(Ok);
+        }
+        let (old, new) = (shard.rules.of_tier(before.tier), shard.rules.of_tier(after.tier));
+        for (old, new) in old.limits.iter().zip(&new.limits) {
+            let had = old.own_capacity(row);
+            let has = change.capacity_of(new.index, had);
+            let (old, by_now) = (old.by_capacity(had), new.by_capacity(has));
+            if old.rule != by_now.rule {
+                by_now.migrate(&old, row, &mut transaction, self.now);
+            }
+            if let Some(word) = new.capacity_word(row) {
+                transaction.store(word, has.map_or(0, NonZeroU64::get));
+            }
+        }
+        let after = RowTier {
+            former: Some(before.tier),
+            capacities_changed: gives_others,
+            ..after
+        };
+        transaction.store(word, after.to_word(generation.wrapping_add(1)));
+        if let Some(changed_at) = shard.changed_at(row) {
+            transaction.store(changed_at, self.now.monotonic);
+        }
+        shard.commit(transaction)?;
+        // It stands, whatever is wrong with the queue: the next operation says that.
+        let _ = self.serve_next(row.index);
+        Ok(Ok(()))
+    }
+
+    /// Limits a key as is said from its beginning: its row has just been made, and nothing is held or waited for.
+    pub(in crate::engine) fn begin_with(
+        &self,
+        row: Row<'_>,
+        change: RowChange<'_>,
+    ) -> Result<(), Box<Error>> {
+        let begun = change.begun();
+        let Some(word) = row
+            .generation()
+            .filter(|_| begun.tier != TierIndex::default() || change.gives_any())
+        else {
+            return Ok(());
+        };
+        // What is as good as never used to the rules of `default` may be anything to others.
+        self.replenish_row(row.index);
+        let mut transaction = self.shard.memory.journal().begin();
+        transaction.store(word, begun.to_word(row.reference().generation));
+        for limit in &self.shard.limits {
+            if let Some(word) = limit.capacity_word(row) {
+                let capacity = change.capacity_of(limit.index, None);
+                transaction.store(word, capacity.map_or(0, NonZeroU64::get));
+            }
+        }
+        self.shard.commit(transaction)
+    }
+}
+
+impl SegmentEngine {
+    /// Puts a key into a tier, for which its row is made if it has none; answers whether it has one then, where it needs
+    /// one: the table may have none left.
+    pub(crate) fn assign(
+        &self,
+        shard: Shard<'_>,
+        key: &KeyIdentity,
+        tier: TierIndex,
+    ) -> Result<bool, Box<Error>> {
+        let change = RowChange {
+            tier: Some(tier),
+            capacities: None,
+            given_by: GivenBy::Name,
+        };
+        self.change_key(shard, key, change)
+    }
+
+    /// As [`assign`](Self::assign), gives a key capacities of its own, or takes them away.
+    pub(crate) fn override_capacities(
+        &self,
+        shard: Shard<'_>,
+        key: &KeyIdentity,
+        own: &OwnCapacities,
+    ) -> Result<bool, Box<Error>> {
+        let change = RowChange {
+            tier: None,
+            capacities: Some(own),
+            given_by: GivenBy::Name,
+        };
+        self.change_key(shard, key, change)
+    }
+
+    fn change_key(
+        &self,
+        shard: Shard<'_>,
+        key: &KeyIdentity,
+        change: RowChange<'_>,
+    ) -> Result<bool, Box<Error>> {
+        if self.try_change_key(shard, key, change)? {
+            return Ok(true);
+        }
+        // Dead processes may keep rows that would do.
+        self.reclaim_if_due(shard, LockWait::Timeout)?;
+        self.try_change_key(shard, key, change)
+    }
+
+    fn try_change_key(
+        &self,
+        shard: Shard<'_>,
+        key: &KeyIdentity,
+        change: RowChange<'_>,
+    ) -> Result<bool, Box<Error>> {
+        let mut locked = self.lock(shard)?;
+        let refused = match locked.shard.find_row_of(key.fingerprint) {
+            Some(row) => locked.change_row(row, change)?.err(),
+            None => match locked.shard.refused_capacity(Row::ABSENT, change) {
+                Some(refused) => Some(refused),
+                // That is what a key without a row is limited by already.
+                None if change.begun().tier == TierIndex::default() && !change.gives_any() => None,
+                None => match locked.add_row(key, &[])? {
+                    Ok(row) => {
+                        locked.begin_with(row, change)?;
+                        None
+                    }
+                    Err(_) => return Ok(false),
+                },
+            },
+        };
+        drop(locked);
+        refused.map_or(Ok(true), |refused| Err(shard.cannot_override(refused)))
+    }
+}
+
+impl Shard<'_> {
+    /// Says of a capacity that no key can have it of its own, and why. Not under the lock, because that allocates.
+    #[cold]
+    pub(in crate::engine) fn cannot_override(&self, refused: RefusedCapacity) -> Box<Error> {
+        let RefusedCapacity {
+            limit,
+            capacity,
+            definition,
+            concurrency,
+        } = refused;
+        let refused_by = || {
+            let rules = self.set.rules.find(|rules| definition.is_of(rules.generation))?;
+            let limit = rules.of_tier(definition.tier).limits.get(limit)?;
+            limit.with_capacity(capacity).err()
+        };
+        let reason = if concurrency > 0 {
+            let holds = self.memory.hold_capacity();
+            format!(
+                "the key could hold {concurrency} at once, and {holds} holds are too few for that; declare `holds` for \
+                 as many, which takes a new segment"
+            )
+        } else if let Some(invalid) = refused_by() {
+            invalid.to_string()
+        } else {
+            "it is unlimited, or finds its capacity by itself".to_owned()
+        };
+        Box::new(Error::CannotOverride {
+            set: self.set.name.to_string(),
+            limit: self.set.limit_name(limit),
+            capacity,
+            reason,
+        })
+    }
+}

@@ -1,0 +1,113 @@
+//! Waking who waits in the queue: a waiter futex is advanced under the lock, and its sleeper woken after it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::pending_wake::{BY_PROCESS_FUTEX, PendingWake};
+use crate::engine::shard::locked_shard::{BRIEFLY, LockWait, LockedShard, NOTHING_MORE};
+use crate::engine::shard::segment_engine::SegmentEngine;
+use crate::engine::shard::set_engine::Shard;
+use crate::shm::layout::places::TicketPlace;
+use crate::shm::process::participant::ParticipantId;
+use crate::shm::time::clock::boot_nanos;
+use crate::shm::wake::futex;
+use crate::shm::wake::wake_list::{TicketPosition, WakeList};
+
+impl<'a> LockedShard<'a> {
+    /// Notifies the owner of a ticket. It is woken when the lock is released.
+    pub(in crate::engine) fn notify(&self, index: u64, ticket: TicketPlace<'a>) {
+        let owner = ticket.owner().load(Ordering::Relaxed);
+        let is_process_futex = ticket.request().load(Ordering::Relaxed) & BY_PROCESS_FUTEX != 0;
+        // The count also tells the process that is woken by the process futex that it was advanced for this ticket.
+        futex::bump(ticket.waiter_futex());
+        let futex = if is_process_futex {
+            let Some((process_futex, wake_list)) = self.engine.process_futex(owner) else {
+                return;
+            };
+            wake_list.push(TicketPosition {
+                set: self.shard.set.position,
+                shard: u64::from(self.shard.index()),
+                ticket: index,
+            });
+            futex::bump(process_futex);
+            process_futex
+        } else {
+            ticket.waiter_futex()
+        };
+        let pending_wake = PendingWake {
+            futex,
+            owner,
+            is_process_futex,
+        };
+        if let Some(earlier) = self.pending_wake.futex.replace(Some(pending_wake))
+            && !std::ptr::eq(earlier.futex, futex)
+        {
+            // Hardly ever are two to be woken after one operation; the first does not wait for the second.
+            futex::wake(earlier.futex);
+        }
+    }
+
+    /// Takes the ring of a ticket back whose owner looks already. Whom else it was to wake, it still wakes: a process
+    /// futex may have been advanced for other tickets too.
+    pub(in crate::engine) fn cancel_wake(&self, ticket: TicketPlace<'a>) {
+        let pending_wake = self.pending_wake.futex.take();
+        self.pending_wake.futex.set(
+            pending_wake.filter(|pending_wake| !std::ptr::eq(pending_wake.futex, ticket.waiter_futex())),
+        );
+    }
+}
+
+impl SegmentEngine {
+    /// The waiter futex of all tickets of a participant that wait by it, and the list of those that it was advanced
+    /// for.
+    pub(crate) fn process_futex(&self, owner: u64) -> Option<(&AtomicU64, WakeList<'_>)> {
+        let id = ParticipantId::from_word(owner)?;
+        let table = self.membership.table();
+        table.process_futex(id).zip(table.wake_list(id))
+    }
+
+    /// Makes the thread of this process look that sleeps by its process futex.
+    pub(crate) fn wake_own_process(&self) {
+        if let Some((process_futex, _)) = self.process_futex(self.membership.owner_so_far()) {
+            futex::bump(process_futex);
+            futex::wake(process_futex);
+        }
+    }
+
+    /// Wakes the sleeper of a waiter futex. Where no process sleeps there, it has not gone to sleep yet, or it is dead:
+    /// then what it was granted goes to the next, and so on, until `deadline`; zero stands for 10 ms from now.
+    #[cold]
+    pub(in crate::engine) fn wake(&self, shard: Shard<'_>, pending_wake: PendingWake<'_>, deadline: u64) {
+        // The caller has what it came for and is not kept waiting for long.
+        let wait = LockWait::Until(match deadline {
+            0 | NOTHING_MORE => boot_nanos().saturating_add(BRIEFLY),
+            deadline => deadline,
+        });
+        let mut next = Some(pending_wake);
+        while let Some(pending_wake) = next.take() {
+            let is_awake = futex::wake(pending_wake.futex)
+                || self.membership.is_current(pending_wake.owner)
+                // A thread that serves many tickets is seldom asleep: its process is not asked for too often.
+                || (pending_wake.is_process_futex && !shard.reclaim_is_due());
+            if is_awake || self.is_owner_alive(pending_wake.owner) {
+                return;
+            }
+            // What cannot be taken back now is taken back by the process that looks next.
+            let _ = self.reclaim_from(shard, pending_wake.owner, wait, |locked| {
+                let Some(pending_wake) = locked.pending_wake.futex.take() else {
+                    return;
+                };
+                // As where two are advanced for under one lock: the earlier does not wait for the later.
+                if let Some(earlier) = next.replace(pending_wake)
+                    && !std::ptr::eq(earlier.futex, pending_wake.futex)
+                {
+                    futex::wake(earlier.futex);
+                }
+            });
+        }
+    }
+
+    /// Whether the process that a word names lives. A word that names no participant names no process who does.
+    pub(in crate::engine) fn is_owner_alive(&self, owner: u64) -> bool {
+        ParticipantId::from_word(owner).is_some_and(|id| self.membership.is_alive(id))
+    }
+}

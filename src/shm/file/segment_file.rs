@@ -1,0 +1,124 @@
+//! The file of a segment as the system knows it: opening it, the lock of those who attach, and what goes wrong with it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::access;
+use super::descriptor::{FileIdentity, above_standard_streams};
+use super::region::OutOfRegion;
+use crate::error::Error;
+use crate::shm::lock::file_lock::{ByteRange, try_lock, unlock};
+
+/// How long to wait for another process that is attaching.
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The attach lock of a segment, held.
+#[derive(Debug)]
+pub(crate) struct AttachLock<'a> {
+    file: &'a File,
+}
+
+impl<'a> AttachLock<'a> {
+    /// Waits, up to a bound, until no other process attaches.
+    pub(crate) fn take(file: &'a File, path: &Path) -> Result<Self, Error> {
+        let deadline = Instant::now() + ATTACH_TIMEOUT;
+        loop {
+            match try_lock(file.as_fd(), ByteRange::ATTACH) {
+                Ok(true) => return Ok(Self { file }),
+                Ok(false) if Instant::now() < deadline => std::thread::sleep(Duration::from_micros(200)),
+                Ok(false) => {
+                    return Err(Error::AttachStuck {
+                        path: path.to_owned(),
+                    });
+                }
+                Err(errno) => return Err(io_error("lock", path, errno.into())),
+            }
+        }
+    }
+}
+
+impl Drop for AttachLock<'_> {
+    fn drop(&mut self) {
+        // Cannot fail for a lock that is held; and closing the file would release it as well.
+        let _ = unlock(self.file.as_fd(), ByteRange::ATTACH);
+    }
+}
+
+/// Opens a segment file for reading and writing. Never creates, never follows a link, never waits for a pipe.
+pub(crate) fn open_for_writing(path: &Path) -> Result<File, Error> {
+    open(path, OpenOptions::new().read(true).write(true))
+}
+
+/// As [`open_for_writing`], for reading.
+pub(crate) fn open_for_reading(path: &Path) -> Result<File, Error> {
+    open(path, OpenOptions::new().read(true))
+}
+
+fn open(path: &Path, options: &mut OpenOptions) -> Result<File, Error> {
+    let file = options
+        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
+        .open(path)
+        .map_err(|source| match source.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::ENOENT) => Error::NotFound {
+                path: path.to_owned(),
+            },
+            Some(Errno::ELOOP) => Error::Untrusted {
+                path: path.to_owned(),
+                why: "it is a symbolic link; name the file itself".into(),
+            },
+            Some(Errno::EISDIR | Errno::ENXIO) => not_regular(path),
+            _ => io_error("open", path, source),
+        })?;
+    above_standard_streams(file).map_err(|errno| io_error("open", path, errno.into()))
+}
+
+/// Opens a segment file once more, as an open file of its own; `None` where the path leads elsewhere by now.
+pub(crate) fn open_again(path: &Path, expected: FileIdentity) -> Result<Option<File>, Error> {
+    let file = open_for_writing(path)?;
+    Ok((identity(&file, path)? == expected).then_some(file))
+}
+
+pub(crate) fn identity(file: &File, path: &Path) -> Result<FileIdentity, Error> {
+    FileIdentity::of(file).map_err(|errno| io_error("examine", path, errno.into()))
+}
+
+pub(super) fn not_regular(path: &Path) -> Error {
+    Error::Untrusted {
+        path: path.to_owned(),
+        why: "it is not a regular file".into(),
+    }
+}
+
+/// The first eight bytes of a file, as the header's magic number is read; zeros beyond its end.
+pub(crate) fn start_of(file: &File, path: &Path) -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    file.read_at(&mut bytes, 0)
+        .map_err(|source| io_error("read", path, source))?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {
+    let path = path.to_owned();
+    match access::explain(&path, &source) {
+        Some(why) => Error::Denied {
+            action,
+            path,
+            why,
+            source,
+        },
+        None => Error::Io { action, path, source },
+    }
+}
+
+pub(crate) fn damaged(path: &Path, place: OutOfRegion) -> Error {
+    Error::Damaged {
+        path: PathBuf::from(path),
+        what: format!("{} bytes at {} lie outside the file", place.size, place.offset),
+    }
+}

@@ -1,0 +1,317 @@
+//! Every check between opening a file and trusting a byte of it.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::file_system::ensure_local;
+use super::region::{OutOfRegion, Region, load_acquire};
+use super::segment_file::{damaged, io_error, not_regular, start_of};
+use crate::error::{Error, RemovalCause};
+use crate::shm::layout::definition_text::{Definition, read_definition_in_force};
+use crate::shm::layout::geometry::{Geometry, SetShape};
+use crate::shm::layout::records::{
+    BYTE_ORDER, C_LIBRARY, CHECKED_HEADER_WORDS, CHECKSUM_SEED, CLOCK_BOOT_TIME, DirectoryEntry, FORMAT,
+    HEADER_SPACE, Header, INCOMPATIBLE_FEATURES, LOCK_KIND_ROBUST_MUTEX, MAGIC, MAX_PARTICIPANTS, MAX_SETS,
+    SYSTEM_CLOCK, WORD_SIZE, checksum_step, fingerprint,
+};
+use crate::shm::process::participant::ParticipantTable;
+use crate::shm::process::process_identity::CopyIdentity;
+
+/// A segment whose header, tables and definitions have been checked.
+#[derive(Debug)]
+pub(crate) struct Verified {
+    pub(crate) region: Arc<Region>,
+    pub(crate) geometry: Geometry,
+    /// The definition of each set, in the order of the directory.
+    pub(crate) definitions: Vec<Definition>,
+    pub(crate) creation_options: CreationOptions,
+}
+
+/// What a segment was created with for good, beside its sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CreationOptions {
+    pub(crate) participants: u32,
+    /// No process may tell the time by a counter.
+    pub(crate) uses_system_clock: bool,
+}
+
+impl Verified {
+    /// The participants' table.
+    pub(crate) fn participants(&self) -> ParticipantTable {
+        ParticipantTable {
+            region: Arc::clone(&self.region),
+            offset: self.geometry.participants_offset,
+            count: self.geometry.participants,
+        }
+    }
+
+    /// The processes that are attached and alive; `file` is any open file of the segment.
+    pub(crate) fn live_processes(&self, file: &File) -> Vec<CopyIdentity> {
+        let table = self.participants();
+        table
+            .taken()
+            .into_iter()
+            .filter(|record| table.is_alive_by(file.as_fd(), record.id))
+            .map(|record| record.identity)
+            .collect()
+    }
+}
+
+/// Whether the file may be trusted, by what the system says of it; answers its size.
+pub(crate) fn check_file(file: &File, path: &Path, trust_any_owner: bool) -> Result<u64, Error> {
+    let metadata = file
+        .metadata()
+        .map_err(|source| io_error("examine", path, source))?;
+    if !metadata.is_file() {
+        return Err(not_regular(path));
+    }
+    let untrusted = |why: String| Error::Untrusted {
+        path: path.to_owned(),
+        why,
+    };
+    if metadata.nlink() == 0 {
+        // Deleted since it was opened, or reached by a mount that keeps a deleted file.
+        return Err(Error::Removed {
+            path: path.to_owned(),
+            cause: RemovalCause::Deleted,
+        });
+    }
+    if metadata.nlink() > 1 {
+        return Err(untrusted(format!(
+            "it has {} names; a segment has one",
+            metadata.nlink()
+        )));
+    }
+    if !trust_any_owner {
+        let own = nix::unistd::geteuid().as_raw();
+        if metadata.mode() & 0o002 != 0 {
+            return Err(untrusted(
+                "everyone may write it; change its mode, or open it with trust_any_owner (--trust-any-owner)"
+                    .into(),
+            ));
+        }
+        let directory = directory_of(path);
+        let access = access_to_directory(directory);
+        if metadata.uid() != own && metadata.uid() != 0 && access != DirectoryAccess::Own {
+            let owner = metadata.uid();
+            let remedy = match access {
+                // Its mode is what its users need.
+                DirectoryAccess::Public => {
+                    "is for all users, so leave its mode as it is: put the segment into a directory of its own in it, which \
+                     only its owner may write (mode 2750)"
+                }
+                _ => "others may write: take group and others the right to write there (chmod 2750)",
+            };
+            return Err(untrusted(format!(
+                "it belongs to user {owner}, and its directory {} {remedy}, or open it with trust_any_owner \
+                 (--trust-any-owner)",
+                directory.display()
+            )));
+        }
+    }
+    ensure_local(file, path)?;
+    if metadata.len() < HEADER_SPACE {
+        let found = start_of(file, path)?;
+        if found != MAGIC {
+            return Err(Error::NotASegment {
+                path: path.to_owned(),
+                found,
+                expected: MAGIC,
+            });
+        }
+        return Err(Error::WrongSize {
+            path: path.to_owned(),
+            expected: HEADER_SPACE,
+            found: metadata.len(),
+        });
+    }
+    Ok(metadata.len())
+}
+
+/// Who may put files into a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DirectoryAccess {
+    /// Its owner alone.
+    Own,
+    /// Others, too.
+    Shared,
+    /// Everyone, who may remove only what is their own: `/dev/shm`, `/tmp`.
+    Public,
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent()
+        .filter(|directory| !directory.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
+}
+
+fn access_to_directory(directory: &Path) -> DirectoryAccess {
+    // A directory that cannot be examined is given no credit.
+    let mode = std::fs::metadata(directory).map_or(0o022, |metadata| metadata.mode());
+    if mode & 0o022 == 0 {
+        DirectoryAccess::Own
+    } else if mode & 0o1002 == 0o1002 {
+        DirectoryAccess::Public
+    } else {
+        DirectoryAccess::Shared
+    }
+}
+
+/// Whether the header is one that this build can work with.
+pub(crate) fn check_header(region: &Region, size: u64, path: &Path) -> Result<(), Error> {
+    let header: &Header = region.record(0).map_err(|place| damaged(path, place))?;
+    // Synchronises with the release store that ends a creation.
+    let magic = load_acquire(&header.magic);
+    if magic != MAGIC {
+        return Err(Error::NotASegment {
+            path: path.to_owned(),
+            found: magic,
+            expected: MAGIC,
+        });
+    }
+    for (what, word, expected) in [
+        ("byte order", &header.byte_order, BYTE_ORDER),
+        ("format number", &header.format, FORMAT),
+        ("word size", &header.word_size, WORD_SIZE),
+        ("C library", &header.c_library, C_LIBRARY),
+        ("layout", &header.fingerprint, fingerprint()),
+        ("lock kind", &header.lock_kind, LOCK_KIND_ROBUST_MUTEX),
+        ("clock", &header.clock_id, CLOCK_BOOT_TIME),
+        ("header size", &header.header_size, size_of::<Header>() as u64),
+    ] {
+        let found = word.load(Ordering::Relaxed);
+        if found != expected {
+            return Err(Error::Incompatible {
+                path: path.to_owned(),
+                what,
+                found,
+                expected,
+            });
+        }
+    }
+    let features = header.incompatible_features.load(Ordering::Relaxed);
+    if features & !INCOMPATIBLE_FEATURES != 0 {
+        let what = "set of features that must be known";
+        return Err(Error::Incompatible {
+            path: path.to_owned(),
+            what,
+            found: features,
+            expected: INCOMPATIBLE_FEATURES,
+        });
+    }
+    let expected = header.total_size.load(Ordering::Relaxed);
+    if size != expected {
+        return Err(Error::WrongSize {
+            path: path.to_owned(),
+            expected,
+            found: size,
+        });
+    }
+    let checksum = header_checksum(region).map_err(|place| damaged(path, place))?;
+    if header.checksum.load(Ordering::Relaxed) != checksum {
+        return Err(Error::Damaged {
+            path: path.to_owned(),
+            what: "the header's checksum does not match".into(),
+        });
+    }
+    Ok(())
+}
+
+/// The checksum over the words of the header that never change.
+pub(crate) fn header_checksum(region: &Region) -> Result<u64, OutOfRegion> {
+    let words = region.words(0, size_of::<Header>() as u64 / 8)?;
+    Ok(words[CHECKED_HEADER_WORDS]
+        .iter()
+        .fold(CHECKSUM_SEED, |hash, word| {
+            checksum_step(hash, word.load(Ordering::Relaxed))
+        }))
+}
+
+/// Checks the tables and definitions of a segment whose header was checked.
+pub(crate) fn verify(region: Arc<Region>, path: &Path) -> Result<Verified, Error> {
+    let inconsistent = |what: &str| Error::Damaged {
+        path: path.to_owned(),
+        what: what.to_owned(),
+    };
+    let header: &Header = region.record(0).map_err(|place| damaged(path, place))?;
+    let participants = header.participants.load(Ordering::Relaxed);
+    let set_count = header.sets.load(Ordering::Relaxed);
+    if participants > MAX_PARTICIPANTS || set_count > MAX_SETS {
+        return Err(inconsistent(
+            "the header counts more participants or sets than a segment can have",
+        ));
+    }
+    let directory_offset = header.directory_offset.load(Ordering::Relaxed);
+    let entries: &[DirectoryEntry] = region
+        .records(directory_offset, set_count)
+        .map_err(|place| damaged(path, place))?;
+    let shapes: Vec<SetShape> = entries.iter().map(read_shape).collect();
+    let geometry = Geometry::new(participants, shapes)
+        .map_err(|_| inconsistent("the directory describes sets that no segment can hold"))?;
+    if geometry.participants_offset != header.participants_offset.load(Ordering::Relaxed)
+        || geometry.directory_offset != directory_offset
+        || geometry.total_size != region.size()
+    {
+        return Err(inconsistent("the header's offsets do not follow from its counts"));
+    }
+    for (entry, set) in entries.iter().zip(&geometry.sets) {
+        if entry.extent_offset.load(Ordering::Relaxed) != set.extent_offset
+            || entry.extent_size.load(Ordering::Relaxed) != set.extent_size
+        {
+            return Err(inconsistent(
+                "a directory entry's extent does not follow from its counts",
+            ));
+        }
+    }
+    let definitions = read_definitions(&region, &geometry, path)?;
+    let creation_options = CreationOptions {
+        participants: participants as u32,
+        uses_system_clock: header.compatible_features.load(Ordering::Relaxed) & SYSTEM_CLOCK != 0,
+    };
+    Ok(Verified {
+        region,
+        geometry,
+        definitions,
+        creation_options,
+    })
+}
+
+/// The definitions in force of the sets of a region that `geometry` describes.
+pub(super) fn read_definitions(
+    region: &Region,
+    geometry: &Geometry,
+    path: &Path,
+) -> Result<Vec<Definition>, Error> {
+    let entries: &[DirectoryEntry] = region
+        .records(geometry.directory_offset, geometry.sets.len() as u64)
+        .map_err(|place| damaged(path, place))?;
+    let mut definitions = Vec::with_capacity(entries.len());
+    for (entry, set) in entries.iter().zip(&geometry.sets) {
+        let definition =
+            read_definition_in_force(region, set, entry).map_err(|place| damaged(path, place))?;
+        definitions.push(definition.map_err(|invalid| Error::Damaged {
+            path: path.to_owned(),
+            what: invalid.what().to_owned(),
+        })?);
+    }
+    Ok(definitions)
+}
+
+fn read_shape(entry: &DirectoryEntry) -> SetShape {
+    SetShape {
+        definition_room: entry.definition_room.load(Ordering::Relaxed),
+        limits: entry.limits.load(Ordering::Relaxed),
+        state_words: entry.state_words.load(Ordering::Relaxed),
+        holds: entry.holds.load(Ordering::Relaxed),
+        held_amounts: entry.held_amounts.load(Ordering::Relaxed),
+        labels: entry.labels.load(Ordering::Relaxed),
+        tickets: entry.tickets.load(Ordering::Relaxed),
+        shards: entry.shards.load(Ordering::Relaxed),
+        buckets: entry.buckets.load(Ordering::Relaxed),
+        name_words: entry.name_words.load(Ordering::Relaxed),
+    }
+}

@@ -1,0 +1,180 @@
+//! One place of the table of holds, or of that of tickets.
+
+use std::mem::offset_of;
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::records::{Hold, Ticket, TicketLimit};
+use super::row::RowReference;
+
+/// The hold of one permit. The serial number, which is never zero, tells a later hold in the same place from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HoldReference {
+    pub(crate) index: u64,
+    pub(crate) serial: NonZeroU64,
+}
+
+/// One place of the table of holds.
+#[derive(Clone, Copy)]
+pub(crate) struct HoldPlace<'a> {
+    pub(super) words: &'a [AtomicU64],
+}
+
+pub(super) const HOLD_WORDS: usize = size_of::<Hold>() / 8;
+
+/// One place of the table of tickets.
+#[derive(Clone, Copy)]
+pub(crate) struct TicketPlace<'a> {
+    pub(super) words: &'a [AtomicU64],
+}
+
+/// What a ticket says of one limit.
+#[derive(Clone, Copy)]
+pub(crate) struct TicketLimitPlace<'a> {
+    words: &'a [AtomicU64],
+}
+
+pub(super) const TICKET_WORDS: usize = size_of::<Ticket>() / 8;
+pub(super) const TICKET_LIMIT_WORDS: usize = size_of::<TicketLimit>() / 8;
+
+impl<'a> HoldPlace<'a> {
+    /// Participant slot and generation, packed; zero where the place is free.
+    #[inline]
+    pub(crate) fn owner(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, owner) / 8]
+    }
+
+    #[inline]
+    pub(crate) fn serial(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, serial) / 8]
+    }
+
+    /// On the segment clock.
+    #[inline]
+    pub(crate) fn taken_at(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, taken_at) / 8]
+    }
+
+    /// Of a free place: the next one, plus one.
+    #[inline]
+    pub(crate) fn next_free(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, expired_or_next) / 8]
+    }
+
+    /// On the segment clock: when the hold was taken or last renewed.
+    #[inline]
+    pub(crate) fn renewed_at(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, renewed_at) / 8]
+    }
+
+    /// Of a hold in use: bit i says that the lease of limit i ran out.
+    #[inline]
+    pub(crate) fn expired(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, expired_or_next) / 8]
+    }
+
+    /// The latest mark that was left here.
+    #[inline]
+    pub(crate) fn returned(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, returned) / 8]
+    }
+
+    /// The word of the [row](Self::row) whose limits are held.
+    #[inline]
+    pub(crate) fn row_word(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Hold, row) / 8]
+    }
+
+    /// The row whose limits are held.
+    #[inline]
+    pub(crate) fn row(self) -> RowReference {
+        RowReference::from_word(self.row_word().load(Ordering::Relaxed))
+    }
+
+    /// What is held of each limit that gives back.
+    #[inline]
+    pub(crate) fn amounts(self) -> &'a [AtomicU64] {
+        &self.words[HOLD_WORDS..]
+    }
+
+    pub(crate) fn is_taken(self) -> bool {
+        self.owner().load(Ordering::Relaxed) != 0
+    }
+}
+
+impl<'a> TicketPlace<'a> {
+    /// Participant slot and generation, packed; zero where the place is free or the ticket was given up.
+    pub(crate) fn owner(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, owner) / 8]
+    }
+
+    /// Number and phase, packed.
+    pub(crate) fn state(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, state) / 8]
+    }
+
+    pub(crate) fn waiter_futex(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, waiter_futex) / 8]
+    }
+
+    pub(crate) fn next(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, next) / 8]
+    }
+
+    pub(crate) fn previous(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, previous) / 8]
+    }
+
+    /// On the segment clock.
+    pub(crate) fn enqueued_at(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, enqueued_at) / 8]
+    }
+
+    /// On the segment clock.
+    pub(crate) fn granted_at(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, granted_at) / 8]
+    }
+
+    /// The hold that was granted, plus one.
+    pub(crate) fn hold(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, hold) / 8]
+    }
+
+    pub(crate) fn hold_serial(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, hold_serial) / 8]
+    }
+
+    /// The limits that are asked for, and the waiter futex.
+    pub(crate) fn request(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(Ticket, request) / 8]
+    }
+
+    /// The row whose queue it is in, or whose limits it was granted.
+    pub(crate) fn row(self) -> RowReference {
+        RowReference::from_word(self.words[offset_of!(Ticket, row) / 8].load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_row(self, row: RowReference) {
+        self.words[offset_of!(Ticket, row) / 8].store(row.to_word(), Ordering::Relaxed);
+    }
+
+    /// What is asked of the limit at `index`; `None` where the set has none.
+    pub(crate) fn limit(self, index: usize) -> Option<TicketLimitPlace<'a>> {
+        let start = TICKET_WORDS + TICKET_LIMIT_WORDS * index;
+        Some(TicketLimitPlace {
+            words: self.words.get(start..start + TICKET_LIMIT_WORDS)?,
+        })
+    }
+}
+
+impl<'a> TicketLimitPlace<'a> {
+    pub(crate) fn cost(self) -> &'a AtomicU64 {
+        &self.words[offset_of!(TicketLimit, cost) / 8]
+    }
+
+    /// How the limit stood just after the grant, in two words.
+    pub(crate) fn mark_words(self) -> [&'a AtomicU64; 2] {
+        let first = offset_of!(TicketLimit, mark) / 8;
+        [&self.words[first], &self.words[first + 1]]
+    }
+}

@@ -1,0 +1,177 @@
+//! The state of one key's limits, and how what was decided on it names it: by its number, and by a generation that tells
+//! it from what the row was before.
+
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::records::KeyRow;
+
+/// The limits of one key, or of a set that is not keyed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row<'a> {
+    pub(crate) index: u64,
+    pub(super) head: Option<&'a [AtomicU64]>,
+    /// Of all limits, one after the other. Empty where the key has no row: it reads as never used.
+    pub(super) state: &'a [AtomicU64],
+}
+
+/// The rows of one request: one, or where limits count networks of several lengths, one for each length.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows<'a> {
+    first: Row<'a>,
+    others: &'a [Row<'a>],
+}
+
+impl<'a> From<Row<'a>> for Rows<'a> {
+    #[inline(always)]
+    fn from(row: Row<'a>) -> Self {
+        Self {
+            first: row,
+            others: &[],
+        }
+    }
+}
+
+impl<'a> Rows<'a> {
+    /// By length, the shortest first.
+    pub(crate) fn of_levels(rows: &'a [Row<'a>]) -> Self {
+        let (first, others) = rows
+            .split_first()
+            .map_or((Row::ABSENT, rows), |(first, others)| (*first, others));
+        Self { first, others }
+    }
+
+    /// The row for limits of that level.
+    #[inline(always)]
+    pub(crate) fn of(self, level: usize) -> Row<'a> {
+        match level.checked_sub(1) {
+            None => self.first,
+            Some(other) => self.others.get(other).copied().unwrap_or(Row::ABSENT),
+        }
+    }
+
+    /// The row whose queue its requests wait in.
+    #[inline(always)]
+    pub(crate) fn first(self) -> Row<'a> {
+        self.first
+    }
+
+    #[inline]
+    pub(crate) fn iter(self) -> impl Iterator<Item = Row<'a>> {
+        std::iter::once(self.first).chain(self.others.iter().copied())
+    }
+}
+
+/// A row, and its generation when something was decided on it. Of a set that is not keyed, zeros.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RowReference {
+    /// Below 2^31.
+    pub(crate) index: u64,
+    pub(crate) generation: u32,
+}
+
+impl RowReference {
+    #[inline]
+    pub(crate) fn to_word(self) -> u64 {
+        (self.index & u64::from(u32::MAX)) | (u64::from(self.generation) << 32)
+    }
+
+    #[inline]
+    pub(crate) fn from_word(word: u64) -> Self {
+        Self {
+            index: word & u64::from(u32::MAX),
+            generation: (word >> 32) as u32,
+        }
+    }
+}
+
+impl<'a> Row<'a> {
+    /// Of a key that has no row.
+    pub(crate) const ABSENT: Self = Self {
+        index: u64::MAX,
+        head: None,
+        state: &[],
+    };
+
+    /// Whether it is a row of a table of keys.
+    pub(crate) fn is_keyed(self) -> bool {
+        self.head.is_some()
+    }
+
+    /// Whether it is that of a key that has no row.
+    #[inline]
+    pub(crate) fn is_absent(self) -> bool {
+        self.index == Self::ABSENT.index
+    }
+
+    /// The words of the states from `start`; fewer where the row has not so many.
+    #[inline]
+    pub(crate) fn state(self, start: usize, words: usize) -> &'a [AtomicU64] {
+        self.state.get(start..start + words).unwrap_or_default()
+    }
+
+    /// Copies the words of the states; what the row lacks is copied as never used.
+    pub(crate) fn copy_state(self, target: &[AtomicU64]) {
+        for (index, word) in target.iter().enumerate() {
+            let own = self.state.get(index);
+            word.store(
+                own.map_or(0, |own| own.load(Ordering::Relaxed)),
+                Ordering::Relaxed,
+            );
+        }
+    }
+
+    /// The row with other states than its own.
+    pub(crate) fn with_state(self, state: &'a [AtomicU64]) -> Self {
+        Self { state, ..self }
+    }
+
+    #[inline]
+    pub(crate) fn head_word(self, offset: usize) -> Option<&'a AtomicU64> {
+        self.head?.get(offset / 8)
+    }
+
+    pub(crate) fn fingerprint(self) -> Option<[&'a AtomicU64; 2]> {
+        let first = offset_of!(KeyRow, fingerprint);
+        Some([self.head_word(first)?, self.head_word(first + 8)?])
+    }
+
+    #[inline]
+    pub(crate) fn used_at(self) -> Option<&'a AtomicU64> {
+        self.head_word(offset_of!(KeyRow, used_at))
+    }
+
+    #[inline]
+    pub(crate) fn counts(self) -> Option<&'a AtomicU64> {
+        self.head_word(offset_of!(KeyRow, counts))
+    }
+
+    #[inline]
+    pub(crate) fn row_references(self) -> Option<&'a AtomicU64> {
+        self.head_word(offset_of!(KeyRow, row_references))
+    }
+
+    /// What was decided on the row in another generation is void: it was another key's, or has been reset.
+    #[inline]
+    pub(crate) fn generation(self) -> Option<&'a AtomicU64> {
+        self.head_word(offset_of!(KeyRow, generation))
+    }
+
+    /// The row as what is decided on it now names it.
+    #[inline]
+    pub(crate) fn reference(self) -> RowReference {
+        RowReference {
+            index: self.index,
+            generation: self
+                .generation()
+                .map_or(0, |generation| generation.load(Ordering::Relaxed) as u32),
+        }
+    }
+
+    /// The word of the generation, and what it becomes when the row is given to a key, which begins in the tier
+    /// `default`: what was decided before is void.
+    pub(crate) fn next_generation(self) -> Option<(&'a AtomicU64, u64)> {
+        let next = self.reference().generation.wrapping_add(1);
+        Some((self.generation()?, u64::from(next)))
+    }
+}

@@ -1,0 +1,51 @@
+//! Whether a segment is of this boot, these namespaces and this file.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::host::Place;
+use crate::error::Error;
+use crate::shm::file::descriptor::FileIdentity;
+use crate::shm::file::region::load_acquire;
+use crate::shm::file::segment_file::io_error;
+use crate::shm::layout::records::Header;
+
+/// Whether the segment is of that place, and of this file.
+pub(crate) fn is_same_place(header: &Header, place: Place, file: FileIdentity) -> bool {
+    load_pair(&header.boot_id) == place.boot_id
+        && header.pid_namespace.load(Ordering::Relaxed) == place.pid_namespace
+        && header.time_namespace.load(Ordering::Relaxed) == place.time_namespace
+        && is_same_file(header, file)
+}
+
+pub(super) fn is_same_file(header: &Header, file: FileIdentity) -> bool {
+    header.device.load(Ordering::Relaxed) == file.device && header.inode.load(Ordering::Relaxed) == file.inode
+}
+
+pub(super) fn load_pair(words: &[AtomicU64; 2]) -> [u64; 2] {
+    [load_acquire(&words[0]), load_acquire(&words[1])]
+}
+
+/// Where this process runs, for a segment that is compared with it.
+pub(crate) fn current_place(path: &Path) -> Result<Place, Error> {
+    Place::current().map_err(|source| io_error("tell the boot and the namespaces for", path, source))
+}
+
+/// Whether thread ids and the boot-time clock mean the same in this process as in those that use the segment.
+pub(crate) fn ensure_same_namespaces(header: &Header, place: Place, path: &Path) -> Result<(), Error> {
+    for (what, word, expected) in [
+        ("PID", &header.pid_namespace, place.pid_namespace),
+        ("time", &header.time_namespace, place.time_namespace),
+    ] {
+        let found = word.load(Ordering::Relaxed);
+        if found != expected {
+            return Err(Error::ForeignNamespace {
+                path: path.to_owned(),
+                what,
+                found,
+                expected,
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,478 @@
+//! Boot time by a counter: the system clock is read once in a while, and the counter in between.
+//!
+//! An anchor is a pair, an instant of both clocks, from which the counter goes on. Each thread has anchors of its own, so
+//! nothing is shared, and a forked child goes on with those of the thread that forked it.
+
+use std::cell::Cell;
+
+/// How far the counter may lead a reading from the system clock, in nanoseconds: half of the distance at which a pair is kept
+/// and a tick of the counter, for the anchor and for each pair that the rate was measured by, and 500 millionths of
+/// [`SPAN`] by which the kernel may adjust its clock meanwhile.
+///
+/// It is subtracted from every reading, so that none is ahead, and those of both clocks are as far apart as the clocks are.
+const ERROR: u64 = 5_000;
+/// How far behind the system clock a reading may be at most. It is never ahead, unless the kernel adjusts its clock by more
+/// than 500 millionths: by 100,000 millionths at most, which it does while it makes up for a wrong time, that is 0.5 ms.
+pub(crate) const MAX_LAG: u64 = 2 * ERROR;
+/// For so long an anchor serves.
+const SPAN: u64 = 5_000_000;
+/// Pairs that the rate is measured by are at least so far apart: an anchor that has served for its span has, within its error.
+const MIN_SPAN: u64 = SPAN - SPAN / 16;
+/// An anchor that is older is not followed by another: threads that read the time less often than every millisecond or so
+/// read the system clock, because a pair would cost more than it saves; or the machine was suspended.
+const MAX_SPAN: u64 = SPAN + SPAN / 4;
+/// Between two readings of the system clock there may be no more than that for the counter's between them to count.
+const MAX_PAIR_DISTANCE: u64 = 1_000;
+/// How often a pair is tried before the system clock serves for another [`SPAN`].
+const TRIES: usize = 3;
+/// Rates measured one after the other may differ by a part in so many; a clock whose rate is adjusted faster is not followed.
+const RATE_TOLERANCE: u64 = 1_000;
+/// What is measured of a counter whose ticks are longer, in nanoseconds, is not exact enough.
+const MAX_TICK: u64 = 100;
+/// After so many rates that do not agree with the one before, the counter is not used any more by the thread.
+const MAX_DISAGREEMENTS: u32 = 8;
+/// So many that agree, one after the other, make up for all that did not.
+const AGREEMENTS: u32 = 100;
+
+/// What an [`AnchoredClock`] reads.
+pub(crate) trait ClockSources {
+    /// Goes up at a constant rate.
+    fn counter(&self) -> u64;
+    /// Nanoseconds since boot, exact and dearer.
+    fn system(&self) -> u64;
+}
+
+/// The clock of one thread.
+#[derive(Debug)]
+pub(crate) struct AnchoredClock {
+    anchor: Cell<Anchor>,
+    trust: Cell<Trust>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Anchor {
+    counter: u64,
+    /// The instant of `counter` by the system clock; zero where there is no pair.
+    nanos: u64,
+    /// Nanoseconds per 2^32 ticks, as measured last; zero where it is not known.
+    rate: u64,
+    /// For so many ticks from `counter` on it serves; zero until two measured rates agree.
+    horizon: u64,
+    /// When the system clock is to be compared where the anchor does not serve: by a thread that reads the time so soon
+    /// after it.
+    next_pair: u64,
+}
+
+/// How measured rates have agreed lately.
+#[derive(Clone, Copy, Debug, Default)]
+struct Trust {
+    disagreements: u32,
+    agreements: u32,
+}
+
+/// An instant of both clocks, and one of the system clock just after it.
+struct Pair {
+    counter: u64,
+    nanos: u64,
+    after: u64,
+}
+
+impl AnchoredClock {
+    pub(crate) const fn new() -> Self {
+        Self {
+            anchor: Cell::new(Anchor::NONE),
+            trust: Cell::new(Trust {
+                disagreements: 0,
+                agreements: 0,
+            }),
+        }
+    }
+
+    /// The boot time in nanoseconds; never ahead of the system clock, and behind it by at most [`MAX_LAG`].
+    #[inline]
+    pub(crate) fn boot_nanos(&self, sources: &impl ClockSources) -> u64 {
+        let anchor = self.anchor.get();
+        // A counter that has gone back has passed by far too much.
+        let passed = sources.counter().wrapping_sub(anchor.counter);
+        if passed < anchor.horizon {
+            // Below 2^64: see `Anchor::serving`. What serves is of an instant some spans after the boot.
+            return (anchor.nanos - ERROR) + ((passed * anchor.rate) >> 32);
+        }
+        self.compare(sources).saturating_sub(ERROR)
+    }
+
+    /// Reads the system clock, and takes a new anchor where it is time to.
+    #[cold]
+    fn compare(&self, sources: &impl ClockSources) -> u64 {
+        let now = sources.system();
+        let anchor = self.anchor.get();
+        if anchor.horizon == 0 && now < anchor.next_pair {
+            return now;
+        }
+        let read_before = anchor.nanos.max(anchor.next_pair.saturating_sub(SPAN));
+        if now.wrapping_sub(read_before) > MAX_SPAN {
+            self.anchor.set(Anchor::NONE.not_before(now));
+            return now;
+        }
+        let Some(pair) = Pair::read(sources) else {
+            self.anchor.set(Anchor::NONE.not_before(now + SPAN));
+            return sources.system();
+        };
+        let measured = anchor.rate_until(&pair);
+        let agrees = measured.is_some_and(|rate| agree(anchor.rate, rate));
+        let is_trusted = anchor.rate == 0 || self.note(agrees);
+        let anew = Anchor {
+            counter: pair.counter,
+            nanos: pair.nanos,
+            rate: measured.unwrap_or(0),
+            horizon: 0,
+            next_pair: pair.nanos + SPAN,
+        };
+        self.anchor.set(match agrees {
+            _ if !is_trusted => Anchor::NONE.not_before(u64::MAX),
+            true => anew.serving(),
+            false => anew,
+        });
+        pair.after
+    }
+
+    /// Notes whether a rate agreed with the one before; answers whether the counter is to be used on.
+    fn note(&self, agrees: bool) -> bool {
+        let mut trust = self.trust.get();
+        if agrees {
+            trust.agreements += 1;
+            if trust.agreements >= AGREEMENTS {
+                trust = Trust::default();
+            }
+        } else {
+            trust.agreements = 0;
+            trust.disagreements += 1;
+        }
+        self.trust.set(trust);
+        trust.disagreements < MAX_DISAGREEMENTS
+    }
+}
+
+impl Anchor {
+    const NONE: Self = Self {
+        counter: 0,
+        nanos: 0,
+        rate: 0,
+        horizon: 0,
+        next_pair: 0,
+    };
+
+    fn not_before(self, next_pair: u64) -> Self {
+        Self { next_pair, ..self }
+    }
+
+    /// For as long as the product of ticks and rate is one of nanoseconds below [`SPAN`], times 2^32.
+    fn serving(self) -> Self {
+        let horizon = (SPAN << 32) / self.rate;
+        Self { horizon, ..self }
+    }
+
+    /// The rate from this pair to a later one.
+    fn rate_until(&self, pair: &Pair) -> Option<u64> {
+        let span = pair.nanos.wrapping_sub(self.nanos);
+        if self.nanos == 0 || !(MIN_SPAN..=2 * MAX_SPAN).contains(&span) {
+            return None;
+        }
+        let ticks = pair
+            .counter
+            .checked_sub(self.counter)
+            .filter(|ticks| *ticks > 0)?;
+        let rate = (u128::from(span) << 32) / u128::from(ticks);
+        u64::try_from(rate)
+            .ok()
+            .filter(|rate| (1..=MAX_TICK << 32).contains(rate))
+    }
+}
+
+impl Pair {
+    /// Exact to half of [`MAX_PAIR_DISTANCE`]; none where this thread was interrupted each time.
+    fn read(sources: &impl ClockSources) -> Option<Self> {
+        (0..TRIES).find_map(|_| {
+            let before = sources.system();
+            let counter = sources.counter();
+            let after = sources.system();
+            let distance = after.wrapping_sub(before);
+            (distance <= MAX_PAIR_DISTANCE).then(|| Self {
+                counter,
+                nanos: before + distance / 2,
+                after,
+            })
+        })
+    }
+}
+
+fn agree(rate: u64, other: u64) -> bool {
+    rate.abs_diff(other) <= rate / RATE_TOLERANCE
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use proptest::prelude::*;
+
+    use super::{AnchoredClock, ClockSources, ERROR, MAX_LAG, SPAN};
+
+    /// A machine on which reading a clock takes a while, with a counter that can be tampered with.
+    struct Machine {
+        /// In 2^-32 of a nanosecond, so that rates are exact.
+        now: Cell<u128>,
+        ticks: Cell<u128>,
+        /// Ticks in 2^32 nanoseconds.
+        frequency: Cell<u64>,
+        /// Nanoseconds of a reading of either clock.
+        reading: Cell<u64>,
+        read_system: Cell<u64>,
+    }
+
+    impl Machine {
+        fn new(frequency_hz: u64) -> Self {
+            Self {
+                now: Cell::new(1_000_000_000 << 32),
+                ticks: Cell::new(77 << 32),
+                frequency: Cell::new(((u128::from(frequency_hz) << 32) / 1_000_000_000) as u64),
+                reading: Cell::new(20),
+                read_system: Cell::new(0),
+            }
+        }
+
+        fn nanos(&self) -> u64 {
+            (self.now.get() >> 32) as u64
+        }
+
+        fn pass(&self, nanos: u64) {
+            self.now.set(self.now.get() + (u128::from(nanos) << 32));
+            self.ticks
+                .set(self.ticks.get() + u128::from(nanos) * u128::from(self.frequency.get()));
+        }
+
+        /// Lets the clocks be compared often enough that the counter serves, if it can.
+        fn settle(&self, clock: &AnchoredClock) {
+            for _ in 0..200 {
+                self.pass(SPAN / 50);
+                clock.boot_nanos(self);
+            }
+        }
+
+        /// What the clock says where it is not the counter's.
+        fn exact(&self) -> u64 {
+            self.nanos() - ERROR
+        }
+
+        /// Whether the next reading is the counter's.
+        fn is_counted(&self, clock: &AnchoredClock) -> bool {
+            let before = self.read_system.get();
+            clock.boot_nanos(self);
+            self.read_system.get() == before
+        }
+    }
+
+    impl ClockSources for Machine {
+        fn counter(&self) -> u64 {
+            self.pass(self.reading.get());
+            (self.ticks.get() >> 32) as u64
+        }
+
+        fn system(&self) -> u64 {
+            self.read_system.set(self.read_system.get() + 1);
+            self.pass(self.reading.get());
+            self.nanos()
+        }
+    }
+
+    #[test]
+    fn reads_the_counter_once_two_measured_rates_agree() {
+        for frequency in [
+            12_000_000,
+            24_000_000,
+            1_000_000_000,
+            2_445_000_000,
+            6_000_000_000,
+        ] {
+            let (machine, clock) = (Machine::new(frequency), AnchoredClock::new());
+            assert!(!machine.is_counted(&clock));
+            machine.settle(&clock);
+            assert!(machine.is_counted(&clock), "{frequency} Hz");
+            let settled = machine.read_system.get();
+            for _ in 0..10_000 {
+                machine.pass(7_001);
+                let before = machine.nanos();
+                let read = clock.boot_nanos(&machine);
+                assert!(read <= machine.nanos(), "{frequency} Hz: ahead");
+                assert!(read + MAX_LAG >= before, "{frequency} Hz: behind");
+            }
+            let readings = machine.read_system.get() - settled;
+            // 70 ms in spans of 5: three readings for each, and some more.
+            assert!(
+                readings < 100,
+                "{frequency} Hz: the system clock was read {readings} times"
+            );
+        }
+    }
+
+    #[test]
+    fn a_counter_of_long_ticks_is_not_used() {
+        let (machine, clock) = (Machine::new(1_000_000), AnchoredClock::new());
+        machine.settle(&clock);
+        assert!(!machine.is_counted(&clock));
+    }
+
+    #[test]
+    fn a_counter_that_stands_still_is_never_ahead_and_given_up() {
+        let (machine, clock) = (Machine::new(3_000_000_000), AnchoredClock::new());
+        machine.settle(&clock);
+        machine.frequency.set(0);
+        machine.pass(3 * SPAN);
+        // Until the counter has passed the span it is believed; a machine that was suspended looks alike.
+        let stopped = clock.boot_nanos(&machine);
+        assert!(stopped < machine.nanos());
+        machine.frequency.set(3 << 32);
+        machine.pass(SPAN);
+        assert_eq!(clock.boot_nanos(&machine), machine.exact());
+        assert!(!machine.is_counted(&clock), "its rate was not what it had been");
+    }
+
+    #[test]
+    fn a_counter_that_jumps_back_is_compared_at_once() {
+        let (machine, clock) = (Machine::new(3_000_000_000), AnchoredClock::new());
+        machine.settle(&clock);
+        machine.ticks.set(1 << 32);
+        assert_eq!(clock.boot_nanos(&machine), machine.exact());
+        assert!(!machine.is_counted(&clock));
+    }
+
+    #[test]
+    fn a_counter_that_jumps_ahead_is_ahead_by_less_than_a_span_and_for_less_than_one() {
+        for jump in [SPAN / 2, 2 * SPAN, 1_000 * SPAN] {
+            let (machine, clock) = (Machine::new(1_000_000_000), AnchoredClock::new());
+            machine.settle(&clock);
+            machine.ticks.set(machine.ticks.get() + (u128::from(jump) << 32));
+            assert!(clock.boot_nanos(&machine) < machine.nanos() + SPAN, "{jump}");
+            machine.pass(SPAN);
+            assert_eq!(clock.boot_nanos(&machine), machine.exact(), "{jump}");
+        }
+    }
+
+    #[test]
+    fn counters_of_two_processors_that_differ_are_given_up_after_a_few_comparisons() {
+        let (machine, clock) = (Machine::new(1_000_000_000), AnchoredClock::new());
+        let apart = 40_000_000_u128 << 32;
+        for step in 0..10_u64 {
+            // The thread moves to the other processor and back again.
+            let ticks = machine.ticks.get();
+            machine.ticks.set(if step % 2 == 0 {
+                ticks + apart
+            } else {
+                ticks - apart
+            });
+            machine.settle(&clock);
+        }
+        for _ in 0..10 {
+            machine.settle(&clock);
+            assert!(
+                !machine.is_counted(&clock),
+                "rates that do not agree were believed again"
+            );
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_adjusted_now_and_then_is_followed_again() {
+        let (machine, clock) = (Machine::new(1_000_000_000), AnchoredClock::new());
+        let nominal = machine.frequency.get();
+        for _ in 0..20 {
+            // As a time server has it that makes up for a wrong time, for a moment.
+            machine.frequency.set(nominal + nominal / 20);
+            machine.settle(&clock);
+            machine.frequency.set(nominal);
+            for _ in 0..40 {
+                machine.settle(&clock);
+            }
+            assert!(machine.is_counted(&clock));
+        }
+    }
+
+    #[test]
+    fn a_thread_that_seldom_asks_reads_the_system_clock_once() {
+        let (machine, clock) = (Machine::new(1_000_000_000), AnchoredClock::new());
+        for calls in 1..100 {
+            machine.pass(SPAN / 2);
+            assert_eq!(clock.boot_nanos(&machine), machine.exact());
+            assert_eq!(machine.read_system.get(), calls);
+        }
+    }
+
+    #[test]
+    fn a_suspension_is_behind_for_a_span_of_the_counter_at_most_and_does_not_give_it_up() {
+        let (machine, clock) = (Machine::new(1_000_000_000), AnchoredClock::new());
+        machine.settle(&clock);
+        for _ in 0..20 {
+            // The system clock goes on while the machine is suspended, and the counter may not.
+            machine.now.set(machine.now.get() + (60_000_000_000 << 32));
+            assert!(clock.boot_nanos(&machine) <= machine.nanos());
+            machine.pass(SPAN);
+            assert_eq!(clock.boot_nanos(&machine), machine.exact());
+            machine.settle(&clock);
+            assert!(machine.is_counted(&clock));
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_interrupted_in_every_pair_reads_the_system_clock() {
+        let (machine, clock) = (Machine::new(1_000_000_000), AnchoredClock::new());
+        machine.reading.set(5_000);
+        for _ in 0..2_000 {
+            machine.pass(10_000);
+            assert_eq!(clock.boot_nanos(&machine), machine.exact());
+        }
+        assert!(machine.read_system.get() < 2_200, "not tried each time");
+        machine.reading.set(20);
+        machine.settle(&clock);
+        assert!(machine.is_counted(&clock));
+    }
+
+    proptest! {
+        #[test]
+        fn no_reading_is_ahead_or_further_behind_than_stated(
+            frequency in 10_000_000_u64..6_000_000_000,
+            courses in proptest::collection::vec(
+                (
+                    -250_i64..=250,
+                    10_u64..400,
+                    proptest::collection::vec(prop_oneof![50 => 0_u64..300_000, 1 => 0_u64..30_000_000], 1..300),
+                ),
+                1..6,
+            ),
+        ) {
+            let (machine, clock) = (Machine::new(frequency), AnchoredClock::new());
+            let nominal = machine.frequency.get();
+            for (millionths, reading, pauses) in courses {
+                // The kernel adjusts the rate of its clock: the counter's, seen from there, changes by as much.
+                let adjusted = i128::from(nominal) * i128::from(1_000_000 + millionths) / 1_000_000;
+                machine.frequency.set(adjusted as u64);
+                machine.reading.set(reading);
+                for pause in pauses {
+                    machine.pass(pause);
+                    let before = machine.nanos();
+                    let read = clock.boot_nanos(&machine);
+                    prop_assert!(read <= machine.nanos(), "ahead by {}", read - machine.nanos());
+                    prop_assert!(read + MAX_LAG >= before, "behind by {}", before - read);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_stated_error_covers_pairs_and_adjustments() {
+        // The anchor's pair, and both of the rate, which are as far apart as the anchor serves.
+        let of_a_pair = super::MAX_PAIR_DISTANCE / 2 + super::MAX_TICK;
+        let of_pairs = of_a_pair + 2 * of_a_pair * SPAN / super::MIN_SPAN;
+        let of_adjustments = SPAN / 1_000_000 * 500;
+        assert!(of_pairs + of_adjustments <= ERROR);
+    }
+}

@@ -1,0 +1,55 @@
+//! What tells the time of a segment to one attachment.
+
+use super::anchored_clock::MAX_LAG;
+use super::clock::boot_nanos;
+use super::processor_counter::{counted_boot_nanos, is_sound};
+use super::virtual_clock::VirtualClock;
+
+/// What tells the time.
+#[derive(Clone, Debug)]
+pub(crate) enum SegmentClock {
+    /// The system's boot-time clock.
+    System,
+    /// The processor's counter, anchored to that.
+    Counter,
+    /// The caller.
+    Virtual(VirtualClock),
+}
+
+impl SegmentClock {
+    /// The cheapest that is sound on this machine.
+    pub(crate) fn fastest() -> Self {
+        if is_sound() { Self::Counter } else { Self::System }
+    }
+
+    /// The segment clock, which is `offset` ahead of the boot-time clock.
+    #[inline]
+    pub(crate) fn nanos(&self, offset: u64) -> u64 {
+        match self {
+            Self::Counter => counted_boot_nanos().wrapping_add(offset),
+            Self::System => boot_nanos().wrapping_add(offset),
+            Self::Virtual(clock) => clock.nanos(),
+        }
+    }
+
+    /// As [`nanos`](Self::nanos), and exact.
+    pub(crate) fn system_nanos(&self, offset: u64) -> u64 {
+        match self {
+            Self::Counter | Self::System => boot_nanos().wrapping_add(offset),
+            Self::Virtual(clock) => clock.nanos(),
+        }
+    }
+
+    /// How far behind the segment clock a reading may be, in nanoseconds; none is ahead of it.
+    #[inline]
+    pub(crate) fn max_lag(&self) -> u64 {
+        match self {
+            Self::Counter => MAX_LAG,
+            Self::System | Self::Virtual(_) => 0,
+        }
+    }
+
+    pub(crate) fn is_virtual(&self) -> bool {
+        matches!(self, Self::Virtual(_))
+    }
+}

@@ -1,0 +1,77 @@
+//! Which of all that an ordinary run tries are tried in a short one: one in so many of each operation, evenly.
+
+use std::iter::{Skip, StepBy};
+
+/// One in so many, and which.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    one_in: usize,
+    phase: usize,
+}
+
+impl Sample {
+    /// As `SHMLIMIT_ONE_IN` and `SHMLIMIT_PHASE` say; without them, everything.
+    pub fn from_environment() -> Self {
+        let number = |name: &str| {
+            std::env::var(name)
+                .ok()
+                .map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+        };
+        Self {
+            one_in: number("SHMLIMIT_ONE_IN").unwrap_or(1).max(1),
+            phase: number("SHMLIMIT_PHASE").unwrap_or(0),
+        }
+    }
+
+    pub fn is_everything(self) -> bool {
+        self.one_in == 1
+    }
+
+    #[cfg(not(shmlimit_without_journal))]
+    pub fn one_in(self) -> u64 {
+        self.one_in as u64
+    }
+
+    /// At another phase for each operation, and at the same one whatever else is run.
+    pub fn for_operation(self, name: &str) -> Self {
+        let sum: usize = name.bytes().map(usize::from).sum();
+        Self {
+            phase: (self.phase % self.one_in) + sum,
+            ..self
+        }
+    }
+
+    /// Which of `ways` an operation is tried in where one is enough.
+    fn way_of(self, name: &str, ways: usize) -> usize {
+        self.for_operation(name).phase % ways
+    }
+
+    /// Whether an operation's processes are killed for real: in a short run that, or the recoverer is killed, by turns.
+    pub fn kills_for_real(self, name: &str) -> bool {
+        self.is_everything() || self.way_of(name, 2) == 0
+    }
+
+    pub fn kills_twice(self, name: &str) -> bool {
+        self.is_everything() || !self.kills_for_real(name)
+    }
+
+    /// Of `count` things, one in so many, and at least one.
+    pub fn of<I: IntoIterator>(self, count: usize, all: I) -> StepBy<Skip<I::IntoIter>> {
+        let first = self.phase % self.one_in.min(count.max(1));
+        all.into_iter().skip(first).step_by(self.one_in)
+    }
+}
+
+impl std::fmt::Display for Sample {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.is_everything() {
+            return f.write_str("everything that an ordinary run tries");
+        }
+        let Self { one_in, phase } = self;
+        write!(
+            f,
+            "a sample, 1 in {one_in} of what an ordinary run tries: SHMLIMIT_ONE_IN={one_in} SHMLIMIT_PHASE={}",
+            phase % one_in
+        )
+    }
+}
