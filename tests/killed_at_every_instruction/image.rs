@@ -95,6 +95,11 @@ impl RawFile {
         changes
     }
 
+    /// A word of it.
+    pub fn word(&self, index: usize) -> u64 {
+        self.words()[index].load(Ordering::Relaxed)
+    }
+
     /// The futex word of the set's lock.
     pub fn lock_word(&self, layout: &Layout) -> &AtomicU32 {
         let words = self.map.as_ptr().cast::<AtomicU32>();

@@ -12,7 +12,7 @@ use crate::sample::Sample;
 use crate::stage::{Others, Stage};
 use crate::survivor::Judgement;
 use crate::trace::Trace;
-use crate::tracee::Stop;
+use crate::tracee::{Stop, Tracee};
 
 /// Two runs that no process killed, at different times: what they disagree about depends on the time.
 struct Reference {
@@ -57,9 +57,9 @@ impl Reference {
         }
     }
 
-    /// The instructions to kill behind: about `spread` at equal distances, and those that changed the segment,
+    /// Where to kill: behind about `spread` instructions at equal distances, and behind those that changed the segment,
     /// evenly thinned out to about `spread` where there are more.
-    fn kill_points(&self, spread: usize) -> BTreeSet<u64> {
+    fn kill_points(&self, spread: usize) -> BTreeSet<KillPoint> {
         let last = self.one.instructions;
         let every = usize::try_from(last).expect("fits").div_ceil(spread).max(1);
         let changes = &self.one.changes;
@@ -68,7 +68,63 @@ impl Reference {
             .iter()
             .step_by(every_change)
             .map(|change| change.instruction);
-        (0..=last).step_by(every).chain(behind_changes).collect()
+        let instructions = (0..=last).step_by(every).chain(behind_changes);
+        instructions.map(|it| KillPoint::of(&self.one, it)).collect()
+    }
+}
+
+/// Behind which instruction a process is killed. To read the time takes more instructions in one run than in another, so
+/// it is found by what the run has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct KillPoint {
+    /// How many changes of the segment come before.
+    changes: usize,
+    /// How many instructions come behind the last of them.
+    instructions: u64,
+    /// How many instructions come before in the run that it was taken from.
+    from_the_beginning: u64,
+}
+
+impl KillPoint {
+    fn of(run: &Trace, instruction: u64) -> Self {
+        let changes = run.changes.partition_point(|it| it.instruction <= instruction);
+        let changed_at = changes
+            .checked_sub(1)
+            .map_or(0, |last| run.changes[last].instruction);
+        Self {
+            changes,
+            instructions: instruction - changed_at,
+            from_the_beginning: instruction,
+        }
+    }
+
+    /// Steps a process to it, or to the end of its operation, and answers how many steps that were.
+    fn reach(self, victim: &mut Tracee, stage: &Stage, watched: &[usize]) -> u64 {
+        let mut steps = 0;
+        let mut step = || {
+            let has_moved = victim.step() == Stop::Moved;
+            steps += u64::from(has_moved);
+            has_moved
+        };
+        if stage.operation().has_company() {
+            // Others change the segment too.
+            (0..self.from_the_beginning).all(|_| step());
+            return steps;
+        }
+        let mut seen: Vec<u64> = watched.iter().map(|word| stage.file.word(*word)).collect();
+        for _ in 0..self.changes {
+            let is_same = |(word, before): (&usize, &u64)| stage.file.word(*word) == *before;
+            while watched.iter().zip(&seen).all(is_same) {
+                if !step() {
+                    return steps;
+                }
+            }
+            for (word, before) in watched.iter().zip(&mut seen) {
+                *before = stage.file.word(*word);
+            }
+        }
+        (0..self.instructions).all(|_| step());
+        steps
     }
 }
 
@@ -84,11 +140,12 @@ pub fn kill_for_real(operation: Operation, spread: usize, sample: Sample) -> Tal
     };
     let mut tally = Tally::default();
     let points = reference.kill_points(spread);
+    let watched = reference.one.changed_words();
     for point in sample.of(points.len(), points) {
         let mut scene = stage.set_scene(Others::Running);
         let old = stage.file.copy();
-        let reached = (0..point).all(|_| scene.victim.step() == Stop::Moved);
-        tally.instructions += point;
+        let steps = point.reach(&mut scene.victim, &stage, &watched);
+        tally.instructions += steps;
         let killed_at = monotonic_nanos();
         scene.victim.kill();
         let judgement = if !operation.has_company() {
@@ -109,15 +166,10 @@ pub fn kill_for_real(operation: Operation, spread: usize, sample: Sample) -> Tal
         };
         note(
             &mut tally,
-            || format!("{}, killed at {point}", operation.name),
+            || format!("{}, killed at {steps}", operation.name),
             &judgement,
         );
         if proves_that_torn_is_found(&tally) {
-            break;
-        }
-        if !reached && !operation.has_company() {
-            // The clock was read a little faster this time: the operation has come to its end before. Where others are
-            // active, it finds less to do some times than others.
             break;
         }
     }

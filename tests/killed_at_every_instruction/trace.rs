@@ -145,6 +145,13 @@ impl Trace {
         [within, outside]
     }
 
+    /// The words of the segment that it changed.
+    pub fn changed_words(&self) -> Vec<usize> {
+        let words = self.changes.iter().flat_map(|change| &change.words);
+        let words: BTreeSet<usize> = words.map(|(index, _)| *index).collect();
+        words.into_iter().collect()
+    }
+
     /// How many [`crash_states`](Self::crash_states) there are.
     pub fn crash_state_count(&self) -> usize {
         self.changes.len() + 1
