@@ -1,4 +1,4 @@
-//! What the time is read from, and that whoever waits as long as a refusal says is admitted by either.
+//! What the time is read from, and that a caller that waits for as long as a refusal says is admitted by either.
 
 use std::hint::spin_loop;
 use std::time::{Duration, Instant};

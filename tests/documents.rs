@@ -165,6 +165,9 @@ const WORDS: &[(&str, &str)] = &[
     ("bell", "futex"),
     ("doorbell", "process futex"),
     ("rung", "advanced, or woken"),
+    ("process who", "process that"),
+    ("whose line", "whose queue"),
+    ("same line as", "same queue as"),
 ];
 
 /// Each word, with a space on either side, as prose has it: names in code are joined by other signs.

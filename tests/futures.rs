@@ -315,7 +315,7 @@ fn a_dropped_future_gives_its_place_and_its_grant_back() {
     assert_eq!(tokens.remaining, 90);
 }
 
-/// A process who was admitted, until dropped.
+/// A process that was admitted, until dropped.
 struct Inside<'a>(&'a SharedWords);
 
 impl<'a> Inside<'a> {

@@ -22,7 +22,7 @@ def admitted(answer: _native.Permit | _native.Refusal) -> _native.Permit:
 
     Raises:
         AcquireTimeout: Time was up.
-        Refused: The line or the table of keys is full.
+        Refused: The queue or the table of keys is full.
     """
     if isinstance(answer, _native.Permit):
         return answer

@@ -214,7 +214,7 @@ class TooManyParticipants(SegmentError):
 
 
 class Refused(Error):
-    """What was waited for will not come: the line or the table is full, or time was up.
+    """What was waited for will not come: the queue or the table is full, or time was up.
 
     Attributes:
         refusal: What the limits said; None where the exception came from another process.

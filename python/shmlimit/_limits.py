@@ -67,7 +67,7 @@ class Limits(_native.Limits):
 
         Args:
             costs: What to take of each limit; as for `try_acquire`.
-            key: Who is limited, where the set is keyed; each key has a line of its own.
+            key: Who is limited, where the set is keyed; each key has a queue of its own.
             timeout: Seconds to wait at most, from 0, which does not wait; unless given, as long as it takes where there
                 is room in the queue, which has the `waiters` of the set's declaration.
             heartbeat: Whether the leases of what is held are renewed by a thread of this process until it is released,
@@ -98,7 +98,7 @@ class Limits(_native.Limits):
         tier: str | None = None,
         limits: Capacities | None = None,
     ) -> Acquisition:
-        """As `acquire`, for a task of asyncio (also on uvloop) or trio: in the same line as every other process.
+        """As `acquire`, for a task of asyncio (also on uvloop) or trio: in the same queue as every other process.
 
         Args:
             costs: What to take of each limit; as for `try_acquire`.

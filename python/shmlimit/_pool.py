@@ -78,7 +78,7 @@ class Pool(_native.Pool):
 
         Raises:
             AcquireTimeout: Time was up.
-            Refused: The line is full.
+            Refused: The queue is full.
             RequestError: No waiting could help.
             ValueError: The timeout is negative.
         """

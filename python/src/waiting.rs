@@ -110,7 +110,7 @@ impl Waiting {
         permit::answer(py, outcome.or_raise(py)?, self.heartbeat).map(Some)
     }
 
-    /// Leaves the line; what was granted and not seen is given back.
+    /// Leaves the queue; what was granted and not seen is given back.
     fn close(&mut self) {
         *self.request() = None;
     }

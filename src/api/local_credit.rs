@@ -69,7 +69,7 @@ impl CreditOutcome {
 /// - **Death** of the process costs what was left: less than one batch a handle, whatever the limit's
 ///   [policy](crate::OnDeath).
 /// - **A forked child** has nothing: what is left is its parent's. It takes a batch of its own.
-/// - **No process who waits in the queue is overtaken** by taking a batch; spending what was taken before asks no
+/// - **No process that waits in the queue is overtaken** by taking a batch; spending what was taken before asks no
 ///   process.
 ///
 /// Other limits of the set are not asked. A handle serves one thread at a time; let each thread have its own.

@@ -88,7 +88,7 @@ impl LimitSet {
     ///
     /// For rate and calls limits. Those that count in windows (`fixed_window`, `sliding_window`,
     /// `sliding_window_counter`) cannot charge a window that has not begun: with one of them in the request it succeeds
-    /// where the request can be met at once, and is refused otherwise. No process who waits in the queue is overtaken.
+    /// where the request can be met at once, and is refused otherwise. No process that waits in the queue is overtaken.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -26,7 +26,7 @@
 //! whatever serves the first by giving something back, with none, one and three that wait. While a victim is stepped
 //! they are stopped, and in a copy they count as alive; then they too are taken for dead. *Stuck* is a lock that no
 //! process gets, a ticket that no process can remove, and a live waiter that no process serves although what it asks
-//! for is there; *lost* is what is held by no process who lives and not given back.
+//! for is there; *lost* is what is held by no process that lives and not given back.
 //!
 //! Of keyed sets, giving a key its row is killed in each state that the table may be in, with the same seed in every
 //! segment, and after each recovery the harness compares tags, keys and pins with fingerprints, holds and tickets by

@@ -252,7 +252,7 @@ impl Image {
             .all(|word| self.load(word) == self.pristine[word])
     }
 
-    /// What no process who is attached may ever write: most of the header, the directory, the definitions, and what
+    /// What no process that is attached may ever write: most of the header, the directory, the definitions, and what
     /// lies behind the end of the file on its last page.
     pub fn constants(&self) -> Vec<u64> {
         let mut words = Vec::with_capacity(self.constants.iter().map(Range::len).sum());

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How long one waits who finds the line full: it has a bound, and Concurry's waiters have none.
+# How long one waits who finds the queue full: it has a bound, and Concurry's waiters have none.
 _LINE_FULL_PAUSE = 0.01
 
 # What a set has in one process only.
@@ -134,7 +134,7 @@ class ShmLimitSet(BaseLimitSet):
     async def async_acquire(
         self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
     ) -> LimitSetAcquisition:
-        """As `acquire`, for a task of an event loop: in the same line as every other process.
+        """As `acquire`, for a task of an event loop: in the same queue as every other process.
 
         Args:
             requested: As for `acquire`.
@@ -327,7 +327,7 @@ class ShmLimitSet(BaseLimitSet):
         return LimitSetAcquisition(self, parts, successful, self.config, permit)
 
     def _check_waiting(self, error: shmlimit.Refused, until: float, timeout: float | None) -> None:
-        """Returns if the line was full and there is time to try it again."""
+        """Returns if the queue was full and there is time to try it again."""
         line_full = error.reason == "queue_full"
         if isinstance(error, shmlimit.AcquireTimeout) or (line_full and time.monotonic() >= until):
             raise TimeoutError(f"Failed to acquire all limits within {timeout}s") from error

@@ -111,7 +111,7 @@ impl<'a> Key<'a> {
         self.subject.try_acquire(request)
     }
 
-    /// As [`LimitSet::acquire`], in a line of this key's own.
+    /// As [`LimitSet::acquire`], in a queue of this key's own.
     ///
     /// # Errors
     ///
@@ -125,7 +125,7 @@ impl<'a> Key<'a> {
         self.subject.acquire(request, timeout.into(), None)
     }
 
-    /// As [`LimitSet::acquire_while`], in a line of this key's own.
+    /// As [`LimitSet::acquire_while`], in a queue of this key's own.
     ///
     /// # Errors
     ///
@@ -140,7 +140,7 @@ impl<'a> Key<'a> {
             .acquire(request, timeout.into(), Some(&mut keep_waiting))
     }
 
-    /// As [`LimitSet::acquire_async`], in a line of this key's own.
+    /// As [`LimitSet::acquire_async`], in a queue of this key's own.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl<'a> Key<'a> {
         self.subject.acquire_async(request, timeout.into())
     }
 
-    /// As [`LimitSet::acquire_owned`], in a line of this key's own.
+    /// As [`LimitSet::acquire_owned`], in a queue of this key's own.
     ///
     /// # Errors
     ///

@@ -176,10 +176,10 @@ impl LimitPool {
         }
     }
 
-    /// Chooses a set and waits in its line: see [`LimitSet::acquire`].
+    /// Chooses a set and waits in its queue: see [`LimitSet::acquire`].
     ///
     /// With [`failover`](Self::failover), every set is first asked without waiting; where all refuse, it waits in the
-    /// line of the first that was asked, and of that one only.
+    /// queue of the first that was asked, and of that one only.
     ///
     /// # Errors
     ///

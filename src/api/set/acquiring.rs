@@ -54,9 +54,9 @@ impl LimitSet {
     /// and processes. With no timeout it waits as long as it takes, with a timeout of zero it is
     /// [`try_acquire`](Self::try_acquire).
     ///
-    /// The line is of the set: only its first is served, so that a large request is not starved by small ones, and
+    /// The queue is of the set: only its first waiter is served, so that a large request is not starved by small ones, and
     /// no process overtakes. Who waits is asleep until it has what it asked for, or until the instant at which time
-    /// alone gives it that. Where a process in the line dies, the others move up.
+    /// alone gives it that. Where a process in the queue dies, the others move up.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -80,7 +80,7 @@ impl LimitSet {
     /// # Errors
     ///
     /// As [`try_acquire`](Self::try_acquire). After an error the request is in the queue no longer. That time was up,
-    /// and that the line is [full](crate::RefusalReason::QueueFull), are refusals.
+    /// and that the queue is [full](crate::RefusalReason::QueueFull), are refusals.
     #[inline]
     pub fn acquire(
         &self,
@@ -128,8 +128,8 @@ impl LimitSet {
             .acquire(request, timeout.into(), Some(&mut keep_waiting))
     }
 
-    /// As [`acquire`](Self::acquire), as a future for whatever runtime there is: it waits in the same line as every
-    /// process else, and its place there is given up where it is dropped before it completed. The timeout counts from
+    /// As [`acquire`](Self::acquire), as a future for whatever runtime there is: it waits in the same queue as every
+    /// other process, and its place there is given up where it is dropped before it completed. The timeout counts from
     /// this call; without one it waits as long as it takes, but only where there is room in the queue, which has
     /// [5,120 places unless declared](crate::SetDeclaration::waiters): where that is full, it is refused at once.
     ///

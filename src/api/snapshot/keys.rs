@@ -48,7 +48,7 @@ pub struct KeySnapshot {
     /// Such permits of dead processes, and those of which every lease has run out. The next request that needs what they
     /// hold takes it back.
     pub of_dead: u64,
-    /// Requests in its line.
+    /// Requests in its queue.
     pub waiting: u64,
     /// Whether it is found only in the second of the two buckets that it may be in.
     pub second_bucket: bool,

@@ -234,7 +234,7 @@ pub struct TicketSnapshot {
     pub owner_alive: bool,
     /// It has what it asked for and has not come for it yet.
     pub granted: bool,
-    /// The key in whose line it is, where the set is keyed.
+    /// The key in whose queue it is, where the set is keyed.
     pub key: Option<KeyLabel>,
     /// How long it has been waiting.
     #[serde(serialize_with = "as_seconds")]
@@ -364,7 +364,7 @@ impl<'a> Owners<'a> {
         }
     }
 
-    /// Whether the owner that a word names lives. A word that names no participant names no process who does.
+    /// Whether the owner that a word names lives. A word that names no participant names no process that does.
     fn is_alive(&self, owner: u64) -> bool {
         let ask = || ParticipantId::from_word(owner).is_some_and(self.is_alive);
         *self.known.borrow_mut().entry(owner).or_insert_with(ask)

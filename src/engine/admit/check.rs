@@ -31,7 +31,7 @@ pub(crate) struct Outlook {
 }
 
 impl SegmentEngine {
-    /// Takes what `costs` names for good, or nothing; answers which. No process who waits in the queue is overtaken.
+    /// Takes what `costs` names for good, or nothing; answers which. No process that waits in the queue is overtaken.
     #[inline]
     pub(crate) fn check(
         &self,

@@ -48,7 +48,7 @@ pub(crate) enum BatchAnswer {
 }
 
 impl SegmentEngine {
-    /// Takes a batch of one limit: as much as is wished for and the limit has, at once. No process who waits in the
+    /// Takes a batch of one limit: as much as is wished for and the limit has, at once. No process that waits in the
     /// queue is overtaken. It is charged for good: the death of this process gives nothing back.
     pub(crate) fn take_batch(&self, shard: Shard<'_>, wish: BatchWish) -> Result<BatchAnswer, Box<Error>> {
         let costs = Costs::of_one(wish.limit, wish.needed);

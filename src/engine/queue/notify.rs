@@ -106,7 +106,7 @@ impl SegmentEngine {
         }
     }
 
-    /// Whether the process that a word names lives. A word that names no participant names no process who does.
+    /// Whether the process that a word names lives. A word that names no participant names no process that does.
     pub(in crate::engine) fn is_owner_alive(&self, owner: u64) -> bool {
         ParticipantId::from_word(owner).is_some_and(|id| self.membership.is_alive(id))
     }

@@ -385,7 +385,7 @@ impl SegmentEngine {
             LockWait::Until(instant) => Duration::from_nanos(instant.saturating_sub(boot_nanos())),
         };
         if longest.is_zero() {
-            // Whose it is matters to no process who does not wait for it.
+            // Whose it is matters to no process that does not wait for it.
             return Err(self.lock_failure(shard, LockError::TimedOut { holder: None }));
         }
         let control = shard.memory.control();

@@ -72,7 +72,7 @@ pub(crate) const LABEL_WORDS: usize = 8;
 pub(crate) const WAIT_BUCKETS: usize = 32;
 
 /// Words that one operation may change. None changes more than 131: a grant of 16 limits, each with four words of
-/// state and three counters, or three, three and an amount held, nine words of the shard, seven of the line, and three
+/// state and three counters, or three, three and an amount held, nine words of the shard, seven of the queue, and three
 /// of the row. The count must stay below [`REBUILD_MARKER`](crate::shm::lock::journal::REBUILD_MARKER).
 pub(crate) const JOURNAL_ENTRIES: usize = 160;
 
@@ -275,7 +275,7 @@ shared_records! {
         untouched_ticket: AtomicU64,
         /// The number of the latest ticket.
         ticket_serial: AtomicU64,
-        /// Tickets in the line.
+        /// Tickets in the queue.
         queued: AtomicU64,
         queued_high_water: AtomicU64,
         /// Requests that waited and were refused when their time was up.
@@ -366,7 +366,7 @@ shared_records! {
         used_at: AtomicU64,
         /// Requests admitted and refused, packed.
         counts: AtomicU64,
-        /// What keeps the row from being given to another key: its line and its holds, packed.
+        /// What keeps the row from being given to another key: its queue and its holds, packed.
         row_references: AtomicU64,
     }
 

@@ -355,7 +355,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// No process may be served while a process who lives came before and waits.
+    /// No process may be served while a process that lives came before and waits.
     fn forbid_overtaking(&mut self, serial: u64) {
         let is_overtaken = self.memory.tickets().any(|index| {
             let state = queue::state(&self.memory, index);

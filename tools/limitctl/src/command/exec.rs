@@ -19,7 +19,7 @@ use crate::text::sanitise;
 
 /// Run a command under a permit
 ///
-/// Waits in the line of the set until its limits admit the request, runs the command, and gives back what the permit
+/// Waits in the queue of the set until its limits admit the request, runs the command, and gives back what the permit
 /// holds when the command has ended:
 ///
 ///     limitctl exec /dev/shm/build.limits jobs -- make -j4

@@ -117,7 +117,7 @@ impl System {
         is_lost.then_some("what a living process holds was given back")
     }
 
-    /// Whether every process who lives is done, and nothing is left once the dead are cleared away.
+    /// Whether every process that lives is done, and nothing is left once the dead are cleared away.
     pub(in super::super) fn is_good_end(&self, bounds: &Bounds) -> bool {
         let is_done = |(number, process): (usize, &Process)| {
             process.life == Life::Dead
