@@ -9,15 +9,14 @@
 #[allow(dead_code)]
 mod mutation;
 
-use std::env;
 use std::fs::OpenOptions;
 use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, thread};
 
 use memmap2::MmapRaw;
 use mutation::image::{Image, SetShard};

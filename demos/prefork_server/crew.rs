@@ -3,9 +3,8 @@
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process;
-use std::ptr;
 use std::time::{Duration, Instant};
+use std::{process, ptr};
 
 use nix::errno::Errno;
 use nix::sys::prctl::set_pdeathsig;

@@ -22,11 +22,10 @@ mod rules;
 mod table;
 mod worker;
 
-use std::fs;
-use std::iter;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::time::Duration;
+use std::{fs, iter};
 
 use clap::Parser;
 use nix::sys::signal::{SigSet, Signal};

@@ -1,9 +1,8 @@
 //! What can be asked for on the command line.
 
-use std::env;
 use std::path::{Path, PathBuf};
-use std::process;
 use std::time::Duration;
+use std::{env, process};
 
 use clap::Parser;
 use shmlimit::{Declaration, Keyed, Limit, SetDeclaration};

@@ -1,9 +1,8 @@
 //! Waiting with the interpreter's lock released, and signals looked after.
 #![allow(unsafe_code)]
 
-use pyo3::ffi;
-use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::{ffi, intern};
 
 /// What to ask between the sleeps of a wait whether to go on.
 ///

@@ -4,10 +4,9 @@ mod declaration;
 mod difference;
 mod parse_error;
 
-use std::fmt;
-use std::io;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::PathBuf;
+use std::{fmt, io};
 
 pub use declaration::DeclarationError;
 pub(crate) use difference::Assignment;

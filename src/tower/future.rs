@@ -1,9 +1,8 @@
 //! The future of a response.
 
-use std::fmt;
-use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::{fmt, mem};
 
 use http::{Request, Response};
 use pin_project_lite::pin_project;

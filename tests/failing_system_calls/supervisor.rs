@@ -4,11 +4,9 @@
 //! (seccomp_unotify(2)). A filter cannot be taken away again, so this is for processes that end soon.
 #![allow(unsafe_code, reason = "filters the system calls of this process")]
 
-use std::io;
-use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64, Ordering};
-use std::thread;
+use std::{io, mem, thread};
 
 use libc::{c_long, seccomp_data, seccomp_notif, seccomp_notif_resp, sock_filter, sock_fprog};
 use nix::errno::Errno;

@@ -7,12 +7,11 @@
 //! child there is no such thread: the child's first future starts one of its own.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::fmt;
-use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+use std::{fmt, io};
 
 use super::unused_batches::UnusedBatches;
 use super::waiters::{NextStep, Queue, Waiter, Waiters, address, lock};

@@ -9,17 +9,13 @@ use smallvec::SmallVec;
 
 use crate::engine::credit::credit_word::BatchShare;
 use crate::engine::credit::drawn::Drawn;
-use crate::engine::definition::definition_bits::DefinitionBits;
-use crate::engine::definition::definition_bits::TierIndex;
-use crate::engine::definition::own_capacities::LimitMask;
-use crate::engine::definition::own_capacities::OwnCapacities;
-use crate::engine::definition::own_capacities::RefusedCapacity;
+use crate::engine::definition::definition_bits::{DefinitionBits, TierIndex};
+use crate::engine::definition::own_capacities::{LimitMask, OwnCapacities, RefusedCapacity};
 use crate::limit::Mark;
 use crate::shm::layout::geometry::MAX_SHARDS;
 use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::records::MAX_LIMITS;
-use crate::shm::layout::row::Row;
-use crate::shm::layout::row::RowReference;
+use crate::shm::layout::row::{Row, RowReference};
 use crate::table::Fingerprint;
 
 /// What a request takes of each limit of a set, and what it says of itself.

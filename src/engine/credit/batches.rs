@@ -8,8 +8,7 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
-use crate::engine::credit::drawn::Drawn;
-use crate::engine::credit::drawn::Period;
+use crate::engine::credit::drawn::{Drawn, Period};
 use crate::limit::Mark;
 use crate::shm::layout::places::HoldReference;
 use crate::shm::layout::row::RowReference;

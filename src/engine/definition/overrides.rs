@@ -16,8 +16,7 @@ use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;
 use crate::limit::{InvalidLimit, Mark, Now, RuleOperations};
 use crate::shm::layout::places::TicketPlace;
-use crate::shm::layout::row::Row;
-use crate::shm::layout::row::RowReference;
+use crate::shm::layout::row::{Row, RowReference};
 
 /// A limit as the key of a row has it.
 #[derive(Debug)]

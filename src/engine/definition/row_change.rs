@@ -10,10 +10,8 @@ use super::plan::{Kind, MAX_MIGRATED_WORDS, MAX_WORDS_BY_CAPACITY};
 use super::row_tier::RowTier;
 use super::set_rules::SetRules;
 use crate::engine::admit::decision::Costs;
-use crate::engine::definition::definition_bits::DefinitionBits;
-use crate::engine::definition::definition_bits::TierIndex;
-use crate::engine::definition::own_capacities::OwnCapacities;
-use crate::engine::definition::own_capacities::RefusedCapacity;
+use crate::engine::definition::definition_bits::{DefinitionBits, TierIndex};
+use crate::engine::definition::own_capacities::{OwnCapacities, RefusedCapacity};
 use crate::engine::shard::key_identity::KeyIdentity;
 use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
@@ -256,7 +254,7 @@ impl LockedShard<'_> {
             if old.rule != by_now.rule {
                 by_now.migrate(&old, row, &mut transaction, self.now);
             }
-            if let Some(word) = new.capacity_word(row) {
+            if let Some(word) = new.capacity_word(row).filter(|_| has != had) {
                 transaction.store(word, has.map_or(0, NonZeroU64::get));
             }
         }

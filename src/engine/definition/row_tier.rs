@@ -14,8 +14,7 @@ use crate::engine::definition::definition_bits::TierIndex;
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::RuledShard;
 use crate::error::Error;
-use crate::shm::layout::row::Row;
-use crate::shm::layout::row::RowReference;
+use crate::shm::layout::row::{Row, RowReference};
 
 /// The upper half of the word `generation` of a key's row.
 ///

@@ -18,8 +18,7 @@ use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::Shard;
 use crate::error::Error;
 use crate::queue::{self, Phase};
-use crate::shm::layout::places::HoldPlace;
-use crate::shm::layout::places::HoldReference;
+use crate::shm::layout::places::{HoldPlace, HoldReference};
 use crate::shm::layout::shard_memory::ShardMemory;
 
 /// In `marks`: something was marked since the search that is under way, if any, began. Above it: the places that it has

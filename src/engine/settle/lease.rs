@@ -9,8 +9,7 @@ use crate::engine::shard::locked_shard::{LockWait, LockedShard};
 use crate::engine::shard::segment_engine::SegmentEngine;
 use crate::engine::shard::set_engine::{RuledShard, Shard};
 use crate::error::Error;
-use crate::shm::layout::places::HoldPlace;
-use crate::shm::layout::places::HoldReference;
+use crate::shm::layout::places::{HoldPlace, HoldReference};
 
 /// Whether a hold was renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

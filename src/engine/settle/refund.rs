@@ -24,8 +24,7 @@ use crate::engine::definition::set_rules::SetRules;
 use crate::engine::shard::set_engine::ShardAt;
 use crate::limit::{Mark, Rule, RuleOperations};
 use crate::shm::layout::places::HoldPlace;
-use crate::shm::layout::row::Row;
-use crate::shm::layout::row::RowReference;
+use crate::shm::layout::row::{Row, RowReference};
 use crate::shm::lock::journal::Transaction;
 
 /// When and where something was reserved, and by which definition.

@@ -3,12 +3,10 @@
 use num_bigint::BigInt;
 use proptest::prelude::*;
 
-use super::backlog_rules_tests;
 use super::damaged_state_tests::{anything, change};
-use super::oracle::ArrivalCurve;
-use super::oracle::Model;
+use super::oracle::{ArrivalCurve, Model};
 use super::trace_tests::{Amount, Grants, Wait, after, amount, max_granted_within, quantity, wait, window};
-use super::{Limit, at, refused_for};
+use super::{Limit, at, backlog_rules_tests, refused_for};
 use crate::limit::{
     Assessment, Calendar, CalendarUnit, Concurrency, FixedWindow, Rule, RuleOperations, SlidingWindow,
     SlidingWindowCounter, Unlimited,

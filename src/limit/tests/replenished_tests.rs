@@ -3,8 +3,7 @@
 use proptest::prelude::*;
 
 use super::damaged_state_tests::rule;
-use super::trace_tests::after;
-use super::trace_tests::{Amount, amount, wait};
+use super::trace_tests::{Amount, after, amount, wait};
 use super::{Limit, at};
 use crate::limit::{Concurrency, FixedWindow, Now, Rule, RuleOperations};
 use crate::units::LATEST_INSTANT;

@@ -1,9 +1,8 @@
 //! Why a file is not to be had: whose it is, or the directory on the way to it.
 
-use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::{fs, io};
 
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, eaccess, getegid, geteuid};

@@ -3,9 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::geometry;
-use super::records;
 use super::records::{Field, RECORDS, fingerprint};
+use super::{geometry, records};
 use crate::shm::lock::journal;
 use crate::shm::process::participant::{ParticipantId, ParticipantState, Phase};
 use crate::units;

@@ -1,7 +1,6 @@
 //! Threads that the library starts for itself.
 
-use std::io;
-use std::thread;
+use std::{io, thread};
 
 use nix::sys::signal::{SigSet, SigmaskHow};
 

@@ -1,8 +1,7 @@
 //! What the kernel says of this boot, its namespaces and its processes.
 
-use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::{fs, io};
 
 use nix::errno::Errno;
 use nix::sys::signal::kill;

@@ -5,11 +5,21 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use shmlimit::OpenOptions;
 
-use crate::command::{
-    apply::Apply, assign::Assign, completions::Completions, create::Create, edit::Edit, exec::Exec,
-    inspect::Inspect, keys::Keys, list::List, man::Man, recover::Recover, remove::Remove, reset::Reset,
-    show::Show, simulate::Simulate,
-};
+use crate::command::apply::Apply;
+use crate::command::assign::Assign;
+use crate::command::completions::Completions;
+use crate::command::create::Create;
+use crate::command::edit::Edit;
+use crate::command::exec::Exec;
+use crate::command::inspect::Inspect;
+use crate::command::keys::Keys;
+use crate::command::list::List;
+use crate::command::man::Man;
+use crate::command::recover::Recover;
+use crate::command::remove::Remove;
+use crate::command::reset::Reset;
+use crate::command::show::Show;
+use crate::command::simulate::Simulate;
 use crate::exit::ExitCode;
 
 /// Creates, inspects, repairs and removes shmlimit segments
