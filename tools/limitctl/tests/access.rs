@@ -51,9 +51,14 @@ fn a_user_who_may_only_read_can_inspect_and_nothing_else() {
     }
     let directory = directory();
     let path = create(directory.path());
-    // The program's own directory may be closed to others.
+    // The program's own directory may be closed to others. Another process copies it: while this one had the copy open for
+    // writing, a child that another test forks would have it too, and until that executes, nothing may execute the copy.
     let program = directory.path().join("limitctl");
-    fs::copy(env!("CARGO_BIN_EXE_limitctl"), &program).expect("copied");
+    let copied = Command::new("cp")
+        .arg(env!("CARGO_BIN_EXE_limitctl"))
+        .arg(&program)
+        .status();
+    assert!(copied.expect("started").success());
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("changed");
     let open_to = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("changed");
     let as_nobody = |arguments: &[&str]| run_as_nobody(&program, arguments);
