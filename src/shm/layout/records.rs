@@ -418,7 +418,7 @@ shared_records! {
         hold_serial: AtomicU64,
         /// The limits that it asks for, and by which waiter futex its owner waits.
         request: AtomicU64,
-        /// The row whose line it is in.
+        /// The row whose queue it is in.
         row: AtomicU64,
     }
 
