@@ -76,6 +76,7 @@ mod keys;
 mod kills;
 mod labels;
 mod marks;
+mod memory_call;
 mod operations;
 #[path = "../process/mod.rs"]
 mod process;

@@ -16,6 +16,7 @@ use nix::unistd::{ForkResult, Pid, fork};
 
 use crate::breakpoint;
 use crate::bystanders::pause_for_a_moment;
+use crate::memory_call::is_at_memory_call;
 
 /// The child's way of saying that tracing was refused.
 const REFUSED: i32 = 77;
@@ -138,10 +139,15 @@ impl Tracee {
         }
     }
 
-    /// Runs to the beginning or the end of the next system call.
+    /// Runs to the beginning or the end of the next system call, but for those of an allocator.
     pub fn run_to_system_call(&mut self) -> Stop {
-        ptrace::syscall(self.pid, None).expect("a stopped child");
-        self.wait()
+        loop {
+            ptrace::syscall(self.pid, None).expect("a stopped child");
+            let stop = self.wait();
+            if stop == Stop::Mark || !is_at_memory_call(self.pid) {
+                return stop;
+            }
+        }
     }
 
     /// Runs to the next mark at full speed.

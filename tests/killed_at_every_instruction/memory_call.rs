@@ -1,0 +1,42 @@
+//! System calls by which an allocator gets memory and gives it back: one run makes more of them than another, as what
+//! the forking process has allocated happens to lie, and no other process sees anything of them.
+
+use nix::unistd::Pid;
+
+#[cfg(target_arch = "x86_64")]
+mod registers {
+    use std::mem::offset_of;
+
+    use nix::libc;
+    use nix::sys::ptrace;
+    use nix::unistd::Pid;
+
+    pub fn is_at_memory_call(pid: Pid) -> bool {
+        let read = |register: usize| {
+            let offset = offset_of!(libc::user, regs) + register;
+            ptrace::read_user(pid, offset as *mut libc::c_void).expect("a stopped child")
+        };
+        match read(offset_of!(libc::user_regs_struct, orig_rax)) {
+            libc::SYS_brk | libc::SYS_madvise | libc::SYS_mremap | libc::SYS_munmap => true,
+            libc::SYS_mmap => {
+                read(offset_of!(libc::user_regs_struct, r10)) & i64::from(libc::MAP_ANONYMOUS) != 0
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod registers {
+    use nix::unistd::Pid;
+
+    pub fn is_at_memory_call(_: Pid) -> bool {
+        false
+    }
+}
+
+/// Whether a thread that stands before or behind a system call stands at one of them. Where the registers are not known,
+/// none is.
+pub fn is_at_memory_call(pid: Pid) -> bool {
+    registers::is_at_memory_call(pid)
+}
